@@ -18,7 +18,7 @@ from varve.broker.settings import BrokerSettings
 from varve.broker.timers import LoopTimers
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import SystemClock
-from varve.kafka_server.guards import Guards
+from varve.kafka_server.authentication import ListenerSecurities
 from varve.kafka_server.server import Server
 from varve.kafka_server.settings import ServerSettings
 from varve.kafka_server.tls_settings import TlsSettings
@@ -94,7 +94,9 @@ class SecureServer:
             "listener.name.sasl_plaintext.plain.sasl.jaas.config": _JAAS,
             "listener.name.sasl_ssl.plain.sasl.jaas.config": _JAAS,
         }
-        self.guards = Guards(settings.parsed_listeners(), self._security, tls, overrides)
+        self.guards = ListenerSecurities(
+            settings.parsed_listeners(), self._security, tls, overrides
+        )
         self.broker = Broker(
             self.store,
             BrokerSettings(),

@@ -24,7 +24,7 @@ from varve.broker.timers import LoopTimers
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.metrics import Metric
-from varve.kafka_server.authenticator import MakeSecurity
+from varve.kafka_server.authentication import MakeSecurity
 from varve.kafka_server.server import Server, make_open_security
 from varve.kafka_server.settings import ServerSettings
 from varve.wire import APIS, ApiKey, Message, decode, encode, skip_tags, write_request_header

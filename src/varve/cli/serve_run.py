@@ -25,7 +25,7 @@ from varve.embedded import Store
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Unavailable
 from varve.foundation.metrics import exposition
-from varve.kafka_server.guards import Guards
+from varve.kafka_server.authentication import ListenerSecurities
 from varve.kafka_server.http_endpoint import METRICS_TYPE, HttpEndpoint, Page
 from varve.kafka_server.server import Server
 from varve.kernels import batch_build, batch_scan, record_columns
@@ -58,7 +58,7 @@ async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str]
         boot=_find_boot(),
         **parts,
     )
-    guards = Guards(
+    guards = ListenerSecurities(
         plan.server.parsed_listeners(), broker.security, plan.tls, overrides=plan.of_listeners
     )
     server = Server(broker, plan.server, make_security=guards)
@@ -66,7 +66,7 @@ async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str]
     end = take_signals(loop)
     loop.add_signal_handler(signal.SIGHUP, lambda: broker.offload(_reload, guards))
     await server.start()
-    guards.warn_of_nobody(broker.credentials)
+    guards.warn_if_no_users(broker.credentials)
     try:
         http = await _start_http(endpoint, plan)
         tell(_started(server, store, http, time.monotonic() - began))
@@ -126,7 +126,7 @@ def _warm() -> None:
     record_columns.warm()
 
 
-def _reload(guards: Guards) -> None:
+def _reload(guards: ListenerSecurities) -> None:
     """Reads certificates and users again; what cannot be used stays as it was and is logged."""
     if not guards.reload():
         logger.info("certificates and users were read again")

@@ -17,7 +17,7 @@ from typing import Any
 from varve.broker.context import ConnectionContext
 from varve.foundation.errors import MalformedMessage
 from varve.kafka_server.answers import Answers
-from varve.kafka_server.authenticator import Authenticator
+from varve.kafka_server.authentication import Authenticator
 from varve.kafka_server.intake import Intake
 from varve.kafka_server.metrics import CLOSED_CONNECTIONS, REFUSED_FRAMES
 from varve.kafka_server.outlet import PIECE_BYTES, Outlet

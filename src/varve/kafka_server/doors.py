@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Final
 
 from varve.broker.context import ConnectionContext
-from varve.kafka_server.authenticator import Authenticator, ListenerSecurity
+from varve.kafka_server.authentication import Authenticator, ListenerSecurity
 from varve.kafka_server.connection import Connection
-from varve.kafka_server.listener import Listener
+from varve.kafka_server.listeners import Listener
 from varve.kafka_server.metrics import ACCEPTED_CONNECTIONS, CLOSED_CONNECTIONS, CONNECTIONS
 from varve.kafka_server.patience import find_fault
 from varve.kafka_server.shared import Shared

@@ -17,7 +17,7 @@ from varve.broker.data.api_versions import tell_versions
 from varve.broker.errors import CloseConnection
 from varve.broker.failure import failed_response
 from varve.foundation.errors import InvalidRequest, StoreError
-from varve.kafka_server.authenticator import Authenticator
+from varve.kafka_server.authentication import Authenticator
 from varve.kafka_server.metrics import FAILED_REQUESTS, ServerMetrics
 from varve.kafka_server.settings import ServerSettings
 from varve.wire import APIS, Api, ApiKey, ErrorCode, Message, decode, read_request_header, skip_tags

@@ -15,10 +15,10 @@ from typing import Any, Final
 from varve.broker.broker import Broker, Endpoint, Handler
 from varve.broker.dispatch import HANDLERS
 from varve.foundation.errors import InvalidSetting, Unavailable
-from varve.kafka_server.authenticator import ListenerSecurity, MakeSecurity, OpenSecurity
+from varve.kafka_server.authentication import ListenerSecurity, MakeSecurity, OpenSecurity
 from varve.kafka_server.buffers import BufferPool, ByteBudget
 from varve.kafka_server.doors import House, ListenerDoor
-from varve.kafka_server.listener import Listener, SecurityProtocol
+from varve.kafka_server.listeners import Listener, SecurityProtocol
 from varve.kafka_server.metrics import ServerMetrics
 from varve.kafka_server.router import Router
 from varve.kafka_server.settings import ServerSettings

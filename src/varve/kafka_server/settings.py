@@ -4,12 +4,7 @@ from dataclasses import dataclass
 
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import INT_MAX, check_settings, setting
-from varve.kafka_server.listener import (
-    PORT_MAX,
-    Listener,
-    parse_listeners,
-    parse_protocol_map,
-)
+from varve.kafka_server.listeners import PORT_MAX, Listener, parse_listeners, parse_protocol_map
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

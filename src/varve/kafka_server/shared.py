@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from varve.broker.context import ConnectionContext
 from varve.broker.timers import Timers
-from varve.kafka_server.authenticator import Authenticator
+from varve.kafka_server.authentication import Authenticator
 from varve.kafka_server.buffers import BufferPool, ByteBudget
 from varve.kafka_server.metrics import ServerMetrics
 from varve.kafka_server.router import Router

@@ -17,10 +17,8 @@ from varve.broker.security.plain_users import hash_password
 from varve.broker.security.scram import Mechanism, credential_of, salted_password
 from varve.broker.security.settings import SecuritySettings
 from varve.foundation.errors import InvalidSetting
-from varve.kafka_server.guards import Guards
-from varve.kafka_server.sasl import ListenerSasl, SaslAuthenticator
-from varve.kafka_server.sasl_exchange import SaslRefused
-from varve.kafka_server.scram_exchange import ScramExchange
+from varve.kafka_server.authentication import ListenerSasl, ListenerSecurities, SaslAuthenticator
+from varve.kafka_server.sasl_mechanisms import SaslAuthenticationFailed, ScramExchange
 from varve.kafka_server.settings import ServerSettings
 from varve.wire import ApiKey, ErrorCode
 from varve.wire.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
@@ -379,7 +377,7 @@ def test_settings_that_cannot_be_used_are_refused(own: dict[str, str]) -> None:
 def test_an_exchange_that_is_refused_cannot_go_on(kit: BrokerKit) -> None:
     exchange = ScramExchange(Mechanism.SCRAM_SHA_256, kit.broker.credentials, "nonce")
     exchange.step(b"n,,n=alice,r=x")
-    with pytest.raises(SaslRefused):
+    with pytest.raises(SaslAuthenticationFailed):
         exchange.step(b"c=biws,r=xnonce,p=" + base64.b64encode(bytes(32)))
     assert not exchange.is_done
 
@@ -405,7 +403,7 @@ def test_a_listener_at_which_nobody_can_log_in_is_told(
     kit.broker.credentials.alter([("alice", Mechanism.SCRAM_SHA_256, credential)])
     server = ServerSettings(listeners=("SASL_PLAINTEXT://127.0.0.1:0",))
     settings = SecuritySettings(sasl_enabled_mechanisms=mechanisms)
-    Guards(server.parsed_listeners(), settings, overrides=own).warn_of_nobody(
+    ListenerSecurities(server.parsed_listeners(), settings, overrides=own).warn_if_no_users(
         kit.broker.credentials
     )
     told = [one for one in caplog.records if "nobody can log in" in one.message]

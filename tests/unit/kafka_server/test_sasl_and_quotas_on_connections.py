@@ -8,7 +8,7 @@ import pytest
 from tests.support.server_bench import ServerBench, frame, run
 from varve.broker.security.quota_table import EntityType, QuotaEntity, QuotaKind
 from varve.kafka_server import ServerSettings
-from varve.kafka_server.guards import Guards
+from varve.kafka_server.authentication import ListenerSecurities
 from varve.wire.messages.cluster import MetadataRequest
 from varve.wire.messages.data import PartitionProduceData, ProduceRequest, TopicProduceData
 from varve.wire.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
@@ -28,7 +28,7 @@ def _bench() -> ServerBench:
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": JAAS,
         "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "PLAIN",
     }
-    guards = Guards(settings.parsed_listeners(), overrides=overrides)
+    guards = ListenerSecurities(settings.parsed_listeners(), overrides=overrides)
     return ServerBench(settings, make_security=guards)
 
 

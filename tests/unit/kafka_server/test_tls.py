@@ -11,7 +11,7 @@ from tests.support.certificates import Authority, Signed
 from varve.broker.context import ANONYMOUS
 from varve.foundation.errors import InvalidSetting
 from varve.kafka_server.principal_mapping import NoRuleFits
-from varve.kafka_server.tls import Tls
+from varve.kafka_server.tls import TlsContext
 from varve.kafka_server.tls_settings import TlsSettings
 
 
@@ -64,7 +64,7 @@ def _shake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObjec
 
 
 def _check(settings: TlsSettings, world: _World, tmp_path: Path) -> None:
-    tls = Tls(settings)
+    tls = TlsContext(settings)
     client, server = _shake(tls.context, _client(world, None, tmp_path))
     assert client.getpeercert(binary_form=True) is not None
     assert tls.principal_of(server) == ANONYMOUS
@@ -106,7 +106,7 @@ def test_keys_and_certificates_stand_in_pkcs12_stores(world: _World, tmp_path: P
         truststore_password="open",
         client_auth="required",
     )
-    tls = Tls(settings)
+    tls = TlsContext(settings)
     _, server = _shake(tls.context, _client(world, world.alice, tmp_path))
     assert tls.principal_of(server).name == "CN=alice,OU=people,O=Example,C=AT"
 
@@ -115,14 +115,14 @@ def test_no_key_is_left_behind_in_a_file(
     world: _World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    Tls(world.settings)
+    TlsContext(world.settings)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_client_shows_who_it_is(world: _World, tmp_path: Path) -> None:
     rules = r"RULE:^CN=(.*?),OU=people.*$/$1/U,DEFAULT"
     settings = replace(world.settings, client_auth="required", principal_mapping_rules=rules)
-    tls = Tls(settings)
+    tls = TlsContext(settings)
     _, server = _shake(tls.context, _client(world, world.alice, tmp_path))
     assert str(tls.principal_of(server)) == "User:ALICE"
 
@@ -130,7 +130,7 @@ def test_a_client_shows_who_it_is(world: _World, tmp_path: Path) -> None:
 def test_a_client_without_a_certificate_is_refused_where_it_needs_one(
     world: _World, tmp_path: Path
 ) -> None:
-    tls = Tls(replace(world.settings, client_auth="required"))
+    tls = TlsContext(replace(world.settings, client_auth="required"))
     with pytest.raises(ssl.SSLError):
         _shake(tls.context, _client(world, None, tmp_path))
 
@@ -139,13 +139,13 @@ def test_a_client_without_a_certificate_is_refused_where_it_needs_one(
 def test_a_certificate_of_a_stranger_is_refused(
     world: _World, tmp_path: Path, client_auth: str
 ) -> None:
-    tls = Tls(replace(world.settings, client_auth=client_auth))
+    tls = TlsContext(replace(world.settings, client_auth=client_auth))
     with pytest.raises(ssl.SSLError):
         _shake(tls.context, _client(world, world.stranger, tmp_path))
 
 
 def test_a_client_that_is_asked_but_shows_nothing_is_nobody(world: _World, tmp_path: Path) -> None:
-    tls = Tls(replace(world.settings, client_auth="requested"))
+    tls = TlsContext(replace(world.settings, client_auth="requested"))
     _, server = _shake(tls.context, _client(world, None, tmp_path))
     assert tls.principal_of(server) == ANONYMOUS
 
@@ -154,14 +154,14 @@ def test_a_name_without_a_rule_is_nobodys(world: _World, tmp_path: Path) -> None
     settings = replace(
         world.settings, client_auth="required", principal_mapping_rules="RULE:^CN=bob.*$/bob/"
     )
-    tls = Tls(settings)
+    tls = TlsContext(settings)
     _, server = _shake(tls.context, _client(world, world.alice, tmp_path))
     with pytest.raises(NoRuleFits):
         tls.principal_of(server)
 
 
 def test_only_the_enabled_versions_are_spoken(world: _World, tmp_path: Path) -> None:
-    tls = Tls(replace(world.settings, enabled_protocols=("TLSv1.3",)))
+    tls = TlsContext(replace(world.settings, enabled_protocols=("TLSv1.3",)))
     client = _client(world, None, tmp_path)
     assert _shake(tls.context, client)[0].version() == "TLSv1.3"
     client.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -173,7 +173,7 @@ def test_new_certificates_are_shown_without_a_restart(world: _World, tmp_path: P
     keystore, truststore = tmp_path / "server.pem", tmp_path / "trust.pem"
     world.server.write(keystore)
     truststore.write_text(world.authority.pem)
-    tls = Tls(
+    tls = TlsContext(
         TlsSettings(
             keystore_location=str(keystore),
             truststore_location=str(truststore),
@@ -201,7 +201,7 @@ def _serial(end: ssl.SSLObject) -> int:
 
 def test_certificates_that_cannot_be_used_leave_the_old_ones(world: _World, tmp_path: Path) -> None:
     keystore = world.server.write(tmp_path / "server.pem")
-    tls = Tls(TlsSettings(keystore_location=str(keystore)))
+    tls = TlsContext(TlsSettings(keystore_location=str(keystore)))
     keystore.write_text("nonsense")
     with pytest.raises(InvalidSetting):
         tls.reload_if_changed()
@@ -236,7 +236,7 @@ def test_settings_that_cannot_be_used_are_told(world: _World, tmp_path: Path) ->
     ]
     for change, told in wrong:
         with pytest.raises(InvalidSetting, match=told):
-            Tls(replace(world.settings, **change))  # type: ignore[arg-type]  # one change each
+            TlsContext(replace(world.settings, **change))  # type: ignore[arg-type]  # one change each
     for path, told in files:
         with pytest.raises(InvalidSetting, match=told):
-            Tls(TlsSettings(keystore_location=path))
+            TlsContext(TlsSettings(keystore_location=path))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.certificates import Authority, Signed
 from tests.support.server_bench import ServerBench, frame, run, until
-from varve.kafka_server.guards import Guards
+from varve.kafka_server.authentication import ListenerSecurities
 from varve.kafka_server.metrics import CLOSED_CONNECTIONS
 from varve.kafka_server.settings import ServerSettings
 from varve.kafka_server.tls_settings import TlsSettings
@@ -33,7 +33,9 @@ def _bench(server: Signed | None = None) -> ServerBench:
         truststore_certificates=AUTHORITY.pem,
         client_auth="required",
     )
-    return ServerBench(settings, make_security=Guards(settings.parsed_listeners(), tls=tls))
+    return ServerBench(
+        settings, make_security=ListenerSecurities(settings.parsed_listeners(), tls=tls)
+    )
 
 
 async def _ask(port: int, who: Signed, folder: Path) -> bytes:

@@ -3,7 +3,7 @@
 import pytest
 
 from varve.foundation.errors import InvalidSetting
-from varve.kafka_server.listener_overrides import ListenerOverrides
+from varve.kafka_server.listeners import ListenerOverrides
 from varve.kafka_server.principal_mapping import NoRuleFits, PrincipalMapping
 from varve.kafka_server.tls_settings import TlsSettings
 

@@ -1,17 +1,105 @@
-"""One login with SCRAM: two tokens of the client, two of the server (RFC 5802).
+"""SASL mechanisms on the server side: PLAIN (RFC 4616) and SCRAM (RFC 5802).
 
-Invariant  somebody unknown goes through the same steps as somebody known, with a salt that stays
-           the same, and is refused in the same words.
-Threads    the loop's alone; some hashes of short texts.
+Invariant  with SCRAM an unknown user goes through the same steps as a known one, with a salt that
+           stays the same, and is refused in the same words.
+Threads    the event loop's alone; passwords that are slow to hash are hashed in the blocking pool,
+           a few at a time.
 """
 
+import asyncio
 import base64
 import re
-from typing import Final
+from collections.abc import Awaitable
+from typing import Final, Protocol
 
+from varve.broker.broker import Broker
 from varve.broker.security.credentials import ScramCredentials
+from varve.broker.security.plain_users import PlainUsers
 from varve.broker.security.scram import Mechanism, ScramCredential, is_proof, keyed
-from varve.kafka_server.sasl_exchange import SaslRefused
+from varve.foundation.errors import StoreError
+
+
+class SaslAuthenticationFailed(StoreError):
+    """A client is not who it says; the message is for the client."""
+
+
+class SaslExchange(Protocol):
+    """One login."""
+
+    @property
+    def user(self) -> str:
+        """Who the client says it is; true once it is done."""
+        ...
+
+    @property
+    def is_done(self) -> bool: ...
+
+    @property
+    def refusal(self) -> bytes:
+        """What a client is told that sent tokens without a header."""
+        ...
+
+    def step(self, token: bytes) -> bytes | Awaitable[bytes]:
+        """Answers a token of the client; raises SaslAuthenticationFailed."""
+        ...
+
+
+class PlainExchange:
+    """A client that logs in with PLAIN; `turns` bounds the passwords that are hashed at a time."""
+
+    def __init__(self, broker: Broker, users: PlainUsers, turns: asyncio.Semaphore) -> None:
+        self._broker = broker
+        self._turns = turns
+        self._users = users
+        self.user = ""
+        self.is_done = False
+
+    @property
+    def refusal(self) -> bytes:
+        """PLAIN has no words for it: the connection ends."""
+        return b""
+
+    def step(self, token: bytes) -> bytes | Awaitable[bytes]:
+        """Answers the token; raises SaslAuthenticationFailed."""
+        self.user, password = _parse_plain(token)
+        if self._users.is_slow:
+            return self._check_later(password)
+        return self._finish(self._users.is_right(self.user, password))
+
+    async def _check_later(self, password: str) -> bytes:
+        async with self._turns:
+            is_right = await self._broker.offload(self._users.is_right, self.user, password)
+        return self._finish(is_right)
+
+    def _finish(self, is_right: bool) -> bytes:
+        if not is_right:
+            raise SaslAuthenticationFailed("Authentication failed: Invalid username or password")
+        self.is_done = True
+        return b""
+
+
+def _parse_plain(token: bytes) -> tuple[str, str]:
+    try:
+        parts = token.decode().split("\0")
+    except UnicodeDecodeError as error:
+        raise SaslAuthenticationFailed("Authentication failed: the token is not UTF-8") from error
+    if len(parts) != 3:
+        raise SaslAuthenticationFailed(
+            f"Authentication failed: Invalid SASL/PLAIN response: expected 3 tokens, got "
+            f"{len(parts)}"
+        )
+    authorization, user, password = parts
+    if not user:
+        raise SaslAuthenticationFailed("Authentication failed: username not specified")
+    if not password:
+        raise SaslAuthenticationFailed("Authentication failed: password not specified")
+    if authorization not in ("", user):
+        raise SaslAuthenticationFailed(
+            "Authentication failed: Client requested an authorization id that is different from "
+            "username"
+        )
+    return user, password
+
 
 _FIRST: Final = re.compile(
     r"(?P<header>[ny],(?:a=(?P<authorization>[^,]*))?,)"
@@ -41,7 +129,7 @@ class ScramExchange:
         return b"e=other-error"
 
     def step(self, token: bytes) -> bytes:
-        """Answers a token of the client; raises SaslRefused."""
+        """Answers a token of the client; raises SaslAuthenticationFailed."""
         try:
             text = token.decode()
         except UnicodeDecodeError as error:
@@ -58,7 +146,7 @@ class ScramExchange:
             raise self._malformed("the user's name has a = that is neither =2C nor =3D")
         self.user = _unescape(match["user"])
         if match["authorization"] and _unescape(match["authorization"]) != self.user:
-            raise SaslRefused(
+            raise SaslAuthenticationFailed(
                 "Authentication failed: Client requested an authorization id that is different "
                 "from username"
             )
@@ -86,7 +174,7 @@ class ScramExchange:
         is_right = is_proof(self._mechanism, credential, proof, message)
         is_ours = match["nonce"] == self._nonce and binding == self._header.encode()
         if not (is_right and is_ours and self._is_known):
-            raise SaslRefused(
+            raise SaslAuthenticationFailed(
                 "Authentication failed during authentication due to invalid credentials with SASL "
                 f"mechanism {self._mechanism.sasl_name}"
             )
@@ -94,8 +182,8 @@ class ScramExchange:
         signature = keyed(self._mechanism, credential.server_key, message)
         return b"v=" + base64.b64encode(signature)
 
-    def _malformed(self, why: str) -> SaslRefused:
-        return SaslRefused(
+    def _malformed(self, why: str) -> SaslAuthenticationFailed:
+        return SaslAuthenticationFailed(
             f"Authentication failed: a token of {self._mechanism.sasl_name} cannot be read: {why}"
         )
 

@@ -1,16 +1,19 @@
-"""Who a client is, found out by SASL.
+"""Authentication: how the clients of a listener are identified by TLS and SASL.
 
-Invariant  a client that was refused stays refused. Who logs in again on a connection must be who it
-           was, by the same mechanism (KIP-368), and may do so only where sessions end.
-Threads    the loop's alone; what takes long is awaited.
+Invariant  before it is done a connection serves ApiVersions and SASL requests only; after a failure
+           it is closed once its response is sent. A client that authenticates again must be the
+           same principal by the same mechanism (KIP-368), and may do so only where sessions
+           expire.
+Threads    the event loop's alone, except `reload`, which reads files and may run off it.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from secrets import token_bytes
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from varve.broker.broker import Broker
 from varve.broker.context import ANONYMOUS, ConnectionContext, Principal
@@ -20,10 +23,21 @@ from varve.broker.security.scram import BY_SASL_NAME
 from varve.broker.security.settings import MECHANISMS, SecuritySettings
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import GivenValue, parse_settings
-from varve.kafka_server.listener_overrides import ENABLED_MECHANISMS, JAAS, MAX_REAUTH
-from varve.kafka_server.plain_exchange import PlainExchange
-from varve.kafka_server.sasl_exchange import SaslExchange, SaslRefused
-from varve.kafka_server.scram_exchange import ScramExchange
+from varve.kafka_server.listeners import (
+    ENABLED_MECHANISMS,
+    JAAS,
+    MAX_REAUTH,
+    Listener,
+    ListenerOverrides,
+)
+from varve.kafka_server.principal_mapping import NoRuleFits
+from varve.kafka_server.sasl_mechanisms import (
+    PlainExchange,
+    SaslAuthenticationFailed,
+    SaslExchange,
+    ScramExchange,
+)
+from varve.kafka_server.tls_settings import TlsSettings
 from varve.wire import ApiKey, ErrorCode, Message
 from varve.wire.messages.security import (
     SaslAuthenticateRequest,
@@ -32,7 +46,83 @@ from varve.wire.messages.security import (
     SaslHandshakeResponse,
 )
 
+if TYPE_CHECKING:
+    from varve.kafka_server.tls import TlsContext
+
 logger = logging.getLogger(__name__)
+
+
+class Authenticator(Protocol):
+    """The SASL exchange of one connection."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the client is known; stays true while it authenticates anew (KIP-368)."""
+        ...
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the client was refused."""
+        ...
+
+    @property
+    def principal(self) -> Principal:
+        """Who the client is; to be asked for once it is done."""
+        ...
+
+    @property
+    def takes_bare_frames(self) -> bool:
+        """Whether the next frames are tokens without a header, as after SaslHandshake 0."""
+        ...
+
+    @property
+    def expires_ms(self) -> int | None:
+        """By the broker's clock, when the client must have authenticated anew."""
+        ...
+
+    def handle(
+        self, api_key: ApiKey, version: int, message: Message
+    ) -> Message | Awaitable[Message]:
+        """Answers SaslHandshake and SaslAuthenticate."""
+        ...
+
+    def handle_bare(self, token: bytes) -> bytes | Awaitable[bytes]:
+        """Answers a token that came without a header."""
+        ...
+
+
+class ListenerSecurity(Protocol):
+    """How the clients of one listener come to be known."""
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """Asked for at each handshake, so that certificates may be renewed; None without TLS."""
+        ...
+
+    def find_principal(self, transport: asyncio.Transport) -> Principal:
+        """Who shook hands: by certificate where the listener asks for one, else anonymous."""
+        ...
+
+    def make_authenticator(self, connection: ConnectionContext) -> Authenticator | None:
+        """The SASL exchange of a connection, None on listeners without SASL."""
+        ...
+
+
+class OpenSecurity:
+    """Everybody is let in, and nobody is known."""
+
+    tls: ssl.SSLContext | None = None
+
+    def find_principal(self, transport: asyncio.Transport) -> Principal:
+        return ANONYMOUS
+
+    def make_authenticator(self, connection: ConnectionContext) -> Authenticator | None:
+        return None
+
+
+MakeSecurity = Callable[[Broker, Listener], ListenerSecurity]
+"""Called for each listener before the server listens; may raise InvalidSetting."""
+
 
 PLAIN: Final = "PLAIN"
 _NONCE_BYTES: Final = 24
@@ -143,7 +233,7 @@ class SaslAuthenticator:
             )
         try:
             answer = self._exchange.step(message.auth_bytes)
-        except SaslRefused as error:
+        except SaslAuthenticationFailed as error:
             return self._refuse(error)
         if isinstance(answer, bytes):
             return self._answer(self._exchange, answer)
@@ -160,7 +250,7 @@ class SaslAuthenticator:
             answer = exchange.step(token)
             found = answer if isinstance(answer, bytes) else await answer
             self._go_on(exchange)
-        except SaslRefused as error:
+        except SaslAuthenticationFailed as error:
             self._refuse(error)
             return exchange.refusal
         return found
@@ -190,13 +280,13 @@ class SaslAuthenticator:
     async def _answer_later(self, exchange: SaslExchange, answer: Awaitable[bytes]) -> Message:
         try:
             return self._answer(exchange, await answer)
-        except SaslRefused as error:
+        except SaslAuthenticationFailed as error:
             return self._refuse(error)
 
     def _answer(self, exchange: SaslExchange, token: bytes) -> Message:
         try:
             lifetime_ms = self._go_on(exchange)
-        except SaslRefused as error:
+        except SaslAuthenticationFailed as error:
             return self._refuse(error)
         return SaslAuthenticateResponse(
             error_message=None, auth_bytes=token, session_lifetime_ms=lifetime_ms
@@ -204,18 +294,18 @@ class SaslAuthenticator:
 
     def _go_on(self, exchange: SaslExchange) -> int:
         """Notes who the client is once it has shown it; the milliseconds until it must do so again,
-        0 if never. Raises SaslRefused for somebody else than before.
+        0 if never. Raises SaslAuthenticationFailed for somebody else than before.
         """
         if not exchange.is_done:
             return 0
         principal = Principal("User", exchange.user)
         if self.is_done and principal != self.principal:
-            raise SaslRefused(
+            raise SaslAuthenticationFailed(
                 "Cannot change principals during re-authentication from "
                 f"{self.principal}: {principal}"
             )
         if self.is_done and self._mechanism != self._known_by:
-            raise SaslRefused(
+            raise SaslAuthenticationFailed(
                 f"SASL mechanism {self._mechanism!r} requested by client is not supported for "
                 f"re-authentication of mechanism {self._known_by!r}"
             )
@@ -227,7 +317,7 @@ class SaslAuthenticator:
         self._exchange = None
         return lifetime_ms
 
-    def _refuse(self, error: SaslRefused) -> SaslAuthenticateResponse:
+    def _refuse(self, error: SaslAuthenticationFailed) -> SaslAuthenticateResponse:
         self.has_failed = True
         self._exchange = None
         self.takes_bare_frames = False
@@ -246,3 +336,131 @@ class SaslAuthenticator:
                 "why": why,
             },
         )
+
+
+_NOBODY: Final = Principal("User", "")
+
+
+class _RejectedClient:
+    """Nothing is served to a client that came with the wrong certificate, whatever it has sent
+    before it notices.
+    """
+
+    is_done = False
+    has_failed = True
+    principal = _NOBODY
+    takes_bare_frames = False
+    expires_ms: int | None = None
+
+    def handle(self, api_key: ApiKey, version: int, message: Message) -> Message:
+        if api_key is ApiKey.SASL_HANDSHAKE:
+            return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+        return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+
+    def handle_bare(self, token: bytes) -> bytes:
+        return b""
+
+
+class TlsSaslSecurity:
+    """The guard of one listener; TLS or SASL is None where it has none."""
+
+    def __init__(self, broker: Broker, tls: "TlsContext | None", sasl: ListenerSasl | None) -> None:
+        self._broker = broker
+        self._tls = tls
+        self._sasl = sasl
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        return None if self._tls is None else self._tls.context
+
+    def find_principal(self, transport: asyncio.Transport) -> Principal:
+        """Who shook hands; one whose certificate is no user's is turned away."""
+        if self._tls is None or self._sasl is not None:
+            return ANONYMOUS
+        try:
+            return self._tls.principal_of(transport.get_extra_info("ssl_object"))
+        except NoRuleFits as error:
+            host = transport.get_extra_info("peername", ("",))[0]
+            logger.info("a client was refused", extra={"client": host, "why": str(error)})
+            transport.abort()
+            return _NOBODY
+
+    def make_authenticator(self, connection: ConnectionContext) -> Authenticator | None:
+        if connection.principal is _NOBODY:
+            return _RejectedClient()
+        if self._sasl is None:
+            return None
+        return SaslAuthenticator(self._sasl, self._broker, connection)
+
+
+class ListenerSecurities:
+    """Makes the guard of each listener. Raises InvalidSetting for what cannot be used.
+
+    `overrides` are the settings that begin with `listener.name.`.
+    """
+
+    def __init__(
+        self,
+        listeners: Iterable[Listener],
+        security: SecuritySettings | None = None,
+        tls: TlsSettings | None = None,
+        overrides: Mapping[str, str] | None = None,
+    ) -> None:
+        listeners = tuple(listeners)
+        security, tls = security or SecuritySettings(), tls or TlsSettings()
+        of_listeners = ListenerOverrides(overrides or {}, (one.name for one in listeners))
+        self._tls: dict[str, TlsContext] = {}
+        self._sasl: dict[str, ListenerSasl] = {}
+        for one in listeners:
+            own = of_listeners.of(one.name)
+            if one.protocol.has_tls:
+                self._tls[one.name] = _make_tls(tls.for_listener(own, one.name))
+            if one.protocol.has_sasl:
+                self._sasl[one.name] = ListenerSasl(one.name, security, own)
+
+    def __call__(self, broker: Broker, listener: Listener) -> TlsSaslSecurity:
+        return TlsSaslSecurity(broker, self._tls.get(listener.name), self._sasl.get(listener.name))
+
+    def warn_if_no_users(self, credentials: ScramCredentials) -> None:
+        """Tells of listeners at which nobody can log in; for when credentials were loaded."""
+        for name, sasl in self._sasl.items():
+            if not sasl.has_users(credentials):
+                logger.warning(
+                    "nobody can log in at a listener: there is no user for its mechanisms; add one "
+                    "with `varve user add NAME`, through a listener without SASL or with "
+                    "--directory while the server is stopped, or name users of PLAIN in "
+                    "varve.sasl.plain.users",
+                    extra={"listener": name, "mechanisms": ",".join(sasl.mechanisms)},
+                )
+
+    def reload(self) -> list[InvalidSetting]:
+        """Reads keys, certificates and users again, for connections to come.
+
+        What cannot be used stays as it was; why is given back.
+        """
+        failures: list[InvalidSetting] = []
+        reloads = [(name, one.reload) for name, one in self._tls.items()]
+        reloads += [(name, one.reload) for name, one in self._sasl.items()]
+        for name, reload in reloads:
+            try:
+                reload()
+            except InvalidSetting as error:
+                failures.append(error)
+                logger.warning("not reloaded", extra={"listener": name, "why": str(error)})
+        return failures
+
+    def reload_if_changed(self) -> None:
+        """Reads certificates again where a file has changed, and tells if they cannot be used."""
+        for name, one in self._tls.items():
+            try:
+                if one.reload_if_changed():
+                    logger.info("new certificates", extra={"listener": name})
+            except InvalidSetting as error:
+                logger.warning("not reloaded", extra={"listener": name, "why": str(error)})
+
+
+def _make_tls(settings: TlsSettings) -> "TlsContext":
+    # It imports what reads certificates; a server without any does not wait for that.
+    from varve.kafka_server.tls import TlsContext
+
+    return TlsContext(settings)

@@ -1,7 +1,9 @@
-"""Where the server listens, and what it tells clients of that.
+"""Listeners: where the server listens, what it advertises, and settings of a single listener.
 
-A listener is written `NAME://host:port`. The name is a protocol, unless
-`listener.security.protocol.map` says which protocol it stands for.
+A listener is written `NAME://host:port`. The name is a security protocol, unless
+`listener.security.protocol.map` maps it to one. `listener.name.<name>.<setting>` overrides a
+setting for one listener; a mechanism may stand in between, in lower case, as in
+`listener.name.sasl_ssl.plain.sasl.jaas.config`.
 """
 
 import re
@@ -10,7 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from varve.broker.security.settings import MECHANISMS
 from varve.foundation.errors import InvalidSetting
+from varve.foundation.settings import declared
+from varve.kafka_server.tls_settings import TlsSettings
 
 _LISTENER: Final = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]+)://(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:/\[\]\s]*):(?P<port>[0-9]{1,5})"
@@ -100,3 +105,47 @@ def parse_protocol_map(texts: Iterable[str]) -> dict[str, SecurityProtocol]:
             )
         protocols[name] = SecurityProtocol(protocol)
     return protocols
+
+
+PREFIX: Final = "listener.name."
+JAAS: Final = "sasl.jaas.config"
+ENABLED_MECHANISMS: Final = "sasl.enabled.mechanisms"
+MAX_REAUTH: Final = "connections.max.reauth.ms"
+
+_OF_A_LISTENER: Final = frozenset(
+    {ENABLED_MECHANISMS, MAX_REAUTH, *(one.kafka_name for one in declared(TlsSettings))}
+)
+_OF_A_MECHANISM: Final = frozenset(
+    f"{mechanism.lower()}.{name}" for mechanism in MECHANISMS for name in (JAAS, MAX_REAUTH)
+)
+
+
+class ListenerOverrides:
+    """All such settings, by listener; raises InvalidSetting for one that nobody understands."""
+
+    def __init__(self, given: Mapping[str, str], listeners: Iterable[str]) -> None:
+        self._by_listener: dict[str, dict[str, str]] = {one.lower(): {} for one in listeners}
+        for key, value in given.items():
+            listener, name = self._parse_key(key)
+            if name not in _OF_A_LISTENER and name not in _OF_A_MECHANISM:
+                known = ", ".join(sorted(_OF_A_LISTENER | _OF_A_MECHANISM))
+                raise InvalidSetting(
+                    f"unknown setting {key!r:.120}: a listener has {known} of its own"
+                )
+            self._by_listener[listener][name] = value
+
+    def _parse_key(self, key: str) -> tuple[str, str]:
+        # A listener's name may have dots, so the longest that fits is meant.
+        rest = key.removeprefix(PREFIX)
+        fitting = [one for one in self._by_listener if rest.startswith(f"{one}.")]
+        if not key.startswith(PREFIX) or not fitting:
+            raise InvalidSetting(
+                f"{key!r:.120} is for no listener of this server; there are "
+                f"{', '.join(self._by_listener)}"
+            )
+        listener = max(fitting, key=len)
+        return listener, rest.removeprefix(f"{listener}.")
+
+    def of(self, listener: str) -> dict[str, str]:
+        """What a listener has of its own, by the names without the prefix."""
+        return self._by_listener.get(listener.lower(), {})
