@@ -13,12 +13,12 @@ from benchmarks.measure import Contest, Scale, Ticker, at_most
 from benchmarks.sizes import SizeUnit
 from benchmarks.workspace import Workspace
 from varve.object_store import MemoryObjectStore, ObjectStore
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment, ObjectPart, SegmentState
-from varve.tiering.manifest import Manifest
-from varve.tiering.manifest_store import ObjectManifestStore
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
+from varve.tiering.manifest.store import ObjectManifestStore
 
-_HOME = ColdPartition("benchmark", "tiered", "q1Sh9e5zQ8G5YyvbVnCk_w", 0)
+_HOME = RemotePath("benchmark", "tiered", "q1Sh9e5zQ8G5YyvbVnCk_w", 0)
 _FEW = 100
 _AT_ONCE = 500
 _COMMITS = 20
@@ -103,7 +103,7 @@ def _open(objects: ObjectStore) -> ObjectManifestStore:
     return ObjectManifestStore(objects, _HOME, random=random.Random(7), wait=lambda _: None)
 
 
-def _segment(number: int, state: SegmentState) -> ColdSegment:
+def _segment(number: int, state: SegmentState) -> RemoteSegment:
     base = number * _RECORDS
     parts = tuple(
         ObjectPart(name, size, number & 0xFFFFFFFF)
@@ -115,7 +115,7 @@ def _segment(number: int, state: SegmentState) -> ColdSegment:
             ("epochs", 20),
         )
     )
-    return ColdSegment(
+    return RemoteSegment(
         id=str(UUID(int=number)),
         base_offset=base,
         end_offset=base + _RECORDS - 1,
@@ -145,7 +145,7 @@ def _run(manifests: ObjectManifestStore, change: Callable[[Manifest], Manifest])
     manifests.commit(change, leader_epoch=0, writer="benchmark", now_ms=1)
 
 
-def _put(segment: ColdSegment, manifest: Manifest) -> Manifest:
+def _put(segment: RemoteSegment, manifest: Manifest) -> Manifest:
     return manifest.update(segment)
 
 

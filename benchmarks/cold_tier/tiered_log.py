@@ -10,7 +10,7 @@ from varve.commit_log import Log, TopicPartition
 from varve.embedded import Store
 from varve.foundation.clock import SystemClock
 from varve.object_store import MemoryObjectStore, ObjectStore
-from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.manifest.segment import RemoteSegment
 
 TOPIC = "tiered"
 PARTITION = TopicPartition(TOPIC, 0)
@@ -42,7 +42,7 @@ def open_tiered(
         yield store, store.topic(TOPIC).partition(0).log
 
 
-def copy_all(store: Store) -> tuple[ColdSegment, ...]:
+def copy_all(store: Store) -> tuple[RemoteSegment, ...]:
     """Copies every closed segment; gives what was copied."""
     report = store.tier.copy(PARTITION, SystemClock().now_ms())
     if report.error is not None:

@@ -18,15 +18,15 @@ from varve.foundation.clock import ManualClock
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.records import Record, build_batch
 from varve.testing import FaultyObjectStore
-from varve.tiering.cold_cursor import ExtentSizes
-from varve.tiering.cold_reader import ColdReader
-from varve.tiering.cold_segment import ColdSegment, SegmentState
-from varve.tiering.extent_cache import ExtentCache
-from varve.tiering.index_cache import IndexCache
-from varve.tiering.manifest import Manifest
-from varve.tiering.manifest_commit import Change
-from varve.tiering.manifest_store import ObjectManifestStore
-from varve.tiering.read_pool import ReadPool
+from varve.tiering.manifest.commit import ManifestEdit
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.manifest.store import ObjectManifestStore
+from varve.tiering.read.extent_cache import ExtentCache
+from varve.tiering.read.index_cache import IndexCache
+from varve.tiering.read.read_ahead import ExtentSizes
+from varve.tiering.read.read_pool import ReadPool
+from varve.tiering.read.remote_log import RemoteLog
 
 T = TypeVar("T")
 
@@ -123,7 +123,7 @@ class ColdBench:
         self.objects = FarObjectStore(self.bucket, self.clock)
         self.objects.far_ms = self.far_ms
         self.writer = self._manifests(self.bucket, seed=1)
-        self.segments: list[ColdSegment] = []
+        self.segments: list[RemoteSegment] = []
         self.open()
 
     def open(self) -> None:
@@ -137,7 +137,7 @@ class ColdBench:
             pool=self.pool,
             limit_bytes=INDEX_BYTES,
         )
-        self.reader = ColdReader(
+        self.reader = RemoteLog(
             HOME,
             self.objects,
             self._manifests(self.objects, seed=2),
@@ -161,8 +161,12 @@ class ColdBench:
         )
 
     def add(
-        self, batches: Sequence[ColdBatch], *, replaces: Sequence[ColdSegment] = (), **segment: Any
-    ) -> ColdSegment:
+        self,
+        batches: Sequence[ColdBatch],
+        *,
+        replaces: Sequence[RemoteSegment] = (),
+        **segment: Any,
+    ) -> RemoteSegment:
         """Writes a segment and makes it readable, in the place of others whose objects stay."""
         added = self.write(batches, **segment)
         self.finish([added], replaces)
@@ -178,11 +182,11 @@ class ColdBench:
         aborted: Sequence[AbortedTransaction] = (),
         undecided_from: int | None = None,
         index_interval: int = 200,
-    ) -> ColdSegment:
+    ) -> RemoteSegment:
         """Writes the objects of a segment."""
         base = batches[0].base_offset if base_offset is None else base_offset
         parts = encode_parts(batches, base, aborted, index_interval)
-        segment = ColdSegment(
+        segment = RemoteSegment(
             id=id or f"segment-{base}",
             base_offset=base,
             end_offset=batches[-1].last_offset if end_offset is None else end_offset,
@@ -201,7 +205,9 @@ class ColdBench:
             self.bucket.put(HOME.part_key(segment, name), data)
         return segment
 
-    def finish(self, segments: Sequence[ColdSegment], replaces: Sequence[ColdSegment] = ()) -> None:
+    def finish(
+        self, segments: Sequence[RemoteSegment], replaces: Sequence[RemoteSegment] = ()
+    ) -> None:
         """Makes segments readable."""
 
         def announce(manifest: Manifest) -> Manifest:
@@ -223,13 +229,13 @@ class ColdBench:
         self._commit(finish)
         self.segments = [one for one in self.segments if one not in replaces] + list(segments)
 
-    def _commit(self, change: Change) -> None:
+    def _commit(self, change: ManifestEdit) -> None:
         self.writer.commit(change, leader_epoch=0, writer="test", now_ms=NOW_MS)
 
-    def key(self, segment: ColdSegment, part: str = "log") -> str:
+    def key(self, segment: RemoteSegment, part: str = "log") -> str:
         return HOME.part_key(segment, part)
 
-    def remove_objects(self, segment: ColdSegment) -> None:
+    def remove_objects(self, segment: RemoteSegment) -> None:
         self.bucket.delete([self.key(segment, part.name) for part in segment.parts])
 
     @property

@@ -3,14 +3,14 @@
 import random
 
 from varve.object_store import ObjectStore
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment, ObjectPart, SegmentState
-from varve.tiering.manifest import Manifest
-from varve.tiering.manifest_commit import DEFAULT_RETRY, RetryLimits
-from varve.tiering.manifest_store import ObjectManifestStore
-from varve.tiering.page_folding import ManifestLayout
+from varve.tiering.manifest.commit import DEFAULT_RETRY, RetryLimits
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.pages import ManifestLayout
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
+from varve.tiering.manifest.store import ObjectManifestStore
 
-HOME = ColdPartition("prod", "orders", "q1Sh9e5zQ8G5YyvbVnCk_w", 3)
+HOME = RemotePath("prod", "orders", "q1Sh9e5zQ8G5YyvbVnCk_w", 3)
 SMALL = ManifestLayout(inline_max=4, page_segments=3, ref_max=3, page_refs=2)
 """Pages so small that a dozen segments need several levels."""
 
@@ -37,9 +37,9 @@ def open_manifest(
 
 def make_segment(
     number: int, state: SegmentState = SegmentState.COPY_STARTED, id: str | None = None
-) -> ColdSegment:
+) -> RemoteSegment:
     """Segment number n holds the offsets [100 n, 100 n + 100) and times up to 10 n."""
-    return ColdSegment(
+    return RemoteSegment(
         id=id or f"segment-{number}",
         base_offset=100 * number,
         end_offset=100 * number + 99,

@@ -16,8 +16,7 @@ from varve.jobs.running.distributor import Distributor, LocalDistributor
 from varve.jobs.tier.reach import StoreReach
 from varve.object_store import ObjectStore
 from varve.records import Record
-from varve.tiering.cold_segment import SegmentState
-from varve.tiering.lineage import Epochs
+from varve.tiering.manifest.segment import Epochs, SegmentState
 
 
 @dataclass

@@ -15,13 +15,12 @@ from varve.disk.memory import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.kernels.crc import crc32c
 from varve.object_store import ObjectStore
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment, ObjectPart, SegmentState
-from varve.tiering.lineage import restrict_epochs
-from varve.tiering.manifest_store import ObjectManifestStore
-from varve.tiering.page_folding import ManifestLayout
+from varve.tiering.manifest.pages import ManifestLayout
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState, restrict_epochs
+from varve.tiering.manifest.store import ObjectManifestStore
 
-HOME = ColdPartition("prod", "topic", "q1Sh9e5zQ8G5YyvbVnCk_w", 0)
+HOME = RemotePath("prod", "topic", "q1Sh9e5zQ8G5YyvbVnCk_w", 0)
 SMALL = ManifestLayout(inline_max=4, page_segments=3, ref_max=3, page_refs=2)
 _FILES = {"log": ".log", "index": ".index", "timeindex": ".timeindex", "txnindex": ".txnindex"}
 
@@ -39,7 +38,7 @@ class ColdLog:
 
     bench: Bench
     files: dict[str, bytes]
-    segments: list[ColdSegment]
+    segments: list[RemoteSegment]
 
     @property
     def log(self) -> Log:
@@ -106,9 +105,9 @@ def read_parts(
 
 def describe(
     bench: Bench, base_offset: int, next_offset: int, data: dict[str, bytes], seed: int = 0
-) -> ColdSegment:
+) -> RemoteSegment:
     history = LeaderEpochs.decode(data["epochs"]).entries
-    return ColdSegment(
+    return RemoteSegment(
         id=f"copy-{seed}-{base_offset}",
         base_offset=base_offset,
         end_offset=next_offset - 1,
@@ -134,7 +133,7 @@ def make_parts(data: dict[str, bytes]) -> tuple[ObjectPart, ...]:
 def upload(
     objects: ObjectStore,
     manifests: ObjectManifestStore,
-    segment: ColdSegment,
+    segment: RemoteSegment,
     data: dict[str, bytes],
     only: Sequence[str] | None = None,
 ) -> None:

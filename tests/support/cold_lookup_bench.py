@@ -11,12 +11,12 @@ from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.records import Record
 from varve.testing import ObjectFaultPlan
-from varve.tiering.cold_file import ExtentSource
-from varve.tiering.cold_keys_lookup import ColdKeysLookup
-from varve.tiering.cold_reader import ColdReader
-from varve.tiering.extent_cache import ExtentCache
-from varve.tiering.index_cache import IndexCache
-from varve.tiering.read_pool import ReadPool
+from varve.tiering.read.extent_cache import ExtentCache
+from varve.tiering.read.index_cache import IndexCache
+from varve.tiering.read.key_lookup import RemoteKeyLookup
+from varve.tiering.read.object_file import ExtentSource
+from varve.tiering.read.read_pool import ReadPool
+from varve.tiering.read.remote_log import RemoteLog
 
 
 @dataclass
@@ -24,7 +24,7 @@ class ColdLookupBench(TierBench):
     """`find` gives the latest record of a key; `move` takes copied segments from the disk."""
 
     pool: ReadPool = field(init=False)
-    cold: ColdKeysLookup = field(init=False)
+    cold: RemoteKeyLookup = field(init=False)
     observed: list[int] = field(default_factory=list)
 
     def connect(self, plan: ObjectFaultPlan | None = None) -> None:
@@ -34,7 +34,7 @@ class ColdLookupBench(TierBench):
         memory = MemoryFileSystem(ManualClock(NOW_MS))
         indexes = IndexCache(memory, "cache", self.objects, pool=self.pool, limit_bytes=1 << 20)
         home, clock, manifests = self.home, self.hot.clock, self.manifests(self.objects)
-        reader = ColdReader(
+        reader = RemoteLog(
             home,
             self.objects,
             manifests,
@@ -51,7 +51,7 @@ class ColdLookupBench(TierBench):
         )
         log = self.hot.log
         log.attach_remote(reader)
-        self.cold = ColdKeysLookup(
+        self.cold = RemoteKeyLookup(
             log, home, manifests, source=source, indexes=indexes, clock=clock, refresh_ms=60_000
         )
         self.hot.cleaner._find_cold = self.find_cold

@@ -22,7 +22,7 @@ from varve.jobs.tier.reach import StoreReach
 from varve.object_store import ObjectStore
 from varve.records import Codec, Record, build_batch
 from varve.records.batch import Batch
-from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.manifest.paths import RemotePath
 
 Found = dict[int, tuple[bytes | None, bytes | None]]
 """Records by offset: key and value."""
@@ -46,7 +46,7 @@ class ErasureBench:
         return self.topic.kit.fs
 
     @property
-    def home(self) -> ColdPartition:
+    def home(self) -> RemotePath:
         return self.topic.tiered.manifests.load().home
 
     def put(

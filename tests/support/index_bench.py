@@ -14,9 +14,9 @@ from varve.foundation.clock import ManualClock
 from varve.kernels.crc import crc32c
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.testing import FaultyObjectStore
-from varve.tiering.cold_segment import ColdSegment, ObjectPart, SegmentState
-from varve.tiering.index_cache import IndexCache
-from varve.tiering.read_pool import ReadPool
+from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
+from varve.tiering.read.index_cache import IndexCache
+from varve.tiering.read.read_pool import ReadPool
 
 DIRECTORY = f"/data/{REMOTE_INDEX_CACHE_DIRECTORY}"
 KINDS = ("index", "timeindex", "txnindex")
@@ -38,7 +38,7 @@ class IndexBench:
         self.disk = FaultyFileSystem(self.clock)
         self.pool = ReadPool(threads=16, max_pending=100)
 
-    def _put(self, number: int) -> ColdSegment:
+    def _put(self, number: int) -> RemoteSegment:
         segment = make_segment(number, SegmentState.COPY_FINISHED)
         files = _make_indexes(segment, entry_count=3 + number, has_aborted=number == ABORTED)
         self.files[segment.id] = files
@@ -65,29 +65,31 @@ class IndexBench:
             memory_bytes=memory_bytes,
         )
 
-    def size(self, segment: ColdSegment, *kinds: str) -> int:
+    def size(self, segment: RemoteSegment, *kinds: str) -> int:
         """The bytes of some kinds of index, or of all."""
         return sum(len(self.files[segment.id][kind]) for kind in kinds or KINDS)
 
-    def check(self, segment: ColdSegment, kind: str, index: Index) -> None:
+    def check(self, segment: RemoteSegment, kind: str, index: Index) -> None:
         assert index.encode() == self.files[segment.id][kind]
 
-    def use(self, cache: IndexCache, segment: ColdSegment, *kinds: str) -> None:
+    def use(self, cache: IndexCache, segment: RemoteSegment, *kinds: str) -> None:
         """Asks for some kinds of index, or for all; they are those that were copied."""
         for kind in kinds or KINDS:
             self.check(segment, kind, get_index(cache, segment, kind))
 
-    def damage(self, segment: ColdSegment, kind: str, data: bytes) -> None:
+    def damage(self, segment: RemoteSegment, kind: str, data: bytes) -> None:
         self.bucket.put(HOME.part_key(segment, kind), data)
 
 
-def get_index(cache: IndexCache, segment: ColdSegment, kind: str) -> Index:
+def get_index(cache: IndexCache, segment: RemoteSegment, kind: str) -> Index:
     if kind == "index":
         return cache.offset_index(HOME, segment)
     return (cache.time_index if kind == "timeindex" else cache.txn_index)(HOME, segment)
 
 
-def _make_indexes(segment: ColdSegment, *, entry_count: int, has_aborted: bool) -> dict[str, bytes]:
+def _make_indexes(
+    segment: RemoteSegment, *, entry_count: int, has_aborted: bool
+) -> dict[str, bytes]:
     base = segment.base_offset
     offsets, times = OffsetIndex(base, 800), TimeIndex(base, 1200)
     aborted = TransactionIndex(base)
@@ -105,11 +107,11 @@ def checksum(data: bytes) -> int:
     return int(crc32c(np.frombuffer(data, np.uint8), 0, len(data)))
 
 
-def file_name(segment: ColdSegment, kind: str) -> str:
+def file_name(segment: RemoteSegment, kind: str) -> str:
     return f"{segment.base_offset}_{segment.id}.{kind}"
 
 
-def file_path(segment: ColdSegment, kind: str) -> str:
+def file_path(segment: RemoteSegment, kind: str) -> str:
     return f"{DIRECTORY}/{file_name(segment, kind)}"
 
 

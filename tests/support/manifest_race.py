@@ -10,10 +10,10 @@ from tests.support.manifest_racer import KEPT_ROUNDS, open_manifests
 from tests.support.racing import race, racing
 from varve.foundation.settings import GivenValue
 from varve.object_store import open_object_store
-from varve.tiering.cold_segment import SegmentState
-from varve.tiering.manifest import Manifest
-from varve.tiering.manifest_store import ObjectManifestStore
-from varve.tiering.manifest_versions import ManifestVersions
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.segment import SegmentState
+from varve.tiering.manifest.store import ObjectManifestStore
+from varve.tiering.manifest.versions import ManifestVersions
 
 WRITERS = 2
 RACER = "tests.support.manifest_racer"

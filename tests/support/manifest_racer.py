@@ -18,11 +18,11 @@ import threading
 from tests.support.cold_builder import HOME, make_segment
 from varve.object_store import ObjectStore, RetryingObjectStore, RetryPolicy, open_object_store
 from varve.testing import FaultKind, FaultyObjectStore, ObjectFaultPlan
-from varve.tiering.cold_segment import SegmentState
-from varve.tiering.manifest import Manifest
-from varve.tiering.manifest_commit import Change, RetryLimits
-from varve.tiering.manifest_store import ObjectManifestStore
-from varve.tiering.page_folding import ManifestLayout
+from varve.tiering.manifest.commit import ManifestEdit, RetryLimits
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.pages import ManifestLayout
+from varve.tiering.manifest.segment import SegmentState
+from varve.tiering.manifest.store import ObjectManifestStore
 
 KEPT_ROUNDS = 6
 LAYOUT = ManifestLayout(inline_max=6, page_segments=3, ref_max=4, page_refs=2)
@@ -53,7 +53,7 @@ def open_manifests(objects: ObjectStore, seed: int) -> ObjectManifestStore:
     )
 
 
-def commits_of(store: ObjectManifestStore, number: int) -> dict[str, Change]:
+def commits_of(store: ObjectManifestStore, number: int) -> dict[str, ManifestEdit]:
     """The four changes that a segment goes through."""
     id, start = f"segment-{number}", 100 * number
 

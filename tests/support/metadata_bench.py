@@ -11,10 +11,10 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.settings import LONG_MAX
 from varve.object_store import MemoryObjectStore
 from varve.records import Batch
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.metadata_events import Event, decode_event
-from varve.tiering.metadata_topic import COMMIT_BYTES_MAX, METADATA_TOPIC, MetadataTopic
-from varve.tiering.topic_manifest_store import TopicManifestStore
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.metadata.events import Event, decode_event
+from varve.tiering.metadata.topic import COMMIT_BYTES_MAX, METADATA_TOPIC, MetadataTopic
+from varve.tiering.metadata.topic_manifest_store import TopicManifestStore
 
 NOW_MS = 1_700_000_000_000
 SETTINGS = LogSettings(
@@ -75,7 +75,7 @@ class MetadataBench:
         )
         return self
 
-    def store(self, home: ColdPartition) -> TopicManifestStore:
+    def store(self, home: RemotePath) -> TopicManifestStore:
         return TopicManifestStore(self.topic, self.objects, home)
 
     def values(self) -> list[bytes]:

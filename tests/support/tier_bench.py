@@ -15,14 +15,13 @@ from varve.disk import CrashMode
 from varve.kernels.crc import crc32c
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.testing import FaultyObjectStore, ObjectFaultPlan
-from varve.tiering.cold_border import find_border
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment
-from varve.tiering.copier import TierCopier
-from varve.tiering.copy_report import CopyReport
-from varve.tiering.manifest_store import ObjectManifestStore
+from varve.tiering.copy.copier import CopyReport, TierCopier
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment
+from varve.tiering.manifest.store import ObjectManifestStore
+from varve.tiering.partition import TieredPartitions
+from varve.tiering.remote_bounds import find_remote_bounds
 from varve.tiering.settings import TierSettings
-from varve.tiering.tiered_partition import TieredPartitions
 
 KINDS = {"log": LOG, "index": INDEX, "timeindex": TIME_INDEX, "txnindex": TXN_INDEX, "keys": KEYS}
 
@@ -67,7 +66,7 @@ class TierBench:
         self.hot.cleaner = LogCleaner(
             self.hot.store,
             clock=self.hot.clock,
-            border=lambda partition: find_border(self.partitions, partition),
+            border=lambda partition: find_remote_bounds(self.partitions, partition),
         )
         self.copier = TierCopier(
             self.partitions,
@@ -122,11 +121,11 @@ class TierBench:
     # What the bucket holds
 
     @property
-    def home(self) -> ColdPartition:
+    def home(self) -> RemotePath:
         metadata = self.hot.directory.metadata
         assert metadata is not None
         assert metadata.cluster_id is not None
-        return ColdPartition(
+        return RemotePath(
             metadata.cluster_id, PARTITION.topic, encode_topic_id(TOPIC_ID), PARTITION.partition
         )
 
@@ -135,11 +134,11 @@ class TierBench:
             objects or self.bucket, self.home, random=random.Random(99), wait=lambda wait_ms: None
         )
 
-    def segments(self) -> list[ColdSegment]:
+    def segments(self) -> list[RemoteSegment]:
         manifests = self.manifests()
         return list(manifests.segments(manifests.load()))
 
-    def readable(self) -> list[ColdSegment]:
+    def readable(self) -> list[RemoteSegment]:
         return [segment for segment in self.segments() if segment.is_readable]
 
     def check(self) -> None:

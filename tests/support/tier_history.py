@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tests.support.metadata_bench import NOW_MS, make_id
-from varve.tiering.cold_segment import ColdSegment, ObjectPart, SegmentState
-from varve.tiering.manifest import Manifest
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
 
 STARTED, FINISHED, DELETING = SegmentState
 PARTS = ("log", "index", "timeindex", "txnindex", "snapshot", "epochs", "keys")
@@ -24,7 +24,7 @@ class TierHistory:
     now_ms: int = NOW_MS
     made: int = 0
 
-    def draw(self, segments: Sequence[ColdSegment]) -> list[Change]:
+    def draw(self, segments: Sequence[RemoteSegment]) -> list[Change]:
         """The next commits, one behind the other, where the manifest lists these segments."""
         self.now_ms += self.chance.randrange(100_000)
         self.leader_epoch += self.chance.random() < 0.1
@@ -32,7 +32,7 @@ class TierHistory:
         steps += [self._merge, self._delete, self._forget, self._raise_offsets]
         return self.chance.choice(steps)(segments)
 
-    def _announce(self, segments: Sequence[ColdSegment]) -> list[Change]:
+    def _announce(self, segments: Sequence[RemoteSegment]) -> list[Change]:
         offset = max((one.end_offset + 1 for one in segments), default=0)
         new = []
         for _ in range(self.chance.randint(1, 3)):
@@ -40,7 +40,7 @@ class TierHistory:
             offset = new[-1].end_offset + 1
         return [_update(new)]
 
-    def _finish(self, segments: Sequence[ColdSegment]) -> list[Change]:
+    def _finish(self, segments: Sequence[RemoteSegment]) -> list[Change]:
         readable = [one for one in segments if one.is_readable]
         started = [
             one
@@ -50,11 +50,11 @@ class TierHistory:
         some = self._some(started)
         return [_update(replace(one, state=FINISHED, at_ms=self.now_ms) for one in some)]
 
-    def _count(self, segments: Sequence[ColdSegment]) -> list[Change]:
+    def _count(self, segments: Sequence[RemoteSegment]) -> list[Change]:
         some = self._some([one for one in segments if one.is_readable])
         return [_update(replace(one, stale_bytes=self.chance.randrange(999)) for one in some)]
 
-    def _merge(self, segments: Sequence[ColdSegment]) -> list[Change]:
+    def _merge(self, segments: Sequence[RemoteSegment]) -> list[Change]:
         """Neighbours are rewritten: as one segment, or as two with another border."""
         readable = [one for one in segments if one.is_readable]
         first = self.chance.randrange(len(readable) + 1)
@@ -74,23 +74,23 @@ class TierHistory:
         swap = _update([*gone, *(replace(one, state=FINISHED) for one in new)])
         return [_update(new), lambda manifest: swap(manifest).raise_cleaned_up_to(end + 1)]
 
-    def _delete(self, segments: Sequence[ColdSegment]) -> list[Change]:
+    def _delete(self, segments: Sequence[RemoteSegment]) -> list[Change]:
         some = self._some([one for one in segments if one.state is not DELETING])
         return [_update(replace(one, state=DELETING, at_ms=self.now_ms) for one in some)]
 
-    def _forget(self, segments: Sequence[ColdSegment]) -> list[Change]:
+    def _forget(self, segments: Sequence[RemoteSegment]) -> list[Change]:
         ids = [one.id for one in self._some([one for one in segments if one.state is DELETING])]
         return [lambda manifest: manifest.forget(ids)]
 
-    def _raise_offsets(self, segments: Sequence[ColdSegment]) -> list[Change]:
+    def _raise_offsets(self, segments: Sequence[RemoteSegment]) -> list[Change]:
         start = self.chance.randrange(500)
         return [lambda manifest: manifest.raise_log_start(start).raise_cleaned_up_to(start // 2)]
 
-    def _some(self, segments: Sequence[ColdSegment]) -> list[ColdSegment]:
+    def _some(self, segments: Sequence[RemoteSegment]) -> list[RemoteSegment]:
         count = min(len(segments), self.chance.randint(1, 3))
         return self.chance.sample(segments, count)
 
-    def _make(self, start: int, end: int) -> ColdSegment:
+    def _make(self, start: int, end: int) -> RemoteSegment:
         """In half of the cases the leader changed within it."""
         self.made += 1
         chance = self.chance
@@ -101,7 +101,7 @@ class TierHistory:
             epochs = (*epochs, (self.leader_epoch, middle))
         names = [name for name in PARTS if name == "log" or chance.random() < 0.8]
         size = chance.randrange(1, 1 << 30)
-        return ColdSegment(
+        return RemoteSegment(
             id=make_id(f"{self.now_ms}-{self.made}"),
             base_offset=start,
             end_offset=end,
@@ -123,11 +123,11 @@ class TierHistory:
         )
 
 
-def _overlap(one: ColdSegment, other: ColdSegment) -> bool:
+def _overlap(one: RemoteSegment, other: RemoteSegment) -> bool:
     return one.base_offset <= other.end_offset and other.base_offset <= one.end_offset
 
 
-def _update(segments: Iterable[ColdSegment]) -> Change:
+def _update(segments: Iterable[RemoteSegment]) -> Change:
     listed = list(segments)
 
     def change(manifest: Manifest) -> Manifest:

@@ -21,11 +21,11 @@ from varve.foundation.errors import Unavailable
 from varve.object_store import MemoryObjectStore
 from varve.records import Record, build_batch, edit_batch, end_transaction_marker
 from varve.testing import FaultKind, FaultyObjectStore, ObjectFaultPlan, VirtualStore
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment, SegmentState
 from varve.tiering.fsck import FsckOptions, fsck
 from varve.tiering.fsck_report import FsckReport
-from varve.tiering.manifest_store import ObjectManifestStore
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.manifest.store import ObjectManifestStore
 
 TOPIC = "orders"
 PARTITION = TopicPartition(TOPIC, 0)
@@ -99,7 +99,7 @@ class TieredStore:
     plan: MeetingPlan = field(init=False)
     objects: FaultyObjectStore = field(init=False)
     kit: VirtualStore = field(init=False)
-    home: ColdPartition = field(init=False)
+    home: RemotePath = field(init=False)
     sent: int = 0
     epoch: int = 0
     """Leader epochs never go back, whatever a cut log remembers of them."""
@@ -153,7 +153,7 @@ class TieredStore:
         self.sent += 1
         return self.seed * 7919 + self.sent
 
-    def cold(self) -> list[ColdSegment]:
+    def cold(self) -> list[RemoteSegment]:
         manifests = self.manifests()
         return list(manifests.segments(manifests.load()))
 
@@ -341,7 +341,7 @@ class TieredStore:
         if not manifests.load().version:
             return
         offset = 1_000_000 + self.sent
-        segment = ColdSegment(
+        segment = RemoteSegment(
             id=f"{self.sent:022d}",
             base_offset=offset,
             end_offset=offset,

@@ -10,10 +10,10 @@ from varve.embedded import Topic
 from varve.foundation.settings import GivenValue
 from varve.object_store import MemoryObjectStore
 from varve.testing import FaultyObjectStore, VirtualStore
-from varve.tiering.cold_segment import ColdSegment
-from varve.tiering.manifest import Manifest
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.segment import RemoteSegment
+from varve.tiering.partition import TieredPartition
 from varve.tiering.tier import Tier, TierPass
-from varve.tiering.tiered_partition import TieredPartition
 
 PARTITION = TopicPartition("orders", 0)
 MINUTE = 60_000
@@ -108,7 +108,7 @@ class TieredTopic:
     def manifest(self) -> Manifest:
         return self.tiered.manifests.load()
 
-    def cold(self) -> list[ColdSegment]:
+    def cold(self) -> list[RemoteSegment]:
         """All segments that the manifest lists."""
         return list(self.tiered.manifests.segments(self.manifest()))
 
@@ -144,7 +144,7 @@ class TieredTopic:
         self.kit.close()
 
 
-def with_crc(segment: ColdSegment, crc32c: int) -> ColdSegment:
+def with_crc(segment: RemoteSegment, crc32c: int) -> RemoteSegment:
     """A segment whose log object is said to have another checksum."""
     parts = [replace(p, crc32c=crc32c) if p.name == "log" else p for p in segment.parts]
     return replace(segment, parts=tuple(parts))

@@ -14,9 +14,9 @@ from varve.cli.tier_access import find_tiered, find_url, open_manifests, open_ti
 from varve.commit_log import partition_metadata
 from varve.commit_log.names import PARTITION_METADATA_FILE
 from varve.disk import FileSystem
-from varve.tiering.cold_evidence import ColdRemoval, read_cold_evidence
+from varve.tiering.partition import get_remote_path
+from varve.tiering.remote_removals import RemoteRemoval, read_remote_removals
 from varve.tiering.restore import read_cluster
-from varve.tiering.tiered_partition import find_home
 
 
 def print_cold_removals(
@@ -29,11 +29,11 @@ def print_cold_removals(
         return
     path = f"{directory}/{PARTITION_METADATA_FILE}"
     topic_id = partition_metadata.decode(fs.read(path), where=path) if fs.exists(path) else None
-    home = find_home(report.partition, topic_id, read_cluster(fs, log_directory))
+    home = get_remote_path(report.partition, topic_id, read_cluster(fs, log_directory))
     objects = open_tier(find_url("", log_directory), store_settings)
     try:
         manifests = open_manifests(objects, home)
-        removals = read_cold_evidence(objects, manifests)
+        removals = read_remote_removals(objects, manifests)
         is_there = manifests.load().version > 0
     finally:
         objects.close()
@@ -51,7 +51,7 @@ def print_cold_removals(
     sys.stdout.write(f"{report.partition} in object storage: {told}\n")
 
 
-def _document(removal: ColdRemoval) -> dict[str, object]:
+def _document(removal: RemoteRemoval) -> dict[str, object]:
     return {
         "type": "cold_removal",
         "key": removal.key,

@@ -18,11 +18,11 @@ from varve.disk import FileSystem
 from varve.embedded.tier_place import DEFAULT_METADATA, TIER_FILE, TierPlace, read_place
 from varve.foundation.errors import Corrupt, StoreError
 from varve.object_store import ObjectStore
+from varve.tiering.copy.history_check import LocalPart, find_holes, find_lost
 from varve.tiering.fsck import fsck_partition
 from varve.tiering.fsck_report import ObjectClass, PartitionAccount
+from varve.tiering.partition import get_remote_path
 from varve.tiering.restore import read_cluster
-from varve.tiering.tier_join import LocalPart, find_holes, find_lost
-from varve.tiering.tiered_partition import find_home
 
 TIER_RULES: Final = {
     "topics-lost": "Every topic with a part in the cold tier has its settings.",
@@ -123,7 +123,7 @@ def _check_all(
     findings: list[Finding] = []
     try:
         for partition, one in tiered.items():
-            home = find_home(partition, one.topic_id, cluster)
+            home = get_remote_path(partition, one.topic_id, cluster)
             local = LocalPart(
                 log_start_offset=starts.get(partition),
                 local_start_offset=one.first_base_offset,

@@ -17,13 +17,13 @@ from varve.embedded.tier_place import DEFAULT_METADATA, TIER_FILE, TierPlace, re
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Corrupt, InvalidRequest, OffsetOutOfRange
 from varve.records import RecordColumns
-from varve.tiering.cold_reader import ColdReader
-from varve.tiering.extent_cache import ExtentCache
-from varve.tiering.index_cache import IndexCache
-from varve.tiering.read_pool import ReadPool
+from varve.tiering.partition import get_remote_path
+from varve.tiering.read.extent_cache import ExtentCache
+from varve.tiering.read.index_cache import IndexCache
+from varve.tiering.read.read_pool import ReadPool
+from varve.tiering.read.remote_log import RemoteLog
 from varve.tiering.restore import read_cluster
 from varve.tiering.settings import TierSettings
-from varve.tiering.tiered_partition import find_home
 
 _READ_BYTES: Final = 1 << 20
 _INDEX_BYTES: Final = 64 << 20
@@ -39,7 +39,7 @@ class ColdPart:
         self._partition = partition
         self._objects = open_tier(_find_place(fs, root, partition).url, store_settings)
         path = f"{root}/{partition}/{PARTITION_METADATA_FILE}"
-        home = find_home(partition, decode(fs.read(path), path), read_cluster(fs, root))
+        home = get_remote_path(partition, decode(fs.read(path), path), read_cluster(fs, root))
         settings = TierSettings()
         clock = SystemClock()
         self._pool = ReadPool(
@@ -53,7 +53,7 @@ class ColdPart:
             pool=self._pool,
             limit_bytes=_INDEX_BYTES,
         )
-        self._reader = ColdReader(
+        self._reader = RemoteLog(
             home,
             self._objects,
             open_manifests(self._objects, home),

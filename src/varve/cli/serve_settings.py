@@ -23,7 +23,7 @@ from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import Settings, declared, parse_settings
 from varve.kafka_server.settings import ServerSettings
 from varve.kafka_server.tls_settings import TlsSettings
-from varve.tiering.metadata_settings import MetadataSettings
+from varve.tiering.metadata.settings import MetadataSettings
 from varve.tiering.settings import TierSettings
 
 ENVIRONMENT_PREFIX: Final = "VARVE_"

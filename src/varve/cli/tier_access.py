@@ -20,8 +20,8 @@ from varve.foundation.settings import GivenValue, parse_settings
 
 if TYPE_CHECKING:
     from varve.object_store import ObjectStore, PriceTable
-    from varve.tiering.cold_keys import ColdPartition
-    from varve.tiering.manifest_store import ObjectManifestStore
+    from varve.tiering.manifest.paths import RemotePath
+    from varve.tiering.manifest.store import ObjectManifestStore
 
 _MIRROR: Final = "mirror."
 """Before the name of a setting that is the mirror's."""
@@ -146,8 +146,8 @@ def open_tier(url: str, settings: list[str]) -> "ObjectStore":
     return RetryingObjectStore(objects)
 
 
-def open_manifests(objects: "ObjectStore", home: "ColdPartition") -> "ObjectManifestStore":
-    from varve.tiering.manifest_store import ObjectManifestStore
+def open_manifests(objects: "ObjectStore", home: "RemotePath") -> "ObjectManifestStore":
+    from varve.tiering.manifest.store import ObjectManifestStore
 
     return ObjectManifestStore(objects, home, random=random.Random(), wait=wait_ms)
 

@@ -24,7 +24,7 @@ from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import GivenValue
 from varve.object_store import MirroredObjectStore
-from varve.tiering.copy_report import CopyProgress, CopyReport
+from varve.tiering.copy.copier import CopyProgress, CopyReport
 
 if TYPE_CHECKING:
     from varve.embedded import Store

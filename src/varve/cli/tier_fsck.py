@@ -29,9 +29,9 @@ from varve.cli.tier_access import (
     wait_ms,
 )
 from varve.foundation.clock import SystemClock
-from varve.tiering.cold_inventory import choose_cluster
 from varve.tiering.fsck import FsckOptions, Progress, fsck
 from varve.tiering.fsck_report import FsckReport, Listed, ObjectClass
+from varve.tiering.manifest.paths import choose_cluster
 
 _PLAIN_WIDTH = 200
 _DAY_MS = 86_400_000

@@ -42,16 +42,20 @@ from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InconsistentTopicId
 from varve.foundation.settings import parse_settings
 from varve.object_store import ObjectStore
-from varve.tiering.cold_inventory import choose_cluster, choose_partitions, list_partitions
-from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.manifest.paths import (
+    RemotePath,
+    choose_cluster,
+    choose_partitions,
+    list_partitions,
+)
 from varve.tiering.restore import (
     RestorePlan,
+    RestoreReport,
     hold_log_directory,
     plan_restore,
     read_cluster,
     restore_partition,
 )
-from varve.tiering.restore_report import RestoreReport
 
 
 def command(
@@ -155,7 +159,7 @@ def _check_directory(fs: FileSystem, path: str) -> None:
 
 def _plan(
     objects: ObjectStore,
-    home: ColdPartition,
+    home: RemotePath,
     version: int | None,
     time_ms: int | None,
     until_offset: int | None,
@@ -176,7 +180,7 @@ def _parse_time(text: str) -> int:
         raise typer.BadParameter(f"{text!r} is no time: write 2026-01-31T12:00") from None
 
 
-def _find_table(fs: FileSystem, path: str, home: ColdPartition) -> TopicTable:
+def _find_table(fs: FileSystem, path: str, home: RemotePath) -> TopicTable:
     """The table of topics; raises InconsistentTopicId when it has another topic of the name."""
     file = f"{path}/{TOPICS_FILE}"
     table = decode_topics(fs.read(file), where=file) if fs.exists(file) else TopicTable()
@@ -204,7 +208,7 @@ def _write_topic(
     fs: FileSystem,
     path: str,
     table: TopicTable,
-    homes: list[ColdPartition],
+    homes: list[RemotePath],
     settings: dict[str, str],
 ) -> None:
     entry = TopicEntry(

@@ -35,8 +35,8 @@ from varve.foundation.worker import Worker, WorkerHealth
 
 if TYPE_CHECKING:
     from varve.object_store import MirroredObjectStore
-    from varve.tiering.manifest_store import ManifestStore
-    from varve.tiering.metadata_topic import TopicMaker
+    from varve.tiering.manifest.store import ManifestStore
+    from varve.tiering.metadata.topic import TopicMaker
     from varve.tiering.metrics import TierMetrics
     from varve.tiering.tier import Tier
 
@@ -55,7 +55,7 @@ RETRY_MS: Final = 1_000
 class TierRemoteReader:
     """The remote part of one log, in a tier that is opened by the first read of it."""
 
-    def __init__(self, tier: "ColdTier", partition: TopicPartition) -> None:
+    def __init__(self, tier: "StoreTier", partition: TopicPartition) -> None:
         self._tier = tier
         self._partition = partition
 
@@ -84,7 +84,7 @@ class TierRemoteReader:
         )
 
 
-class ColdTier:
+class StoreTier:
     """The tier of one store, or the promise of one."""
 
     def __init__(self, logs: LogStore, *, clock: Clock, opening: TierOpening) -> None:
@@ -229,7 +229,7 @@ class ColdTier:
         Raises InvalidSetting or InvalidRequest where the tier can never be opened as it is; one
         that is down, or refuses us, may come up again.
         """
-        from varve.tiering.cold_keys import check_topic_fits
+        from varve.tiering.manifest.paths import check_topic_fits
 
         check_topic_fits(topic)
         self._opening.prepare(maker)
@@ -347,7 +347,7 @@ class ColdTier:
 
 
 def _check_same_history(log: Log, manifests: "ManifestStore") -> None:
-    from varve.tiering.tier_join import LocalPart, is_same_history
+    from varve.tiering.copy.history_check import LocalPart, is_same_history
 
     manifest = manifests.load()
     local = LocalPart(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from varve.commit_log import LogDirectory, LogSettings, LogStore, TopicPartition
 from varve.disk import FileSystem
-from varve.embedded.cold_tier import ColdTier
+from varve.embedded.cold_tier import StoreTier
 from varve.embedded.lost_cluster import check_cluster_is_told
 from varve.embedded.lost_settings import tell_lost
 from varve.embedded.partition import Partition
@@ -81,7 +81,7 @@ class Store(StoreRemovals):
             objects=objects,
             cleaner=lambda: self._upkeep.cleaner,
         )
-        self._tier = ColdTier(logs, clock=clock, opening=opening)
+        self._tier = StoreTier(logs, clock=clock, opening=opening)
         logs.attach_remote(self._tier)
         self._catalog = TopicCatalog(fs, logs.directories)
         self._admin = TopicAdmin(

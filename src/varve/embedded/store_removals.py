@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from varve.commit_log import LogStore, TopicPartition
 from varve.disk import FileSystem
-from varve.embedded.cold_tier import ColdTier
+from varve.embedded.cold_tier import StoreTier
 from varve.embedded.topic import Topic
 from varve.embedded.upkeep import Cleaned, Progress, Upkeep
 from varve.foundation.clock import Clock
@@ -29,7 +29,7 @@ class StoreRemovals(ABC):
         self,
         logs: LogStore,
         upkeep: Upkeep,
-        tier: ColdTier,
+        tier: StoreTier,
         *,
         fs: FileSystem,
         clock: Clock,

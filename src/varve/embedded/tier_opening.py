@@ -23,12 +23,12 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import DirectoryOffline, InvalidSetting
 from varve.foundation.metrics import MetricTable, declared_metrics
 from varve.foundation.settings import GivenValue
-from varve.tiering.metadata_settings import MetadataSettings
+from varve.tiering.metadata.settings import MetadataSettings
 from varve.tiering.settings import TierSettings
 
 if TYPE_CHECKING:
     from varve.object_store import ObjectStore
-    from varve.tiering.metadata_topic import MetadataTopic, TopicMaker
+    from varve.tiering.metadata.topic import MetadataTopic, TopicMaker
     from varve.tiering.tier import Tier
 
 
@@ -71,7 +71,7 @@ class TierOpening:
     def prepare(self, maker: "TopicMaker") -> None:
         """Makes what the tier needs of the store itself; raises InvalidSetting for a bad place."""
         if self._find_place().metadata == "topic":
-            from varve.tiering.metadata_topic import ensure_metadata_topic
+            from varve.tiering.metadata.topic import ensure_metadata_topic
 
             ensure_metadata_topic(maker, self._metadata)
 
@@ -152,7 +152,7 @@ class TierOpening:
             remember_place(self._logs.fs, self._logs.directories, place)
 
     def _open_metadata_topic(self) -> "MetadataTopic":
-        from varve.tiering.metadata_topic import METADATA_TOPIC, MetadataTopic
+        from varve.tiering.metadata.topic import METADATA_TOPIC, MetadataTopic
 
         return MetadataTopic(
             lambda number: self._logs.get(TopicPartition(METADATA_TOPIC, number)),

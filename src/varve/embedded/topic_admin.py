@@ -16,7 +16,7 @@ from uuid import UUID
 from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
 from varve.commit_log.names import validate_topic_name
 from varve.commit_log.partition_metadata import random_topic_id
-from varve.embedded.cold_tier import ColdTier
+from varve.embedded.cold_tier import StoreTier
 from varve.embedded.lost_settings import tell_lost
 from varve.embedded.topic_catalog import TopicCatalog
 from varve.embedded.topic_table import TopicEntry, TopicState, TopicTable
@@ -49,7 +49,7 @@ class TopicAdmin:
         defaults: LogSettings,
         foreign: Mapping[str, str],
         random: Random,
-        tier: ColdTier,
+        tier: StoreTier,
     ) -> None:
         """`foreign` are the settings of topics that are in no table."""
         self._catalog = catalog

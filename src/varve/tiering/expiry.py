@@ -22,10 +22,10 @@ from varve.cleaning.retention.rules import Due, due_now
 from varve.cleaning.retention.segments import RemoteSegmentInfo
 from varve.commit_log import Log
 from varve.foundation.errors import ObjectExists
-from varve.tiering.cold_segment import ColdSegment, SegmentState
-from varve.tiering.manifest import Manifest
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.partition import TieredPartition, TieredPartitions
 from varve.tiering.remote_segments import readable_segments, total_retention_scope
-from varve.tiering.tiered_partition import TieredPartition, TieredPartitions
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _SEGMENTS_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class ColdExpiry:
+class RemoteExpiry:
     """What one pass let go of a partition, and how many segments' objects it took away."""
 
     expired: tuple[Due[RemoteSegmentInfo], ...] = ()
@@ -59,11 +59,11 @@ class TierExpiry:
         self._replaced_ms = partitions.settings.replaced_ms
         self._retention_ms = partitions.settings.varve_tier_manifest_retention_ms
 
-    def expire(self, tiered: TieredPartition, now_ms: int) -> ColdExpiry:
+    def expire(self, tiered: TieredPartition, now_ms: int) -> RemoteExpiry:
         """One pass over one partition; raises StoreError, and the next pass goes on."""
         if not self._has_work(tiered, tiered.recent(now_ms), now_ms):
             tiered.retire_versions(now_ms, self._retention_ms)
-            return ColdExpiry()
+            return RemoteExpiry()
         manifest = tiered.load()
         expired: list[Due[RemoteSegmentInfo]] = []
         while True:
@@ -74,14 +74,14 @@ class TierExpiry:
             expired += found
         removed = self._remove_due(tiered, manifest, now_ms)
         tiered.retire_versions(now_ms, self._retention_ms)
-        return ColdExpiry(tuple(expired), removed)
+        return RemoteExpiry(tuple(expired), removed)
 
-    def foresee(self, tiered: TieredPartition, now_ms: int) -> ColdExpiry:
+    def foresee(self, tiered: TieredPartition, now_ms: int) -> RemoteExpiry:
         """What a pass would let go and take away now; nothing changes."""
         manifest = tiered.load()
         expired = tuple(_find_due(tiered, manifest, now_ms))
         pending = tiered.manifests.pending(manifest)
-        return ColdExpiry(expired, sum(_is_due(tiered, one, now_ms) for one in pending))
+        return RemoteExpiry(expired, sum(_is_due(tiered, one, now_ms) for one in pending))
 
     def _has_work(self, tiered: TieredPartition, manifest: Manifest, now_ms: int) -> bool:
         if next(_find_due(tiered, manifest, now_ms), None) is not None:
@@ -167,7 +167,7 @@ def _take_batch(expired: Iterator[Due[RemoteSegmentInfo]]) -> list[Due[RemoteSeg
     return list(takewhile(lambda one: (one.reason is Reason.BELOW_LOG_START) is is_below, chosen))
 
 
-def _is_due(tiered: TieredPartition, segment: ColdSegment, now_ms: int) -> bool:
+def _is_due(tiered: TieredPartition, segment: RemoteSegment, now_ms: int) -> bool:
     if segment.state is SegmentState.COPY_STARTED:
         return not tiered.log.settings.copies_to_tier and tiered.is_abandoned(segment, now_ms)
     return segment.may_be_deleted(now_ms)

@@ -18,10 +18,7 @@ import numpy as np
 from varve.foundation.errors import Corrupt, ObjectNotFound
 from varve.kernels.crc import extend_crc32c
 from varve.object_store import ObjectInfo, ObjectStore, PriceTable, default_prices
-from varve.tiering.cold_inventory import PartKey, find_home, find_part, is_of_topic
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment, SegmentState
-from varve.tiering.fsck_named import NamedObjects, collect_named, find_now
+from varve.tiering.copy.segment_upload import EPOCHS_PART, LOG_PART, SNAPSHOT_PART
 from varve.tiering.fsck_report import (
     Damage,
     FsckReport,
@@ -29,14 +26,22 @@ from varve.tiering.fsck_report import (
     ObjectClass,
     PartitionAccount,
 )
-from varve.tiering.manifest_store import ObjectManifestStore
-from varve.tiering.segment_parts import EPOCHS_PART, LOG_PART, SNAPSHOT_PART
+from varve.tiering.manifest.paths import (
+    PartKey,
+    RemotePath,
+    find_part,
+    find_remote_path,
+    is_of_topic,
+)
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.manifest.store import ObjectManifestStore
+from varve.tiering.named_objects import NamedObjects, collect_named, find_now
 
 CHUNK_BYTES: Final = 8 << 20
 SETTLE_MS: Final = 3_600_000
 """How long a page or a part that nothing names may belong to a commit that is under way."""
 
-Progress = Callable[[ColdPartition, int, int], None]
+Progress = Callable[[RemotePath, int, int], None]
 """Told of a partition, the bytes of it that are done, and all that are to be done."""
 
 
@@ -65,7 +70,9 @@ def fsck(
     report = FsckReport(
         store=objects.name, cluster=cluster, prices=prices or default_prices(objects.name)
     )
-    for home, entries in groupby(objects.list(f"{cluster}/"), lambda entry: find_home(entry.key)):
+    for home, entries in groupby(
+        objects.list(f"{cluster}/"), lambda entry: find_remote_path(entry.key)
+    ):
         if home is None:
             _note_outside(report, entries)
             continue
@@ -113,7 +120,7 @@ class _PartitionCheck:
     def __init__(
         self,
         objects: ObjectStore,
-        home: ColdPartition,
+        home: RemotePath,
         manifests: ObjectManifestStore,
         *,
         now_ms: int,
@@ -268,17 +275,17 @@ class _PartitionCheck:
             return ObjectClass.PENDING, "perhaps of a commit under way"
         return ObjectClass.ORPHAN, reason
 
-    def _is_overdue(self, segment: ColdSegment) -> bool:
+    def _is_overdue(self, segment: RemoteSegment) -> bool:
         until_ms = segment.replaced_until_ms
         return (segment.at_ms if until_ms is None else until_ms) <= self._now_ms
 
-    def _check_parts(self, segment: ColdSegment, sizes: dict[str, int]) -> None:
+    def _check_parts(self, segment: RemoteSegment, sizes: dict[str, int]) -> None:
         for part in segment.parts:
             key = self._home.part_key(segment, part.name)
             if sizes.get(key) != part.size:
                 self._confirm_damage(segment, key, part.size)
 
-    def _confirm_damage(self, segment: ColdSegment, key: str, wanted: int) -> None:
+    def _confirm_damage(self, segment: RemoteSegment, key: str, wanted: int) -> None:
         """Looks again: the listing may be older than the copy, or the segment gone by now."""
         try:
             found: int | None = self._objects.head(key).size
@@ -290,7 +297,7 @@ class _PartitionCheck:
         message = f"{fault}, the manifest says {wanted}: put it back from a mirror or a copy"
         self.result.damage.append(Damage(key, message, wanted, found))
 
-    def _is_still_live(self, segment: ColdSegment) -> bool:
+    def _is_still_live(self, segment: RemoteSegment) -> bool:
         now = find_now(self._manifests, base_offset=segment.base_offset, id=segment.id)
         return now is not None and now.is_readable
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from varve.object_store import ObjectInfo, PriceTable
-from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.manifest.paths import RemotePath
 
 
 class ObjectClass(StrEnum):
@@ -66,7 +66,7 @@ class Damage:
 class PartitionAccount:
     """One partition: its account, what is wrong with it, and what was removed."""
 
-    home: ColdPartition
+    home: RemotePath
     manifest_version: int = 0
     account: Account = field(default_factory=Account)
     listed: list[Listed] = field(default_factory=list)

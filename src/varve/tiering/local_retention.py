@@ -13,8 +13,8 @@ from itertools import accumulate, takewhile
 from typing import Final
 
 from varve.cleaning.retention.retention import LogRetention, RetentionPlan
-from varve.tiering.copy_proof import check_copied
-from varve.tiering.tiered_partition import TieredPartition, get_copied_offset
+from varve.tiering.copy.history_check import check_copied
+from varve.tiering.partition import TieredPartition, get_copied_offset
 
 STEP_BYTES: Final = 1 << 30
 """What is read, compared and evicted between two looks at whether to stop."""

@@ -25,8 +25,8 @@ from typing import Any, Final
 from varve.foundation.clock import Clock
 from varve.foundation.errors import ObjectExists, ObjectNotFound, StoreError, Unavailable
 from varve.object_store import ObjectStore
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ANNOUNCEMENT_TIMEOUT_MS
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import ANNOUNCEMENT_TIMEOUT_MS
 
 RENEW_MS: Final = 600_000
 HEARTBEAT_S: Final = RENEW_MS / 1000
@@ -56,9 +56,7 @@ class Lease:
 class HeldLease:
     """The lease of a job that is at work; renewed by the job and by a thread of `hold_lease`."""
 
-    def __init__(
-        self, objects: ObjectStore, home: ColdPartition, lease: Lease, clock: Clock
-    ) -> None:
+    def __init__(self, objects: ObjectStore, home: RemotePath, lease: Lease, clock: Clock) -> None:
         self._objects = objects
         self._home = home
         self._clock = clock
@@ -100,7 +98,7 @@ class HeldLease:
             self._objects.delete([self._home.lease_key])
 
 
-def find_lease(objects: ObjectStore, home: ColdPartition) -> Lease | None:
+def find_lease(objects: ObjectStore, home: RemotePath) -> Lease | None:
     """Who is at work on a partition; None for nobody, and for what is no lease."""
     try:
         document = json.loads(objects.get(home.lease_key))
@@ -124,7 +122,7 @@ def _number(document: Any, name: str, limit: int, *, least: int = 0) -> int:
 
 @contextmanager
 def hold_lease(
-    objects: ObjectStore, home: ColdPartition, job: str, *, clock: Clock, takes_over: bool
+    objects: ObjectStore, home: RemotePath, job: str, *, clock: Clock, takes_over: bool
 ) -> Iterator[HeldLease]:
     """The lease of a partition for the time of the work in it.
 
@@ -156,7 +154,7 @@ def hold_lease(
             _at_work.discard(place)
 
 
-def _take(objects: ObjectStore, home: ColdPartition, lease: Lease, *, takes_over: bool) -> None:
+def _take(objects: ObjectStore, home: RemotePath, lease: Lease, *, takes_over: bool) -> None:
     for _ in range(_TRIES):
         try:
             objects.create(home.lease_key, lease.encode())
@@ -175,7 +173,7 @@ def _take(objects: ObjectStore, home: ColdPartition, lease: Lease, *, takes_over
     raise Unavailable(f"{home}: its lease changes all the time; run the job again")
 
 
-def _is_gone(home: ColdPartition, found: Lease, own: Lease) -> bool:
+def _is_gone(home: RemotePath, found: Lease, own: Lease) -> bool:
     if found.at_ms <= own.at_ms - ANNOUNCEMENT_TIMEOUT_MS:
         return True
     if found.host != own.host:
@@ -196,7 +194,7 @@ def _has_process(pid: int) -> bool:
     return True
 
 
-def _busy(home: ColdPartition, found: Lease) -> str:
+def _busy(home: RemotePath, found: Lease) -> str:
     began = datetime.fromtimestamp(found.began_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return (
         f"{home}: another job rewrites it, {found.job}, which began at {began} on {found.host} "

@@ -13,10 +13,9 @@ from varve.cleaning.retention.segments import (
     SegmentTimes,
 )
 from varve.commit_log import Log
-from varve.tiering.cold_segment import ColdSegment, SegmentState
-from varve.tiering.lineage import is_in_lineage
-from varve.tiering.manifest import Manifest
-from varve.tiering.tiered_partition import TieredPartition, get_copied_offset
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState, is_in_lineage
+from varve.tiering.partition import TieredPartition, get_copied_offset
 
 
 def read_remote_segments(tiered: TieredPartition, *, delete_delay_ms: int) -> RemoteSegments:
@@ -58,7 +57,7 @@ def _other_history_bytes(tiered: TieredPartition, manifest: Manifest, copied_off
     return sum(one.size for one in behind if one.is_readable)
 
 
-def describe_segment(segment: ColdSegment, log: Log) -> RemoteSegmentInfo:
+def describe_segment(segment: RemoteSegment, log: Log) -> RemoteSegmentInfo:
     return RemoteSegmentInfo(
         id=segment.id,
         base_offset=segment.base_offset,
@@ -74,7 +73,7 @@ def describe_segment(segment: ColdSegment, log: Log) -> RemoteSegmentInfo:
     )
 
 
-def _location(segment: ColdSegment, log: Log) -> SegmentLocation:
+def _location(segment: RemoteSegment, log: Log) -> SegmentLocation:
     if segment.state is SegmentState.COPY_STARTED:
         return SegmentLocation.COPYING
     if segment.state is SegmentState.DELETE_STARTED:

@@ -1,21 +1,28 @@
-"""Rebuilds a partition's directory from the cold tier alone, byte for byte.
+"""Rebuilds a partition's directory from the remote tier alone, byte for byte.
 
 Layout     built as `<topic>-<partition>.restore-future` in the log directory, which an open passes
-           over, and renamed when all of it is on disk. docs/tiering-restore.md
+           over, and renamed when all of it is on disk; `varve-restored.json` in it records cluster,
+           manifest version, commit and the offset that was asked for. docs/tiering-restore.md
 Invariant  every file has the size and CRC-32C of the manifest; a partition that is there is never
            touched. Behind the last segment an empty one begins, so that appends leave the restored
            files as they are.
-Crash      at any step: a second run keeps the files that are whole, fetches the others and goes on.
-           Checkpoints are written before the rename: what they say of a partition that is not
-           there yet does no harm, what they said of a lost one could.
-Threads    the caller holds the lock of the log directory (`hold_log_directory`).
+Crash      at any step: a second run keeps the files that are whole, fetches the others and
+           continues. Checkpoints are written before the rename: what they say of a partition that
+           is not there yet does no harm, what they said of a lost one could.
+Threads    the caller holds the lock of the log directory (`hold_log_directory`); `fetch_all` has
+           threads of its own.
 """
 
 import contextlib
+import json
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from typing import Final
+
+import numpy as np
 
 from varve.commit_log import LoadRequest, Log, LogSettings, SegmentFiles, TopicPartition
 from varve.commit_log.append_times import AppendSpan, AppendTimes
@@ -35,6 +42,7 @@ from varve.commit_log.names import (
     LOG,
     LOG_START_OFFSET_FILE,
     META_PROPERTIES_FILE,
+    OWN_PREFIX,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
     SNAPSHOT,
@@ -45,16 +53,172 @@ from varve.commit_log.names import (
 )
 from varve.commit_log.partition_metadata import decode_topic_id, encode, random_topic_id
 from varve.commit_log.segment_reader import find_end
-from varve.disk import FileSystem, make_durable_directory, write_atomically
+from varve.disk import File, FileSystem, make_durable_directory, write_atomically
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt, InvalidRequest, NotFound
+from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, ObjectNotFound
+from varve.kernels.crc import extend_crc32c
 from varve.object_store import ObjectStore
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment
-from varve.tiering.manifest import Manifest
-from varve.tiering.manifest_store import ManifestStore
-from varve.tiering.restore_fetch import Advance, Fetcher, WantedFile
-from varve.tiering.restore_report import RESTORED_FILE, RestoreReport, mark_of
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment
+from varve.tiering.manifest.store import ManifestStore
+
+CHUNK_BYTES: Final = 8 << 20
+
+Advance = Callable[[int], None]
+"""Takes how many bytes more are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedFile:
+    """A file to be made of an object."""
+
+    name: str
+    key: str
+    size: int
+    crc32c: int
+
+
+class Fetcher:
+    """Makes the files of a directory; `workers` of them at a time."""
+
+    def __init__(
+        self, objects: ObjectStore, fs: FileSystem, *, workers: int, advance: Advance
+    ) -> None:
+        self._objects = objects
+        self._fs = fs
+        self._workers = workers
+        self._advance = advance
+        self._is_stopped = threading.Event()
+
+    def fetch_all(self, directory: str, files: Sequence[WantedFile]) -> tuple[int, int]:
+        """The bytes fetched, and those of files that were there already.
+
+        Every file is synced; their names are not. Raises Corrupt when an object is missing or not
+        what the manifest says.
+        """
+
+        def bring(file: WantedFile) -> tuple[int, int]:
+            if self._is_there(directory, file):
+                self._advance(file.size)
+                return 0, file.size
+            self._fetch(directory, file)
+            return file.size, 0
+
+        if self._workers == 1:
+            counts = [bring(file) for file in files]
+        else:
+            with ThreadPoolExecutor(self._workers, thread_name_prefix="varve-restore") as pool:
+                try:
+                    counts = list(pool.map(bring, files))
+                except BaseException:
+                    self._is_stopped.set()
+                    pool.shutdown(cancel_futures=True)
+                    raise
+        return sum(count for count, _ in counts), sum(count for _, count in counts)
+
+    def _is_there(self, directory: str, wanted: WantedFile) -> bool:
+        path = f"{directory}/{wanted.name}"
+        if not self._fs.exists(path) or self._fs.info(path).size != wanted.size:
+            return False
+        with self._fs.open(path) as file:
+            if _checksum(file, wanted.size) != wanted.crc32c:
+                return False
+            # It may have been written by a run that did not come to its sync.
+            file.sync()
+        return True
+
+    def _fetch(self, directory: str, wanted: WantedFile) -> None:
+        with self._fs.open_writable(f"{directory}/{wanted.name}") as file:
+            if file.size():
+                file.truncate(0)
+            try:
+                size, crc = self._copy(wanted, file)
+            except ObjectNotFound as error:
+                raise self._corrupt(wanted, "is not there") from error
+            if size != wanted.size:
+                more = "more" if size > wanted.size else f"{size}"
+                raise self._corrupt(wanted, f"has {more} bytes instead of {wanted.size}")
+            if crc != wanted.crc32c:
+                raise self._corrupt(wanted, f"has CRC-32C {crc:08x} instead of {wanted.crc32c:08x}")
+            file.sync()
+
+    def _copy(self, wanted: WantedFile, file: File) -> tuple[int, int]:
+        position = crc = 0
+        # One byte more is asked for, to notice an object that goes on where it should end.
+        while position <= wanted.size and not self._is_stopped.is_set():
+            end = min(position + CHUNK_BYTES, wanted.size + 1)
+            chunk = self._objects.get_range(wanted.key, position, end)
+            if not chunk:
+                break
+            file.write_at(position, chunk)
+            crc = int(extend_crc32c(crc, np.frombuffer(chunk, np.uint8), 0, len(chunk)))
+            position += len(chunk)
+            self._advance(len(chunk))
+        return position, crc
+
+    def _corrupt(self, wanted: WantedFile, fault: str) -> Corrupt:
+        return Corrupt(
+            f"{self._objects.name}: {wanted.key} {fault}, as the manifest says: `varve tier fsck` "
+            "shows what else is damaged; put the object back, or restore up to the segment before "
+            "it with --until-offset"
+        )
+
+
+def _checksum(file: File, size: int) -> int:
+    crc = 0
+    for position in range(0, size, CHUNK_BYTES):
+        chunk = file.read_at(position, min(CHUNK_BYTES, size - position))
+        crc = int(extend_crc32c(crc, np.frombuffer(chunk, np.uint8), 0, len(chunk)))
+    return crc
+
+
+RESTORED_FILE: Final = f"{OWN_PREFIX}restored.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreMark:
+    """Which state of the cold tier a directory was made from; equal marks give equal bytes."""
+
+    cluster: str
+    topic_id: str
+    version: int
+    commit: str
+    until_offset: int | None
+
+    def encode(self) -> bytes:
+        return (json.dumps(asdict(self)) + "\n").encode()
+
+
+def mark_of(manifest: Manifest, until_offset: int | None) -> RestoreMark:
+    return RestoreMark(
+        cluster=manifest.cluster,
+        topic_id=manifest.topic_id,
+        version=manifest.version,
+        commit=manifest.commit_id,
+        until_offset=until_offset,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReport:
+    """What a restore made.
+
+    `end_offset` is exclusive. `reused_bytes` were there from an attempt that was cut short;
+    `was_there` says that an earlier run had finished and nothing was done.
+    """
+
+    home: RemotePath
+    directory: str
+    manifest_version: int
+    manifest_ms: int
+    segment_count: int
+    log_start_offset: int
+    end_offset: int
+    fetched_bytes: int = 0
+    reused_bytes: int = 0
+    was_there: bool = False
+
 
 _NODE_ID: Final = 1
 _KINDS: Final = {
@@ -70,9 +234,9 @@ _KINDS: Final = {
 class RestorePlan:
     """The segments that make a partition, without a hole; `until_offset` cuts within the last."""
 
-    home: ColdPartition
+    home: RemotePath
     manifest: Manifest
-    segments: tuple[ColdSegment, ...]
+    segments: tuple[RemoteSegment, ...]
     until_offset: int | None = None
 
     @property
@@ -99,7 +263,7 @@ def plan_restore(
 
     Raises NotFound when that is nothing, and Corrupt when offsets in between are missing.
     """
-    chosen: list[ColdSegment] = []
+    chosen: list[RemoteSegment] = []
     for segment in manifests.segments(manifest, from_offset=manifest.log_start_offset):
         if until_offset is not None and segment.base_offset >= until_offset:
             break
@@ -333,7 +497,7 @@ def wanted_files(plan: RestorePlan) -> list[WantedFile]:
     return files
 
 
-def _file_name(segment: ColdSegment, part: str, *, is_last: bool) -> str | None:
+def _file_name(segment: RemoteSegment, part: str, *, is_last: bool) -> str | None:
     if part == "epochs":
         return LEADER_EPOCH_FILE if is_last else None
     if part == "snapshot":
@@ -341,7 +505,7 @@ def _file_name(segment: ColdSegment, part: str, *, is_last: bool) -> str | None:
     return log_name(segment.base_offset, _KINDS[part]) if part in _KINDS else None
 
 
-def _check_parts(home: ColdPartition, segment: ColdSegment) -> None:
+def _check_parts(home: RemotePath, segment: RemoteSegment) -> None:
     for name in ("log", "epochs"):
         if segment.find_part(name) is None:
             raise Corrupt(

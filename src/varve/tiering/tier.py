@@ -24,29 +24,29 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidSetting, StoreError, StoreUnavailable
 from varve.foundation.metrics import MetricTable
 from varve.object_store import ObjectStore
-from varve.tiering.cold_border import find_border
-from varve.tiering.cold_reads import ColdReads
-from varve.tiering.copier import REFUSALS_MAX, Progress, TierCopier
-from varve.tiering.copy_report import CopyReport
-from varve.tiering.expiry import ColdExpiry, TierExpiry
+from varve.tiering.copy.copier import UNAVAILABLE_MAX, CopyReport, Progress, TierCopier
+from varve.tiering.expiry import RemoteExpiry, TierExpiry
 from varve.tiering.local_retention import evict_copied_segments
-from varve.tiering.manifest_backends import BackendContext, open_backend
-from varve.tiering.metadata_topic import MetadataTopic
+from varve.tiering.metadata.backends import BackendContext, open_backend
+from varve.tiering.metadata.topic import MetadataTopic
 from varve.tiering.metrics import TierMetrics
-from varve.tiering.partition_removal import check_removable, remove_partition
-from varve.tiering.remote_segments import read_remote_segments
-from varve.tiering.settings import TierSettings
-from varve.tiering.tier_status import TierStatus, note_cold, note_lag, observe_tiers
-from varve.tiering.tiered_partition import (
+from varve.tiering.partition import (
     ManifestMaker,
     TieredPartition,
     TieredPartitions,
+    check_removable,
     get_copied_offset,
+    remove_partition,
 )
+from varve.tiering.read.remote_readers import RemoteReaders
+from varve.tiering.remote_bounds import find_remote_bounds
+from varve.tiering.remote_segments import read_remote_segments
+from varve.tiering.settings import TierSettings
+from varve.tiering.tier_status import TierStatus, observe_tiers, record_copy_lag, record_remote_size
 
 logger = logging.getLogger(__name__)
 
-BUSY_PATIENCE_S: Final = 10.0
+LOCK_TIMEOUT_S: Final = 10.0
 """How long a pass waits for a copy of one partition; the next pass comes soon."""
 
 
@@ -56,7 +56,7 @@ class TierPass:
 
     partition: TopicPartition
     moved: RetentionPlan
-    expiry: ColdExpiry
+    expiry: RemoteExpiry
 
 
 class Tier:
@@ -119,7 +119,7 @@ class Tier:
             before_first=before_first_copy,
         )
         self._expiry = TierExpiry(self.partitions)
-        self.reads = ColdReads(
+        self.reads = RemoteReaders(
             self.partitions, clock=clock, cache_directory=cache_directory, wait=self._wait
         )
         self.failures: dict[TopicPartition, str] = {}
@@ -156,7 +156,7 @@ class Tier:
 
     def border(self, partition: TopicPartition) -> RemoteBounds | None:
         """What local cleaning keeps to; raises StoreError when the store cannot tell."""
-        return find_border(self.partitions, partition)
+        return find_remote_bounds(self.partitions, partition)
 
     def _tiered_logs(self) -> list[tuple[TopicPartition, Log]]:
         return [
@@ -187,7 +187,7 @@ class Tier:
         self._forget_failures(tiered)
         waiting = deque(sorted(tiered, key=self.failures.__contains__))
         busy: set[TopicPartition] = set()
-        while waiting and not self._stopping.is_set() and refusals < REFUSALS_MAX:
+        while waiting and not self._stopping.is_set() and refusals < UNAVAILABLE_MAX:
             partition = waiting.popleft()
             try:
                 with self._patiently(partition, is_last_try=partition in busy) as is_free:
@@ -212,7 +212,7 @@ class Tier:
     def _patiently(self, partition: TopicPartition, *, is_last_try: bool) -> Iterator[bool]:
         """Whether nobody works on a partition, who then waits; a copy of it may take long."""
         work = self.partitions.get(partition).work
-        is_free = work.acquire(timeout=BUSY_PATIENCE_S if is_last_try else 0)
+        is_free = work.acquire(timeout=LOCK_TIMEOUT_S if is_last_try else 0)
         try:
             yield is_free
         finally:
@@ -228,13 +228,13 @@ class Tier:
         tiered = self.partitions.get(partition)
         with tiered.work, tiered.guard("retention"):
             if not self.partitions.is_current(tiered):
-                return TierPass(partition, RetentionPlan(partition), ColdExpiry())
+                return TierPass(partition, RetentionPlan(partition), RemoteExpiry())
             expiry = self._expiry.expire(tiered, now_ms)
             moved = RetentionPlan(partition)
             if tiered.log.settings.copies_to_tier:
                 moved = self._evict(tiered, now_ms)
-            note_lag(tiered, self.metrics)
-            note_cold(tiered, self.metrics)
+            record_copy_lag(tiered, self.metrics)
+            record_remote_size(tiered, self.metrics)
             return TierPass(partition, moved, expiry)
 
     def _evict(self, tiered: TieredPartition, now_ms: int) -> RetentionPlan:
@@ -297,8 +297,8 @@ class Tier:
             try:
                 tiered = self.partitions.get(partition)
                 tiered.recent(now_ms)
-                note_lag(tiered, self.metrics)
-                note_cold(tiered, self.metrics)
+                record_copy_lag(tiered, self.metrics)
+                record_remote_size(tiered, self.metrics)
             except StoreError as error:
                 self.failures[partition] = str(error)
                 if isinstance(error, StoreUnavailable):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from varve.cleaning.retention.segments import read_consistently
 from varve.commit_log import Log, TopicPartition
-from varve.tiering.cold_segment import SegmentState
-from varve.tiering.copied_offset import find_closed
+from varve.tiering.copy.copied_offset import find_closed
+from varve.tiering.manifest.segment import SegmentState
 from varve.tiering.metrics import TierMetrics
-from varve.tiering.tiered_partition import TieredPartition, get_copied_offset
+from varve.tiering.partition import TieredPartition, get_copied_offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def observe_tiers(tiered: TieredPartition) -> TierStatus:
     )
 
 
-def note_lag(tiered: TieredPartition, metrics: TierMetrics) -> None:
+def record_copy_lag(tiered: TieredPartition, metrics: TierMetrics) -> None:
     """Tells the metrics what waits to be copied: nothing where nothing is."""
     log = tiered.log
     waiting = find_closed(log, get_copied_offset(tiered)) if log.settings.copies_to_tier else []
@@ -92,7 +92,7 @@ def note_lag(tiered: TieredPartition, metrics: TierMetrics) -> None:
     metrics.set_lag(log.topic_partition, bytes=size, segments=len(waiting))
 
 
-def note_cold(tiered: TieredPartition, metrics: TierMetrics) -> None:
+def record_remote_size(tiered: TieredPartition, metrics: TierMetrics) -> None:
     """Tells the metrics what the last known manifest lists, and what of it is to go."""
     manifest, partition = tiered.manifest, tiered.log.topic_partition
     if manifest is None:

@@ -14,9 +14,9 @@ from tests.support.metadata_bench import MetadataBench
 from tests.support.tier_history import TierHistory
 from varve.commit_log.partition_metadata import encode_topic_id, random_topic_id
 from varve.foundation.errors import StoreError
-from varve.tiering.cold_segment import ColdSegment, SegmentState
-from varve.tiering.manifest import Manifest
-from varve.tiering.metadata_events import (
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.metadata.events import (
     Event,
     PartitionDelete,
     PartitionDeleteState,
@@ -30,8 +30,8 @@ from varve.tiering.metadata_events import (
     decode_event,
     encode_event,
 )
-from varve.tiering.metadata_topic import choose_partition
-from varve.tiering.topic_manifest_store import TopicManifestStore
+from varve.tiering.metadata.topic import choose_partition
+from varve.tiering.metadata.topic_manifest_store import TopicManifestStore
 
 pytestmark = pytest.mark.java
 
@@ -221,7 +221,7 @@ def check_same(
 
 def draw_reads(
     manifest: Manifest, chance: random.Random
-) -> Iterator[tuple[tuple[int, int], ColdSegment | None]]:
+) -> Iterator[tuple[tuple[int, int], RemoteSegment | None]]:
     """Leader epochs and offsets to read, each with the segment that should be read."""
     for segment in manifest.segments:
         if segment.is_readable:
@@ -235,7 +235,7 @@ def draw_reads(
             yield (segment.epochs[0][0], offset), None
 
 
-def ours_of(segment: ColdSegment) -> tuple[object, ...]:
+def ours_of(segment: RemoteSegment) -> tuple[object, ...]:
     return (
         encode_topic_id(UUID(segment.id)),
         segment.base_offset,

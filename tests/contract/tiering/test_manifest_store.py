@@ -12,9 +12,9 @@ from tests.support.cold_builder import make_segment as make_plain
 from tests.support.metadata_bench import MetadataBench, make_id
 from varve.foundation.errors import Fenced, InvalidRequest, NotFound
 from varve.object_store import MemoryObjectStore
-from varve.tiering.cold_segment import ColdSegment, ObjectPart, SegmentState
-from varve.tiering.manifest import NO_EPOCH, Manifest
-from varve.tiering.manifest_store import ManifestStore, ObjectManifestStore
+from varve.tiering.manifest.manifest import NO_EPOCH, Manifest
+from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
+from varve.tiering.manifest.store import ManifestStore, ObjectManifestStore
 
 STARTED, FINISHED, DELETING = SegmentState
 PARTS = ("log", "index", "timeindex", "txnindex", "snapshot", "epochs", "keys")
@@ -73,11 +73,11 @@ def store(place: Place) -> Iterator[ManifestStore]:
     assert list(again.segments(again.load())) == segments
 
 
-def make_segment(number: int, state: SegmentState = STARTED, id: object = None) -> ColdSegment:
+def make_segment(number: int, state: SegmentState = STARTED, id: object = None) -> RemoteSegment:
     return make_plain(number, state, make_id(number if id is None else id))
 
 
-def rich_segment(state: SegmentState) -> ColdSegment:
+def rich_segment(state: SegmentState) -> RemoteSegment:
     """One that has something to say in every field."""
     return replace(
         make_segment(7, state),
@@ -152,7 +152,7 @@ def test_commits_are_chained(store: ManifestStore) -> None:
     assert second.version > first.version
 
 
-def put_objects(store: ManifestStore, segment: ColdSegment) -> list[str]:
+def put_objects(store: ManifestStore, segment: RemoteSegment) -> list[str]:
     keys = [store.home.part_key(segment, part.name) for part in segment.parts]
     for key in keys:
         store.objects.put(key, b"data")
@@ -160,8 +160,8 @@ def put_objects(store: ManifestStore, segment: ColdSegment) -> list[str]:
 
 
 def remove(
-    store: ManifestStore, *segments: ColdSegment, only_unreadable: bool = True
-) -> list[ColdSegment]:
+    store: ManifestStore, *segments: RemoteSegment, only_unreadable: bool = True
+) -> list[RemoteSegment]:
     return store.remove(
         segments, leader_epoch=0, writer="copier", now_ms=7, only_unreadable=only_unreadable
     )

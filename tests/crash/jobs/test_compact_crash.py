@@ -10,7 +10,7 @@ from tests.support.tier_bench import TierBench, tiered
 from varve.foundation.errors import PowerLoss
 from varve.jobs.running.distributor import LocalDistributor, Task
 from varve.testing import FaultKind, FaultyObjectStore
-from varve.tiering.cold_segment import SegmentState
+from varve.tiering.manifest.segment import SegmentState
 
 STRIDE = 1 if os.environ.get("VARVE_ROUNDS") == "long" else 3
 """Between the requests at which a run is cut; a long run takes every one."""

@@ -12,7 +12,7 @@ from varve.jobs.erase.hot import HotErasure
 from varve.jobs.erase.match import Matcher
 from varve.records import Codec
 from varve.testing import FaultKind, FaultyObjectStore
-from varve.tiering.cold_segment import SegmentState
+from varve.tiering.manifest.segment import SegmentState
 
 STRIDE = 1 if os.environ.get("VARVE_ROUNDS") == "long" else 11
 """Between the steps at which a run is cut; a long run takes every one."""

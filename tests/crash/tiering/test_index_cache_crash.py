@@ -8,7 +8,7 @@ from tests.support.index_bench import DIRECTORY, KINDS, IndexBench, file_name
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.errors import StoreUnavailable
 from varve.testing import FaultKind
-from varve.tiering.index_cache import IndexCache
+from varve.tiering.read.index_cache import IndexCache
 
 LIMIT_BYTES = 160
 

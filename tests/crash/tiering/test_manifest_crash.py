@@ -9,9 +9,9 @@ from tests.support.cold_builder import HOME, copy, delete, make_segment, open_ma
 from varve.foundation.errors import PowerLoss
 from varve.object_store import MemoryObjectStore
 from varve.testing import FaultKind, FaultyObjectStore
-from varve.tiering.cold_segment import ColdSegment, SegmentState
-from varve.tiering.manifest import Manifest
-from varve.tiering.manifest_store import ObjectManifestStore
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.manifest.store import ObjectManifestStore
 
 Work = Callable[[ObjectManifestStore], object]
 
@@ -67,7 +67,7 @@ def prepare() -> MemoryObjectStore:
     return objects
 
 
-def read(objects: MemoryObjectStore) -> tuple[int, list[ColdSegment]]:
+def read(objects: MemoryObjectStore) -> tuple[int, list[RemoteSegment]]:
     store = open_manifest(objects, 9)
     manifest = store.load()
     return manifest.version, list(store.segments(manifest))
@@ -102,7 +102,7 @@ def test_a_crash_leaves_all_or_nothing_of_a_commit(work: Work, is_after: bool) -
     assert len(outcomes) == 2 or before == after or not is_after
 
 
-def check_goes_on(objects: MemoryObjectStore, work: Work, expected: list[ColdSegment]) -> None:
+def check_goes_on(objects: MemoryObjectStore, work: Work, expected: list[RemoteSegment]) -> None:
     """The next start repeats the work, commits more, and cleans up all that was left."""
     store = open_manifest(objects, 3)
     work(store)

@@ -10,10 +10,10 @@ from tests.support.cold_builder import HOME, delete, make_segment, open_manifest
 from varve.foundation.errors import PowerLoss
 from varve.object_store import Buffer, MemoryObjectStore, ObjectInfo
 from varve.testing import FaultyObjectStore
-from varve.tiering.cold_segment import ColdSegment, ObjectPart, SegmentState
 from varve.tiering.fsck import FsckOptions, fsck
-from varve.tiering.manifest import Manifest
-from varve.tiering.manifest_store import ObjectManifestStore
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
+from varve.tiering.manifest.store import ObjectManifestStore
 
 NOW_MS = 1 << 50
 SWEEP = FsckOptions(sweep=True, retention_ms=0)
@@ -82,7 +82,7 @@ class Writer:
                 yield
 
 
-def commit(manifests: ObjectManifestStore, segment: ColdSegment) -> None:
+def commit(manifests: ObjectManifestStore, segment: RemoteSegment) -> None:
     """Announces a segment, or makes it readable, as its state says."""
 
     def change(manifest: Manifest) -> Manifest:
@@ -91,7 +91,7 @@ def commit(manifests: ObjectManifestStore, segment: ColdSegment) -> None:
     manifests.commit(change, leader_epoch=0, writer="copier", now_ms=1)
 
 
-def _with_parts(segment: ColdSegment) -> ColdSegment:
+def _with_parts(segment: RemoteSegment) -> RemoteSegment:
     return replace(segment, parts=PARTS)
 
 

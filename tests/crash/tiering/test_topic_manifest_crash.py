@@ -12,16 +12,16 @@ from tests.support.metadata_bench import NOW_MS, SETTINGS, MetadataBench, make_i
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Unavailable
-from varve.tiering.cold_segment import ColdSegment, SegmentState
-from varve.tiering.manifest import Manifest
-from varve.tiering.topic_manifest_store import TopicManifestStore
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.metadata.topic_manifest_store import TopicManifestStore
 
 STARTED, FINISHED, _ = SegmentState
 # Segments of a few batches, so that a commit also meets a roll.
 SMALL = replace(SETTINGS, segment_bytes=1_500)
 
 
-def make_segment(number: int, state: SegmentState = STARTED) -> ColdSegment:
+def make_segment(number: int, state: SegmentState = STARTED) -> RemoteSegment:
     return make_plain(number, state, make_id(number))
 
 

@@ -20,7 +20,7 @@ from varve.jobs.running.distributor import LocalDistributor
 from varve.jobs.running.stages import run_together
 from varve.jobs.tier.reach import StoreReach
 from varve.records import Batch, Codec, Record
-from varve.tiering.cold_evidence import read_cold_evidence
+from varve.tiering.remote_removals import read_remote_removals
 
 PHASES = set(Phase) - {Phase.explain}  # it traces every line, and an erasure runs many
 KEYS = [b"key-%d" % number for number in range(8)]
@@ -172,7 +172,7 @@ def test_records_after_are_those_before_without_the_matches(
     assert cold.state() == {key: one for key, one in state_before.items() if key not in wanted}
     report = audit_partition(cold.hot.disk, cold.hot.log.directory, deep=True)
     assert report.is_clean, report.findings
-    read_cold_evidence(cold.bench.bucket, cold.bench.manifests())
+    read_remote_removals(cold.bench.bucket, cold.bench.manifests())
     cold.bench.reopen()
     assert cold.hot.log.end_offset == end
     expect_only_matches_gone(hot_before, hot_batches(cold), wanted)

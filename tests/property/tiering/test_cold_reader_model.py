@@ -16,8 +16,8 @@ from varve.commit_log.remote_log import RemoteRead
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import StoreUnavailable, Unavailable
 from varve.testing import FaultKind, ObjectFaultPlan
-from varve.tiering.cold_cursor import ExtentSizes
-from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.manifest.segment import RemoteSegment
+from varve.tiering.read.read_ahead import ExtentSizes
 
 SIZES = st.builds(
     ExtentSizes,
@@ -53,14 +53,14 @@ class Tier:
         self.batches: list[ColdBatch] = []
         self.aborted: list[AbortedTransaction] = []
         base = 0
-        segments: list[ColdSegment] = []
+        segments: list[RemoteSegment] = []
         for number in range(data.draw(st.integers(1, 7))):
             segments.append(self._write(data, base, number))
             base = segments[-1].end_offset + 1
         self.bench.finish(segments)
         self.end_offset = base
 
-    def _write(self, data: st.DataObject, base: int, number: int) -> ColdSegment:
+    def _write(self, data: st.DataObject, base: int, number: int) -> RemoteSegment:
         batches = data.draw(cold_batches(base))
         last = batches[-1].last_offset
         end = last + data.draw(st.sampled_from([0, 0, 4]))

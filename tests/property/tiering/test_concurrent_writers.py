@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.cold_builder import copy, open_manifest
 from varve.object_store import DirectoryObjectStore, MemoryObjectStore, ObjectStore
-from varve.tiering.manifest_commit import RetryLimits
+from varve.tiering.manifest.commit import RetryLimits
 
 WRITERS = 4
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.support.index_bench import DIRECTORY, KINDS, IndexBench, file_name, overwrite
-from varve.tiering.index_cache import IndexCache
+from varve.tiering.read.index_cache import IndexCache
 
 NUMBERS = st.integers(0, 5)
 KIND = st.sampled_from(KINDS)

@@ -8,8 +8,8 @@ from tests.support.cold_builder import HOME, SMALL
 from tests.support.metadata_bench import MetadataBench
 from tests.support.tier_history import TierHistory
 from varve.object_store import MemoryObjectStore
-from varve.tiering.manifest import Manifest
-from varve.tiering.manifest_store import ManifestStore, ObjectManifestStore
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.store import ManifestStore, ObjectManifestStore
 
 
 def facts(store: ManifestStore, manifest: Manifest) -> tuple[object, ...]:

@@ -18,10 +18,10 @@ from tests.support.cold_builder import HOME, SMALL, make_segment, open_manifest
 from varve.foundation.errors import ObjectNotFound, Unavailable
 from varve.object_store import MemoryObjectStore
 from varve.testing import FaultKind, FaultyObjectStore, ObjectFaultPlan
-from varve.tiering.cold_segment import ColdSegment, SegmentState
-from varve.tiering.manifest import Manifest
-from varve.tiering.manifest_commit import RetryLimits
-from varve.tiering.manifest_store import ObjectManifestStore
+from varve.tiering.manifest.commit import RetryLimits
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.manifest.store import ObjectManifestStore
 
 STARTED, FINISHED, DELETING = SegmentState
 RATES = {
@@ -38,16 +38,16 @@ WRITER_COUNT = 3
 class State:
     """What a version should hold."""
 
-    segments: dict[str, ColdSegment] = field(default_factory=dict)
+    segments: dict[str, RemoteSegment] = field(default_factory=dict)
     log_start: int = 0
 
-    def with_segment(self, segment: ColdSegment) -> "State":
+    def with_segment(self, segment: RemoteSegment) -> "State":
         return replace(self, segments={**self.segments, segment.id: segment})
 
     def without(self, id: str) -> "State":
         return replace(self, segments={k: v for k, v in self.segments.items() if k != id})
 
-    def in_order(self) -> list[ColdSegment]:
+    def in_order(self) -> list[RemoteSegment]:
         return sorted(self.segments.values(), key=lambda segment: segment.place)
 
 
@@ -57,12 +57,12 @@ class Operation:
     on_manifest: Callable[[ObjectManifestStore, Manifest], Manifest]
 
 
-def near(store: ObjectManifestStore, manifest: Manifest, segment: ColdSegment) -> Manifest:
+def near(store: ObjectManifestStore, manifest: Manifest, segment: RemoteSegment) -> Manifest:
     start = segment.base_offset
     return store.unfold(manifest, start_offset=start, end_offset=start + 1)
 
 
-def update(*segments: ColdSegment) -> Operation:
+def update(*segments: RemoteSegment) -> Operation:
     def on_model(state: State) -> State:
         for segment in segments:
             state = state.with_segment(segment)
@@ -97,7 +97,7 @@ class ManifestMachine(RuleBasedStateMachine):
     def state(self) -> State:
         return self.history[-1]
 
-    def choose(self, data: Any, *states: SegmentState) -> ColdSegment:
+    def choose(self, data: Any, *states: SegmentState) -> RemoteSegment:
         found = [one for one in self.state.in_order() if one.state in states]
         return data.draw(st.sampled_from(found))  # type: ignore[no-any-return]  # data is untyped
 

@@ -12,7 +12,7 @@ from varve.cli.main import app
 from varve.disk import RealFileSystem
 from varve.foundation.errors import InvalidRequest, InvalidSetting, NotFound
 from varve.jobs.compact.report import PartitionResult
-from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.manifest.paths import RemotePath
 
 
 def run(*arguments: str) -> Result:
@@ -69,7 +69,7 @@ def test_partitions_are_shown_before_and_after(capsys: pytest.CaptureFixture[str
     print_partitions(
         [
             PartitionResult(
-                home=ColdPartition("c", "state", "id", 3),
+                home=RemotePath("c", "state", "id", 3),
                 segments_before=8,
                 segments_after=1,
                 bytes_before=4096,

@@ -8,7 +8,7 @@ import varve
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import GivenValue
 from varve.object_store.protocol import find_key_fault
-from varve.tiering.cold_keys import TOPIC_SIZE_MAX, ColdPartition
+from varve.tiering.manifest.paths import TOPIC_SIZE_MAX, RemotePath
 
 TIERED: dict[str, GivenValue] = {"remote.storage.enable": True}
 LONGEST, LONGER = "t" * TOPIC_SIZE_MAX, "t" * (TOPIC_SIZE_MAX + 1)
@@ -16,7 +16,7 @@ LONGEST, LONGER = "t" * TOPIC_SIZE_MAX, "t" * (TOPIC_SIZE_MAX + 1)
 
 def test_the_longest_name_is_the_longest_that_a_key_takes() -> None:
     for topic, is_good in ((LONGEST, True), (LONGER, False)):
-        key = ColdPartition("c" * 22, topic, "i" * 22, 0).manifest_key(1)
+        key = RemotePath("c" * 22, topic, "i" * 22, 0).manifest_key(1)
         assert (find_key_fault(key) is None) == is_good
 
 

@@ -11,7 +11,7 @@ from tests.support.tier_bench import TierBench, tiered
 from varve.cleaning.removals.removal import Reason
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.compact.settings import CompactSettings
-from varve.tiering.cold_segment import SegmentState
+from varve.tiering.manifest.segment import SegmentState
 
 
 def make(*segments: int, **settings: Any) -> ColdCompaction:

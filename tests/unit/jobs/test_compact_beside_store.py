@@ -14,8 +14,8 @@ from varve.jobs.running.distributor import LocalDistributor
 from varve.jobs.tier.reach import StoreReach
 from varve.records import Record
 from varve.testing import VirtualStore
-from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.fsck import FsckOptions, fsck
+from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.restore import hold_log_directory, plan_restore, restore_partition
 
 PARTITION = TopicPartition("orders", 0)
@@ -41,7 +41,7 @@ class Orders:
         self.jobs = 0
 
     @property
-    def home(self) -> ColdPartition:
+    def home(self) -> RemotePath:
         return self.kit.store.tier.partitions.get(PARTITION).home
 
     def append(self, source: random.Random, count: int) -> None:

@@ -18,8 +18,8 @@ from varve.cleaning.removals.removal import Reason
 from varve.foundation.errors import Unavailable
 from varve.jobs.running.distributor import LocalDistributor, Task
 from varve.tiering import partition_lease
-from varve.tiering.cold_segment import ANNOUNCEMENT_TIMEOUT_MS, SegmentState
 from varve.tiering.expiry import TierExpiry
+from varve.tiering.manifest.segment import ANNOUNCEMENT_TIMEOUT_MS, SegmentState
 from varve.tiering.partition_lease import RENEW_MS, find_lease, hold_lease
 
 

@@ -21,8 +21,8 @@ from varve.jobs.outputs.notes import DirectoryOutputs, Output, OutputKind, TierO
 from varve.jobs.running.distributor import LocalDistributor, Task
 from varve.object_store import MemoryObjectStore, MirroredObjectStore, ObjectInfo
 from varve.records import Codec
-from varve.tiering.cold_segment import ObjectPart, SegmentState
-from varve.tiering.index_files import index_name
+from varve.tiering.manifest.segment import ObjectPart, SegmentState
+from varve.tiering.read.index_cache import index_name
 
 
 def compacted() -> ErasureBench:

@@ -24,13 +24,13 @@ from varve.jobs.tier.reach import StoreReach
 from varve.jobs.verify.findings import VerifyFinding
 from varve.jobs.verify.job import verify_partitions
 from varve.jobs.verify.notes import verify_notes
-from varve.tiering.cold_segment import (
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.segment import (
     ANNOUNCEMENT_TIMEOUT_MS,
-    ColdSegment,
     ObjectPart,
+    RemoteSegment,
     SegmentState,
 )
-from varve.tiering.manifest import Manifest
 
 
 def make(*segments: int, is_compacted: bool = True, **settings: Any) -> ColdCompaction:
@@ -68,7 +68,7 @@ def only(cold: ColdCompaction) -> VerifyFinding:
 
 
 def rewrite_manifest(
-    cold: ColdCompaction, change: Callable[[ColdSegment], ColdSegment], number: int = 0
+    cold: ColdCompaction, change: Callable[[RemoteSegment], RemoteSegment], number: int = 0
 ) -> None:
     """A manifest that says something else of a segment."""
     first = cold.bench.readable()[number]
@@ -148,7 +148,7 @@ def test_parts_that_were_swapped_between_segments_are_both_named() -> None:
     ],
 )
 def test_a_manifest_that_says_what_is_not_so_is_found(
-    name: str, change: Callable[[ColdSegment], ColdSegment]
+    name: str, change: Callable[[RemoteSegment], RemoteSegment]
 ) -> None:
     cold = make()
     rewrite_manifest(cold, change)

@@ -15,8 +15,8 @@ from varve.foundation.errors import Fenced, OffsetOutOfRange, StoreUnavailable, 
 from varve.object_store import Buffer, MemoryObjectStore, ObjectInfo
 from varve.testing import FaultKind
 from varve.tiering import tier
-from varve.tiering.cold_evidence import read_cold_evidence
-from varve.tiering.cold_segment import SegmentState
+from varve.tiering.manifest.segment import SegmentState
+from varve.tiering.remote_removals import read_remote_removals
 from varve.tiering.remote_segments import total_retention_scope
 
 
@@ -119,7 +119,7 @@ def test_the_reason_of_an_expiry_is_on_record_whatever_fails(
     orders.objects.come_up()
     orders.kit.advance(minutes=1)
     orders.expire()
-    removals = [one.balance for one in read_cold_evidence(orders.bucket, orders.tiered.manifests)]
+    removals = [one.balance for one in read_remote_removals(orders.bucket, orders.tiered.manifests)]
     assert orders.cold_bases() == [4, 6]
     assert {one.base_offset for balance in removals for one in balance.inputs} == {0, 2}
     assert {reason for balance in removals for reason in balance.records} == {Reason.EXPIRED_TIME}
@@ -279,7 +279,7 @@ def test_a_store_that_is_down_is_not_asked_for_every_partition() -> None:
 def test_a_partition_that_is_being_copied_keeps_no_other_from_its_expiry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tier, "BUSY_PATIENCE_S", 0.01)
+    monkeypatch.setattr(tier, "LOCK_TIMEOUT_S", 0.01)
     topic = TieredTopic()
     topic.kit.store.create_topic("other", settings={"remote.storage.enable": True})
     held, done = threading.Event(), threading.Event()

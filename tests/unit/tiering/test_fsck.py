@@ -19,11 +19,11 @@ from tests.support.log_bench import NOW_MS
 from varve.foundation.clock import ManualClock
 from varve.object_store import MemoryObjectStore
 from varve.object_store.prices import S3_STANDARD
-from varve.tiering.cold_segment import ColdSegment, SegmentState
 from varve.tiering.fsck import SETTLE_MS, FsckOptions, fsck
 from varve.tiering.fsck_report import FsckReport, ObjectClass
-from varve.tiering.manifest import Manifest
-from varve.tiering.manifest_versions import HINT_INTERVAL
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.manifest.versions import HINT_INTERVAL
 
 LATER_MS = NOW_MS + 10 * SETTLE_MS
 
@@ -63,7 +63,7 @@ def keys(objects: MemoryObjectStore) -> set[str]:
     return {entry.key for entry in objects.list("")}
 
 
-def announce(objects: MemoryObjectStore, cold: ColdLog) -> ColdSegment:
+def announce(objects: MemoryObjectStore, cold: ColdLog) -> RemoteSegment:
     """A copy that was cut short after its first object."""
     last = cold.segments[-1]
     start, end = last.end_offset + 1, cold.log.end_offset
@@ -76,7 +76,7 @@ def announce(objects: MemoryObjectStore, cold: ColdLog) -> ColdSegment:
 
 
 def start_delete(
-    objects: MemoryObjectStore, segment: ColdSegment, *, until_ms: int | None = None
+    objects: MemoryObjectStore, segment: RemoteSegment, *, until_ms: int | None = None
 ) -> None:
     manifests = open_manifests(objects, 4)
 

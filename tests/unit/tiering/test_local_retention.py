@@ -10,7 +10,7 @@ from varve.cleaning.removals.removal import RemovalKind
 from varve.cleaning.retention.retention import LogRetention
 from varve.foundation.errors import Corrupt, StoreUnavailable
 from varve.tiering import local_retention
-from varve.tiering.manifest import Manifest
+from varve.tiering.manifest.manifest import Manifest
 
 
 @pytest.fixture

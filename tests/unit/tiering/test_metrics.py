@@ -10,8 +10,8 @@ from varve.commit_log import TopicPartition
 from varve.foundation.metrics import declared_metrics, exposition
 from varve.object_store import metrics as object_store
 from varve.tiering import metrics as declared
-from varve.tiering.index_cache import CacheUsage
 from varve.tiering.metrics import TierMetrics
+from varve.tiering.read.index_cache import CacheUsage
 
 ORDERS = TopicPartition("orders", 0)
 OTHER_ORDERS = TopicPartition("orders", 1)

@@ -23,9 +23,8 @@ from varve.embedded.opening import open as open_store
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, InvalidRequest, Locked, NotFound
 from varve.object_store import MemoryObjectStore
-from varve.tiering.manifest import Manifest
-from varve.tiering.restore import hold_log_directory, plan_restore, restore_partition
-from varve.tiering.restore_report import RestoreReport
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.restore import RestoreReport, hold_log_directory, plan_restore, restore_partition
 
 TARGET = "restored"
 PARTITION = TopicPartition("topic", 0)

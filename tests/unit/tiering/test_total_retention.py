@@ -10,7 +10,7 @@ from tests.support.cold_builder import make_segment
 from varve.cleaning.removals.removal import Reason
 from varve.cleaning.retention.rules import RetentionLimits, RetentionScope, due_now
 from varve.commit_log import Log, LogSettings
-from varve.tiering.cold_segment import ColdSegment, SegmentState
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.remote_segments import describe_segment
 
 NOW_MS = 10_000
@@ -19,7 +19,7 @@ SEGMENTS = [make_segment(number, SegmentState.COPY_FINISHED) for number in range
 
 
 def expired(
-    segments: list[ColdSegment] = SEGMENTS, now_ms: int = NOW_MS, **given: Any
+    segments: list[RemoteSegment] = SEGMENTS, now_ms: int = NOW_MS, **given: Any
 ) -> list[tuple[int, Reason | None]]:
     log_start_offset = given.pop("log_start_offset", 0)
     end_offset = given.pop("end_offset", 600)

@@ -18,17 +18,17 @@ from varve.cleaning.removals.removal_json import encode_removal
 from varve.commit_log import LogSettings, TopicPartition
 from varve.jobs.compact.settings import WRITER
 from varve.jobs.compact.tasks import WrittenGroup
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment, SegmentState
-from varve.tiering.manifest import Manifest
-from varve.tiering.manifest_store import ManifestStore
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.manifest.store import ManifestStore
 
 
 @dataclass(frozen=True, slots=True)
 class DoneGroup:
     """A group that was written, with what it was planned from."""
 
-    inputs: tuple[ColdSegment, ...]
+    inputs: tuple[RemoteSegment, ...]
     plans: tuple[SegmentPlan, ...]
     written: WrittenGroup
 
@@ -181,7 +181,7 @@ def _judge(manifest: Manifest, group: DoneGroup, *, is_ordered: bool) -> _Standi
 
 
 def add_parts(
-    manifests: ManifestStore, home: ColdPartition, made: Mapping[str, ColdSegment], *, now_ms: int
+    manifests: ManifestStore, home: RemotePath, made: Mapping[str, RemoteSegment], *, now_ms: int
 ) -> None:
     """Tells the manifest of key indexes that were made, by the ids of their segments."""
     if not made:

@@ -9,15 +9,15 @@ from varve.jobs.compact.estimate import CompactEstimate, estimate_plan
 from varve.jobs.compact.report import PartitionResult, StageTime
 from varve.jobs.running.distributor import TaskFailure
 from varve.object_store.prices import default_prices
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.manifest import Manifest
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.paths import RemotePath
 
 
 @dataclass(slots=True)
 class Findings:
     """Of all passes together; `held` are the base offsets of segments found to be damaged."""
 
-    home: ColdPartition
+    home: RemotePath
     before: Manifest | None = None
     after: Manifest | None = None
     records_of: list[SegmentPlan] = field(default_factory=list)

@@ -20,11 +20,11 @@ from varve.jobs.running.stages import run_together
 from varve.jobs.tier.address import TierAddress, find_topic
 from varve.jobs.tier.local_history import find_history
 from varve.jobs.tier.reach import AddressReach, TierReach
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.lineage import Epochs
-from varve.tiering.page_store import new_id
+from varve.tiering.manifest.pages import new_id
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import Epochs
 
-NO_HISTORIES: Final[Mapping[ColdPartition, Epochs]] = MappingProxyType({})
+NO_HISTORIES: Final[Mapping[RemotePath, Epochs]] = MappingProxyType({})
 
 
 def compact(
@@ -56,9 +56,7 @@ def compact(
     )
 
 
-def _read_histories(
-    directory: str | None, homes: Sequence[ColdPartition]
-) -> dict[ColdPartition, Epochs]:
+def _read_histories(directory: str | None, homes: Sequence[RemotePath]) -> dict[RemotePath, Epochs]:
     if directory is None:
         return {}
     found = {home: find_history(RealFileSystem(), directory, home) for home in homes}
@@ -67,13 +65,13 @@ def _read_histories(
 
 def compact_partitions(
     reach: TierReach,
-    homes: Sequence[ColdPartition],
+    homes: Sequence[RemotePath],
     *,
     settings: CompactSettings,
     distributor: Distributor,
     clock: Clock,
     random: random.Random,
-    histories: Mapping[ColdPartition, Epochs] = NO_HISTORIES,
+    histories: Mapping[RemotePath, Epochs] = NO_HISTORIES,
 ) -> CompactionResult:
     """Compacts what is due of these partitions; `histories` are the epochs of their logs."""
     began_ms = clock.now_ms()

@@ -56,13 +56,12 @@ from varve.jobs.running.stages import Stage, expect
 from varve.jobs.tier.cold_input import ColdInput, open_files
 from varve.jobs.tier.files import TierFiles
 from varve.jobs.tier.reach import TierReach
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment
-from varve.tiering.lineage import Epochs
-from varve.tiering.manifest import Manifest
-from varve.tiering.page_store import new_id
+from varve.tiering.copy.segment_upload import KEYS_PART
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.pages import new_id
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import Epochs, RemoteSegment
 from varve.tiering.partition_lease import HeldLease, hold_lease
-from varve.tiering.segment_parts import KEYS_PART
 
 PASSES_MAX: Final = 8
 """Passes over a partition: each begins anew without a segment that turned out to be damaged."""
@@ -80,7 +79,7 @@ class PartitionCompaction:
 
     def __init__(
         self,
-        home: ColdPartition,
+        home: RemotePath,
         reach: TierReach,
         settings: CompactSettings,
         *,
@@ -237,7 +236,7 @@ class PartitionCompaction:
         ]
         outcomes = yield from self._carry_out("index", tasks)
         headers: dict[int, KeyIndexHeader] = {}
-        made: dict[str, ColdSegment] = {}
+        made: dict[str, RemoteSegment] = {}
         for task, outcome in zip(tasks, outcomes, strict=True):
             segment = task.segment
             if self._found.is_damage(outcome, segment.base_offset):
@@ -317,7 +316,7 @@ class PartitionCompaction:
         return done
 
     def _group_task(
-        self, group: Sequence[SegmentPlan], by_base: dict[int, ColdSegment]
+        self, group: Sequence[SegmentPlan], by_base: dict[int, RemoteSegment]
     ) -> GroupTask:
         inputs = tuple(by_base[plan.segment.base_offset] for plan in group)
         files = open_files(self._reach.objects, self._home, inputs)
@@ -390,6 +389,6 @@ def cut_hashes(count: int) -> list[HashRange]:
     return list(pairwise(bounds))
 
 
-def _only_keys(segment: ColdSegment) -> ColdSegment:
+def _only_keys(segment: RemoteSegment) -> RemoteSegment:
     """What a task needs that reads key indexes alone: it travels once for each range."""
     return replace(segment, parts=tuple(one for one in segment.parts if one.name == KEYS_PART))

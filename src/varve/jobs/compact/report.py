@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from varve.cleaning.removals.removal import Reason
 from varve.jobs.compact.estimate import CompactEstimate
-from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.manifest.paths import RemotePath
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class PartitionResult:
     `estimate`, and all figures tell what would be.
     """
 
-    home: ColdPartition
+    home: RemotePath
     segments_before: int = 0
     segments_after: int = 0
     segments_rewritten: int = 0

@@ -18,11 +18,10 @@ from varve.foundation.settings import LONG_MAX
 from varve.jobs.tier.cold_input import ColdInput
 from varve.jobs.tier.files import TierFiles
 from varve.records import HEADER_BYTES, decode_header
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment
-from varve.tiering.lineage import Epochs, is_in_lineage
-from varve.tiering.manifest import Manifest
-from varve.tiering.segment_parts import SNAPSHOT_PART
+from varve.tiering.copy.segment_upload import SNAPSHOT_PART
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import Epochs, RemoteSegment, is_in_lineage
 
 _TXN_INDEX_PART = "txnindex"
 
@@ -31,7 +30,7 @@ _TXN_INDEX_PART = "txnindex"
 class Scope:
     """The chain of readable segments, and what selection found of it."""
 
-    chain: tuple[ColdSegment, ...]
+    chain: tuple[RemoteSegment, ...]
     dirtiness: CleanableLog
 
     @property
@@ -39,7 +38,7 @@ class Scope:
         return self.dirtiness.first_uncleanable_offset
 
     @property
-    def segments(self) -> tuple[ColdSegment, ...]:
+    def segments(self) -> tuple[RemoteSegment, ...]:
         """Those that may be compacted."""
         return tuple(one for one in self.chain if one.base_offset < self.end_offset)
 
@@ -52,14 +51,14 @@ class Scope:
 
 
 def find_chain(
-    manifest: Manifest, segments: Iterable[ColdSegment], history: Epochs | None = None
-) -> tuple[ColdSegment, ...]:
+    manifest: Manifest, segments: Iterable[RemoteSegment], history: Epochs | None = None
+) -> tuple[RemoteSegment, ...]:
     """The readable segments from the log start on, up to a hole or to a history that was left.
 
     A log that was cut goes on under a higher leader epoch; what it had copied before behind that
     is of a lower one. That shows once the log is copied again, or by its `history` if it is given.
     """
-    chain: list[ColdSegment] = []
+    chain: list[RemoteSegment] = []
     for one in segments:
         if not one.is_readable or one.end_offset < manifest.log_start_offset:
             continue
@@ -74,7 +73,7 @@ def find_chain(
     return tuple(chain)
 
 
-def is_left(segment: ColdSegment, history: Epochs) -> bool:
+def is_left(segment: RemoteSegment, history: Epochs) -> bool:
     """Whether a log of this history no longer has the segment's records."""
     if segment.end_offset < history[0][1]:
         return False  # The log forgot the epochs of what lies before.
@@ -82,9 +81,9 @@ def is_left(segment: ColdSegment, history: Epochs) -> bool:
 
 
 def find_scope(
-    home: ColdPartition,
+    home: RemotePath,
     manifest: Manifest,
-    chain: tuple[ColdSegment, ...],
+    chain: tuple[RemoteSegment, ...],
     files: TierFiles,
     settings: LogSettings,
     now_ms: int,
@@ -143,7 +142,7 @@ class _NoSegment(SegmentInfo):
 
 
 def read_aborted(
-    home: ColdPartition, chain: Iterable[ColdSegment], files: TierFiles, *, end_offset: int
+    home: RemotePath, chain: Iterable[RemoteSegment], files: TierFiles, *, end_offset: int
 ) -> tuple[AbortedTransaction, ...]:
     """The aborted transactions of a chain that begin before an offset; their markers may lie
     behind it.
@@ -159,7 +158,7 @@ def read_aborted(
 
 
 def read_shells(
-    home: ColdPartition, segment: ColdSegment, files: TierFiles
+    home: RemotePath, segment: RemoteSegment, files: TierFiles
 ) -> dict[int, ProducerShell]:
     """The producers that are known where a segment ends, and where the last data of each is."""
     last = ColdInput(home, segment, files)

@@ -4,14 +4,14 @@ Invariant  objects go only after the manifest says that they do, and leave the m
 Crash      whoever finds the work half done repeats it.
 """
 
-from varve.tiering.cold_segment import ColdSegment, SegmentState
-from varve.tiering.manifest import Manifest
-from varve.tiering.manifest_store import ManifestStore
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.manifest.store import ManifestStore
 
 
 def find_leftovers(
     manifests: ManifestStore, manifest: Manifest, *, now_ms: int
-) -> list[ColdSegment]:
+) -> list[RemoteSegment]:
     """Segments whose objects may go now.
 
     An announced one whose offsets are all readable is of a compaction: copies go on behind those.

@@ -32,9 +32,9 @@ from varve.jobs.tier.files import TierFiles
 from varve.jobs.tier.group_upload import announce, gather_group, upload
 from varve.jobs.tier.reach import TierReach
 from varve.jobs.tier.scratch_files import ScratchFileSystem
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment, ObjectPart, SegmentState
-from varve.tiering.segment_parts import KEYS_PART
+from varve.tiering.copy.segment_upload import KEYS_PART
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
 
 _LEVEL: Final = 1
 """Of compression."""
@@ -61,8 +61,8 @@ class IndexTask:
     """
 
     reach: TierReach
-    home: ColdPartition
-    segment: ColdSegment
+    home: RemotePath
+    segment: RemoteSegment
     aborted: tuple[AbortedTransaction, ...]
     topic_id: bytes
     buffer_bytes: int
@@ -109,8 +109,8 @@ class IndexTask:
 
 
 def make_sources(
-    home: ColdPartition,
-    segments: Sequence[ColdSegment],
+    home: RemotePath,
+    segments: Sequence[RemoteSegment],
     headers: Sequence[KeyIndexHeader | None],
     files: TierFiles,
     *,
@@ -163,8 +163,8 @@ class RangeTask:
     """Finds the latest records of the keys in one range of hashes, over all segments of a run."""
 
     reach: TierReach
-    home: ColdPartition
-    segments: tuple[ColdSegment, ...]
+    home: RemotePath
+    segments: tuple[RemoteSegment, ...]
     headers: tuple[KeyIndexHeader | None, ...]
     rules: RunRules
     hashes: HashRange
@@ -195,7 +195,7 @@ class RangeTask:
 class WrittenGroup:
     """A group in the store under an announced id, not readable yet."""
 
-    segment: ColdSegment
+    segment: RemoteSegment
     figure: SegmentSummary
     digest: tuple[int, int]
     bytes_read: int
@@ -211,9 +211,9 @@ class GroupTask:
     """
 
     reach: TierReach
-    home: ColdPartition
+    home: RemotePath
     id: str
-    inputs: tuple[ColdSegment, ...]
+    inputs: tuple[RemoteSegment, ...]
     plans: tuple[SegmentPlan, ...]
     files: TierFiles
     settings: LogSettings
@@ -252,7 +252,7 @@ class GroupTask:
             upload(self.reach.objects(), self.home, segment, contents)
         return WrittenGroup(segment, written.figure, written.digest, written.bytes_read)
 
-    def _describe(self, written: WrittenSegment, parts: tuple[ObjectPart, ...]) -> ColdSegment:
+    def _describe(self, written: WrittenSegment, parts: tuple[ObjectPart, ...]) -> RemoteSegment:
         first, last, header = self.inputs[0], self.inputs[-1], written.header
         return replace(
             last,
@@ -277,7 +277,7 @@ class GroupTask:
         )
 
 
-def join_epochs(segments: Sequence[ColdSegment]) -> tuple[tuple[int, int], ...]:
+def join_epochs(segments: Sequence[RemoteSegment]) -> tuple[tuple[int, int], ...]:
     """The leader epochs of segments that follow each other, each from its first offset on."""
     starts: dict[int, int] = {}
     for segment in segments:

@@ -38,13 +38,13 @@ from varve.jobs.source.record_blocks import CHUNK_BYTES, aborted_within
 from varve.jobs.tier.cold_input import open_files
 from varve.jobs.tier.reach import TierReach
 from varve.object_store import ObjectStore
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment, SegmentState
-from varve.tiering.erased_copy import ERASURE_PREFIX
-from varve.tiering.manifest import Manifest
-from varve.tiering.page_store import new_id
+from varve.tiering.copy.history_check import ERASURE_PREFIX
+from varve.tiering.copy.segment_upload import LOG_PART
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.pages import new_id
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.partition_lease import HeldLease, hold_lease
-from varve.tiering.segment_parts import LOG_PART
 
 Integers = npt.NDArray[np.int64]
 
@@ -53,7 +53,7 @@ Integers = npt.NDArray[np.int64]
 class ColdFindings:
     """What one pass over a partition found and did; times and sizes are summed up."""
 
-    home: ColdPartition
+    home: RemotePath
     segments_looked: int = 0
     bytes_looked: int = 0
     segments_matched: int = 0
@@ -92,7 +92,7 @@ class ColdErasure:
 
     def __init__(
         self,
-        home: ColdPartition,
+        home: RemotePath,
         reach: TierReach,
         matcher: Matcher,
         *,
@@ -161,7 +161,7 @@ class ColdErasure:
             yield from self._rewrite(manifest, listed, live)
         self._let_go(going)
 
-    def _check_grace(self, going: Sequence[ColdSegment]) -> None:
+    def _check_grace(self, going: Sequence[RemoteSegment]) -> None:
         ends = [one.replaced_until_ms for one in going if one.replaced_until_ms is not None]
         if self._waits_for_grace and ends and max(ends) > self._now_ms:
             raise Unavailable(
@@ -176,15 +176,15 @@ class ColdErasure:
         self._found.swept += len(leftovers)
         return self._manifests.load() if leftovers else manifest
 
-    def _remove(self, segments: Sequence[ColdSegment]) -> None:
+    def _remove(self, segments: Sequence[RemoteSegment]) -> None:
         removed = self._manifests.remove(
             segments, leader_epoch=None, writer=WRITER, now_ms=self._now_ms
         )
         self._found.removed_keys += [self._log_key(one) for one in removed]
 
     def _look(
-        self, listed: Sequence[ColdSegment]
-    ) -> Generator[Stage, list[object], list[tuple[ColdSegment, Scan]]]:
+        self, listed: Sequence[RemoteSegment]
+    ) -> Generator[Stage, list[object], list[tuple[RemoteSegment, Scan]]]:
         """Every segment whose objects are there, with what was found in it."""
         chosen = [
             one for one in listed if self._owns_copies or one.state is not SegmentState.COPY_STARTED
@@ -199,13 +199,13 @@ class ColdErasure:
         scans = [scan for outcome in outcomes for scan in expect(outcome, list)]
         return list(zip(chosen, scans, strict=True))
 
-    def _log_key(self, segment: ColdSegment) -> str:
+    def _log_key(self, segment: RemoteSegment) -> str:
         return self._home.part_key(segment, LOG_PART)
 
     def _note(
         self,
-        looked: Sequence[tuple[ColdSegment, Scan]],
-        matched: Sequence[tuple[ColdSegment, Scan]],
+        looked: Sequence[tuple[RemoteSegment, Scan]],
+        matched: Sequence[tuple[RemoteSegment, Scan]],
     ) -> None:
         found = self._found
         found.segments_looked += len(looked)
@@ -226,8 +226,8 @@ class ColdErasure:
     def _rewrite(
         self,
         manifest: Manifest,
-        listed: Sequence[ColdSegment],
-        live: Sequence[tuple[ColdSegment, Scan]],
+        listed: Sequence[RemoteSegment],
+        live: Sequence[tuple[RemoteSegment, Scan]],
     ) -> Generator[Stage, list[object], None]:
         chain = find_chain(manifest, listed)
         tasks = self._plan(chain, listed, live)
@@ -264,9 +264,9 @@ class ColdErasure:
 
     def _plan(
         self,
-        chain: Sequence[ColdSegment],
-        listed: Sequence[ColdSegment],
-        live: Sequence[tuple[ColdSegment, Scan]],
+        chain: Sequence[RemoteSegment],
+        listed: Sequence[RemoteSegment],
+        live: Sequence[tuple[RemoteSegment, Scan]],
     ) -> list[EraseTask]:
         start, end = live[0][0].base_offset, max(one.end_offset for one, _ in live) + 1
         behind = [one for one in listed if one.is_readable and one.end_offset >= start]
@@ -282,7 +282,7 @@ class ColdErasure:
     def _task(
         self,
         number: int,
-        segment: ColdSegment,
+        segment: RemoteSegment,
         scan: Scan,
         aborted: Sequence[AbortedTransaction],
         undecided: int | None,
@@ -320,7 +320,7 @@ class ColdErasure:
         key = self._home.evidence_key(f"{ERASURE_PREFIX}{self._request}-{new_id(self._random)}")
         self._reach.objects().put(key, json.dumps(document, separators=(",", ":")).encode())
 
-    def _let_go(self, replaced: Sequence[ColdSegment]) -> None:
+    def _let_go(self, replaced: Sequence[RemoteSegment]) -> None:
         objects = self._reach.objects()
         described = [find_stored(objects, self._home, one) for one in replaced]
         self._found.replaced_ids += [one.id for one in replaced]
@@ -331,7 +331,7 @@ class ColdErasure:
         self._found.removed += described
 
 
-def find_stored(objects: ObjectStore, home: ColdPartition, segment: ColdSegment) -> StoredObject:
+def find_stored(objects: ObjectStore, home: RemotePath, segment: RemoteSegment) -> StoredObject:
     """The log object of a segment as the store tells of it; without its own words if it is gone."""
     key = home.part_key(segment, LOG_PART)
     part = segment.find_part(LOG_PART)

@@ -26,7 +26,7 @@ from varve.jobs.running.scratch import sweep_scratch
 from varve.jobs.tier.address import TierAddress, find_cluster, find_topic
 from varve.jobs.tier.mirror_reach import MirrorReach
 from varve.jobs.tier.reach import AddressReach, TierReach
-from varve.tiering.page_store import new_id
+from varve.tiering.manifest.pages import new_id
 
 
 def erase(

@@ -13,7 +13,7 @@ from varve.jobs.erase.outputs import OutputSettings, TopicOutputs, find_outputs
 from varve.jobs.outputs.notes import DirectoryOutputs, Outputs, TierOutputs
 from varve.jobs.tier.address import ColdTopic
 from varve.jobs.tier.reach import TierReach
-from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.manifest.paths import RemotePath
 
 _TOPICS_MAX: Final = 1000
 
@@ -43,7 +43,7 @@ class TopicPlace:
 
     name: str
     topic_id: str
-    homes: tuple[ColdPartition, ...]
+    homes: tuple[RemotePath, ...]
     logs: tuple[Log, ...]
     outputs: TopicOutputs
 

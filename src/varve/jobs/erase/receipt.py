@@ -21,9 +21,9 @@ from varve.commit_log.check_partition import show_nothing
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
 from varve.jobs.tier.reach import TierReach
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.erased_copy import ERASURE_PREFIX
-from varve.tiering.segment_parts import LOG_PART
+from varve.tiering.copy.history_check import ERASURE_PREFIX
+from varve.tiering.copy.segment_upload import LOG_PART
+from varve.tiering.manifest.paths import RemotePath
 
 KIND: Final = "varve erasure receipt"
 FORMAT: Final = 1
@@ -58,7 +58,7 @@ class PartitionErased:
         }
 
 
-def read_cold_erased(reach: TierReach, home: ColdPartition, request: str) -> PartitionErased:
+def read_cold_erased(reach: TierReach, home: RemotePath, request: str) -> PartitionErased:
     """What the evidence of an erasure says of a cold partition, of all that was carried out."""
     objects, manifests = reach.objects(), reach.manifests(home)
     live = {

@@ -21,8 +21,8 @@ from varve.jobs.erase.tasks import LogObject, RescanTask
 from varve.jobs.running.distributor import Distributor
 from varve.jobs.running.stages import expect
 from varve.jobs.tier.reach import TierReach
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.segment_parts import LOG_PART
+from varve.tiering.copy.segment_upload import LOG_PART
+from varve.tiering.manifest.paths import RemotePath
 
 _SHOWN: Final = 3
 
@@ -82,7 +82,7 @@ class Rescan:
 def rescan_cold(
     rescan: Rescan,
     reach: TierReach,
-    homes: Sequence[ColdPartition],
+    homes: Sequence[RemotePath],
     matcher: Matcher,
     *,
     mode: RescanMode,
@@ -103,7 +103,7 @@ def rescan_cold(
                 rescan.note(one.key, scan)
 
 
-def _list_logs(reach: TierReach, home: ColdPartition, mode: RescanMode) -> list[LogObject]:
+def _list_logs(reach: TierReach, home: RemotePath, mode: RescanMode) -> list[LogObject]:
     """Every log object of a partition; in the mode `keys` the live ones with their segments."""
     live = {}
     if mode is RescanMode.KEYS:

@@ -32,9 +32,9 @@ from varve.jobs.running.scratch import scratch
 from varve.jobs.source.piece_stretches import ObjectSource
 from varve.jobs.tier.cold_input import ColdInput, open_files
 from varve.jobs.tier.reach import TierReach
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment
-from varve.tiering.segment_parts import KEYS_PART, LOG_PART
+from varve.tiering.copy.segment_upload import KEYS_PART, LOG_PART
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment
 
 WRITER = "varve erase"
 
@@ -63,15 +63,15 @@ class LookTask:
     """
 
     reach: TierReach
-    home: ColdPartition
-    segments: tuple[ColdSegment, ...]
+    home: RemotePath
+    segments: tuple[RemoteSegment, ...]
     matcher: Matcher
     by_index: bool
 
     def run(self) -> list[Scan]:
         return [self._look(one) for one in self.segments]
 
-    def _look(self, segment: ColdSegment) -> Scan:
+    def _look(self, segment: RemoteSegment) -> Scan:
         source = ObjectSource(self.reach.objects(), self.home.part_key(segment, LOG_PART))
         try:
             if self.by_index and self.matcher.is_by_key and not self._may_hold(segment, source):
@@ -82,7 +82,7 @@ class LookTask:
                 raise
             return Scan.of_nothing()
 
-    def _may_hold(self, segment: ColdSegment, source: ObjectSource) -> bool:
+    def _may_hold(self, segment: RemoteSegment, source: ObjectSource) -> bool:
         with open_files(self.reach.objects, self.home, [segment]) as files:
             one = ColdInput(self.home, segment, files)
             topic_id = decode_topic_id(self.home.topic_id).bytes
@@ -106,10 +106,10 @@ class EraseTask:
     """
 
     reach: TierReach
-    home: ColdPartition
+    home: RemotePath
     id: str
     number: int
-    segment: ColdSegment
+    segment: RemoteSegment
     records: ErasedRecords
     aborted: tuple[AbortedTransaction, ...]
     is_decided: bool
@@ -200,7 +200,7 @@ class LogObject:
 
     key: str
     size: int
-    segment: ColdSegment | None = None
+    segment: RemoteSegment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class RescanTask:
     """
 
     reach: TierReach
-    home: ColdPartition
+    home: RemotePath
     objects: tuple[LogObject, ...]
     matcher: Matcher
 
@@ -226,7 +226,7 @@ class RescanTask:
         except ObjectNotFound:
             return None
 
-    def _ask(self, segment: ColdSegment, source: ObjectSource) -> Scan:
+    def _ask(self, segment: RemoteSegment, source: ObjectSource) -> Scan:
         """What a key index proves that was read as a whole; a scan where it does not."""
         with open_files(self.reach.objects, self.home, [segment]) as files:
             one = ColdInput(self.home, segment, files)

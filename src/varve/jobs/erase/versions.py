@@ -7,12 +7,12 @@ from collections.abc import Collection, Sequence
 
 from varve.jobs.tier.reach import TierReach
 from varve.jobs.tier.removed_versions import ErasedVersions, erase_versions
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.segment_parts import LOG_PART
+from varve.tiering.copy.segment_upload import LOG_PART
+from varve.tiering.manifest.paths import RemotePath
 
 
 def erase_tier_versions(
-    reach: TierReach, homes: Sequence[ColdPartition], keys: Collection[str]
+    reach: TierReach, homes: Sequence[RemotePath], keys: Collection[str]
 ) -> ErasedVersions:
     """Of all objects of segments that were removed, told by the keys of their log objects."""
     folders = {folder_of(one) for one in keys}

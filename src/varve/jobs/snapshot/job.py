@@ -44,7 +44,7 @@ from varve.jobs.source.plan import PartitionSource, open_partitions
 from varve.jobs.source.read import TaskRead
 from varve.jobs.tier.address import TierAddress
 from varve.jobs.tier.topic_receipts import Receipts, find_receipts
-from varve.tiering.page_store import new_id
+from varve.tiering.manifest.pages import new_id
 
 _BUCKETS_MAX: Final = 4096
 _OPEN_SETTINGS: Final = ("endpoint", "region", "allow.http")

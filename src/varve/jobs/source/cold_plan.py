@@ -19,16 +19,15 @@ from varve.jobs.source.pieces import SLACK, ColdPiece, cut_positions
 from varve.jobs.source.record_blocks import aborted_within
 from varve.jobs.tier.address import TierAddress, open_manifests
 from varve.object_store import ObjectStore
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_reader import ColdReader
-from varve.tiering.cold_segment import ColdSegment
-from varve.tiering.extent_cache import ExtentCache
-from varve.tiering.index_cache import IndexCache
-from varve.tiering.index_files import find_fault
-from varve.tiering.manifest import Manifest
-from varve.tiering.manifest_store import ObjectManifestStore
-from varve.tiering.read_pool import ReadPool
-from varve.tiering.segment_parts import KEYS_PART
+from varve.tiering.copy.segment_upload import KEYS_PART
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment
+from varve.tiering.manifest.store import ObjectManifestStore
+from varve.tiering.read.extent_cache import ExtentCache
+from varve.tiering.read.index_cache import IndexCache, find_fault
+from varve.tiering.read.read_pool import ReadPool
+from varve.tiering.read.remote_log import RemoteLog
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -42,7 +41,7 @@ _CACHE_BYTES: Final = 64 << 20
 class ColdPlan:
     """The cold part of one partition, as of the manifest that the options name."""
 
-    def __init__(self, address: TierAddress, home: ColdPartition, options: SourceOptions) -> None:
+    def __init__(self, address: TierAddress, home: RemotePath, options: SourceOptions) -> None:
         self.home = home
         self._objects = address.open()
         self._options = options
@@ -77,7 +76,7 @@ class ColdPlan:
             return self.end_offset
         return min(last.undecided_from, self.end_offset)
 
-    def segments(self, from_offset: int) -> Iterator[ColdSegment]:
+    def segments(self, from_offset: int) -> Iterator[RemoteSegment]:
         found = self._manifests.segments(self.manifest, from_offset=from_offset)
         return (segment for segment in found if segment.is_readable)
 
@@ -88,7 +87,7 @@ class ColdPlan:
         indexes = IndexCache(
             MemoryFileSystem(clock), "indexes", self._objects, pool=pool, limit_bytes=0
         )
-        reader = ColdReader(
+        reader = RemoteLog(
             self.home,
             self._objects,
             _Pinned(self._objects, self.manifest),
@@ -179,7 +178,7 @@ class ColdPlan:
             ]
         return made
 
-    def _joined(self, start_offset: int, end_offset: int) -> Iterator[ColdSegment]:
+    def _joined(self, start_offset: int, end_offset: int) -> Iterator[RemoteSegment]:
         """The segments of a range; raises Corrupt where some of it is in none."""
         expected = start_offset
         for segment in self.segments(start_offset):
@@ -194,16 +193,16 @@ class ColdPlan:
             expected = segment.end_offset + 1
             yield segment
 
-    def _is_cut(self, segment: ColdSegment, start: int, end: int, is_keyed: bool) -> bool:
+    def _is_cut(self, segment: RemoteSegment, start: int, end: int, is_keyed: bool) -> bool:
         if is_keyed and segment.find_part(KEYS_PART) is not None:
             return False
         is_partial = segment.base_offset < start or segment.end_offset >= end
         return is_partial or segment.size > SLACK * self._options.split_bytes
 
-    def _read_offset_index(self, segment: ColdSegment) -> OffsetIndex:
+    def _read_offset_index(self, segment: RemoteSegment) -> OffsetIndex:
         return read_offset_index(self._objects, self.home, segment)
 
-    def _read_txn_index(self, segment: ColdSegment) -> TransactionIndex:
+    def _read_txn_index(self, segment: RemoteSegment) -> TransactionIndex:
         data = read_part(self._objects, self.home, segment, TXN_PART)
         return TransactionIndex.decode(data, segment.base_offset)
 
@@ -216,14 +215,14 @@ class ColdPlan:
 
 
 def read_offset_index(
-    objects: ObjectStore, home: ColdPartition, segment: ColdSegment
+    objects: ObjectStore, home: RemotePath, segment: RemoteSegment
 ) -> OffsetIndex:
     """A segment's offset index from its object; one without entries where there is none."""
     data = read_part(objects, home, segment, INDEX_PART)
     return OffsetIndex.decode(data, segment.base_offset, len(data))
 
 
-def read_part(objects: ObjectStore, home: ColdPartition, segment: ColdSegment, name: str) -> bytes:
+def read_part(objects: ObjectStore, home: RemotePath, segment: RemoteSegment, name: str) -> bytes:
     """A whole part, as the manifest describes it; nothing where the segment has no such part."""
     part = segment.find_part(name)
     if part is None or part.size == 0:

@@ -9,7 +9,7 @@ from varve.jobs.source.pieces import ColdPiece
 from varve.jobs.source.plan import make_tasks, plan_read
 from varve.jobs.source.served_tier import learn_tier
 from varve.object_store.prices import FREE, PriceTable, RequestKind, default_prices
-from varve.tiering.segment_parts import KEYS_PART
+from varve.tiering.copy.segment_upload import KEYS_PART
 
 _KEY_LOOKUP_REQUESTS = 2
 _KEY_PLAN_REQUESTS = 6

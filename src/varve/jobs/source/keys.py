@@ -17,9 +17,9 @@ from varve.jobs.source.record_blocks import RecordBlock
 from varve.jobs.tier.files import TierFiles
 from varve.kernels.hashes import hash_bytes, hash_keys
 from varve.object_store import ObjectStore
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment
-from varve.tiering.segment_parts import KEYS_PART
+from varve.tiering.copy.segment_upload import KEYS_PART
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -73,7 +73,7 @@ class WantedKeys:
 
 
 def find_keys(
-    objects: ObjectStore, home: ColdPartition, segment: ColdSegment, keys: WantedKeys
+    objects: ObjectStore, home: RemotePath, segment: RemoteSegment, keys: WantedKeys
 ) -> dict[tuple[int, int], KeyEntry] | None:
     """The latest record in a segment of each key; None where the segment has no key index."""
     part = segment.find_part(KEYS_PART)

@@ -33,8 +33,8 @@ from varve.jobs.tier.address import TierAddress
 from varve.jobs.tier.files import TierFiles
 from varve.kernels.key_merge import count_bits
 from varve.object_store import MemoryObjectStore, ObjectStore
-from varve.tiering.cold_segment import ColdSegment
-from varve.tiering.segment_parts import KEYS_PART
+from varve.tiering.copy.segment_upload import KEYS_PART
+from varve.tiering.manifest.segment import RemoteSegment
 
 T = TypeVar("T")
 
@@ -187,7 +187,7 @@ def cut_kept(piece: ColdPiece, batches: Table, keep: Bits, *, split_bytes: int) 
     return made
 
 
-def _without_parts(segment: ColdSegment) -> ColdSegment:
+def _without_parts(segment: RemoteSegment) -> RemoteSegment:
     """What a task needs that reads kept records: the key index alone."""
     return replace(segment, parts=tuple(one for one in segment.parts if one.name == KEYS_PART))
 

@@ -20,7 +20,7 @@ from varve.jobs.source.record_blocks import RecordBlock, Stretch, Wanted, read_b
 from varve.jobs.tier.files import TierFiles
 from varve.kernels.batch_layout import BatchColumn, RecordColumn
 from varve.object_store import ObjectStore
-from varve.tiering.segment_parts import KEYS_PART
+from varve.tiering.copy.segment_upload import KEYS_PART
 
 Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]

@@ -16,9 +16,9 @@ from varve.jobs.source.record_blocks import Stretch, Wanted
 from varve.jobs.source.server_stretches import fetch_stretches
 from varve.jobs.tier.address import TierAddress
 from varve.object_store import ObjectStore
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment
-from varve.tiering.segment_parts import LOG_PART
+from varve.tiering.copy.segment_upload import LOG_PART
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def open_objects(address: TierAddress | None) -> ObjectStore:
     return address.open()
 
 
-def log_source(objects: ObjectStore, home: ColdPartition, segment: ColdSegment) -> ObjectSource:
+def log_source(objects: ObjectStore, home: RemotePath, segment: RemoteSegment) -> ObjectSource:
     """Where the log data of a cold segment is read from."""
     return ObjectSource(objects, home.part_key(segment, LOG_PART))
 

@@ -16,8 +16,8 @@ from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.jobs.source.record_blocks import CHUNK_BYTES
 from varve.kafka_client.address import ClusterAddress
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment
 
 Bits = NDArray[np.uint8]
 
@@ -29,8 +29,8 @@ SLACK: Final = 1.25
 class ColdPiece:
     """Bytes [start, end) of a cold segment's log object, and the offsets wanted of them."""
 
-    home: ColdPartition
-    segment: ColdSegment
+    home: RemotePath
+    segment: RemoteSegment
     start: int
     end: int
     start_offset: int
@@ -104,8 +104,8 @@ class KeptPiece:
     about what reading the batches takes in which a bit is set.
     """
 
-    home: ColdPartition
-    segment: ColdSegment
+    home: RemotePath
+    segment: RemoteSegment
     start: int
     end: int
     start_offset: int

@@ -36,7 +36,7 @@ from varve.jobs.source.server_tail import ServerTail
 from varve.jobs.tier.address import ColdTopic, TierAddress, find_topic
 from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import open_client
-from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.manifest.paths import RemotePath
 
 LOOSE_BYTES_MAX: Final = 256 << 20
 """Data without a key index that is read for its keys while a read of the latest state is planned.
@@ -100,7 +100,7 @@ class PartitionSource:
         return self._hot.topic_id() if self._cold is None and self._hot else self._home.topic_id
 
     @property
-    def _home(self) -> ColdPartition:
+    def _home(self) -> RemotePath:
         assert self._cold is not None
         return self._cold.home
 

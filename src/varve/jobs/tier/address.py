@@ -18,8 +18,8 @@ from varve.object_store import (
     RetryingObjectStore,
     open_object_store,
 )
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.manifest_store import ObjectManifestStore
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.store import ObjectManifestStore
 
 _lock = threading.Lock()
 _open: dict["TierAddress", ObjectStore] = {}  # guarded by _lock; a process talks to few stores
@@ -62,7 +62,7 @@ class ColdTopic:
 
     name: str
     topic_id: str
-    partitions: tuple[ColdPartition, ...]
+    partitions: tuple[RemotePath, ...]
 
 
 def find_cluster(address: TierAddress) -> str:
@@ -107,7 +107,7 @@ def find_topic(address: TierAddress, name: str) -> ColdTopic:
     return found[0]
 
 
-def open_manifests(address: TierAddress, home: ColdPartition) -> ObjectManifestStore:
+def open_manifests(address: TierAddress, home: RemotePath) -> ObjectManifestStore:
     """The manifest of a partition; each opening has ids of its own."""
     pause = threading.Event()
     return ObjectManifestStore(
@@ -123,7 +123,7 @@ def _read_topic(address: TierAddress, cluster: str, folder: str) -> ColdTopic:
     numbers = [one.strip("/").rpartition("/")[2] for one in address.open().list_directories(folder)]
     homes = sorted(
         (
-            ColdPartition(cluster, name, topic_id, int(number))
+            RemotePath(cluster, name, topic_id, int(number))
             for number in numbers
             if number.isdigit()
         ),

@@ -14,9 +14,9 @@ from varve.cleaning.key_index.key_index import KeyIndexHeader, SegmentKeys
 from varve.foundation.errors import Corrupt
 from varve.jobs.tier.files import Opener, TierFile, TierFiles
 from varve.kernels.crc import crc32c
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment
-from varve.tiering.segment_parts import KEYS_PART, LOG_PART
+from varve.tiering.copy.segment_upload import KEYS_PART, LOG_PART
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment
 
 _DOT: Final = "."
 
@@ -25,8 +25,8 @@ _DOT: Final = "."
 class ColdInput:
     """An InputSegment over objects."""
 
-    home: ColdPartition
-    cold: ColdSegment
+    home: RemotePath
+    cold: RemoteSegment
     files: TierFiles
 
     @property
@@ -73,7 +73,7 @@ def checksum(data: bytes) -> int:
     return int(crc32c(np.frombuffer(data, np.uint8), 0, len(data))) if data else 0
 
 
-def open_files(opener: Opener, home: ColdPartition, segments: Iterable[ColdSegment]) -> TierFiles:
+def open_files(opener: Opener, home: RemotePath, segments: Iterable[RemoteSegment]) -> TierFiles:
     """All objects of these segments."""
     sizes = {
         home.part_key(segment, part.name): part.size

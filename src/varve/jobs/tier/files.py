@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from varve.foundation.errors import Corrupt
 from varve.object_store import ObjectStore
-from varve.tiering.unchanging_file import UnchangingFile
+from varve.tiering.read.object_file import UnchangingFile
 
 BLOCK_BYTES: Final = 64 << 10
 _BLOCKS_MAX: Final = 256

@@ -17,10 +17,7 @@ from varve.jobs.compact.settings import WRITER
 from varve.jobs.tier.cold_input import ColdInput
 from varve.kernels.crc import extend_crc32c
 from varve.object_store import Buffer, ObjectStore
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment, ObjectPart
-from varve.tiering.manifest_store import ManifestStore
-from varve.tiering.segment_parts import (
+from varve.tiering.copy.segment_upload import (
     CHUNK_BYTES,
     EPOCHS_PART,
     SNAPSHOT_PART,
@@ -28,6 +25,9 @@ from varve.tiering.segment_parts import (
     FileContent,
     PartContent,
 )
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import ObjectPart, RemoteSegment
+from varve.tiering.manifest.store import ManifestStore
 
 
 def gather_group(
@@ -70,7 +70,7 @@ def _carry(last: ColdInput, name: str) -> BytesContent:
 
 
 def announce(
-    manifests: ManifestStore, segment: ColdSegment, *, now_ms: int, writer: str = WRITER
+    manifests: ManifestStore, segment: RemoteSegment, *, now_ms: int, writer: str = WRITER
 ) -> None:
     manifests.commit(
         lambda manifest: manifest.announce(segment), leader_epoch=None, writer=writer, now_ms=now_ms
@@ -79,8 +79,8 @@ def announce(
 
 def upload(
     objects: ObjectStore,
-    home: ColdPartition,
-    segment: ColdSegment,
+    home: RemotePath,
+    segment: RemoteSegment,
     contents: Sequence[PartContent],
 ) -> None:
     """Writes all objects; raises Unavailable when one is not there afterwards."""

@@ -11,11 +11,11 @@ from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, TopicPartition
 from varve.commit_log.partition_metadata import encode_topic_id
 from varve.disk import FileSystem
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.lineage import Epochs
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import Epochs
 
 
-def find_history(fs: FileSystem, directory: str, home: ColdPartition) -> Epochs | None:
+def find_history(fs: FileSystem, directory: str, home: RemotePath) -> Epochs | None:
     """The epochs of a partition's log in a directory; None where that has no such log."""
     path = f"{directory}/{TopicPartition(home.topic, home.partition)}"
     metadata, epochs = f"{path}/{PARTITION_METADATA_FILE}", f"{path}/{LEADER_EPOCH_FILE}"

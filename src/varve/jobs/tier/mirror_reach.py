@@ -12,8 +12,8 @@ from varve.foundation.settings import GivenValue
 from varve.jobs.tier.address import TierAddress
 from varve.object_store import ObjectStore, open_mirrored
 from varve.object_store.s3_versions import S3Versions, open_versions
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.manifest_store import ManifestStore, ObjectManifestStore
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.store import ManifestStore, ObjectManifestStore
 
 _lock = threading.Lock()
 _open: dict["MirrorReach", ObjectStore] = {}  # guarded by _lock; a process talks to few stores
@@ -40,7 +40,7 @@ class MirrorReach:
                 )
             return _open[self]
 
-    def manifests(self, home: ColdPartition) -> ManifestStore:
+    def manifests(self, home: RemotePath) -> ManifestStore:
         pause = threading.Event()
         return ObjectManifestStore(
             self.objects(),

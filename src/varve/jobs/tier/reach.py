@@ -10,15 +10,15 @@ from typing import Protocol
 from varve.jobs.tier.address import TierAddress, open_manifests
 from varve.object_store import ObjectStore
 from varve.object_store.s3_versions import S3Versions, open_versions
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.manifest_store import ManifestStore, ObjectManifestStore
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.store import ManifestStore, ObjectManifestStore
 
 
 class TierReach(Protocol):
     """What a task needs of the cold tier."""
 
     def objects(self) -> ObjectStore: ...
-    def manifests(self, home: ColdPartition) -> ManifestStore: ...
+    def manifests(self, home: RemotePath) -> ManifestStore: ...
 
     def versions(self) -> list[S3Versions | None]:
         """Of each store behind it the versions that it keeps; None where they cannot be asked."""
@@ -33,7 +33,7 @@ class AddressReach:
     def objects(self) -> ObjectStore:
         return self.address.open()
 
-    def manifests(self, home: ColdPartition) -> ManifestStore:
+    def manifests(self, home: RemotePath) -> ManifestStore:
         return open_manifests(self.address, home)
 
     def versions(self) -> list[S3Versions | None]:
@@ -50,7 +50,7 @@ class StoreReach:
     def objects(self) -> ObjectStore:
         return self.store
 
-    def manifests(self, home: ColdPartition) -> ManifestStore:
+    def manifests(self, home: RemotePath) -> ManifestStore:
         return ObjectManifestStore(self.store, home, random=self.random, wait=lambda wait_ms: None)
 
     def versions(self) -> list[S3Versions | None]:

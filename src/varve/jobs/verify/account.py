@@ -15,13 +15,13 @@ from varve.jobs.tier.cold_input import ColdInput, open_files
 from varve.jobs.tier.reach import TierReach
 from varve.jobs.verify.findings import PUT_BACK, SWEEP, VerifyFinding
 from varve.object_store import ObjectStore
-from varve.tiering.cold_evidence import read_cold_evidence
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ANNOUNCEMENT_TIMEOUT_MS, ColdSegment, SegmentState
 from varve.tiering.fsck import fsck_partition
 from varve.tiering.fsck_report import Damage, Listed, ObjectClass
-from varve.tiering.manifest import Manifest
-from varve.tiering.manifest_store import ObjectManifestStore
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import ANNOUNCEMENT_TIMEOUT_MS, RemoteSegment, SegmentState
+from varve.tiering.manifest.store import ObjectManifestStore
+from varve.tiering.remote_removals import read_remote_removals
 
 _TXN_INDEX = "txnindex"
 
@@ -35,11 +35,11 @@ class PartitionView:
     be read.
     """
 
-    home: ColdPartition
+    home: RemotePath
     manifest_version: int
     log_start_offset: int = 0
     cleaned_up_to: int = 0
-    readable: tuple[ColdSegment, ...] = ()
+    readable: tuple[RemoteSegment, ...] = ()
     aborted: tuple[AbortedTransaction, ...] = ()
     trusted_from: int = LONG_MAX
     damaged: frozenset[str] = frozenset()
@@ -53,7 +53,7 @@ class AccountTask:
     """Looks at one partition."""
 
     reach: TierReach
-    home: ColdPartition
+    home: RemotePath
     now_ms: int
 
     def run(self) -> PartitionView:
@@ -98,7 +98,7 @@ class AccountTask:
         )
 
     def _read_aborted(
-        self, readable: Sequence[ColdSegment], damaged: frozenset[str]
+        self, readable: Sequence[RemoteSegment], damaged: frozenset[str]
     ) -> tuple[tuple[AbortedTransaction, ...], bool]:
         """All aborted transactions on record, and whether no record of them is damaged."""
         found: list[AbortedTransaction] = []
@@ -118,7 +118,7 @@ class AccountTask:
         return tuple(found), is_whole
 
     def _check_others(
-        self, segments: Iterable[ColdSegment], objects: ObjectStore
+        self, segments: Iterable[RemoteSegment], objects: ObjectStore
     ) -> Iterable[VerifyFinding]:
         for one in segments:
             if (
@@ -137,7 +137,7 @@ class AccountTask:
                 yield from self._check_replaced(one, objects)
 
     def _check_replaced(
-        self, segment: ColdSegment, objects: ObjectStore
+        self, segment: RemoteSegment, objects: ObjectStore
     ) -> Iterable[VerifyFinding]:
         until_ms = segment.replaced_until_ms
         if until_ms is None or until_ms <= self.now_ms:
@@ -167,10 +167,10 @@ class Chain:
     decided_end: int
 
 
-def check_chain(home: ColdPartition, manifest: Manifest, readable: Sequence[ColdSegment]) -> Chain:
+def check_chain(home: RemotePath, manifest: Manifest, readable: Sequence[RemoteSegment]) -> Chain:
     """Holes and overlaps from the log start on; a history that was left is worth a note."""
     findings: list[VerifyFinding] = []
-    last: ColdSegment | None = None
+    last: RemoteSegment | None = None
     for one in readable:
         if one.end_offset < manifest.log_start_offset:
             continue
@@ -186,11 +186,11 @@ def check_chain(home: ColdPartition, manifest: Manifest, readable: Sequence[Cold
     return Chain(tuple(findings), LONG_MAX if last is None else _decided_end(last))
 
 
-def _decided_end(last: ColdSegment) -> int:
+def _decided_end(last: RemoteSegment) -> int:
     return LONG_MAX if last.undecided_from is None else last.undecided_from
 
 
-def _left(home: ColdPartition, one: ColdSegment, last: ColdSegment) -> VerifyFinding:
+def _left(home: RemotePath, one: RemoteSegment, last: RemoteSegment) -> VerifyFinding:
     return VerifyFinding(
         severity=Severity.NOTE,
         rule="chain-left",
@@ -204,7 +204,7 @@ def _left(home: ColdPartition, one: ColdSegment, last: ColdSegment) -> VerifyFin
     )
 
 
-def _hole(home: ColdPartition, one: ColdSegment, start: int) -> VerifyFinding:
+def _hole(home: RemotePath, one: RemoteSegment, start: int) -> VerifyFinding:
     return VerifyFinding(
         severity=Severity.ERROR,
         rule="chain-hole",
@@ -218,7 +218,7 @@ def _hole(home: ColdPartition, one: ColdSegment, start: int) -> VerifyFinding:
     )
 
 
-def _overlap(home: ColdPartition, one: ColdSegment, start: int) -> VerifyFinding:
+def _overlap(home: RemotePath, one: RemoteSegment, start: int) -> VerifyFinding:
     return VerifyFinding(
         severity=Severity.ERROR,
         rule="chain-overlap",
@@ -272,10 +272,10 @@ def _tell_listed(listed: Listed) -> VerifyFinding:
 
 
 def _check_evidence(
-    objects: ObjectStore, manifests: ObjectManifestStore, home: ColdPartition
+    objects: ObjectStore, manifests: ObjectManifestStore, home: RemotePath
 ) -> Iterable[VerifyFinding]:
     try:
-        read_cold_evidence(objects, manifests)
+        read_remote_removals(objects, manifests)
     except Corrupt as error:
         key, _, message = str(error).partition(": ")
         yield VerifyFinding(

@@ -18,9 +18,9 @@ from varve.disk import FileSystem
 from varve.foundation.errors import Locked, StoreError
 from varve.jobs.tier.reach import TierReach
 from varve.jobs.verify.findings import VerifyFinding
+from varve.tiering.copy.history_check import LocalPart, find_holes, find_lost
+from varve.tiering.partition import get_remote_path
 from varve.tiering.restore import read_cluster
-from varve.tiering.tier_join import LocalPart, find_holes, find_lost
-from varve.tiering.tiered_partition import find_home
 
 _REPAIR: Final = "`varve check --repair`"
 
@@ -78,7 +78,7 @@ def _check_join(
     if facts.topic_id is None or cluster is None:
         return
     try:
-        manifests = reach.manifests(find_home(partition, facts.topic_id, cluster))
+        manifests = reach.manifests(get_remote_path(partition, facts.topic_id, cluster))
         manifest = manifests.load()
     except StoreError:
         return  # Told with the cold part of it.

@@ -27,8 +27,8 @@ from varve.jobs.verify.keys import SupersededKeys, UniqueTask
 from varve.jobs.verify.notes import verify_notes
 from varve.jobs.verify.result import PartitionVerdict, SegmentVerdict, VerifyResult
 from varve.jobs.verify.segment import SegmentOutcome, SegmentsTask, SegmentWork
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ def _notes_of(reach: TierReach, topic: ColdTopic) -> Iterator[VerifyFinding]:
 
 def verify_partitions(
     reach: TierReach,
-    homes: Sequence[ColdPartition],
+    homes: Sequence[RemotePath],
     *,
     distributor: Distributor,
     now_ms: int,
@@ -112,9 +112,7 @@ def _carry_out(
 class _PartitionRun:
     """What is known of one partition so far."""
 
-    def __init__(
-        self, reach: TierReach, home: ColdPartition, now_ms: int, buffer_bytes: int
-    ) -> None:
+    def __init__(self, reach: TierReach, home: RemotePath, now_ms: int, buffer_bytes: int) -> None:
         self._reach = reach
         self._home = home
         self._now_ms = now_ms
@@ -152,7 +150,7 @@ class _PartitionRun:
         ]
 
     def _works(self) -> Iterator[SegmentWork]:
-        previous: ColdSegment | None = None
+        previous: RemoteSegment | None = None
         for one in self._view.readable:
             follows = (
                 previous is not None
@@ -180,7 +178,7 @@ class _PartitionRun:
             for hashes in cut_hashes(count)
         ]
 
-    def _clean_segments(self) -> list[tuple[ColdSegment, KeyIndexHeader]]:
+    def _clean_segments(self) -> list[tuple[RemoteSegment, KeyIndexHeader]]:
         """Those below the clean bound whose key index is true."""
         view = self._view
         found = []
@@ -226,7 +224,7 @@ class _PartitionRun:
                 yield self._twice(segment, round(expected), count, offset)
 
     def _twice(
-        self, segment: ColdSegment, stale_bytes: int, count: int, offset: int | None
+        self, segment: RemoteSegment, stale_bytes: int, count: int, offset: int | None
     ) -> VerifyFinding:
         is_noted = bool(segment.stale_bytes)
         bound = self._view.cleaned_up_to
@@ -267,7 +265,7 @@ class _PartitionRun:
         )
 
     def _segment_verdict(
-        self, segment: ColdSegment, own: Sequence[VerifyFinding]
+        self, segment: RemoteSegment, own: Sequence[VerifyFinding]
     ) -> SegmentVerdict:
         outcome = self._outcomes.get(segment.id)
         return SegmentVerdict(
@@ -305,7 +303,7 @@ def _of(kind: type[T], outcomes: Iterable[object]) -> Iterator[T]:
         yield one
 
 
-def _not_verified(home: ColdPartition, stage: str, message: str) -> VerifyFinding:
+def _not_verified(home: RemotePath, stage: str, message: str) -> VerifyFinding:
     return VerifyFinding(
         severity=Severity.ERROR,
         rule="not-verified",

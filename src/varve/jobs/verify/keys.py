@@ -32,8 +32,8 @@ from varve.jobs.tier.cold_input import open_files
 from varve.jobs.tier.reach import TierReach
 from varve.kernels.batch_layout import HEADER_BYTES as BATCH_HEADER_BYTES
 from varve.kernels.key_merge import Tally
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment
 
 _CHUNK_BYTES: Final = 1 << 20
 _SCAN_ENTRIES: Final = 1 << 16
@@ -215,8 +215,8 @@ class UniqueTask:
     """Looks for keys of one range of hashes that occur twice below the clean bound."""
 
     reach: TierReach
-    home: ColdPartition
-    segments: tuple[ColdSegment, ...]
+    home: RemotePath
+    segments: tuple[RemoteSegment, ...]
     headers: tuple[KeyIndexHeader, ...]
     hashes: HashRange
     buffer_bytes: int

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from varve.jobs.verify.findings import VerifyFinding
-from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.manifest.paths import RemotePath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class SegmentVerdict:
 class PartitionVerdict:
     """One partition; `objects` and `bytes` count by class, as an account of the tier does."""
 
-    home: ColdPartition
+    home: RemotePath
     manifest_version: int
     log_start_offset: int
     cleaned_up_to: int

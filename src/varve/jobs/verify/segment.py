@@ -40,11 +40,16 @@ from varve.jobs.verify.keys import find_claimed, find_difference
 from varve.kernels.crc import extend_crc32c
 from varve.object_store import ObjectStore
 from varve.records import HEADER_BYTES, decode_header
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment, ObjectPart
-from varve.tiering.fsck_named import find_now
-from varve.tiering.lineage import is_in_lineage
-from varve.tiering.segment_parts import CHUNK_BYTES, EPOCHS_PART, KEYS_PART, LOG_PART, SNAPSHOT_PART
+from varve.tiering.copy.segment_upload import (
+    CHUNK_BYTES,
+    EPOCHS_PART,
+    KEYS_PART,
+    LOG_PART,
+    SNAPSHOT_PART,
+)
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, is_in_lineage
+from varve.tiering.named_objects import find_now
 
 _PRODUCER_EXPIRATION_MS: Final = 86_400_000
 _KEYS_REMEDY: Final = "remove the object; `varve job compact` makes it again"
@@ -59,8 +64,8 @@ class SegmentWork:
     `missing` are parts that the account found missing or of another size.
     """
 
-    segment: ColdSegment
-    previous: ColdSegment | None
+    segment: RemoteSegment
+    previous: RemoteSegment | None
     missing: frozenset[str]
 
 
@@ -80,7 +85,7 @@ class SegmentsTask:
     """Looks at a few segments of one partition, one after another."""
 
     reach: TierReach
-    home: ColdPartition
+    home: RemotePath
     works: tuple[SegmentWork, ...]
     aborted: tuple[AbortedTransaction, ...]
     trusted_from: int
@@ -99,7 +104,7 @@ class SegmentsTask:
             return SegmentOutcome(work.segment.id, (), None, found.verified_bytes, -1)
         return found
 
-    def _is_still_live(self, segment: ColdSegment) -> bool:
+    def _is_still_live(self, segment: RemoteSegment) -> bool:
         manifests = self.reach.manifests(self.home)
         now = find_now(manifests, base_offset=segment.base_offset, id=segment.id)
         return now is not None and now.is_readable

@@ -1,0 +1,1 @@
+"""Copies closed segments to object storage, oldest first."""

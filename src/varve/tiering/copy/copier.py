@@ -1,0 +1,392 @@
+"""Copies the closed segments of a store's tiered topics to object storage, oldest first.
+
+Invariant  segments of a partition are copied strictly in order, from the offset that the manifest
+           gives, and only when they are durable on the local disk and all their transactions are
+           decided. A failure stays with its partition and is retried after a time that doubles.
+Crash      nothing is kept here: the manifest tells what was begun, and the next round continues.
+Threads    one calls `run_once` and `copy`; `copied_offset` and `stop` are for any.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from varve.cleaning.compaction.log_cleaner import LogCleaner
+from varve.cleaning.key_index.key_index import SegmentKeys
+from varve.cleaning.work_budget import Throttle
+from varve.commit_log import Log, Segment, TopicPartition
+from varve.foundation.clock import Clock
+from varve.foundation.errors import (
+    Corrupt,
+    InvalidRequest,
+    StoreError,
+    StoreUnavailable,
+    Unavailable,
+)
+from varve.foundation.settings import LONG_MAX
+from varve.tiering.copy.copied_offset import find_closed
+from varve.tiering.copy.history_check import check_same_history
+from varve.tiering.copy.segment_upload import CopyRequest
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.partition import TieredPartition, TieredPartitions, get_copied_offset
+from varve.tiering.tier_status import record_copy_lag, record_remote_size
+
+
+@dataclass(frozen=True, slots=True)
+class CopyProgress:
+    """A copy under way: so many bytes of all that are to be copied of the partition."""
+
+    partition: TopicPartition
+    base_offset: int
+    done_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyReport:
+    """What was copied of one partition.
+
+    `copied_offset` is where the next copy begins, None where an error kept that from being known.
+    `resumed_count` of the segments had been uploaded
+    before and were only finished. `removed_count` announced, replaced or unfinished ones have gone
+    with their objects. `error` ended the round early; what was copied before it stays.
+    """
+
+    partition: TopicPartition
+    copied_offset: int | None
+    segments: tuple[RemoteSegment, ...] = ()
+    resumed_count: int = 0
+    removed_count: int = 0
+    error: str | None = None
+
+    @property
+    def log_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def stored_bytes(self) -> int:
+        """All bytes that were put into the store, indexes included."""
+        return sum(segment.stored_bytes for segment in self.segments)
+
+
+logger = logging.getLogger(__name__)
+
+RETRY_MIN_MS: Final = 1_000
+RETRY_MAX_MS: Final = 600_000
+ROUND_BYTES_MAX: Final = 256 << 20
+"""What a round copies of one partition before others have their turn, its expiry among them."""
+UNAVAILABLE_MAX: Final = 3
+"""After so many partitions in a row whose store is unavailable a round asks for no more."""
+
+Progress = Callable[[CopyProgress], None]
+
+
+class CopyStopped(Unavailable):
+    """Copying was told to stop; what was begun is finished or taken back by the next round."""
+
+
+@dataclass(slots=True)
+class _Retry:
+    """How often copying one log failed in a row, and when it is tried again."""
+
+    log: Log
+    failures: int = 0
+    retry_ms: int = 0
+    error: str = ""
+
+
+class TierCopier:
+    """Copies the partitions of one store.
+
+    Key indexes of compacted topics are built through `cleaner`. `wait` sleeps for so many
+    milliseconds and may end early. `before_first` is called before the first copy.
+    """
+
+    def __init__(
+        self,
+        partitions: TieredPartitions,
+        *,
+        cleaner: LogCleaner,
+        clock: Clock,
+        wait: Callable[[float], object] | None = None,
+        before_first: Callable[[], None] | None = None,
+    ) -> None:
+        self._before_first = before_first
+        self._partitions = partitions
+        self._store = partitions.store
+        self._cleaner = cleaner
+        self._settings = partitions.settings
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._retries: dict[TopicPartition, _Retry] = {}  # guarded by _lock
+        self._refusals = 0
+        self._wait = wait or (lambda wait_ms: self._stopping.wait(wait_ms / 1000))
+        self._throttle = Throttle(
+            self._settings.remote_log_manager_copy_max_bytes_per_second, clock, self._wait_for_rate
+        )
+
+    def _wait_for_rate(self, wait_ms: float) -> None:
+        self._partitions.metrics.observe_copy_throttle(wait_ms)
+        self._wait(wait_ms)
+
+    def stop(self) -> None:
+        """Ends a round in flight before its next chunk."""
+        self._stopping.set()
+
+    def run_once(self, now_ms: int) -> list[CopyReport]:
+        """Copies what there is of every topic that is to be copied; those that failed wait."""
+        reports = []
+        self._refusals = 0
+        waiting = deque(
+            partition
+            for partition, log, _ in self._store.logs()
+            if log.settings.copies_to_tier
+            and not self._partitions.is_leaving(log)
+            and self._is_due(partition, log, now_ms)
+        )
+        while waiting and not self._stopping.is_set() and self._refusals < UNAVAILABLE_MAX:
+            partition = waiting.popleft()
+            # A topic that is deleted or altered in between is none of this round.
+            with suppress(InvalidRequest):
+                report = self.copy(partition, now_ms, limit_bytes=ROUND_BYTES_MAX)
+                reports.append(report)
+                if report.error is None and report.log_bytes >= ROUND_BYTES_MAX:
+                    waiting.append(partition)
+        return reports
+
+    def _is_due(self, partition: TopicPartition, log: Log, now_ms: int) -> bool:
+        """Whether there may be something to copy, told without asking the store."""
+        with self._lock:
+            known = self._retries.get(partition)
+            if known is not None and known.log is log:
+                return now_ms >= known.retry_ms
+        try:
+            offset = self._partitions.get(partition).copied_offset
+        except StoreError:
+            return True
+        return offset is None or bool(find_closed(log, offset))
+
+    def copy(
+        self,
+        partition: TopicPartition,
+        now_ms: int,
+        *,
+        progress: Progress | None = None,
+        limit_bytes: int | None = None,
+    ) -> CopyReport:
+        """Copies what there is of one partition now; a failure is told in the report.
+
+        With a limit it stops after the segment that reaches it. Raises InvalidRequest for a topic
+        that is not to be copied.
+        """
+        log = self._store.get(partition)
+        if not log.settings.copies_to_tier:
+            raise InvalidRequest(
+                f"{partition}: its topic is not copied to object storage; set "
+                "remote.storage.enable=true and remote.log.copy.disable=false with "
+                "`varve log configure`"
+            )
+        copied: list[RemoteSegment] = []
+        counts = {"resumed": 0, "removed": 0}
+        tiered: TieredPartition | None = None
+        error: StoreError | None = None
+        try:
+            tiered = self._partitions.get(partition)
+            with tiered.work, tiered.guard("copying"):
+                try:
+                    self._copy(tiered, now_ms, copied, counts, progress, limit_bytes)
+                    record_remote_size(tiered, self._partitions.metrics)
+                finally:
+                    record_copy_lag(tiered, self._partitions.metrics)
+            self._refusals = 0
+            with self._lock:
+                self._retries.pop(partition, None)
+        except CopyStopped as stopped:
+            error = stopped
+        except StoreError as failure:
+            error = failure
+            self._refusals += isinstance(failure, StoreUnavailable)
+            self._note_failure(partition, log, failure, now_ms)
+        return CopyReport(
+            partition=partition,
+            copied_offset=None if tiered is None else tiered.copied_offset,
+            segments=tuple(copied),
+            resumed_count=counts["resumed"],
+            removed_count=counts["removed"],
+            error=None if error is None else str(error),
+        )
+
+    def _note_failure(
+        self, partition: TopicPartition, log: Log, error: StoreError, now_ms: int
+    ) -> None:
+        with self._lock:
+            known = self._retries.get(partition)
+            if known is None or known.log is not log:
+                known = self._retries[partition] = _Retry(log)
+            known.failures += 1
+            wait_ms = min(RETRY_MIN_MS << min(known.failures - 1, 20), RETRY_MAX_MS)
+            known.retry_ms = now_ms + wait_ms
+            known.error = str(error)
+        logger.warning(
+            "copying failed, will be tried again",
+            extra={"partition": str(partition), "error": str(error)},
+        )
+
+    def failures(self) -> dict[TopicPartition, str]:
+        """Why the last copying of a partition failed, for those where it did and is to go on."""
+        copied = {one: log for one, log, _ in self._store.logs() if log.settings.copies_to_tier}
+        with self._lock:
+            return {
+                partition: known.error
+                for partition, known in self._retries.items()
+                if copied.get(partition) is known.log
+            }
+
+    def _copy(
+        self,
+        tiered: TieredPartition,
+        now_ms: int,
+        copied: list[RemoteSegment],
+        counts: dict[str, int],
+        progress: Progress | None,
+        limit_bytes: int | None,
+    ) -> None:
+        log = tiered.log
+        self._check_stays(tiered)
+        manifest = tiered.load()
+        check_same_history(tiered, manifest)
+        waiting = find_closed(log, get_copied_offset(tiered))
+        if waiting:
+            # What the next start would not find must not be in the store.
+            log.flush()
+        limit = min(log.last_stable_offset, log.recovery_point)
+        waiting = [(segment, end) for segment, end in waiting if end <= limit]
+        pending = list(tiered.manifests.pending(manifest))
+        counts["removed"] += self._remove_stale(tiered, pending, waiting, now_ms)
+        total = sum(segment.size for segment, _ in waiting)
+        before_first = self._before_first
+        if waiting and before_first is not None:
+            before_first()
+            self._before_first = None
+        for segment, next_offset in waiting:
+            done = sum(one.size for one in copied)
+            if not log.settings.copies_to_tier or done >= (limit_bytes or LONG_MAX):
+                break
+            announced = [one for one in pending if _is_copy_of(one, segment, next_offset)]
+            request = CopyRequest(
+                log=log,
+                segment=segment,
+                next_offset=next_offset,
+                keys=self._find_keys(log, segment, next_offset, now_ms),
+                announced=announced,
+            )
+            pace = self._pace(tiered, segment, done, total, progress)
+            with self._counted(log.topic_partition, segment.size):
+                found = tiered.segments.copy(request, now_ms=now_ms, pace=pace)
+            copied.append(found.segment)
+            counts["resumed"] += found.is_resumed
+            counts["removed"] += len(announced) - found.is_resumed
+            tiered.copied_offset = next_offset
+        if copied or counts["removed"]:
+            tiered.load()
+        tiered.retire_versions(now_ms, self._settings.varve_tier_manifest_retention_ms)
+
+    @contextmanager
+    def _counted(self, partition: TopicPartition, size: int) -> Iterator[None]:
+        metrics = self._partitions.metrics
+        try:
+            yield
+        except (StoreError, OSError):
+            metrics.observe_copy_error(partition)
+            raise
+        metrics.observe_copy(partition, size)
+
+    def _remove_stale(
+        self,
+        tiered: TieredPartition,
+        pending: list[RemoteSegment],
+        waiting: list[tuple[Segment, int]],
+        now_ms: int,
+    ) -> int:
+        """Takes back what was begun and will not be finished, and what was replaced long ago."""
+        stale = [one for one in pending if self._is_stale(tiered, one, waiting, now_ms)]
+        if not stale:
+            return 0
+        with self._partitions.counting_removal(tiered, stale):
+            return len(tiered.remove(stale, now_ms))
+
+    def _is_stale(
+        self,
+        tiered: TieredPartition,
+        segment: RemoteSegment,
+        waiting: list[tuple[Segment, int]],
+        now_ms: int,
+    ) -> bool:
+        if segment.state is not SegmentState.COPY_STARTED:
+            return segment.may_be_deleted(now_ms)
+        if any(_is_copy_of(segment, one, end) for one, end in waiting):
+            return False
+        # Below the copied offset it may be the output of a job that is still at work.
+        is_of_job = segment.end_offset < get_copied_offset(tiered)
+        return not is_of_job or tiered.is_abandoned(segment, now_ms)
+
+    def _find_keys(
+        self, log: Log, segment: Segment, next_offset: int, now_ms: int
+    ) -> SegmentKeys | None:
+        """The key index of a segment of a compacted topic; raises Corrupt for a damaged segment."""
+        if not log.settings.is_compacted:
+            return None
+        partition = log.topic_partition
+        keys = self._cleaner.ensure_keys(partition, segment, next_offset, now_ms)
+        if keys is None:
+            raise Corrupt(
+                f"{partition}: segment {segment.base_offset} is damaged and cannot be copied; "
+                "`varve check` on the directory tells more"
+            )
+        return keys
+
+    def _check_stays(self, tiered: TieredPartition) -> None:
+        if not self._partitions.is_current(tiered):
+            raise CopyStopped(f"{tiered.log.topic_partition}: it is leaving the cold tier")
+
+    def _pace(
+        self,
+        tiered: TieredPartition,
+        segment: Segment,
+        done: int,
+        total: int,
+        progress: Progress | None,
+    ) -> Callable[[int], None]:
+        partition = tiered.log.topic_partition
+        sent = 0
+
+        def pace(size: int) -> None:
+            nonlocal sent
+            self._check_stays(tiered)
+            if self._stopping.is_set():
+                raise CopyStopped(f"{partition}: copying was stopped; the next round goes on")
+            if progress is not None:
+                shown = done + min(sent, segment.size)
+                progress(CopyProgress(partition, segment.base_offset, shown, total))
+            sent += size
+            self._throttle.pace(size)
+
+        return pace
+
+    def copied_offset(self, partition: TopicPartition) -> int:
+        """The first offset that is not copied, as the newest manifest tells."""
+        tiered = self._partitions.get(partition)
+        tiered.load()
+        return get_copied_offset(tiered)
+
+
+def _is_copy_of(cold: RemoteSegment, segment: Segment, next_offset: int) -> bool:
+    return (
+        cold.state is SegmentState.COPY_STARTED
+        and cold.base_offset == segment.base_offset
+        and cold.end_offset == next_offset - 1
+    )

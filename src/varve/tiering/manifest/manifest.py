@@ -1,0 +1,281 @@
+"""One version of what the remote tier holds for a partition, and the edits that lead to the next.
+
+Older entries spill into pages: immutable lists of segments, or of references to pages.
+
+Layout     docs/formats/manifest.md
+Invariant  a manifest never changes, it is only replaced. Every edit is idempotent: applied to a
+           manifest that it has already shaped, it changes nothing. `segments` and `pages` are in
+           order of offsets; readable segments do not overlap; log start and cleaned-up-to offsets
+           only grow.
+Invariant  a page of level 0 holds segments in their order, one of level n holds references to pages
+           of level n - 1 in the same order. No offset is readable in two pages of one level.
+Threads    any: a value.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from varve.foundation.errors import InvalidRequest
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import (
+    RemoteSegment,
+    SegmentState,
+    check_segment,
+    check_transition,
+)
+
+NOTHING = -1
+"""Stands for an offset or a timestamp where a page has no readable segment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRef:
+    """A page as seen from above: enough to know whether it must be read.
+
+    `first_offset` and `last_offset` are the base offsets of its first and last segment,
+    `end_offset` is the largest end offset (inclusive). What begins with `readable` counts only
+    segments whose copy is finished; so do `log_bytes` and `max_timestamp`.
+    """
+
+    id: str
+    level: int
+    first_offset: int
+    last_offset: int
+    end_offset: int
+    segment_count: int
+    stored_bytes: int
+    readable_count: int
+    readable_first: int
+    readable_end: int
+    log_bytes: int
+    record_count: int
+    max_timestamp: int
+
+    def covers(self, base_offset: int) -> bool:
+        """Whether a segment of this base offset would stand among those of the page."""
+        return self.first_offset <= base_offset <= self.last_offset
+
+    def reads(self, offset: int) -> bool:
+        """Whether the page may have a readable segment that holds the offset."""
+        return self.readable_first <= offset <= self.readable_end
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page's content: segments at level 0, else references to the pages one level down."""
+
+    id: str
+    level: int
+    segments: tuple[RemoteSegment, ...] = ()
+    pages: tuple[PageRef, ...] = ()
+
+
+def refer_to_segments(id: str, segments: Sequence[RemoteSegment]) -> PageRef:
+    """The reference to a page of level 0 that holds these segments, at least one."""
+    readable = [segment for segment in segments if segment.is_readable]
+    return PageRef(
+        id=id,
+        level=0,
+        first_offset=segments[0].base_offset,
+        last_offset=segments[-1].base_offset,
+        end_offset=max(segment.end_offset for segment in segments),
+        segment_count=len(segments),
+        stored_bytes=sum(segment.stored_bytes for segment in segments),
+        readable_count=len(readable),
+        readable_first=readable[0].base_offset if readable else NOTHING,
+        readable_end=readable[-1].end_offset if readable else NOTHING,
+        log_bytes=sum(segment.size for segment in readable),
+        record_count=sum(segment.record_count for segment in readable),
+        max_timestamp=max((segment.max_timestamp for segment in readable), default=NOTHING),
+    )
+
+
+def refer_to_pages(id: str, pages: Sequence[PageRef]) -> PageRef:
+    """The reference to a page that holds these references of one level, at least one."""
+    readable = [page for page in pages if page.readable_count]
+    return PageRef(
+        id=id,
+        level=pages[0].level + 1,
+        first_offset=pages[0].first_offset,
+        last_offset=pages[-1].last_offset,
+        end_offset=max(page.end_offset for page in pages),
+        segment_count=sum(page.segment_count for page in pages),
+        stored_bytes=sum(page.stored_bytes for page in pages),
+        readable_count=sum(page.readable_count for page in pages),
+        readable_first=readable[0].readable_first if readable else NOTHING,
+        readable_end=readable[-1].readable_end if readable else NOTHING,
+        log_bytes=sum(page.log_bytes for page in pages),
+        record_count=sum(page.record_count for page in pages),
+        max_timestamp=max((page.max_timestamp for page in readable), default=NOTHING),
+    )
+
+
+NO_EPOCH = -1
+"""The leader epoch of a manifest that nobody has committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetiredObject:
+    """An object that a version no longer names and older ones do; the key is below the prefix.
+
+    It goes with the last version that names it, and not before `removable_ms`; 0 in a change that
+    is not committed yet.
+    """
+
+    key: str
+    removable_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What the cold tier holds for a partition, as of one commit; version 0 is before the first.
+
+    `segments` are those that no page holds: the recent ones, and in a change also those whose pages
+    were unfolded. `retired` are the objects that this very version let go.
+    """
+
+    home: RemotePath
+    version: int = 0
+    commit_id: str = ""
+    previous_commit_id: str = ""
+    writer: str = ""
+    leader_epoch: int = NO_EPOCH
+    at_ms: int = 0
+    log_start_offset: int = 0
+    cleaned_up_to: int = 0
+    segments: tuple[RemoteSegment, ...] = ()
+    pages: tuple[PageRef, ...] = ()
+    retired: tuple[RetiredObject, ...] = ()
+
+    @property
+    def cluster(self) -> str:
+        return self.home.cluster
+
+    @property
+    def topic(self) -> str:
+        return self.home.topic
+
+    @property
+    def topic_id(self) -> str:
+        return self.home.topic_id
+
+    @property
+    def partition(self) -> int:
+        return self.home.partition
+
+    @property
+    def segment_count(self) -> int:
+        """Segments in any state, those in pages included."""
+        return len(self.segments) + sum(page.segment_count for page in self.pages)
+
+    @property
+    def readable_count(self) -> int:
+        return sum(segment.is_readable for segment in self.segments) + sum(
+            page.readable_count for page in self.pages
+        )
+
+    @property
+    def log_bytes(self) -> int:
+        """Log bytes of the readable segments: what counts for `retention.bytes`."""
+        return sum(segment.size for segment in self.segments if segment.is_readable) + sum(
+            page.log_bytes for page in self.pages
+        )
+
+    @property
+    def record_count(self) -> int:
+        """Records of the readable segments."""
+        return sum(s.record_count for s in self.segments if s.is_readable) + sum(
+            page.record_count for page in self.pages
+        )
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the objects of all segments in any state: what the object store charges for."""
+        return sum(segment.stored_bytes for segment in self.segments) + sum(
+            page.stored_bytes for page in self.pages
+        )
+
+    @property
+    def highest_offset(self) -> int:
+        """The last offset of the last readable segment, -1 when there is none."""
+        ends = [segment.end_offset for segment in self.segments if segment.is_readable]
+        ends += [page.readable_end for page in self.pages if page.readable_count]
+        return max(ends, default=-1)
+
+    def find_segment(self, id: str) -> RemoteSegment | None:
+        """The segment of this id among `segments`; one in a page must be unfolded first."""
+        return next((segment for segment in self.segments if segment.id == id), None)
+
+    def get_segment(self, id: str) -> RemoteSegment:
+        segment = self.find_segment(id)
+        if segment is None:
+            raise InvalidRequest(
+                f"{self.home}: manifest version {self.version} does not list segment {id} among "
+                f"the {len(self.segments)} outside of its pages: unfold its offsets first"
+            )
+        return segment
+
+    def announce(self, segment: RemoteSegment) -> "Manifest":
+        """Lists a segment whose objects are about to be written (state COPY_STARTED)."""
+        if segment.state is not SegmentState.COPY_STARTED:
+            raise InvalidRequest(f"{segment}: only a segment whose copy starts can be announced")
+        return self if self.find_segment(segment.id) == segment else self.update(segment)
+
+    def finish(self, segment: RemoteSegment) -> "Manifest":
+        """Makes an announced segment readable: all its objects are there."""
+        if segment.state is not SegmentState.COPY_FINISHED:
+            raise InvalidRequest(f"{segment}: finish it in the state {SegmentState.COPY_FINISHED}")
+        return self.update(segment)
+
+    def update(self, segment: RemoteSegment) -> "Manifest":
+        """Puts what is known of a segment in the place of what was, within the rules of states.
+
+        What was may stand in a page: then the commit finds it there and checks the rules.
+        """
+        check_segment(segment)
+        old = self.find_segment(segment.id)
+        if old is not None:
+            check_transition(old, segment)
+        if old == segment:
+            return self
+        others = [one for one in self.segments if one.id != segment.id]
+        return replace(self, segments=in_order([*others, segment]))
+
+    def start_delete(
+        self, ids: Collection[str], *, at_ms: int, replaced_until_ms: int | None = None
+    ) -> "Manifest":
+        """Takes segments out of reading; their objects stay while others may rely on them."""
+        changed = self
+        for id in ids:
+            segment = self.get_segment(id)
+            if segment.state is not SegmentState.DELETE_STARTED:
+                changed = changed.update(
+                    replace(
+                        segment,
+                        state=SegmentState.DELETE_STARTED,
+                        at_ms=at_ms,
+                        replaced_until_ms=replaced_until_ms,
+                    )
+                )
+        return changed
+
+    def forget(self, ids: Collection[str]) -> "Manifest":
+        """Takes segments off the list: their objects are gone. Those not listed are fine."""
+        for segment in self.segments:
+            if segment.id in ids:
+                check_transition(segment, None)
+        left = tuple(segment for segment in self.segments if segment.id not in ids)
+        return self if len(left) == len(self.segments) else replace(self, segments=left)
+
+    def raise_log_start(self, offset: int) -> "Manifest":
+        """Moves the log start offset up; a lower one changes nothing."""
+        return self if offset <= self.log_start_offset else replace(self, log_start_offset=offset)
+
+    def raise_cleaned_up_to(self, offset: int) -> "Manifest":
+        """Moves the offset below which the cold part is compacted up."""
+        return self if offset <= self.cleaned_up_to else replace(self, cleaned_up_to=offset)
+
+
+def in_order(segments: Iterable[RemoteSegment]) -> tuple[RemoteSegment, ...]:
+    """By base offset, as a manifest and its pages list them."""
+    return tuple(sorted(segments, key=lambda segment: segment.place))

@@ -1,0 +1,210 @@
+"""The keys of a partition's objects in the remote tier, and what a bucket holds by its keys alone.
+
+Layout     `<cluster>/<topic>.<topic id>/<partition>/` and below it `manifest/`, `page/`,
+           `segment/`, `evidence/` and `lease.json`. docs/formats/manifest.md
+Invariant  within a folder the order of keys is the order of versions or offsets. Listing reads only
+           and trusts no key: keys that are not of this layout are recognised as foreign.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from varve.foundation.errors import InvalidRequest, NotFound
+from varve.object_store import ObjectStore
+from varve.tiering.manifest.segment import RemoteSegment
+
+DIGITS: Final = 20
+"""Digits of an offset or version in a key: as many as the largest of 64 bits has."""
+
+TOPIC_SIZE_MAX: Final = 177
+"""Characters of a topic's name: with '.' and the 22 of its id they are one name of a key."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_VERSION: Final = re.compile(rf"([0-9]{{{DIGITS}}})\.json")
+_PAGE: Final = re.compile(rf"[0-9]{{{DIGITS}}}-([A-Za-z0-9_-]{{1,64}})\.json")
+
+
+def check_topic_fits(topic: str) -> None:
+    """Raises InvalidRequest for a topic whose name is too long for the keys of its objects."""
+    if len(topic) > TOPIC_SIZE_MAX:
+        raise InvalidRequest(
+            f"topic {topic[:40]}... cannot be in the cold tier: its name has {len(topic)} "
+            f"characters, and the keys of its objects have room for {TOPIC_SIZE_MAX}; leave out "
+            "remote.storage.enable, or take a shorter name"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePath:
+    """A partition's home in the cold tier; the topic id is written as Kafka writes it."""
+
+    cluster: str
+    topic: str
+    topic_id: str
+    partition: int
+
+    def __post_init__(self) -> None:
+        for what, name in (
+            ("cluster", self.cluster),
+            ("topic", self.topic),
+            ("topic id", self.topic_id),
+        ):
+            if _NAME.fullmatch(name) is None or name in (".", ".."):
+                raise InvalidRequest(
+                    f"{what} {name!r} cannot be part of an object's key: "
+                    "use 1 to 249 letters, digits, '.', '_' and '-'"
+                )
+        if self.partition < 0:
+            raise InvalidRequest(f"partition {self.partition} of {self.topic} must be at least 0")
+
+    @property
+    def prefix(self) -> str:
+        """What all its keys begin with; ends with a slash."""
+        return f"{self.cluster}/{self.topic}.{self.topic_id}/{self.partition}/"
+
+    @property
+    def manifest_folder(self) -> str:
+        return f"{self.prefix}manifest/"
+
+    @property
+    def page_folder(self) -> str:
+        return f"{self.prefix}page/"
+
+    @property
+    def segment_folder(self) -> str:
+        return f"{self.prefix}segment/"
+
+    @property
+    def hint_key(self) -> str:
+        """Holds a recent version's number; sorts behind all versions."""
+        return f"{self.manifest_folder}hint"
+
+    def manifest_key(self, version: int) -> str:
+        return f"{self.manifest_folder}{version:0{DIGITS}}.json"
+
+    def page_key(self, *, first_offset: int, id: str) -> str:
+        return f"{self.page_folder}{first_offset:0{DIGITS}}-{id}.json"
+
+    def part_key(self, segment: RemoteSegment, part: str) -> str:
+        """The key of one object of a segment: "log", "index", "keys" and so on."""
+        return f"{self.segment_folder}{segment.base_offset:0{DIGITS}}-{segment.id}/{part}"
+
+    def evidence_key(self, job_id: str) -> str:
+        return f"{self.prefix}evidence/{job_id}.json"
+
+    @property
+    def lease_key(self) -> str:
+        """Says which job is at work on the partition."""
+        return f"{self.prefix}lease.json"
+
+    def find_version(self, key: str) -> int | None:
+        """The version a key below `manifest/` stands for; None for the hint and foreign ones."""
+        match = _VERSION.fullmatch(key.removeprefix(self.manifest_folder))
+        return None if match is None else int(match[1])
+
+    def find_page_id(self, key: str) -> str | None:
+        """The id of the page under a key below `page/`; None for foreign ones."""
+        match = _PAGE.fullmatch(key.removeprefix(self.page_folder))
+        return None if match is None else match[1]
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+_TOPIC: Final = re.compile(r"(.{1,249})\.([A-Za-z0-9_-]{22})")
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
+_SEGMENT: Final = re.compile(rf"segment/([0-9]{{{DIGITS}}})-([A-Za-z0-9_-]{{1,64}})/([^/]+)")
+
+_TOPIC_FOLDERS: Final = ("erasure", "output", "receipt")
+"""Beside the partitions of a topic: erasures under way, what jobs made of it, receipts."""
+
+PARTS: Final = ("log", "index", "timeindex", "txnindex", "snapshot", "epochs", "keys")
+"""The objects that a segment may have."""
+
+
+class PartKey(NamedTuple):
+    """What the key of a segment's object tells."""
+
+    base_offset: int
+    id: str
+    part: str
+
+
+def find_remote_path(key: str) -> RemotePath | None:
+    """The partition a key lies below; None for a key that is none of ours."""
+    cluster, _, rest = key.partition("/")
+    topic, _, rest = rest.partition("/")
+    number, slash, _ = rest.partition("/")
+    match = _TOPIC.fullmatch(topic)
+    if not slash or match is None or _NUMBER.fullmatch(number) is None:
+        return None
+    try:
+        return RemotePath(cluster, match[1], match[2], int(number))
+    except InvalidRequest:
+        return None
+
+
+def is_of_topic(key: str) -> bool:
+    """Whether a key is of an object that a topic has besides its partitions."""
+    cluster, _, rest = key.partition("/")
+    topic, _, rest = rest.partition("/")
+    folder, _, name = rest.partition("/")
+    return (
+        bool(cluster and name) and _TOPIC.fullmatch(topic) is not None and folder in _TOPIC_FOLDERS
+    )
+
+
+def find_part(home: RemotePath, key: str) -> PartKey | None:
+    """What the key of a segment's object tells; None for other keys, and for unknown parts."""
+    match = _SEGMENT.fullmatch(key.removeprefix(home.prefix))
+    if match is None or match[3] not in PARTS:
+        return None
+    return PartKey(int(match[1]), match[2], match[3])
+
+
+def choose_cluster(objects: ObjectStore, wanted: str | None) -> str:
+    """The wanted cluster, or the only one there is; raises NotFound naming those there are."""
+    found = objects.list_directories("")
+    if wanted is None and len(found) == 1:
+        return found[0]
+    if wanted in found:
+        assert wanted is not None
+        return wanted
+    known = ", ".join(found) or "none"
+    if wanted is None and found:
+        raise InvalidRequest(f"{objects.name} holds several clusters: name one of {known}")
+    what = "any cluster" if wanted is None else f"cluster {wanted!r}"
+    raise NotFound(f"{objects.name} does not hold {what}; clusters there: {known}")
+
+
+def list_partitions(objects: ObjectStore, cluster: str) -> list[RemotePath]:
+    """All partitions of a cluster that have an object, by topic, id and number."""
+    homes: list[RemotePath] = []
+    for topic in objects.list_directories(f"{cluster}/"):
+        for directory in objects.list_directories(f"{topic}/"):
+            home = find_remote_path(f"{directory}/")
+            if home is not None:
+                homes.append(home)
+    return sorted(homes, key=lambda home: (home.topic, home.topic_id, home.partition))
+
+
+def choose_partitions(
+    homes: list[RemotePath], *, topic: str, topic_id: str | None, partition: int | None
+) -> list[RemotePath]:
+    """The partitions of one topic, or one of them.
+
+    Raises NotFound when there is none, and InvalidRequest when several topics had the name.
+    """
+    of_topic = [home for home in homes if home.topic == topic and topic_id in (None, home.topic_id)]
+    ids = sorted({home.topic_id for home in of_topic})
+    if len(ids) > 1:
+        raise InvalidRequest(
+            f"topic {topic} was there under several ids, {', '.join(ids)}: choose one"
+        )
+    chosen = [home for home in of_topic if partition in (None, home.partition)]
+    if not chosen:
+        known = ", ".join(sorted({f"{home.topic}:{home.partition}" for home in homes})) or "none"
+        what = topic if partition is None else f"{topic}:{partition}"
+        raise NotFound(f"the cold tier does not hold {what}; partitions there: {known:.400}")
+    return chosen

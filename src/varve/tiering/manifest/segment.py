@@ -1,0 +1,215 @@
+"""A remote segment: which offsets it holds, which objects it consists of, its state and lineage.
+
+Invariant  a state follows another only as Kafka allows (`check_transition`); offsets of a segment
+           never change under its id. A history is (leader epoch, first offset) pairs in ascending
+           order, as in `leader-epoch-checkpoint`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from varve.foundation.errors import InvalidRequest
+
+ANNOUNCEMENT_TIMEOUT_MS: Final = 86_400_000
+"""An announced segment is abandoned when it, and the lease of the job, are older than this."""
+
+
+class SegmentState(StrEnum):
+    """Where a segment stands in its life; one whose deletion is finished is no longer listed."""
+
+    COPY_STARTED = "copy_started"
+    """Announced: its objects may be there, in part or whole. Not readable."""
+    COPY_FINISHED = "copy_finished"
+    """All its objects are there. The only readable state."""
+    DELETE_STARTED = "delete_started"
+    """Its objects go, or have begun to go. Not readable."""
+
+
+# KIP-405: none -> started, started -> finished or deleting, finished -> deleting, deleting -> gone,
+# and every state to itself, so that an event may be repeated.
+_FOLLOWERS: Final[dict[SegmentState | None, frozenset[SegmentState | None]]] = {
+    None: frozenset({None, SegmentState.COPY_STARTED}),
+    SegmentState.COPY_STARTED: frozenset(SegmentState),
+    SegmentState.COPY_FINISHED: frozenset(
+        {SegmentState.COPY_FINISHED, SegmentState.DELETE_STARTED}
+    ),
+    SegmentState.DELETE_STARTED: frozenset({SegmentState.DELETE_STARTED, None}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPart:
+    """One object of a segment, named by what it holds ("log", "index", ...)."""
+
+    name: str
+    size: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteSegment:
+    """What a manifest says of a segment.
+
+    `end_offset` is inclusive, `size` counts the bytes of the log alone, `append_ms` is the first
+    and the last append by the clock of the store, `epochs` are (leader epoch, first offset) pairs.
+    `undecided_from` is the first offset of the oldest transaction that was open where it ends: the
+    markers of all transactions before that lie in this segment or in front of it.
+    `key_count`, `stale_bytes` and `delete_horizon_ms` are None where nobody has counted or nothing
+    waits. `at_ms` is when it came into its state. Readers of older manifests may rely on the
+    objects of a segment whose deletion has started until `replaced_until_ms`.
+    """
+
+    id: str
+    base_offset: int
+    end_offset: int
+    size: int
+    record_count: int
+    max_timestamp: int
+    append_ms: tuple[int, int]
+    epochs: tuple[tuple[int, int], ...]
+    parts: tuple[ObjectPart, ...]
+    has_aborted: bool
+    state: SegmentState
+    at_ms: int
+    key_count: int | None = None
+    stale_bytes: int | None = None
+    delete_horizon_ms: int | None = None
+    replaced_until_ms: int | None = None
+    undecided_from: int | None = None
+
+    @property
+    def is_readable(self) -> bool:
+        return self.state is SegmentState.COPY_FINISHED
+
+    def is_abandoned(self, now_ms: int, *, renewed_ms: int = 0) -> bool:
+        """Whether nobody writes the objects of an announced segment any more.
+
+        `renewed_ms` is when a job last renewed the lease of the partition. A job may run for days,
+        and it announces its output long before it commits, so the lease counts too.
+        """
+        return now_ms - max(self.at_ms, renewed_ms) >= ANNOUNCEMENT_TIMEOUT_MS
+
+    def may_be_deleted(self, now_ms: int) -> bool:
+        """Whether the objects of a segment whose deletion has started may be deleted now."""
+        return self.state is SegmentState.DELETE_STARTED and (self.replaced_until_ms or 0) <= now_ms
+
+    @property
+    def stored_bytes(self) -> int:
+        """The bytes of all its objects."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def place(self) -> tuple[int, int, str]:
+        """Where it stands in the order of a manifest: by base offset first."""
+        return (self.base_offset, self.end_offset, self.id)
+
+    def find_part(self, name: str) -> ObjectPart | None:
+        return next((part for part in self.parts if part.name == name), None)
+
+    def __str__(self) -> str:
+        return f"segment {self.id} (offsets {self.base_offset} to {self.end_offset}, {self.state})"
+
+
+def check_segment(segment: RemoteSegment) -> None:
+    """Raises InvalidRequest for a segment whose offsets, epochs or parts contradict each other."""
+    if not 0 <= segment.base_offset <= segment.end_offset:
+        raise InvalidRequest(
+            f"{segment}: the base offset must be at least 0 and at most the end offset"
+        )
+    if segment.size < 0 or segment.record_count < 0:
+        raise InvalidRequest(
+            f"{segment}: size {segment.size} and record count {segment.record_count} "
+            "must be at least 0"
+        )
+    numbers = [epoch for epoch, _ in segment.epochs]
+    starts = [start for _, start in segment.epochs]
+    if not numbers or numbers != sorted(set(numbers)) or starts != sorted(starts):
+        raise InvalidRequest(
+            f"{segment}: leader epochs {segment.epochs} must be there and ascend with their offsets"
+        )
+    if starts[0] < segment.base_offset or starts[-1] > segment.end_offset + 1:
+        raise InvalidRequest(
+            f"{segment}: leader epochs {segment.epochs} must begin within the segment: "
+            "raise the first one to the base offset, drop those behind the end"
+        )
+    names = [part.name for part in segment.parts]
+    if len(set(names)) != len(names):
+        raise InvalidRequest(f"{segment}: parts {names} repeat a name")
+
+
+def check_transition(old: RemoteSegment | None, new: RemoteSegment | None) -> None:
+    """Raises InvalidRequest when a segment cannot become `new`; None is one not listed."""
+    if old is not None and new is not None:
+        _check_same(old, new)
+    state = None if old is None else old.state
+    following = None if new is None else new.state
+    if following not in _FOLLOWERS[state]:
+        allowed = ", ".join(sorted(str(to or "gone") for to in _FOLLOWERS[state]))
+        raise InvalidRequest(
+            f"{old or new}: state {state or 'none'} cannot be followed by {following or 'gone'}, "
+            f"only by {allowed}"
+        )
+
+
+def _check_same(old: RemoteSegment, new: RemoteSegment) -> None:
+    before = (old.id, old.base_offset, old.end_offset)
+    after = (new.id, new.base_offset, new.end_offset)
+    if before != after:
+        raise InvalidRequest(
+            f"{old}: cannot become {new}: other offsets are another segment, under an id of its own"
+        )
+
+
+Epochs = Sequence[tuple[int, int]]
+
+
+def restrict_epochs(
+    history: Epochs, *, base_offset: int, end_offset: int
+) -> tuple[tuple[int, int], ...]:
+    """The part of a history that the offsets of a segment lie in; `end_offset` is inclusive.
+
+    The epoch that was on at the base offset begins there.
+    """
+    within = [(epoch, start) for epoch, start in history if start <= end_offset]
+    before = [epoch for epoch, start in within if start <= base_offset]
+    later = tuple((epoch, start) for epoch, start in within if start > base_offset)
+    return ((before[-1], base_offset), *later) if before else later
+
+
+def is_in_lineage(segment: RemoteSegment, history: Epochs, *, log_end_offset: int) -> bool:
+    """Whether the log of this history had the segment's records, as Kafka decides it (KIP-405).
+
+    Epochs below the history's first are passed over: that part of it is forgotten.
+    """
+    own = dict(_with_data(segment.epochs))
+    log = dict(_with_data(history))
+    if not own or not log or segment.end_offset >= log_end_offset:
+        return False
+    log_epochs = list(log)
+    last = list(own)[-1]
+    known = [epoch for epoch in own if epoch >= log_epochs[0]]
+    if not log_epochs[0] <= last <= log_epochs[-1] or not all(epoch in log for epoch in known):
+        return False
+    first = known[0]
+    # The log may begin within its first epoch, so that epoch's start says nothing.
+    if first != log_epochs[0] and own[first] < log[first]:
+        return False
+    following = _find_next(log, last)
+    if following is not None and segment.end_offset > following[1] - 1:
+        return False
+    return all(_find_next(own, epoch) == _find_next(log, epoch) for epoch in known[:-1])
+
+
+def _with_data(epochs: Epochs) -> list[tuple[int, int]]:
+    """Without the epochs in which nothing was written: the next begins at the same offset."""
+    return [
+        (epoch, start)
+        for place, (epoch, start) in enumerate(epochs)
+        if place + 1 == len(epochs) or epochs[place + 1][1] != start
+    ]
+
+
+def _find_next(epochs: dict[int, int], epoch: int) -> tuple[int, int] | None:
+    return next(((later, start) for later, start in epochs.items() if later > epoch), None)

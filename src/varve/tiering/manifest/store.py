@@ -1,0 +1,326 @@
+"""Manifests as others use them: load, commit, look back in time, find segments.
+
+A commit applies a change to the newest manifest and creates the next version if it is absent. Who
+comes second loads what the first has written, applies its change to that and tries again, so no
+update is lost. A writer of a lower leader epoch is fenced.
+
+Threads    any: a store may be shared; a manifest is a value, and holding one needs no lock.
+"""
+
+import heapq
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from varve.foundation.errors import InvalidRequest, NotFound
+from varve.object_store import ObjectInfo, ObjectStore
+from varve.tiering.manifest.commit import (
+    DEFAULT_RETRY,
+    Commit,
+    Committer,
+    ManifestEdit,
+    RetryLimits,
+)
+from varve.tiering.manifest.manifest import Manifest, PageRef
+from varve.tiering.manifest.pages import (
+    DEFAULT_LAYOUT,
+    ManifestLayout,
+    PageCache,
+    PageStore,
+    inline_range,
+    new_id,
+)
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.manifest.versions import (
+    ExpiredVersions,
+    ManifestVersions,
+    NewestManifest,
+    expire_versions,
+    find_named_pages,
+    list_pages,
+)
+
+DAY_MS = 86_400_000
+
+
+class ManifestStore(ABC):
+    """The manifest of one partition, wherever it is kept; the segments are in `objects`."""
+
+    def __init__(self, objects: ObjectStore, home: RemotePath) -> None:
+        self.home = home
+        self.objects = objects
+
+    @abstractmethod
+    def load(self) -> Manifest:
+        """The newest version; an empty one when nothing was ever committed."""
+
+    @abstractmethod
+    def find_known(self) -> Manifest | None:
+        """The newest that was loaded or committed through this store, without asking anybody."""
+
+    @abstractmethod
+    def commit(
+        self, change: ManifestEdit, *, leader_epoch: int | None, writer: str, now_ms: int
+    ) -> Manifest:
+        """Makes `change` of the newest manifest the next version, which is returned.
+
+        The change may be applied several times, each time to a newer manifest. When it changes
+        nothing, nothing is written. None for a leader epoch keeps the stored one.
+        Raises Fenced for a leader epoch below the stored one, InvalidRequest for a change that
+        breaks a rule, and Unavailable when the store fails or others are always first.
+        """
+
+    @abstractmethod
+    def at(self, *, version: int | None = None, time_ms: int | None = None) -> Manifest:
+        """The version of this number, or the one that was the newest at this time.
+
+        Raises NotFound for one that is not retained.
+        """
+
+    @abstractmethod
+    def segments(self, manifest: Manifest, *, from_offset: int = 0) -> Iterator[RemoteSegment]:
+        """All segments, in any state, that end at or behind an offset, in order; pages lazily."""
+
+    @abstractmethod
+    def pending(self, manifest: Manifest) -> Iterator[RemoteSegment]:
+        """The segments that are not readable: announced ones and those that go."""
+
+    @abstractmethod
+    def find(self, manifest: Manifest, offset: int) -> RemoteSegment | None:
+        """The readable segment that holds an offset."""
+
+    @abstractmethod
+    def find_by_time(self, manifest: Manifest, timestamp: int) -> RemoteSegment | None:
+        """The first readable segment from the log start on with a record of this time or later."""
+
+    @abstractmethod
+    def unfold(self, manifest: Manifest, *, start_offset: int, end_offset: int) -> Manifest:
+        """The manifest with the segments that touch [start, end) within reach of its edits.
+
+        To be used within a change: a segment that has moved into a page is not found otherwise.
+        """
+
+    @abstractmethod
+    def retire_versions(self, *, now_ms: int, retention_ms: int) -> ExpiredVersions:
+        """Removes versions past their retention and the pages that only they named."""
+
+    def remove(
+        self,
+        segments: Sequence[RemoteSegment],
+        *,
+        leader_epoch: int | None,
+        writer: str,
+        now_ms: int,
+        only_unreadable: bool = True,
+    ) -> list[RemoteSegment]:
+        """Deletes the objects of segments, then takes the segments off the manifest.
+
+        Gives the segments that it removed. Segments that are no longer listed are passed over, and
+        with `only_unreadable` also those that became readable since the caller looked: that is
+        decided on the very version that the deletion follows. Objects are deleted only after the
+        manifest says so, thus a crash at any point leaves work that can be repeated.
+        """
+        if not segments:
+            return []
+        start = min(one.base_offset for one in segments)
+        end = max(one.end_offset for one in segments) + 1
+        going = {one.id: one for one in segments}
+
+        def start_delete(manifest: Manifest) -> Manifest:
+            near = self.unfold(manifest, start_offset=start, end_offset=end)
+            listed = {one.id: one for one in segments if near.find_segment(one.id) is not None}
+            going.clear()
+            for id, one in listed.items():
+                if not (only_unreadable and near.get_segment(id).is_readable):
+                    going[id] = one
+            return near.start_delete(list(going), at_ms=now_ms) if going else manifest
+
+        def forget(manifest: Manifest) -> Manifest:
+            near = self.unfold(manifest, start_offset=start, end_offset=end)
+            return near.forget(list(going))
+
+        def commit(change: ManifestEdit) -> None:
+            self.commit(change, leader_epoch=leader_epoch, writer=writer, now_ms=now_ms)
+
+        if any(one.state is not SegmentState.DELETE_STARTED for one in segments):
+            commit(start_delete)
+        if going:
+            self.objects.delete(
+                [self.home.part_key(one, part.name) for one in going.values() for part in one.parts]
+            )
+            commit(forget)
+        return list(going.values())
+
+
+class ObjectManifestStore(ManifestStore):
+    """The ManifestStore over an object store.
+
+    `wait` sleeps for so many milliseconds. Ids come from `random`, so two writers must not share a
+    seed. `grace_ms` is how long a page that was let go stays at the least.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        home: RemotePath,
+        *,
+        random: random.Random,
+        wait: Callable[[float], object],
+        layout: ManifestLayout = DEFAULT_LAYOUT,
+        retry: RetryLimits = DEFAULT_RETRY,
+        cache: PageCache | None = None,
+        grace_ms: int = DAY_MS,
+    ) -> None:
+        super().__init__(objects, home)
+        self._random = random
+        self._versions = ManifestVersions(objects, home)
+        self._pages = PageStore(objects, home, cache or PageCache())
+        self._newest = NewestManifest(self._versions)
+        self._committer = Committer(
+            self._versions,
+            self._pages,
+            self._newest,
+            layout=layout,
+            retry=retry,
+            grace_ms=grace_ms,
+            wait=wait,
+            random=random,
+        )
+
+    def load(self) -> Manifest:
+        return self._newest.load()
+
+    def find_known(self) -> Manifest | None:
+        return self._newest.find_kept()
+
+    def find_hinted(self) -> int:
+        """The version that the hint says was there once; 0 without a hint."""
+        return self._versions.read_hint()
+
+    def commit(
+        self, change: ManifestEdit, *, leader_epoch: int | None, writer: str, now_ms: int
+    ) -> Manifest:
+        return self._committer.run(
+            Commit(
+                id=new_id(self._random),
+                change=change,
+                leader_epoch=leader_epoch,
+                writer=writer,
+                now_ms=now_ms,
+            )
+        )
+
+    def at(self, *, version: int | None = None, time_ms: int | None = None) -> Manifest:
+        if (version is None) == (time_ms is None):
+            raise InvalidRequest(f"{self.home}: give either a manifest version or a time")
+        chain, _ = self._versions.list_retained()
+        if version is not None:
+            return self._read_retained(version, chain)
+        assert time_ms is not None
+        return self._find_at_time(time_ms, chain)
+
+    def segments(self, manifest: Manifest, *, from_offset: int = 0) -> Iterator[RemoteSegment]:
+        paged = self._walk(manifest.pages, lambda ref: ref.end_offset >= from_offset)
+        merged = heapq.merge(paged, manifest.segments, key=lambda segment: segment.place)
+        return (segment for segment in merged if segment.end_offset >= from_offset)
+
+    def pending(self, manifest: Manifest) -> Iterator[RemoteSegment]:
+        paged = self._walk(manifest.pages, lambda ref: ref.readable_count < ref.segment_count)
+        merged = heapq.merge(paged, manifest.segments, key=lambda segment: segment.place)
+        return (segment for segment in merged if not segment.is_readable)
+
+    def find(self, manifest: Manifest, offset: int) -> RemoteSegment | None:
+        for segment in manifest.segments:
+            if segment.is_readable and segment.base_offset <= offset <= segment.end_offset:
+                return segment
+        for segment in self._walk(manifest.pages, lambda ref: ref.reads(offset)):
+            if segment.is_readable and segment.base_offset <= offset <= segment.end_offset:
+                return segment
+        return None
+
+    def find_by_time(self, manifest: Manifest, timestamp: int) -> RemoteSegment | None:
+        start = manifest.log_start_offset
+        paged = self._walk(
+            manifest.pages,
+            lambda ref: ref.max_timestamp >= timestamp and ref.readable_end >= start,
+        )
+        for segment in heapq.merge(paged, manifest.segments, key=lambda one: one.place):
+            is_late = segment.max_timestamp >= timestamp and segment.end_offset >= start
+            if is_late and segment.is_readable:
+                return segment
+        return None
+
+    def unfold(self, manifest: Manifest, *, start_offset: int, end_offset: int) -> Manifest:
+        return inline_range(manifest, self._pages, start=start_offset, end=end_offset)
+
+    def retire_versions(self, *, now_ms: int, retention_ms: int) -> ExpiredVersions:
+        return expire_versions(
+            self.objects, self._versions, now_ms=now_ms, retention_ms=retention_ms
+        )
+
+    def find_orphan_pages(self) -> list[ObjectInfo]:
+        """Pages that no version in the chain names; one of a commit under way is among them."""
+        found = list_pages(self.objects, self._versions)
+        named = find_named_pages(self.load(), self._versions, self._pages)
+        return [entry for entry in found if entry.key not in named]
+
+    def sweep_orphan_pages(self, *, writer: str, now_ms: int) -> list[ObjectInfo]:
+        """Removes the pages of commits that did not come about, and tells which they were.
+
+        A version is committed in between: whoever had written pages for the version of that number
+        must begin again, so a page that was there before and is not named now never will be.
+        """
+        found = self.find_orphan_pages()
+        if not found:
+            return []
+        fence = Commit(
+            id=new_id(self._random),
+            change=lambda manifest: manifest,
+            leader_epoch=None,
+            writer=writer,
+            now_ms=now_ms,
+            is_forced=True,
+        )
+        named = find_named_pages(self._committer.run(fence), self._versions, self._pages)
+        orphans = [entry for entry in found if entry.key not in named]
+        self.objects.delete([entry.key for entry in orphans])
+        return orphans
+
+    def _walk(
+        self, refs: Iterable[PageRef], is_wanted: Callable[[PageRef], bool]
+    ) -> Iterator[RemoteSegment]:
+        """The segments of wanted pages, in order; each page is read when it is reached."""
+        for ref in refs:
+            if is_wanted(ref):
+                page = self._pages.read(ref)
+                yield from page.segments
+                yield from self._walk(page.pages, is_wanted)
+
+    def _read_retained(self, version: int, chain: list[int]) -> Manifest:
+        manifest = self._versions.find(version) if version in chain else None
+        if manifest is None:
+            kept = f"{chain[0]} to {chain[-1]}" if chain else "none"
+            raise NotFound(
+                f"{self.home}: manifest version {version} is not retained; those there are: {kept}"
+            )
+        return manifest
+
+    def _find_at_time(self, time_ms: int, chain: list[int]) -> Manifest:
+        low, high = 0, len(chain)
+        found: Manifest | None = None
+        while low < high:
+            middle = (low + high) // 2
+            manifest = self._versions.read(chain[middle])
+            if manifest.at_ms <= time_ms:
+                found, low = manifest, middle + 1
+            else:
+                high = middle
+        if found is None and chain[:1] in ([], [1]):
+            return Manifest(home=self.home)
+        if found is None:
+            raise NotFound(
+                f"{self.home}: what was the manifest at {time_ms} is no longer retained; the "
+                f"oldest version there is, {chain[0]}, is of a later time"
+            )
+        return found

@@ -1,0 +1,238 @@
+"""The chain of a partition's manifest versions in an object store, the newest one, and expiry.
+
+Layout     `manifest/<20-digit version>.json`, and `manifest/hint` with the number of a version that
+           was the newest some time ago. docs/formats/manifest.md
+Invariant  a version is created once and never changed. Versions are counted from 1 without holes;
+           versions below a hole are leftovers and never read. The newest version never expires, nor
+           does a page that a version left in the chain names.
+Crash      a version is there whole or not at all. The hint may be old, missing or wrong: it only
+           says where to begin looking. Pages are deleted before the versions that lead to them.
+Threads    any: `NewestManifest` has a lock, which is not held during I/O.
+"""
+
+import logging
+import threading
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from varve.foundation.errors import Corrupt, ObjectNotFound, Unavailable
+from varve.object_store import ObjectInfo, ObjectStore
+from varve.tiering.manifest.codec import decode_manifest, encode_manifest
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.pages import PageStore
+from varve.tiering.manifest.paths import RemotePath
+
+logger = logging.getLogger(__name__)
+
+HINT_INTERVAL: Final = 16
+"""Every so many versions the hint is written: a listing from it stays short."""
+
+
+class ManifestVersions:
+    """Reads, lists and creates versions; decides nothing."""
+
+    def __init__(self, objects: ObjectStore, home: RemotePath) -> None:
+        self.home = home
+        self._objects = objects
+
+    def read(self, version: int) -> Manifest:
+        """Raises ObjectNotFound when the version is not there, Corrupt when it is damaged."""
+        key = self.home.manifest_key(version)
+        manifest = decode_manifest(self._objects.get(key), where=f"{self._objects.name}: {key}")
+        if manifest.version != version or manifest.home != self.home:
+            raise Corrupt(
+                f"{self._objects.name}: {key} holds version {manifest.version} of {manifest.home} "
+                f"({manifest.topic_id}): the object was moved; restore it"
+            )
+        return manifest
+
+    def find(self, version: int) -> Manifest | None:
+        try:
+            return self.read(version)
+        except ObjectNotFound:
+            return None
+
+    def create(self, manifest: Manifest) -> None:
+        """Writes a version; raises ObjectExists when it is there."""
+        self._objects.create(self.home.manifest_key(manifest.version), encode_manifest(manifest))
+
+    def list_after(self, version: int) -> list[int]:
+        """All versions there are above this one, ascending."""
+        listed = self._objects.list(
+            self.home.manifest_folder, start_after=self.home.manifest_key(version)
+        )
+        found = (self.home.find_version(entry.key) for entry in listed)
+        return [number for number in found if number is not None]
+
+    def list_retained(self) -> tuple[list[int], list[int]]:
+        """The versions up to the newest without a hole; and those left over below."""
+        versions = self.list_after(0)
+        first = len(versions) - 1
+        while first > 0 and versions[first - 1] == versions[first] - 1:
+            first -= 1
+        return versions[max(first, 0) :], versions[: max(first, 0)]
+
+    def find_newest(self, *, known: int | None) -> int:
+        """The newest version, 0 when there is none; `known` is one that was there once.
+
+        Raises Unavailable when a list without any version is contradicted by one that can be read:
+        a partition would otherwise be taken for one that was never copied.
+        """
+        start = self.read_hint() if known is None else known
+        versions = self.list_after(start - 1) if start > 0 else []
+        if not versions:
+            versions = self.list_after(0)
+        if not versions and start > 0 and self.find(start) is not None:
+            raise Unavailable(
+                f"{self._objects.name}: the list of {self.home.manifest_folder} shows no version, "
+                f"but version {start} is there: the store lists wrongly; try again, and if it "
+                "stays, look for a proxy in between"
+            )
+        return versions[-1] if versions else 0
+
+    def write_hint(self, version: int) -> None:
+        """Notes a recent version, from time to time; without it the first listing is longer."""
+        # The first one is noted too: who reads from a mirror cannot tell a hint that never was from
+        # one that it lacks.
+        if version % HINT_INTERVAL and version != 1:
+            return
+        try:
+            self._objects.put(self.home.hint_key, b"%d\n" % version)
+        except Unavailable as error:
+            logger.debug(
+                "manifest hint not written",
+                extra={"partition": str(self.home), "version": version, "error": str(error)},
+            )
+
+    def remove(self, versions: list[int]) -> None:
+        self._objects.delete([self.home.manifest_key(version) for version in versions])
+
+    def read_hint(self) -> int:
+        """A version that was there once, if the hint is right; 0 without one."""
+        try:
+            text = self._objects.get(self.home.hint_key)
+        except ObjectNotFound:
+            return 0
+        digits = text.strip()
+        return int(digits) if digits.isdigit() and len(digits) < 20 else 0
+
+
+_LOAD_ATTEMPTS: Final = 8
+
+
+class NewestManifest:
+    """Loads the newest version, and only when it is another than the one kept."""
+
+    def __init__(self, versions: ManifestVersions) -> None:
+        self._versions = versions
+        self._lock = threading.Lock()
+        self._kept: Manifest | None = None  # guarded by _lock
+
+    def find_kept(self) -> Manifest | None:
+        """The newest as far as known without asking the store."""
+        with self._lock:
+            return self._kept
+
+    def keep(self, manifest: Manifest) -> None:
+        with self._lock:
+            if self._kept is None or manifest.version > self._kept.version:
+                self._kept = manifest
+
+    def load(self) -> Manifest:
+        """The newest version there is now; an empty manifest of version 0 when there is none."""
+        for _ in range(_LOAD_ATTEMPTS):
+            kept = self.find_kept()
+            version = self._versions.find_newest(known=kept.version if kept else None)
+            if kept is not None and version <= kept.version:
+                self._check_not_lost(kept, version)
+                return kept
+            if version == 0:
+                return Manifest(home=self._versions.home)
+            manifest = self._versions.find(version)
+            if manifest is not None:
+                self.keep(manifest)
+                return manifest
+        raise Unavailable(
+            f"{self._versions.home}: {_LOAD_ATTEMPTS} times the newest manifest version was "
+            "removed before it could be read: give versions a longer retention, then try again"
+        )
+
+    def _check_not_lost(self, kept: Manifest, version: int) -> None:
+        # A version noted by another thread while we listed is newer than the listing: ask again.
+        if version < kept.version and self._versions.find(kept.version) is None:
+            raise Corrupt(
+                f"{self._versions.home}: manifest version {kept.version} was there and now "
+                f"{version} is the newest: somebody removed it; restore the object"
+            )
+
+
+RUN_VERSIONS_MAX: Final = 1_000
+"""How many versions one run looks at: each is one read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredVersions:
+    """What a run removed, and how many versions are left."""
+
+    versions_removed: int
+    objects_removed: int
+    versions_left: int
+
+
+def expire_versions(
+    objects: ObjectStore, versions: ManifestVersions, *, now_ms: int, retention_ms: int
+) -> ExpiredVersions:
+    """Removes versions that were followed by another `retention_ms` ago or earlier."""
+    chain, left_over = versions.list_retained()
+    removable: list[int] = []
+    keys: list[str] = []
+    for version, next_version in pairwise(chain[: RUN_VERSIONS_MAX + 1]):
+        following = versions.find(next_version)
+        if following is None or not _lets_go(following, now_ms, retention_ms):
+            break
+        removable.append(version)
+        keys += [f"{versions.home.prefix}{entry.key}" for entry in following.retired]
+    if keys:
+        objects.delete(keys)
+    if removable or left_over:
+        versions.remove([*left_over, *removable])
+    return ExpiredVersions(
+        versions_removed=len(removable) + len(left_over),
+        objects_removed=len(keys),
+        versions_left=len(chain) - len(removable),
+    )
+
+
+def _lets_go(following: Manifest, now_ms: int, retention_ms: int) -> bool:
+    """Whether the version before this one may be removed, with all that this one retired."""
+    return following.at_ms <= now_ms - retention_ms and all(
+        entry.removable_ms <= now_ms for entry in following.retired
+    )
+
+
+def list_pages(objects: ObjectStore, versions: ManifestVersions) -> list[ObjectInfo]:
+    """All pages there are, named by a manifest or not."""
+    home = versions.home
+    return [
+        entry
+        for entry in objects.list(home.page_folder)
+        if home.find_page_id(entry.key) is not None
+    ]
+
+
+def find_named_pages(newest: Manifest, versions: ManifestVersions, pages: PageStore) -> set[str]:
+    """The keys of all pages that the newest or an older version in the chain names."""
+    named: set[str] = set()
+    waiting = list(newest.pages)
+    while waiting:
+        ref = waiting.pop()
+        named.add(pages.key(ref))
+        if ref.level:
+            waiting += pages.read(ref).pages
+    chain, _ = versions.list_retained()
+    for version in chain:
+        manifest = versions.find(version)
+        if manifest is not None:
+            named |= {f"{versions.home.prefix}{entry.key}" for entry in manifest.retired}
+    return named

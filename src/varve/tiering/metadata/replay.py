@@ -1,0 +1,176 @@
+"""What the events of one partition add up to: its segments, and the manifest they make.
+
+Invariant  events are applied in the order of the log, those of a batch together. Each has a number;
+           a missing one raises Corrupt, one that was applied before is passed over. As in Kafka,
+           an update of an unknown segment and a state that cannot follow change nothing.
+Threads    one at a time, under the lock of whoever holds it; a manifest is a value.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from varve.foundation.errors import Corrupt, InvalidRequest, StoreError
+from varve.tiering.manifest.commit import check_overlaps
+from varve.tiering.manifest.manifest import NO_EPOCH, Manifest, in_order
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import (
+    RemoteSegment,
+    SegmentState,
+    check_segment,
+    check_transition,
+)
+from varve.tiering.metadata.custom_metadata import CommitNote, CustomMetadata, is_own
+from varve.tiering.metadata.events import RemoteState, SegmentEvent, SegmentFacts, SegmentUpdate
+
+logger = logging.getLogger(__name__)
+
+_STATES: Final = {
+    RemoteState.COPY_STARTED: SegmentState.COPY_STARTED,
+    RemoteState.COPY_FINISHED: SegmentState.COPY_FINISHED,
+    RemoteState.DELETE_STARTED: SegmentState.DELETE_STARTED,
+}
+_NOTHING: Final = CommitNote(
+    number=0, leader_epoch=NO_EPOCH, at_ms=0, log_start_offset=0, cleaned_up_to=0
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """An event of a segment as found in the log; `where` names the record."""
+
+    event: SegmentEvent | SegmentUpdate
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCommit:
+    """The events of one partition in one batch; `id` is told by the place of the last."""
+
+    id: str
+    writer: str
+    events: Sequence[StoredEvent]
+
+
+class PartitionReplay:
+    """Takes up the events of one partition."""
+
+    def __init__(self) -> None:
+        self.commit_count = 0
+        self._segments: dict[UUID, RemoteSegment] = {}
+        self._facts: dict[UUID, SegmentFacts] = {}
+        self._note = _NOTHING
+        self._writer = ""
+        self._commit_id = ""
+        self._previous_commit_id = ""
+        self._failure: StoreError | None = None
+        self._manifest: Manifest | None = None
+
+    @property
+    def version(self) -> int:
+        """The number of events that were applied."""
+        return self._note.number
+
+    def apply(self, commit: StoredCommit) -> None:
+        """Takes up a commit; a fault in it is raised by `manifest`, here and from then on."""
+        if self._failure is not None:
+            return
+        before = self.version
+        try:
+            for stored in commit.events:
+                self._apply(stored)
+        except StoreError as failure:
+            self._failure = failure
+            return
+        if self.version != before:
+            self.commit_count += 1
+            self._previous_commit_id, self._commit_id = self._commit_id, commit.id
+            self._writer = commit.writer
+            self._manifest = None
+
+    def _apply(self, stored: StoredEvent) -> None:
+        event, where = stored.event, stored.where
+        if event.custom is None or not is_own(event.custom):
+            raise InvalidRequest(
+                f"{where}: segment {event.key.id} was stored by another plugin than varve, which "
+                "cannot read its objects: set varve.tier.metadata=object, or let varve have a "
+                "topic __remote_log_metadata of its own"
+            )
+        custom = CustomMetadata(event.custom, event_ms=event.at_ms, where=where)
+        if self._is_repeated(custom.note, where):
+            return
+        self._note = custom.note
+        if event.state is RemoteState.DELETE_FINISHED:
+            self._put(event.key.id, None, where)
+        elif custom.has_segment:
+            self._update(event, custom, where)
+
+    def _update(
+        self, event: SegmentEvent | SegmentUpdate, custom: CustomMetadata, where: str
+    ) -> None:
+        id = event.key.id
+        facts = event.facts if isinstance(event, SegmentEvent) else self._facts.get(id)
+        if facts is None:
+            # As in Kafka: what it was is not known, and the commit counts all the same.
+            logger.warning("update of an unknown segment dropped", extra={"where": where})
+            return
+        segment = custom.decode_segment(
+            str(id), facts, state=_STATES[event.state], at_ms=event.at_ms
+        )
+        if self._put(id, segment, where):
+            self._facts[id] = facts
+
+    def _is_repeated(self, note: CommitNote, where: str) -> bool:
+        if note.number > self.version + 1:
+            raise Corrupt(
+                f"{where}: event {note.number} of its partition follows event {self.version}: "
+                "those between are gone from the log; restore its directory, and keep "
+                "remote.log.metadata.topic.retention.ms at -1"
+            )
+        return note.number <= self.version
+
+    def _put(self, id: UUID, segment: RemoteSegment | None, where: str) -> bool:
+        """Whether the segment may become this, None meaning gone; if so, it does."""
+        try:
+            check_transition(self._segments.get(id), segment)
+            if segment is not None:
+                check_segment(segment)
+        except InvalidRequest as error:
+            logger.warning("event dropped", extra={"where": where, "error": str(error)})
+            return False
+        if segment is None:
+            self._segments.pop(id, None)
+            self._facts.pop(id, None)
+        else:
+            self._segments[id] = segment
+        return True
+
+    def manifest(self, home: RemotePath) -> Manifest:
+        """The manifest as of the last commit; raises what was wrong with the events."""
+        if self._failure is not None:
+            raise self._failure
+        if self._manifest is None or self._manifest.home != home:
+            self._manifest = self._build(home)
+        return self._manifest
+
+    def _build(self, home: RemotePath) -> Manifest:
+        note = self._note
+        manifest = Manifest(
+            home=home,
+            version=note.number,
+            commit_id=self._commit_id,
+            previous_commit_id=self._previous_commit_id,
+            writer=self._writer,
+            leader_epoch=note.leader_epoch,
+            at_ms=note.at_ms,
+            log_start_offset=note.log_start_offset,
+            cleaned_up_to=note.cleaned_up_to,
+            segments=in_order(self._segments.values()),
+        )
+        try:
+            check_overlaps(manifest)
+        except InvalidRequest as error:
+            raise Corrupt(f"{home}: the events of __remote_log_metadata: {error}") from error
+        return manifest

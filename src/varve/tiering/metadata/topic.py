@@ -1,0 +1,261 @@
+"""The topic __remote_log_metadata: its making, its partitions, and what was read of them.
+
+Layout     each record is one event; its key is null. A batch holds the events of one commit, and
+           its first record a header with the writer's name. docs/formats/remote-log-metadata.md
+Invariant  what is read of a partition is what its log shows, in order; a batch is taken up whole.
+           The events of a user partition all stand in one partition of the topic.
+Crash      a batch is in the log whole or not at all: so is a commit. It is on disk before it is
+           read back.
+Threads    any; one lock per partition of the topic, held while its log is read, written and synced.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
+from uuid import UUID
+
+import numpy as np
+
+from varve.commit_log import Log
+from varve.foundation.errors import Corrupt, InvalidRequest, InvalidSetting
+from varve.foundation.settings import LONG_MAX, GivenValue
+from varve.kernels.hashes import murmur2
+from varve.records import Batch, Record, build_batch
+from varve.tiering.metadata.events import (
+    SegmentEvent,
+    SegmentUpdate,
+    TopicIdPartition,
+    decode_event,
+    encode_event,
+)
+from varve.tiering.metadata.replay import PartitionReplay, StoredCommit, StoredEvent
+from varve.tiering.metadata.settings import MetadataSettings
+
+METADATA_TOPIC: Final = "__remote_log_metadata"
+WRITER_HEADER: Final = "varve.writer"
+COMMIT_BYTES_MAX: Final = 16 << 20
+"""The largest batch, and so the largest commit, of a topic that was made here."""
+
+_READ_BYTES: Final = 1 << 20
+_MASK: Final = (1 << 32) - 1
+
+_UserPartition = tuple[UUID, int]
+_Result = TypeVar("_Result")
+
+
+class KnownTopic(Protocol):
+    @property
+    def partition_count(self) -> int: ...
+
+
+class TopicMaker(Protocol):
+    """Who makes topics: an embedded store's `TopicAdmin`, under the store's lock."""
+
+    def find(self, name: str) -> KnownTopic | None: ...
+
+    def create(
+        self,
+        name: str,
+        *,
+        partition_count: int | None,
+        settings: Mapping[str, GivenValue] | None,
+        exist_ok: bool,
+    ) -> None: ...
+
+
+def ensure_metadata_topic(maker: TopicMaker, settings: MetadataSettings) -> None:
+    """Makes the topic unless it is there.
+
+    Raises InvalidSetting when it has another number of partitions than the settings say: events
+    would be sought where they are not.
+    """
+    wanted = settings.remote_log_metadata_topic_num_partitions
+    found = maker.find(METADATA_TOPIC)
+    if found is None:
+        maker.create(
+            METADATA_TOPIC,
+            partition_count=wanted,
+            settings={
+                "cleanup.policy": "delete",
+                "retention.ms": settings.remote_log_metadata_topic_retention_ms,
+                "retention.bytes": -1,
+                "remote.storage.enable": False,
+                "max.message.bytes": COMMIT_BYTES_MAX,
+                "message.timestamp.after.max.ms": LONG_MAX,
+            },
+            exist_ok=True,
+        )
+    elif found.partition_count != wanted:
+        raise InvalidSetting(
+            f"topic {METADATA_TOPIC} has {found.partition_count} partitions, but "
+            f"remote.log.metadata.topic.num.partitions is {wanted}: set it to "
+            f"{found.partition_count}"
+        )
+
+
+def choose_partition(home: TopicIdPartition, partition_count: int) -> int:
+    """The partition of the topic that holds the events of a user partition, as Kafka chooses it."""
+    high, low = divmod(home.topic_id.int, 1 << 64)
+    hashed = 31 * (31 * (31 + _fold(low)) + _fold(high)) + home.partition & _MASK
+    key = np.frombuffer(hashed.to_bytes(4, "big"), np.uint8)
+    return int(murmur2(key) & 0x7FFFFFFF) % partition_count
+
+
+def _fold(number: int) -> int:
+    """The hash of a long in Java."""
+    return (number ^ number >> 32) & _MASK
+
+
+class MetadataTopic:
+    """The topic as one process uses it; make one and share it between all user partitions.
+
+    `open_log` gives the log of a partition of the topic, by its number.
+    """
+
+    def __init__(
+        self,
+        open_log: Callable[[int], Log],
+        *,
+        partition_count: int,
+        broker_id: int = 0,
+        custom_bytes_max: int = 128,
+    ) -> None:
+        if partition_count < 1:
+            raise InvalidRequest(f"{METADATA_TOPIC} with {partition_count} partitions")
+        self.partition_count = partition_count
+        self.broker_id = broker_id
+        self.custom_bytes_max = custom_bytes_max
+        self._partitions = [
+            MetadataPartition(open_log, number) for number in range(partition_count)
+        ]
+        self._lock = threading.Lock()
+        self._commits: dict[_UserPartition, threading.Lock] = {}  # guarded by _lock
+
+    def partition_for(self, home: TopicIdPartition) -> "MetadataPartition":
+        """The partition of the topic that holds the events of a user partition."""
+        return self._partitions[choose_partition(home, self.partition_count)]
+
+    def commit_lock(self, home: TopicIdPartition) -> threading.Lock:
+        """Held by who commits to a user partition, from the load to the reading back."""
+        with self._lock:
+            return self._commits.setdefault((home.topic_id, home.partition), threading.Lock())
+
+
+class MetadataPartition:
+    """One partition of the topic, and the states of the user partitions in it."""
+
+    def __init__(self, open_log: Callable[[int], Log], number: int) -> None:
+        self.number = number
+        self._open_log = open_log
+        self._lock = threading.Lock()
+        self._log: Log | None = None  # guarded by _lock
+        self._next_offset = 0  # guarded by _lock
+        self._replays: dict[_UserPartition, PartitionReplay] = {}  # guarded by _lock
+
+    def read(self, home: TopicIdPartition, use: Callable[[PartitionReplay], _Result]) -> _Result:
+        """Takes up what is new in the log, then hands over the state of a user partition."""
+        with self._lock:
+            self._catch_up_locked()
+            return use(self._find_locked(home))
+
+    def append(
+        self,
+        home: TopicIdPartition,
+        events: Sequence[SegmentEvent | SegmentUpdate],
+        *,
+        after: int,
+        writer: str,
+        at_ms: int,
+    ) -> bool:
+        """Puts the events that follow version `after` into the log, as one batch, and syncs it.
+
+        False, and nothing is done, when the user partition is at another version now.
+        """
+        headers = ((WRITER_HEADER, writer.encode()),)
+        records = [
+            Record(None, encode_event(event), headers if place == 0 else (), timestamp=at_ms)
+            for place, event in enumerate(events)
+        ]
+        batch = build_batch(records)
+        with self._lock:
+            self._catch_up_locked()
+            if self._find_locked(home).version != after:
+                return False
+            log = self._open_locked()
+            limit = log.settings.max_message_bytes
+            if len(batch) > limit:
+                raise InvalidRequest(
+                    f"{log.topic_partition}: a commit of {len(events)} events takes {len(batch)} "
+                    f"bytes, and max.message.bytes of the topic is {limit}: raise it, or change "
+                    "fewer segments at a time"
+                )
+            log.append(batch)
+            log.flush()
+            return True
+
+    def history(self, home: TopicIdPartition) -> Iterator[StoredCommit]:
+        """All commits to a user partition that the log holds, oldest first, read as one goes on."""
+        with self._lock:
+            self._catch_up_locked()
+            log, end = self._open_locked(), self._next_offset
+        wanted = (home.topic_id, home.partition)
+        for user, commit in _read_commits(log, log.log_start_offset, end):
+            if user == wanted:
+                yield commit
+
+    def _find_locked(self, home: TopicIdPartition) -> PartitionReplay:
+        return self._replays.get((home.topic_id, home.partition)) or PartitionReplay()
+
+    def _open_locked(self) -> Log:
+        log = self._open_log(self.number)
+        if log is not self._log:
+            self._log, self._next_offset = log, log.log_start_offset
+            self._replays = {}
+        return log
+
+    def _catch_up_locked(self) -> None:
+        log = self._open_locked()
+        end = log.high_watermark
+        if end <= self._next_offset:
+            return
+        for user, commit in _read_commits(log, self._next_offset, end):
+            self._replays.setdefault(user, PartitionReplay()).apply(commit)
+        self._next_offset = end
+
+
+def _read_commits(log: Log, start: int, end: int) -> Iterator[tuple[_UserPartition, StoredCommit]]:
+    """The events of [start, end), those of a batch together by user partition."""
+    offset = start
+    while offset < end:
+        fetched = log.read(start_offset=offset, max_bytes=_READ_BYTES)
+        if fetched.next_offset == offset:
+            return
+        position = 0
+        while position < len(fetched.data):
+            batch = Batch(fetched.data, str(log.topic_partition), position=position)
+            position += batch.header.size
+            if start <= batch.header.base_offset < end:
+                yield from _split(batch, log)
+        offset = fetched.next_offset
+
+
+def _split(batch: Batch, log: Log) -> Iterator[tuple[_UserPartition, StoredCommit]]:
+    where = f"{log.topic_partition} at offset {batch.header.base_offset}"
+    if not batch.is_valid_crc():
+        raise Corrupt(f"{where}: the checksum of the batch is wrong; restore the log's directory")
+    if batch.header.is_control:
+        return
+    found: dict[_UserPartition, list[tuple[Record, StoredEvent]]] = {}
+    for record in batch.records():
+        place = f"{log.topic_partition} at offset {record.offset}"
+        event = decode_event(record.value or b"", place)
+        if isinstance(event, SegmentEvent | SegmentUpdate):
+            home = event.key.home
+            listed = found.setdefault((home.topic_id, home.partition), [])
+            listed.append((record, StoredEvent(event, place)))
+    for user, pairs in found.items():
+        first, last = pairs[0][0], pairs[-1][0]
+        writer = dict(first.headers).get(WRITER_HEADER) or b""
+        id = f"{log.topic_partition.partition}-{last.offset}"
+        events = [stored for _, stored in pairs]
+        yield user, StoredCommit(id, writer.decode(errors="replace"), events)

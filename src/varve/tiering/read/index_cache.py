@@ -1,0 +1,495 @@
+"""The indexes of remote segments: decoded in memory, below that as local files, else fetched.
+
+Each kind of index is fetched, kept and evicted by itself, and only when it is wanted: a search by
+offset needs the offset index alone.
+
+Layout     `<base offset>_<segment id>` with `.index`, `.timeindex` or `.txnindex` behind it, as
+           Kafka names them; `.tmp` behind that while a file is written. An empty one has no file.
+Invariant  what is handed out has the size and the CRC-32C of the manifest that named the segment.
+           However many ask for an index at once, it is fetched once. The files together have at
+           most the limit.
+Crash      nothing is synced: a file that a crash lost, emptied or tore fails its check when it is
+           next wanted, and is fetched again.
+Threads    any; `_disk_lock` is held while files change and taken before `_lock`, which is held
+           during no request and no file access. What is handed out is shared and never changed.
+"""
+
+import logging
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from varve.commit_log.names import DELETED, INDEX, OFFSET_MAX, TIME_INDEX, TXN_INDEX
+from varve.commit_log.offset_index import OffsetIndex
+from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.txn_index import TransactionIndex
+from varve.disk import TEMPORARY_SUFFIX, FileInfo, FileSystem
+from varve.foundation.errors import Closed, Corrupt, StoreError
+from varve.kernels.crc import crc32c
+from varve.object_store import Buffer, ObjectStore
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import ObjectPart, RemoteSegment
+from varve.tiering.read.read_pool import ReadPool
+
+logger = logging.getLogger(__name__)
+
+_SUFFIXES: Final = {"index": INDEX, "timeindex": TIME_INDEX, "txnindex": TXN_INDEX}
+_ENTRY_BYTES: Final = {INDEX: 8, TIME_INDEX: 12, TXN_INDEX: 34}
+_NAME: Final = re.compile(
+    r"(0|[1-9][0-9]{0,18})_[A-Za-z0-9_-]{1,64}(\.index|\.timeindex|\.txnindex)"
+    rf"({re.escape(TEMPORARY_SUFFIX)}|{re.escape(DELETED)})?"
+)
+
+
+def index_name(segment: RemoteSegment, kind: str) -> str:
+    """The name of the file that holds one kind of index: index, timeindex or txnindex."""
+    return f"{segment.base_offset}_{segment.id}{_SUFFIXES[kind]}"
+
+
+class IndexFiles:
+    """The files of one directory, by their names; a disk that fails costs a fetch, never a read."""
+
+    def __init__(self, fs: FileSystem, directory: str, *, limit_bytes: int) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._limit_bytes = limit_bytes
+        self._disk_lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._sizes: OrderedDict[str, int] = OrderedDict()  # guarded by _lock, oldest first
+        self._held_bytes = 0  # guarded by _lock
+        self._evicted = 0  # guarded by _lock
+        self._has_noted_trouble = False  # guarded by _lock
+
+    def load(self) -> None:
+        """Takes over what a former process left, the latest written as the last to go.
+
+        Files that are empty or have no whole number of entries are deleted, and so is what was
+        being written or deleted. Content is checked when it is wanted.
+        """
+        with self._disk_lock:
+            found, leftovers = self._scan()
+            found.sort(key=lambda file: file.modified_ms)
+            with self._lock:
+                self._sizes = OrderedDict((file.name, file.size) for file in found)
+                self._held_bytes = sum(self._sizes.values())
+                surplus = self._make_room_locked(0)
+            self._remove_files([*leftovers, *surplus])
+
+    def _scan(self) -> tuple[list[FileInfo], list[str]]:
+        """The files that may be whole, and the names of leftovers."""
+        found: list[FileInfo] = []
+        leftovers: list[str] = []
+        try:
+            files = self._fs.scan(self._directory) if self._fs.exists(self._directory) else []
+        except OSError as error:
+            self._note_trouble(error)
+            return [], []
+        for file in files:
+            match = _NAME.fullmatch(file.name)
+            if match is None or file.is_directory:
+                continue
+            offset, suffix, mark = match.groups()
+            is_whole = file.size > 0 and file.size % _ENTRY_BYTES[suffix] == 0
+            if mark or int(offset) > OFFSET_MAX or not is_whole:
+                leftovers.append(file.name)
+            else:
+                found.append(file)
+        return found, leftovers
+
+    def holds(self, name: str) -> bool:
+        with self._lock:
+            return name in self._sizes
+
+    def touch(self, name: str) -> None:
+        """An index was wanted, though its file was not read."""
+        with self._lock:
+            if name in self._sizes:
+                self._sizes.move_to_end(name)
+
+    def find(self, name: str, part: ObjectPart) -> bytes | None:
+        """What a file holds; None, and it is gone, unless that is as listed."""
+        with self._lock:
+            if name not in self._sizes:
+                return None
+            self._sizes.move_to_end(name)
+        data = self._read(name, part)
+        if data is None:
+            self.forget(name)
+        return data
+
+    def _read(self, name: str, part: ObjectPart) -> bytes | None:
+        path = f"{self._directory}/{name}"
+        try:
+            with self._fs.open(path) as file:
+                size = file.size()
+                data = file.read_at(0, part.size) if size == part.size else b""
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._note_trouble(error)
+            return None
+        fault = find_fault(data, part) if size == part.size else describe_size(size, part)
+        if fault is None:
+            return data
+        logger.info("cached index is fetched again", extra={"path": path, "fault": fault})
+        return None
+
+    def keep(self, name: str, data: Buffer) -> None:
+        """Writes a file, unless it exceeds the limit; others make room."""
+        size = len(data)
+        with self._disk_lock:
+            self._drop(name)
+            if size > self._limit_bytes:
+                return
+            with self._lock:
+                evicted = self._make_room_locked(size)
+            self._remove_files(evicted)
+            try:
+                self._write(name, data)
+            except OSError as error:
+                self._note_trouble(error)
+                return
+            with self._lock:
+                self._sizes[name] = size
+                self._held_bytes += size
+
+    def _write(self, name: str, data: Buffer) -> None:
+        path = f"{self._directory}/{name}"
+        temporary = path + TEMPORARY_SUFFIX
+        self._fs.make_directory(self._directory)
+        try:
+            with self._fs.open_writable(temporary) as file:
+                if file.size():
+                    file.truncate(0)
+                file.write_at(0, data)
+            self._fs.rename(temporary, path)
+        except OSError:
+            self._remove_files((name + TEMPORARY_SUFFIX,))
+            raise
+
+    def forget(self, name: str) -> None:
+        """Deletes a file, if it is held."""
+        with self._disk_lock:
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        with self._lock:
+            size = self._sizes.pop(name, None)
+            if size is None:
+                return
+            self._held_bytes -= size
+        self._remove_files((name,))
+
+    def _make_room_locked(self, size: int) -> list[str]:
+        """Takes the least recently wanted out of the books until so many bytes fit."""
+        evicted = []
+        while self._held_bytes + size > self._limit_bytes:
+            name, freed = self._sizes.popitem(last=False)
+            self._held_bytes -= freed
+            evicted.append(name)
+        self._evicted += len(evicted)
+        return evicted
+
+    def _remove_files(self, names: Iterable[str]) -> None:
+        """What cannot be removed stays until the next `load`."""
+        for name in names:
+            try:
+                self._fs.remove(f"{self._directory}/{name}")
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self._note_trouble(error)
+
+    def _note_trouble(self, error: OSError) -> None:
+        with self._lock:
+            if self._has_noted_trouble:
+                return
+            self._has_noted_trouble = True
+        logger.warning(
+            "indexes of cold segments cannot be kept on the local disk; they are read from object "
+            "storage as often as they are wanted",
+            extra={"path": self._directory, "error": str(error)},
+        )
+
+    def usage(self) -> tuple[int, int]:
+        """The files evicted so far, and the bytes held."""
+        with self._lock:
+            return self._evicted, self._held_bytes
+
+
+def find_fault(data: Buffer, part: ObjectPart) -> str | None:
+    """How bytes differ from what the manifest says of them; None when they do not."""
+    size = len(data)
+    if size != part.size:
+        return describe_size(size, part)
+    crc = int(crc32c(np.frombuffer(data, np.uint8), 0, size)) if size else 0
+    if crc != part.crc32c:
+        return f"has CRC-32C {crc:08x}, but the manifest says {part.crc32c:08x}"
+    return None
+
+
+def describe_size(size: int, part: ObjectPart) -> str:
+    shown = f"more than {part.size}" if size > part.size else str(size)
+    return f"has {shown} bytes, but the manifest says {part.size}"
+
+
+MEMORY_BYTES: Final = 64 << 20
+"""Most memory for decoded indexes."""
+
+_OFFSET_INDEX: Final = "index"
+_TIME_INDEX: Final = "timeindex"
+_TXN_INDEX: Final = "txnindex"
+_CLOSE_SECONDS: Final = 10.0
+_TXN_ENTRY_SHARE: Final = 6  # an aborted transaction in memory, by its bytes in the file
+_OBJECT_BYTES: Final = 700  # what a decoded index takes beside its entries
+
+_Index = OffsetIndex | TimeIndex | TransactionIndex
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUsage:
+    """How a cache of bounded size fared."""
+
+    hits: int
+    misses: int
+    evicted: int
+    held_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    """An index in memory, and what the manifest said of it then."""
+
+    part: ObjectPart
+    index: _Index
+
+    @property
+    def memory_bytes(self) -> int:
+        share = _TXN_ENTRY_SHARE if isinstance(self.index, TransactionIndex) else 1
+        return _OBJECT_BYTES + share * self.index.size_bytes
+
+
+@dataclass(slots=True)
+class _Flight:
+    """An index on its way; `is_stale` once its segment was forgotten meanwhile."""
+
+    part: ObjectPart
+    done: threading.Event = field(default_factory=threading.Event)
+    index: _Index | None = None
+    error: StoreError | None = None
+    is_stale: bool = False
+
+
+class IndexCache:
+    """Indexes of any partition's cold segments; `limit_bytes` bounds the files.
+
+    An index that is not held is fetched within the bounds of `pool`. Raises ObjectNotFound when the
+    object is gone, Corrupt when it is wrong; who waits for the fetch of another gets its error too.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        objects: ObjectStore,
+        *,
+        pool: ReadPool,
+        limit_bytes: int,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
+        self._objects = objects
+        self._pool = pool
+        self._files = IndexFiles(fs, directory, limit_bytes=limit_bytes)
+        self._limit_bytes = limit_bytes
+        self._memory_bytes = memory_bytes
+        self._lock = threading.Lock()
+        # Both by the name of the index's file.
+        self._decoded: OrderedDict[str, _Decoded] = OrderedDict()  # guarded by _lock
+        self._flights: dict[str, _Flight] = {}  # guarded by _lock
+        self._decoded_bytes = 0  # guarded by _lock
+        self._hits = 0  # guarded by _lock
+        self._misses = 0  # guarded by _lock
+        self._is_closed = False  # guarded by _lock
+
+    def load(self) -> None:
+        """Takes over the files of a former process; what is not whole is deleted."""
+        self._files.load()
+
+    def offset_index(self, home: RemotePath, segment: RemoteSegment) -> OffsetIndex:
+        index = self._get(home, segment, _OFFSET_INDEX)
+        assert isinstance(index, OffsetIndex)
+        return index
+
+    def has_offset_index(self, segment: RemoteSegment) -> bool:
+        """Whether the offset index needs no request, or one that has begun."""
+        name = index_name(segment, _OFFSET_INDEX)
+        with self._lock:
+            if name in self._decoded or name in self._flights:
+                return True
+        return self._files.holds(name)
+
+    def time_index(self, home: RemotePath, segment: RemoteSegment) -> TimeIndex:
+        index = self._get(home, segment, _TIME_INDEX)
+        assert isinstance(index, TimeIndex)
+        return index
+
+    def txn_index(self, home: RemotePath, segment: RemoteSegment) -> TransactionIndex:
+        """An empty one when the manifest lists none."""
+        index = self._get(home, segment, _TXN_INDEX)
+        assert isinstance(index, TransactionIndex)
+        return index
+
+    def _get(self, home: RemotePath, segment: RemoteSegment, kind: str) -> _Index:
+        name, part = index_name(segment, kind), self._get_part(home, segment, kind)
+        while True:
+            claimed = self._claim(name, part)
+            if not isinstance(claimed, tuple):
+                self._files.touch(name)
+                return claimed
+            flight, is_own = claimed
+            if is_own:
+                return self._bring(home, segment, name, flight)
+            flight.done.wait()
+            if flight.part != part:
+                continue
+            if flight.error is not None:
+                raise flight.error.again()
+            if flight.index is not None:
+                with self._lock:
+                    self._hits += 1
+                return flight.index
+
+    def _get_part(self, home: RemotePath, segment: RemoteSegment, kind: str) -> ObjectPart:
+        part = segment.find_part(kind)
+        if part is not None:
+            return part
+        if kind == _TXN_INDEX:
+            return ObjectPart(kind, 0, 0)
+        raise Corrupt(
+            f"{self._objects.name}: the manifest of {home} lists no {kind} for {segment}: "
+            "`varve tier fsck` shows what else is damaged"
+        )
+
+    def _claim(self, name: str, part: ObjectPart) -> _Index | tuple[_Flight, bool]:
+        """What is decoded, or a flight and whether it is for the caller to make."""
+        with self._lock:
+            if self._is_closed:
+                raise Closed(f"{name}: the cache of such indexes was closed: open the store again")
+            held = self._decoded.get(name)
+            if held is not None and held.part == part:
+                self._decoded.move_to_end(name)
+                self._hits += 1
+                return held.index
+            flight = self._flights.get(name)
+            if flight is not None:
+                return flight, False
+            self._flights[name] = flight = _Flight(part)
+            return flight, True
+
+    def _bring(
+        self, home: RemotePath, segment: RemoteSegment, name: str, flight: _Flight
+    ) -> _Index:
+        try:
+            flight.index = self._read_or_fetch(home, segment, name, flight.part)
+            return flight.index
+        except StoreError as error:
+            flight.error = error
+            raise
+        finally:
+            self._land(name, flight)
+
+    def _land(self, name: str, flight: _Flight) -> None:
+        with self._lock:
+            del self._flights[name]
+            if flight.index is not None and not flight.is_stale:
+                self._hold_locked(name, _Decoded(flight.part, flight.index))
+        flight.done.set()
+        if flight.is_stale:
+            self._files.forget(name)
+
+    def _hold_locked(self, name: str, decoded: _Decoded) -> None:
+        self._release_locked(name)
+        self._decoded[name] = decoded
+        self._decoded_bytes += decoded.memory_bytes
+        while self._decoded_bytes > self._memory_bytes:
+            self._release_locked(next(iter(self._decoded)))
+
+    def _release_locked(self, name: str) -> None:
+        held = self._decoded.pop(name, None)
+        if held is not None:
+            self._decoded_bytes -= held.memory_bytes
+
+    # Files and objects
+
+    def _read_or_fetch(
+        self, home: RemotePath, segment: RemoteSegment, name: str, part: ObjectPart
+    ) -> _Index:
+        key = home.part_key(segment, part.name)
+        found = self._files.find(name, part) if part.size else b""
+        data: Buffer = self._fetch(key, part) if found is None else found
+        index = _decode(data, part.name, segment.base_offset, f"{self._objects.name}: {key}")
+        if found is None:
+            self._files.keep(name, data)
+        with self._lock:
+            self._hits += found is not None
+            self._misses += found is None
+        return index
+
+    def _fetch(self, key: str, part: ObjectPart) -> Buffer:
+        # One byte more is asked for, to notice an object that goes on where it should end.
+        data = self._pool.run(lambda: self._objects.get_range(key, 0, part.size + 1))
+        fault = find_fault(data, part)
+        if fault is not None:
+            raise Corrupt(
+                f"{self._objects.name}: {key} {fault}: `varve tier fsck` shows what else is "
+                "damaged; put the object back"
+            )
+        return data
+
+    # Care
+
+    def forget(self, segment: RemoteSegment) -> None:
+        """Gives up what is held of a segment; what is on its way is handed out, but not kept."""
+        for kind in (_OFFSET_INDEX, _TIME_INDEX, _TXN_INDEX):
+            name = index_name(segment, kind)
+            with self._lock:
+                self._release_locked(name)
+                flight = self._flights.get(name)
+                if flight is not None:
+                    flight.is_stale = True
+            self._files.forget(name)
+
+    def usage(self) -> CacheUsage:
+        """Counted in indexes of any kind; the bytes are those of the files."""
+        evicted, held_bytes = self._files.usage()
+        with self._lock:
+            return CacheUsage(self._hits, self._misses, evicted, held_bytes, self._limit_bytes)
+
+    def close(self) -> None:
+        """Waits for fetches in flight, which has a deadline; the files stay.
+
+        Closing twice is harmless.
+        """
+        with self._lock:
+            self._is_closed = True
+            flights = list(self._flights.values())
+        for flight in flights:
+            flight.done.wait(_CLOSE_SECONDS / len(flights))
+
+
+def _decode(data: Buffer, kind: str, base_offset: int, where: str) -> _Index:
+    index: _Index
+    if kind == _OFFSET_INDEX:
+        index = OffsetIndex.decode(data, base_offset, len(data), where)
+    elif kind == _TIME_INDEX:
+        index = TimeIndex.decode(data, base_offset, len(data), where)
+    else:
+        index = TransactionIndex.decode(data, base_offset, where)
+    index.check(where)
+    return index

@@ -1,0 +1,194 @@
+"""Finds the latest record of a key in the cold tier: newest segment first, by their key indexes.
+
+A key index is searched where it lies, by a few requests for blocks of it. A segment without one, or
+with a damaged one, is read as a whole.
+
+Invariant  every segment between the two offsets is asked, or it raises: a manifest that does not
+           reach to the local start is loaded anew. Only committed records count.
+Threads    any.
+"""
+
+import logging
+from typing import Final, NamedTuple
+
+from varve.cleaning.key_index.builder import KeyIndexBuilder
+from varve.cleaning.key_index.key_index import KeyEntry, KeyIndex
+from varve.commit_log import Log
+from varve.commit_log.segment_scan import BatchTable, BatchWalk
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.disk import MemoryFileSystem
+from varve.foundation.clock import Clock
+from varve.foundation.errors import Corrupt, ObjectNotFound, Unavailable
+from varve.kernels.batch_layout import BatchColumn
+from varve.tiering.copy.segment_upload import KEYS_PART, LOG_PART
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import ObjectPart, RemoteSegment
+from varve.tiering.manifest.store import ManifestStore
+from varve.tiering.read.index_cache import IndexCache
+from varve.tiering.read.object_file import ExtentSource, PartFile
+from varve.tiering.read.remote_log import SegmentFinder
+
+logger = logging.getLogger(__name__)
+
+_KEYS_BLOCK_BYTES: Final = 64 << 10
+_LOG_BLOCK_BYTES: Final = 4 << 20
+_SCAN_BUFFER_BYTES: Final = 8 << 20
+_SCANNED: Final = "scanned.keys"
+_FSCK: Final = "`varve tier fsck` lists what is missing"
+
+
+class _Search(NamedTuple):
+    """What is looked for, and between which offsets."""
+
+    hash: tuple[int, int]
+    topic_id: bytes
+    start_offset: int
+    end_offset: int
+
+
+class RemoteKeyLookup:
+    """Looks keys up in the cold part of one log, through the extents of `source`."""
+
+    def __init__(
+        self,
+        log: Log,
+        home: RemotePath,
+        manifests: ManifestStore,
+        *,
+        source: ExtentSource,
+        indexes: IndexCache,
+        clock: Clock,
+        refresh_ms: int,
+    ) -> None:
+        self._log = log
+        self._home = home
+        self._manifests = manifests
+        self._indexes = indexes
+        self._clock = clock
+        self._finder = SegmentFinder(manifests, clock=clock, refresh_ms=refresh_ms)
+        self._source = source
+
+    def find(
+        self, hash: tuple[int, int], *, topic_id: bytes, start_offset: int, end_offset: int
+    ) -> KeyEntry | None:
+        """The latest record of a key hash in [start, end), perhaps a tombstone; None without one.
+
+        None also when the cold tier has a later one: the local part, which begins at the end, has
+        let that go, and with it all before it.
+        """
+        manifest = self._finder.manifest()
+        if manifest.highest_offset + 1 < end_offset:
+            manifest = self._finder.refresh()
+        search = _Search(hash, topic_id, start_offset, end_offset)
+        try:
+            try:
+                found = self._find(search, manifest)
+            except ObjectNotFound:
+                found = self._find(search, self._finder.refresh())
+        except ObjectNotFound as error:
+            raise Corrupt(
+                f"{self._home}: the newest manifest names an object that is not there: {error}; "
+                f"{_FSCK}"
+            ) from error
+        is_within = found is not None and start_offset <= found.offset < end_offset
+        return found if is_within else None
+
+    def _find(self, search: _Search, manifest: Manifest) -> KeyEntry | None:
+        offset = search.end_offset - 1
+        while offset >= search.start_offset:
+            segment = self._manifests.find(manifest, offset)
+            if segment is None:
+                raise Unavailable(
+                    f"{self._home}: offset {offset} is in no segment of the cold tier by manifest "
+                    f"version {manifest.version}, so the key cannot be looked up; {_FSCK}"
+                )
+            found = self._find_in(segment, search, manifest)
+            if found is not None:
+                return found
+            offset = segment.base_offset - 1
+        return None
+
+    def _find_in(
+        self, segment: RemoteSegment, search: _Search, manifest: Manifest
+    ) -> KeyEntry | None:
+        part = segment.find_part(KEYS_PART)
+        if part is not None:
+            try:
+                return self._search_index(segment, part, search)
+            except Corrupt as error:
+                logger.warning(
+                    "key index in object storage cannot be used, segment read as a whole",
+                    extra={"partition": str(self._home), "error": str(error)},
+                )
+        return self._scan(segment, search, manifest)
+
+    def _search_index(
+        self, segment: RemoteSegment, part: ObjectPart, search: _Search
+    ) -> KeyEntry | None:
+        if segment.key_count == 0:
+            return None
+        file = self._open(segment, part, _KEYS_BLOCK_BYTES)
+        with KeyIndex(file) as index:
+            header = index.header
+            made_of = (header.topic_id, header.base_offset, header.log_size)
+            if made_of != (search.topic_id, segment.base_offset, segment.size):
+                raise Corrupt(f"{self._source.name}: {file.path!r} is of another segment")
+            return index.find(*search.hash)
+
+    def _open(self, segment: RemoteSegment, part: ObjectPart, block_bytes: int) -> PartFile:
+        key = self._home.part_key(segment, part.name)
+        return PartFile(key, part.size, self._source, block_bytes=block_bytes)
+
+    def _scan(self, segment: RemoteSegment, search: _Search, manifest: Manifest) -> KeyEntry | None:
+        """Reads the segment, with its CRCs, and indexes it a chunk at a time."""
+        part = segment.find_part(LOG_PART)
+        if part is None:
+            raise Corrupt(f"{self._home}: {segment} has no log object; {_FSCK}")
+        file = self._open(segment, part, _LOG_BLOCK_BYTES)
+        aborted = self._collect_aborted(segment, manifest)
+        walk = BatchWalk(file, start=0, end=segment.size, verify_crc=True)
+        found: KeyEntry | None = None
+        for table in walk:
+            found = self._search_table(table, search, aborted) or found
+        where = f"{self._source.name}: {file.path!r}"
+        walk.check_ended(where, remedy=_FSCK)
+        if walk.position != segment.size:
+            raise Corrupt(
+                f"{where}: {segment.size} bytes, but whole batches only up to {walk.position}; "
+                f"{_FSCK}"
+            )
+        return found
+
+    def _search_table(
+        self, table: BatchTable, search: _Search, aborted: list[AbortedTransaction]
+    ) -> KeyEntry | None:
+        fs = MemoryFileSystem(self._clock)
+        builder = KeyIndexBuilder(
+            fs,
+            _SCANNED,
+            base_offset=int(table.rows[0, BatchColumn.BASE_OFFSET]),
+            topic_id=search.topic_id,
+            buffer_bytes=_SCAN_BUFFER_BYTES,
+            aborted=aborted,
+        )
+        first = int(table.rows[0, BatchColumn.POSITION])
+        rows = table.rows.copy()
+        rows[:, BatchColumn.POSITION] -= first
+        builder.add(BatchTable(rows, table.buffer, table.start - first, table.end - first))
+        builder.finish(builder.log_size)
+        with KeyIndex(fs.open(_SCANNED)) as index:
+            return index.find(*search.hash)
+
+    def _collect_aborted(
+        self, segment: RemoteSegment, manifest: Manifest
+    ) -> list[AbortedTransaction]:
+        """The aborted transactions of a segment; their markers lie in it or behind it."""
+        start, end = segment.base_offset, segment.end_offset + 1
+        found: list[AbortedTransaction] = []
+        for one in self._finder.readable_from(manifest, start):
+            if one.has_aborted:
+                found += self._indexes.txn_index(self._home, one).collect(start, end)[0]
+            if one.undecided_from is None or one.undecided_from >= end:
+                return found
+        return found + [one for one in self._log.collect_aborted(start, end) if one not in found]

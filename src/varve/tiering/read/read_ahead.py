@@ -1,0 +1,217 @@
+"""A reader's way through the cold tier: where it goes on, and what is fetched ahead of it.
+
+Nothing is fetched ahead of a first read. Of those that go on, each time one had to wait for the
+store doubles the window: a reader that is slower than the store, or near enough to it, holds little
+and meets no other thread, and a fast one keeps several requests under way. What a reader has left
+behind is let go of, unless another one follows.
+
+Invariant  a mark's position begins a batch, or is the end of its file.
+Threads    any: readers that stand at the same offset share a mark and its window.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from varve.tiering.read.extent_cache import Extent
+from varve.tiering.read.object_file import LONG_WAIT_MS, ExtentSource, ObjectFile
+
+_MARKS_MAX: Final = 1024
+_TRAIL_MAX: Final = 2
+_FILES_AHEAD_MAX: Final = 16
+_ROWS_MAX: Final = 64
+_FOLLOWER_MS: Final = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtentSizes:
+    """How much is asked of the store at once: by a first read, and by those that go on.
+
+    Without read-ahead it grows up to `near_max`. `index_slack` is for what lies between an entry of
+    the offset index and the batch looked for.
+    """
+
+    first_min: int = 64 << 10
+    first_max: int = 8 << 20
+    index_slack: int = 16 << 10
+    near_max: int = 4 << 20
+    ahead_min: int = 1 << 20
+    ahead_max: int = 8 << 20
+
+    def first(self, max_bytes: int) -> int:
+        """What a read of so many bytes fetches where nothing is known of its reader."""
+        return min(max(max_bytes, self.first_min), self.first_max)
+
+    def ahead(self, window_bytes: int) -> int:
+        """The extent for a window: a quarter of it, so that several requests are under way."""
+        return min(max(window_bytes // 4, self.ahead_min), self.ahead_max, window_bytes)
+
+
+DEFAULT_SIZES: Final = ExtentSizes()
+
+
+class ReadAhead:
+    """What is fetched ahead of one row of reads; `following` gives the file behind another."""
+
+    def __init__(
+        self,
+        source: ExtentSource,
+        *,
+        window_max: int,
+        sizes: ExtentSizes,
+        following: Callable[[ObjectFile], ObjectFile | None],
+    ) -> None:
+        self.trail: deque[int] = deque()
+        self._is_shared = False  # a second reader was seen behind the first
+        self._source = source
+        self._window_max = min(window_max, source.ahead_max_bytes)
+        self._sizes = sizes
+        self._following = following
+        self._window = 0
+        self._step = 0
+        self._extent: Extent | None = None
+        self._lock = threading.Lock()  # taken without waiting: who comes second leaves it be
+        self._files: deque[ObjectFile] = deque()  # guarded by _lock; the reader's one first
+        self._asked_end = 0  # guarded by _lock; within the last of the files
+
+    def fetch_bytes(self, max_bytes: int) -> int:
+        """What a read of this row asks for when it finds nothing."""
+        return max(self._sizes.first(max_bytes), self._step)
+
+    def note_fetch(self, wait_ms: int, max_bytes: int) -> None:
+        """Widens the window if the reader stood still for long, else what it fetches itself."""
+        first = self._sizes.first(max_bytes)
+        if wait_ms >= LONG_WAIT_MS:
+            self._window = min(max(2 * self._window, first), self._window_max)
+        far_step = self._sizes.ahead(self._window)
+        near_step = min(2 * max(self._step, first), self._sizes.near_max)
+        self._step = far_step if self._source.is_far else near_step
+
+    def move_to(self, file: ObjectFile, extent: Extent) -> Extent | None:
+        """Fetches ahead of a reader whose bytes are in the extent, unless it is its first one.
+
+        Gives the extent that it has left behind, if any.
+        """
+        left, self._extent = self._extent, extent
+        if left is None:
+            return None
+        self._reach_on(file, extent)
+        if left is extent:
+            return None
+        # Keys are in the order of offsets.
+        if (extent.key, extent.start) < (left.key, left.start):
+            self._is_shared = True
+        return None if self._is_shared else left
+
+    def _reach_on(self, file: ObjectFile, extent: Extent) -> None:
+        if not self._window or not self._source.is_far:
+            return
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._stand_at(file, extent)
+            while self._ask_next(extent):
+                pass
+        finally:
+            self._lock.release()
+
+    def _stand_at(self, file: ObjectFile, extent: Extent) -> None:
+        """Forgets the files behind the reader, and all when what was asked for is gone again."""
+        files = self._files
+        while files and files[0].path != file.path:
+            files.popleft()
+        is_asked = len(files) > 1 or (len(files) == 1 and extent.start < self._asked_end)
+        if is_asked and extent.data is None and not extent.is_ahead:
+            # Others have pushed it out before it was read: there are too many for the cache.
+            self._window = max(self._window // 2, min(self._sizes.ahead_min, self._window))
+            files.clear()
+        if not files:
+            files.append(file)
+            self._asked_end = extent.end
+        elif len(files) == 1:
+            self._asked_end = max(self._asked_end, extent.end)
+
+    def _ask_next(self, extent: Extent) -> bool:
+        """Asks for one extent more; False when the window is full or nothing is left."""
+        files = self._files
+        lead = sum(file.segment.size for file in files) - files[-1].segment.size - extent.end
+        if lead + self._asked_end >= self._window:
+            return False
+        if self._asked_end >= files[-1].segment.size:
+            following = self._following(files[-1]) if len(files) < _FILES_AHEAD_MAX else None
+            if following is None:
+                return False
+            files.append(following)
+            self._asked_end = 0
+            return True
+        file, size = files[-1], self._sizes.ahead(self._window)
+        end = min(self._asked_end + size, file.segment.size)
+        asked = self._source.read_ahead(file.path, self._asked_end, end)
+        if asked is None:
+            return False
+        self._asked_end = asked.end
+        return True
+
+
+class ReadPosition(NamedTuple):
+    """Where a read ended: the next batch begins here."""
+
+    file: ObjectFile
+    position: int
+    ahead: ReadAhead
+
+
+class ReadPositions:
+    """The ends of recent reads by the offset that comes next, the oldest dropped first.
+
+    Of each row of reads the last few stay, so that a repeated read is found too.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._marks: dict[int, ReadPosition] = {}  # guarded by _lock
+        # Rows of at least two reads: where they stand and since when, the oldest first.
+        self._rows: dict[ReadAhead, tuple[int, int]] = {}  # guarded by _lock
+
+    def find(self, offset: int) -> ReadPosition | None:
+        with self._lock:
+            return self._marks.get(offset)
+
+    def put(self, offset: int, mark: ReadPosition, *, now_ms: int) -> None:
+        ahead = mark.ahead
+        trail = ahead.trail
+        with self._lock:
+            marks, rows = self._marks, self._rows
+            marks.pop(offset, None)
+            marks[offset] = mark
+            trail.append(offset)
+            if len(trail) > 1:
+                rows.pop(ahead, None)
+                rows[ahead] = (offset, now_ms)
+            if len(trail) > _TRAIL_MAX:
+                self._drop_locked(trail.popleft(), ahead)
+            if len(marks) > _MARKS_MAX:
+                del marks[next(iter(marks))]
+            if len(rows) > _ROWS_MAX:
+                del rows[next(iter(rows))]
+
+    def is_followed(self, ahead: ReadAhead, offset: int, *, now_ms: int) -> bool:
+        """Whether another row of reads is on its way to an offset."""
+        since_ms = now_ms - _FOLLOWER_MS
+        with self._lock:
+            return any(
+                row is not ahead and at_offset <= offset and at_ms >= since_ms
+                for row, (at_offset, at_ms) in self._rows.items()
+            )
+
+    def clear(self) -> None:
+        with self._lock:
+            self._marks.clear()
+            self._rows.clear()
+
+    def _drop_locked(self, offset: int, ahead: ReadAhead) -> None:
+        mark = self._marks.get(offset)
+        if mark is not None and mark.ahead is ahead and offset not in ahead.trail:
+            del self._marks[offset]

@@ -1,0 +1,585 @@
+"""Reads what a partition has in object storage: by offset and by time.
+
+A read that continues where a recent one ended needs neither manifest nor index. Any other one finds
+its segment by the manifest that is kept and its position by the offset index; at a segment's base
+offset that is 0. When an object is gone, its segment was replaced or expired: the manifest is
+loaded and the read begins again, once. Reading by an older manifest is safe, because the objects of
+a segment stay for a while after it was replaced or expired.
+
+Invariant  a read returns whole batches of one segment, in order, none at or above the limit: a view
+           of one extent, or one batch that was joined from several. A batch lies within its object,
+           and its offsets within its segment; anything else is Corrupt, with key and position.
+Threads    any number of readers; no lock is held during a request. One loads the manifest, the
+           others continue with the one they have.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from struct import Struct
+from typing import Final, NamedTuple, NoReturn, TypeVar
+
+import numpy as np
+
+from varve.commit_log import TopicPartition
+from varve.commit_log.remote_log import RemoteLogReader, RemoteRead
+from varve.commit_log.segment_reader import TimestampOffset, find_offset_by_time
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.foundation.clock import Clock
+from varve.foundation.errors import (
+    Corrupt,
+    InvalidRequest,
+    ObjectNotFound,
+    OffsetOutOfRange,
+    StoreError,
+    StoreUnavailable,
+    UnsupportedFormat,
+)
+from varve.kernels.batch_scan import cut_batches
+from varve.object_store import ObjectStore
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment
+from varve.tiering.manifest.store import ManifestStore
+from varve.tiering.metrics import TierMetrics
+from varve.tiering.read.extent_cache import Extent, ExtentCache
+from varve.tiering.read.index_cache import IndexCache
+from varve.tiering.read.object_file import LOG_PART, ExtentSource, ObjectFile, RemoteSegmentView
+from varve.tiering.read.read_ahead import (
+    DEFAULT_SIZES,
+    ExtentSizes,
+    ReadAhead,
+    ReadPosition,
+    ReadPositions,
+)
+from varve.tiering.read.read_pool import ReadPool
+
+
+class MeteredRemoteLog:
+    """A RemoteLogReader over another; an offset out of range is no failure."""
+
+    def __init__(
+        self, side: RemoteLogReader, partition: TopicPartition, metrics: TierMetrics
+    ) -> None:
+        self._side = side
+        self._partition = partition
+        self._metrics = metrics
+
+    def read(
+        self,
+        *,
+        start_offset: int,
+        limit_offset: int,
+        max_bytes: int,
+        min_one: bool,
+        with_aborted: bool,
+    ) -> RemoteRead | None:
+        try:
+            return self._side.read(
+                start_offset=start_offset,
+                limit_offset=limit_offset,
+                max_bytes=max_bytes,
+                min_one=min_one,
+                with_aborted=with_aborted,
+            )
+        except StoreError as error:
+            self._note(error)
+            raise
+
+    def find_offset_by_time(
+        self, timestamp: int, *, start_offset: int, end_offset: int
+    ) -> TimestampOffset | None:
+        try:
+            return self._side.find_offset_by_time(
+                timestamp, start_offset=start_offset, end_offset=end_offset
+            )
+        except StoreError as error:
+            self._note(error)
+            raise
+
+    def _note(self, error: StoreError) -> None:
+        if not isinstance(error, OffsetOutOfRange):
+            self._metrics.observe_fetch_error(self._partition)
+
+
+logger = logging.getLogger(__name__)
+
+
+class SegmentFinder:
+    """The readable segments of one partition."""
+
+    def __init__(self, manifests: ManifestStore, *, clock: Clock, refresh_ms: int) -> None:
+        self._manifests = manifests
+        self._clock = clock
+        self._refresh_ms = refresh_ms
+        self._loading = threading.Lock()
+        self._kept: tuple[Manifest, int] | None = None  # with the time it was loaded at
+
+    def refresh(self) -> Manifest:
+        """The newest manifest, loaded now."""
+        with self._loading:
+            return self._load_locked()
+
+    def _load_locked(self) -> Manifest:
+        now_ms = self._clock.now_ms()
+        manifest = self._manifests.load()
+        self._kept = (manifest, now_ms)
+        return manifest
+
+    def manifest(self) -> Manifest:
+        """The manifest kept, loaded again if it is too old and nobody else does so.
+
+        What this process committed is seen at once: local segments go once it tells of their copy.
+        """
+        kept = self._kept
+        if kept is None:
+            return self.refresh()
+        manifest, loaded_ms = kept
+        known = self._manifests.find_known()
+        if known is not None and known.version > manifest.version:
+            manifest = known
+            self._kept = (known, loaded_ms)
+        now_ms = self._clock.now_ms()
+        if now_ms - loaded_ms < self._refresh_ms or not self._loading.acquire(blocking=False):
+            return manifest
+        try:
+            return self._load_locked()
+        except StoreUnavailable as error:
+            self._kept = (manifest, now_ms)
+            logger.warning(
+                "reading on by an older manifest, the newest cannot be loaded",
+                extra={"partition": str(manifest.home), "error": str(error)},
+            )
+            return manifest
+        finally:
+            self._loading.release()
+
+    def readable_from(self, manifest: Manifest, offset: int) -> Iterator[RemoteSegment]:
+        """The readable segments that end at or behind an offset, in order."""
+        segments = self._manifests.segments(manifest, from_offset=offset)
+        return (segment for segment in segments if segment.is_readable)
+
+    def find_by_time(self, manifest: Manifest, timestamp: int) -> RemoteSegment | None:
+        return self._manifests.find_by_time(manifest, timestamp)
+
+
+# Base offset, batch length, magic and last offset delta: all that finding a batch needs.
+_BOUNDS: Final = Struct(">qi4xb6xi")
+_LENGTH_END: Final = 12
+_SMALLEST_LENGTH: Final = 49
+_MAGIC: Final = 2
+_MAGIC_POSITION: Final = 16
+_REMEDY: Final = "`varve tier fsck` checks the objects"
+
+
+class BatchBounds(NamedTuple):
+    """The offsets of a batch, both inclusive, and its bytes."""
+
+    base_offset: int
+    last_offset: int
+    size: int
+
+
+def get_batch(file: ObjectFile, position: int) -> BatchBounds:
+    """The batch at a position; raises Corrupt where none of this segment can begin."""
+    segment = file.segment
+    head = file.view_at(position, min(_BOUNDS.size, segment.size - position))
+    if len(head) < _BOUNDS.size:
+        raise not_a_batch(file, position)
+    base_offset, length, magic, last_delta = _BOUNDS.unpack(head)
+    if magic != _MAGIC or length < _SMALLEST_LENGTH:
+        raise not_a_batch(file, position)
+    batch = BatchBounds(base_offset, base_offset + last_delta, length + _LENGTH_END)
+    if position + batch.size > segment.size:
+        raise Corrupt(
+            f"{_where(file, position)}: the batch of {batch.size} bytes reaches beyond the "
+            f"object's end at {segment.size}; {_REMEDY}"
+        )
+    if not segment.base_offset <= base_offset <= batch.last_offset <= segment.end_offset:
+        raise _out_of_place(file, position, base_offset, batch.last_offset)
+    return batch
+
+
+def find_batch(file: ObjectFile, offset: int, *, position: int) -> int:
+    """The position of the first batch that ends at or behind an offset, else the file's end.
+
+    It is looked for from a position on where a batch begins.
+    """
+    while position < file.segment.size:
+        batch = get_batch(file, position)
+        if batch.last_offset >= offset:
+            break
+        position += batch.size
+    return position
+
+
+def check_offsets(
+    file: ObjectFile, position: int, data: memoryview, start_offset: int, next_offset: int
+) -> None:
+    """Raises Corrupt unless batches lie within their segment and lead a reader on."""
+    segment = file.segment
+    first = int.from_bytes(data[:8], "big", signed=True)
+    is_onward = start_offset < next_offset <= segment.end_offset + 1
+    if first < segment.base_offset or not is_onward:
+        raise _out_of_place(file, position, first, next_offset - 1)
+
+
+def not_a_batch(file: ObjectFile, position: int) -> Corrupt:
+    """What to raise where no batch of our format begins."""
+    head = file.read_at(position, _BOUNDS.size)
+    where = _where(file, position)
+    if len(head) == _BOUNDS.size and head[_MAGIC_POSITION] in (0, 1):
+        return UnsupportedFormat(
+            f"{where}: message format {head[_MAGIC_POSITION]}; rewrite the topic with a Kafka "
+            "release that converts message formats 0 and 1"
+        )
+    return Corrupt(f"{where}: no batch of message format 2 begins here ({head.hex()}); {_REMEDY}")
+
+
+def _out_of_place(file: ObjectFile, position: int, first_offset: int, last_offset: int) -> Corrupt:
+    segment = file.segment
+    return Corrupt(
+        f"{_where(file, position)}: batches of offsets {first_offset} to {last_offset} are out of "
+        f"place, the segment holds {segment.base_offset} to {segment.end_offset}; {_REMEDY}"
+    )
+
+
+def _where(file: ObjectFile, position: int) -> str:
+    return f"{file.store_name}: {file.path!r}: position {position}"
+
+
+T = TypeVar("T")
+
+_TIME_STEP_BYTES: Final = 256 << 10
+_GUESS_SHARE: Final = 1024
+_GUESS_STEP_MAX: Final = 1 << 20
+_INDEX_ENTRY_BYTES: Final = 8
+
+
+class _Request(NamedTuple):
+    """What a read was asked for."""
+
+    start_offset: int
+    limit_offset: int
+    max_bytes: int
+    min_one: bool
+
+
+class RemoteLog:
+    """The cold side of one partition.
+
+    `observe` is told of the bytes that each request to the store brought, in any thread.
+    """
+
+    def __init__(
+        self,
+        home: RemotePath,
+        objects: ObjectStore,
+        manifests: ManifestStore,
+        *,
+        indexes: IndexCache,
+        extents: ExtentCache,
+        pool: ReadPool,
+        read_ahead_max_bytes: int,
+        clock: Clock,
+        refresh_ms: int,
+        observe: Callable[[int], None],
+        sizes: ExtentSizes = DEFAULT_SIZES,
+    ) -> None:
+        self._home = home
+        self._store_name = objects.name
+        self._clock = clock
+        self._indexes = indexes
+        self._read_ahead_max_bytes = read_ahead_max_bytes
+        self._sizes = sizes
+        self._finder = SegmentFinder(manifests, clock=clock, refresh_ms=refresh_ms)
+        self._source = ExtentSource(objects, extents, pool, clock=clock, observe=observe)
+        self._marks = ReadPositions()
+
+    def refresh(self) -> Manifest:
+        """Loads the manifest now: somebody has committed."""
+        return self._finder.refresh()
+
+    def read(
+        self,
+        *,
+        start_offset: int,
+        limit_offset: int,
+        max_bytes: int,
+        min_one: bool,
+        with_aborted: bool,
+    ) -> RemoteRead | None:
+        if max_bytes < 0:
+            raise InvalidRequest(f"{self._home}: max_bytes is {max_bytes}; ask for 0 or more")
+        request = _Request(start_offset, limit_offset, max_bytes, min_one)
+        return self._steadily(start_offset, lambda: self._read(request, with_aborted))
+
+    def find_offset_by_time(
+        self, timestamp: int, *, start_offset: int, end_offset: int
+    ) -> TimestampOffset | None:
+        return self._steadily(
+            start_offset, lambda: self._search_time(timestamp, start_offset, end_offset)
+        )
+
+    def _steadily(self, offset: int, look: Callable[[], T]) -> T:
+        """The outcome of a look, or of a second one by the newest manifest if objects were gone."""
+        try:
+            try:
+                return look()
+            except ObjectNotFound:
+                self._marks.clear()
+                self.refresh()
+                return look()
+        except ObjectNotFound as error:
+            raise Corrupt(
+                f"{self._home}: offset {offset}: the newest manifest names an object that is not "
+                f"there: {error}; `varve tier fsck` lists what is missing"
+            ) from error
+        except StoreUnavailable as error:
+            raise type(error)(
+                f"{self._home}: offset {offset} lies in the cold tier, and {self._store_name} "
+                f"cannot be read now: {error}; try again. What is on the local disk is still served"
+            ) from error
+
+    # By offset
+
+    def _read(self, request: _Request, with_aborted: bool) -> RemoteRead | None:
+        place = self._marks.find(request.start_offset) or self._locate(request)
+        while place is not None:
+            if place.position < place.file.segment.size:
+                return self._read_at(place, request, with_aborted)
+            place = self._locate_behind(place, request)
+        return None
+
+    def _read_at(self, place: ReadPosition, request: _Request, with_aborted: bool) -> RemoteRead:
+        file, position, ahead = place
+        data, next_offset = self._cut(place, request)
+        if next_offset < 0:
+            return RemoteRead(data, request.start_offset)
+        self._marks.put(
+            next_offset,
+            ReadPosition(file, position + len(data), ahead),
+            now_ms=self._clock.now_ms(),
+        )
+        if with_aborted:
+            aborted, is_complete = self._aborted(file.segment, request.start_offset, next_offset)
+            return RemoteRead(data, next_offset, aborted, is_complete)
+        return RemoteRead(data, next_offset)
+
+    def _cut(self, place: ReadPosition, request: _Request) -> tuple[memoryview, int]:
+        """Whole batches from a position on, and the offset after them; -1 when there are none."""
+        file, position, ahead = place
+        extent = file.claim(position, ahead.fetch_bytes(request.max_bytes))
+        left = ahead.move_to(file, extent)
+        if left is not None:
+            self._leave(left, ahead, request.start_offset)
+        data = extent.data
+        if data is None:
+            data = self._wait(ahead, request, lambda: self._source.load(extent))
+        start = position - extent.start
+        piece = data[start : start + request.max_bytes]
+        end, next_offset = cut_batches(np.frombuffer(piece, np.uint8), request.limit_offset)
+        if end == 0:
+            size = get_batch(file, position).size
+            is_wanted = size <= request.max_bytes or request.min_one
+            if size > len(piece) and is_wanted:
+                if position + size > extent.end:
+                    file.claim(extent.end, ahead.fetch_bytes(request.max_bytes))
+                piece = self._wait(ahead, request, lambda: file.view_at(position, size))
+                end, next_offset = cut_batches(np.frombuffer(piece, np.uint8), request.limit_offset)
+        if end < 0:
+            raise not_a_batch(file, position)
+        if end:
+            check_offsets(file, position, piece, request.start_offset, next_offset)
+        return piece[:end], next_offset
+
+    def _wait(self, ahead: ReadAhead, request: _Request, load: Callable[[], T]) -> T:
+        """What the store has to give; the time is told to the reader's read-ahead."""
+        begin_ms = self._clock.now_ms()
+        loaded = load()
+        ahead.note_fetch(self._clock.now_ms() - begin_ms, request.max_bytes)
+        return loaded
+
+    def _leave(self, extent: Extent, ahead: ReadAhead, offset: int) -> None:
+        if not self._marks.is_followed(ahead, offset, now_ms=self._clock.now_ms()):
+            self._source.leave(extent)
+
+    def _locate(self, request: _Request) -> ReadPosition | None:
+        """The first batch that ends at or behind the start, by manifest and index."""
+        return self._locate_from(request.start_offset, request)
+
+    def _locate_behind(self, place: ReadPosition, request: _Request) -> ReadPosition | None:
+        """The first batch of the segments behind one that is at its end."""
+        return self._locate_from(place.file.segment.end_offset + 1, request, place.ahead)
+
+    def _locate_from(
+        self, offset: int, request: _Request, ahead: ReadAhead | None = None
+    ) -> ReadPosition | None:
+        if offset >= request.limit_offset:
+            return None
+        segment = self._find_segment(offset)
+        if segment is None or segment.base_offset > offset:
+            self._raise_hole(offset, segment, request)
+        file = self._file(segment)
+        position = 0
+        if request.start_offset > segment.base_offset:
+            position = self._find_position(file, request)
+        return ReadPosition(file, position, ahead or self._read_ahead())
+
+    def _raise_hole(self, offset: int, behind: RemoteSegment | None, request: _Request) -> NoReturn:
+        """A segment covers all its offsets, also those that compaction emptied: others are lost."""
+        end = request.limit_offset
+        if behind is not None:
+            end = min(end, behind.base_offset)
+        raise Corrupt(
+            f"{self._home}: offsets {offset} to {end - 1} are in no segment of the cold tier, and "
+            f"before those on the local disk: the bucket of {self._store_name} may be unmounted, "
+            "emptied or another one, so put back what was there; an older manifest may name their "
+            f"objects, as `varve tier fsck` tells. Read on from {end}; only what is gone for good "
+            f"is given up, with `varve log delete-records --before {end}`"
+        )
+
+    def _find_segment(self, offset: int) -> RemoteSegment | None:
+        """The readable segment that holds an offset, else the one behind; None at the end.
+
+        A manifest that does not know the offset is not believed before it was loaded anew.
+        """
+        for manifest in (self._finder.manifest, self._finder.refresh):
+            segment = next(self._finder.readable_from(manifest(), offset), None)
+            if segment is not None and segment.base_offset <= offset:
+                break
+        return segment
+
+    def _find_position(self, file: ObjectFile, request: _Request) -> int:
+        """Where the first batch begins that ends at or behind the start; else the file's end."""
+        self._fetch_guess(file, request)
+        index = self._indexes.offset_index(self._home, file.segment)
+        position = index.lookup(request.start_offset)[1]
+        if position < file.segment.size:
+            file.claim(position, self._sizes.first(request.max_bytes) + self._sizes.index_slack)
+        return find_batch(file, request.start_offset, position=position)
+
+    def _fetch_guess(self, file: ObjectFile, request: _Request) -> None:
+        """Fetches where the start should lie if all records were alike, beside the index.
+
+        If it does lie there, a first read takes as long as one request. It begins so much before
+        that the entry of the index, which may be two steps back, lies in it too. What is indexed
+        is found without.
+        """
+        segment = file.segment
+        if self._source.is_near or self._indexes.has_offset_index(segment):
+            return
+        offsets = segment.end_offset + 1 - segment.base_offset
+        middle = segment.size * (request.start_offset - segment.base_offset) // offsets
+        error = segment.size // _GUESS_SHARE
+        step = min(max(self._sizes.index_slack, 2 * _index_step(segment)), _GUESS_STEP_MAX)
+        end = middle + error + self._sizes.first(request.max_bytes)
+        self._source.read_ahead(file.path, max(0, middle - error - step), min(end, segment.size))
+
+    def _file(self, segment: RemoteSegment) -> ObjectFile:
+        key = self._home.part_key(segment, LOG_PART)
+        return ObjectFile(segment, key, self._source, fetch_bytes=self._sizes.first_min)
+
+    def _read_ahead(self) -> ReadAhead:
+        return ReadAhead(
+            self._source,
+            window_max=self._read_ahead_max_bytes,
+            sizes=self._sizes,
+            following=self._find_following,
+        )
+
+    def _find_following(self, file: ObjectFile) -> ObjectFile | None:
+        """The file behind one as far as known: its reader meets what is wrong, if it gets there."""
+        offset = file.segment.end_offset + 1
+        try:
+            segment = next(self._finder.readable_from(self._finder.manifest(), offset), None)
+        except (ObjectNotFound, StoreUnavailable):
+            return None
+        return None if segment is None else self._file(segment)
+
+    # Aborted transactions
+
+    def _aborted(
+        self, segment: RemoteSegment, start_offset: int, end_offset: int
+    ) -> tuple[tuple[AbortedTransaction, ...], bool]:
+        """Those that touch [start, end), and whether the segments behind the tier know no more.
+
+        That they may is not believed of a manifest that was not loaded for it: segments that were
+        copied since then have perhaps left the local disk.
+        """
+        if not segment.has_aborted and _is_decided(segment, end_offset):
+            return (), True
+        for manifest in (self._finder.manifest, self._finder.refresh):
+            behind = self._finder.readable_from(manifest(), segment.end_offset + 1)
+            aborted, is_complete = self._collect_aborted(
+                chain((segment,), behind), start_offset, end_offset
+            )
+            if is_complete:
+                break
+        return aborted, is_complete
+
+    def _collect_aborted(
+        self, segments: Iterable[RemoteSegment], start_offset: int, end_offset: int
+    ) -> tuple[tuple[AbortedTransaction, ...], bool]:
+        # A segment that has taken the place of the one being read tells of the same ones again.
+        found: dict[AbortedTransaction, None] = {}
+        for segment in segments:
+            is_complete = _is_decided(segment, end_offset)
+            if segment.has_aborted:
+                index = self._indexes.txn_index(self._home, segment)
+                entries, is_last = index.collect(start_offset, end_offset)
+                found.update(dict.fromkeys(entries))
+                is_complete = is_complete or is_last
+            if is_complete:
+                return tuple(found), True
+        return tuple(found), False
+
+    # By time
+
+    def _search_time(
+        self, timestamp: int, start_offset: int, end_offset: int
+    ) -> TimestampOffset | None:
+        manifest = self._finder.manifest()
+        if manifest.highest_offset + 1 < end_offset:
+            manifest = self._finder.refresh()
+        first = self._finder.find_by_time(manifest, timestamp)
+        if first is None:
+            return None
+        from_offset = max(first.base_offset, start_offset)
+        for segment in self._finder.readable_from(manifest, from_offset):
+            if segment.base_offset >= end_offset:
+                break
+            if segment.max_timestamp >= timestamp:
+                found = self._search_segment(segment, timestamp, start_offset)
+                if found is not None:
+                    return found if found.offset < end_offset else None
+        return None
+
+    def _search_segment(
+        self, segment: RemoteSegment, timestamp: int, start_offset: int
+    ) -> TimestampOffset | None:
+        """Looks at ever more of a segment from the indexed position on: mostly little is enough."""
+        view = RemoteSegmentView(self._file(segment), self._home, self._indexes)
+        offset = max(view.time_index().lookup(timestamp)[1], start_offset)
+        position, step = view.offset_index().lookup(offset)[1], _TIME_STEP_BYTES
+        while True:
+            size = min(position + step, segment.size)
+            found = find_offset_by_time(
+                view, timestamp=timestamp, start_offset=start_offset, size=size
+            )
+            if found is not None or size == segment.size:
+                return found
+            step *= 4
+
+
+def _index_step(segment: RemoteSegment) -> int:
+    """The bytes of a segment from one entry of its offset index to the next, on average."""
+    part = segment.find_part("index")
+    entry_count = 0 if part is None else part.size // _INDEX_ENTRY_BYTES
+    return segment.size // (entry_count + 1)
+
+
+def _is_decided(segment: RemoteSegment, offset: int) -> bool:
+    """Whether no transaction that began in front of an offset is open where the segment ends."""
+    return segment.undecided_from is None or segment.undecided_from >= offset

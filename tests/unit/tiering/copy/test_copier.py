@@ -1,0 +1,267 @@
+"""Which segments are copied, in which order, and what happens to what was begun."""
+
+import errno
+import os
+
+import pytest
+
+from tests.support.cleaning_bench import PARTITION
+from tests.support.tier_bench import TierBench, tiered
+from tests.support.tiered_topic import TieredTopic
+from varve.cleaning.compaction.cleanable_log import no_border
+from varve.commit_log.names import KEYS
+from varve.foundation.errors import InvalidRequest
+from varve.testing import FaultKind, ObjectStep
+from varve.tiering.copy import copier
+from varve.tiering.manifest.segment import SegmentState
+from varve.tiering.settings import TierSettings
+from varve.tiering.tier_status import observe_tiers
+
+
+def test_closed_segments_are_copied_in_order_and_the_active_one_stays() -> None:
+    bench = TierBench()
+    bench.fill(3, 2, 4)
+    bench.hot.put("a", "active")
+    report = bench.copy()
+    assert report.error is None
+    assert [segment.base_offset for segment in report.segments] == [0, 3, 5]
+    assert report.copied_offset == 9
+    assert {part.name for part in report.segments[0].parts} == {
+        "log",
+        "index",
+        "timeindex",
+        "snapshot",
+        "epochs",
+        "keys",
+    }
+    bench.check()
+    assert bench.copy().segments == ()
+
+
+def test_what_belongs_to_an_open_transaction_waits() -> None:
+    bench = TierBench()
+    bench.fill(2)
+    bench.hot.put("a", "1", producer_id=5, transactional=True)
+    bench.hot.roll()
+    assert bench.copy().copied_offset == 2
+    bench.hot.end_transaction(5, committed=False)
+    bench.hot.roll()
+    report = bench.copy()
+    assert report.copied_offset == 4
+    assert report.segments[-1].has_aborted
+    bench.check()
+
+
+def test_a_topic_is_switched_off_and_on_again_and_goes_on_where_it_was() -> None:
+    bench = TierBench()
+    bench.fill(2)
+    bench.copy()
+    for off in ({"remote_storage_enable": False}, {"remote_log_copy_disable": True}):
+        bench.reopen(**off)
+        bench.fill(2)
+        assert bench.copier.run_once(bench.hot.now_ms) == []
+        with pytest.raises(InvalidRequest, match=r"remote\.storage\.enable=true"):
+            bench.copier.copy(PARTITION, bench.hot.now_ms)
+        bench.reopen(remote_storage_enable=True, remote_log_copy_disable=False)
+    bench.copy()
+    assert bench.copier.copied_offset(PARTITION) == 6
+    bench.check()
+
+
+def test_topics_that_are_not_compacted_have_no_key_index() -> None:
+    bench = TierBench(settings=tiered(cleanup_policy=("delete",)))
+    bench.fill(3)
+    (segment,) = bench.copy().segments
+    assert segment.find_part("keys") is None
+    assert segment.record_count == 3
+    bench.check()
+
+
+def test_a_missing_producer_snapshot_is_made_anew() -> None:
+    bench = TierBench()
+    bench.hot.put("a", "1", producer_id=7)
+    bench.hot.roll()
+    (expected,) = [one["snapshot"] for one in bench.local_files().values()]
+    bench.hot.log.flush()
+    bench.hot.disk.remove(f"{bench.hot.log.directory}/{1:020}.snapshot")
+    (segment,) = bench.copy().segments
+    assert bench.bucket.get(bench.home.part_key(segment, "snapshot")) == expected
+
+
+def test_a_copy_whose_objects_are_all_there_is_finished_without_an_upload() -> None:
+    bench = TierBench()
+    bench.fill(3)
+    steps = _count_steps(bench)
+    uploads = [step.number for step in steps if step.operation == "put"]
+    last_part = max(n for n in uploads if "/segment/" in steps[n - 1].key)
+    bench = TierBench()
+    bench.fill(3)
+    bench.objects.go_down(from_step=last_part + 1)
+    local = bench.local_files()
+    assert bench.copy().error is not None
+    assert [one.state for one in bench.segments()] == [SegmentState.COPY_STARTED]
+    bench.connect()
+    report = bench.copy()
+    bench.note(local)
+    assert report.resumed_count == 1
+    assert not any(s.operation == "put" and "/segment/" in s.key for s in bench.objects.trace)
+    bench.check()
+
+
+def test_an_unfinished_copy_is_taken_back_and_begun_under_another_id() -> None:
+    bench = TierBench()
+    bench.fill(3)
+    first = next(s.number for s in _count_steps(bench) if s.key.endswith("/timeindex"))
+    bench = TierBench()
+    bench.fill(3)
+    bench.objects.fail_at(first, FaultKind.ERROR_BEFORE)
+    bench.copy()
+    (begun,) = bench.segments()
+    report = bench.copy()
+    assert report.removed_count == 1
+    assert [one.id for one in bench.segments()] != [begun.id]
+    bench.check()
+
+
+def test_a_segment_joined_across_the_copied_offset_takes_the_place_of_what_it_holds() -> None:
+    settings = TierSettings(varve_tier_grace_ms=1_000, varve_tier_manifest_retention_ms=0)
+    bench = TierBench(tier_settings=settings)
+    bench.fill(4)
+    bench.copy()
+    bench.fill(3, 2)
+    bench.hot.cleaner._find_border = no_border
+    bench.hot.clean()
+    assert [one.base_offset for one in bench.hot.log.view.closed] == [0]
+    bench.copy()
+    assert [one.state for one in bench.segments()].count(SegmentState.DELETE_STARTED) == 1
+    bench.check()
+    bench.hot.advance(1_000)
+    assert bench.copy().removed_count == 1
+    assert len(bench.segments()) == 1
+    bench.check()
+
+
+def test_the_cleaner_leaves_what_is_not_copied_as_it_is() -> None:
+    bench = TierBench()
+    bench.fill(4)
+    bench.copy()
+    bench.fill(3, 2)
+    before = bench.local_files()
+    assert bench.hot.clean().end_offset == 4
+    assert [one.base_offset for one in bench.hot.log.view.closed] == [0, 4, 7]
+    after = bench.local_files()
+    assert {key: after[key]["log"] for key in ((4, 7), (7, 9))} == {
+        key: before[key]["log"] for key in ((4, 7), (7, 9))
+    }
+    bench.copy()
+    bench.check()
+
+
+def test_a_log_that_lost_what_was_copied_does_not_replace_the_good_copy() -> None:
+    bench = TierBench()
+    bench.fill(3, 3)
+    bench.copy()
+    bench.hot.log.truncate_to(3)
+    report = bench.copy()
+    assert report.error is not None
+    assert "varve tier restore" in report.error
+    assert [one.end_offset for one in bench.readable()] == [2, 5]
+
+
+def test_a_log_cut_by_a_new_leader_is_copied_from_where_the_epochs_part() -> None:
+    bench = TierBench(settings=tiered(cleanup_policy=("delete",)))
+    bench.fill(3, 3)
+    bench.copy()
+    bench.hot.log.truncate_to(3)
+    (data, *_) = [bench.hot.log.read(start_offset=0, max_bytes=1).data]
+    for _ in range(5):
+        bench.hot.log.append(bytes(data), leader_epoch=4)
+    bench.hot.roll()
+    local = bench.local_files()
+    report = bench.copy()
+    bench.note(local)
+    assert report.error is None
+    assert [(one.base_offset, one.end_offset) for one in bench.readable()] == [(0, 2), (3, 7)]
+
+
+@pytest.mark.parametrize("position", [0, 75])
+def test_a_damaged_segment_is_not_copied_and_waits_longer_each_time(position: int) -> None:
+    bench = TierBench(settings=tiered(cleanup_policy=("delete",)))
+    bench.fill(3, 3)
+    path = bench.hot.log.view.closed[0].path(".log")
+    with bench.hot.disk.open_writable(path) as file:
+        file.write_at(position, b"\xff")
+    (report,) = bench.copier.run_once(bench.hot.now_ms)
+    assert report.error is not None
+    assert bench.segments() == []
+    assert bench.copier.run_once(bench.hot.now_ms + 999) == []
+    assert len(bench.copier.run_once(bench.hot.now_ms + 1_000)) == 1
+    assert bench.copier.run_once(bench.hot.now_ms + 2_999) == []
+
+
+def test_the_status_tells_what_is_hot_cold_and_behind() -> None:
+    bench = TierBench()
+    bench.fill(3)
+    bench.copy()
+    bench.fill(2, 2)
+    status = observe_tiers(bench.partitions.get(PARTITION))
+    assert (status.hot_segments, status.cold_segments, status.lag_segments) == (4, 1, 2)
+    assert status.copied_offset == 3
+    assert status.cold_bytes is not None
+    assert status.lag_bytes is not None
+    assert status.hot_bytes == status.cold_bytes + status.lag_bytes
+    assert status.stored_bytes is not None
+    assert status.stored_bytes > status.cold_bytes
+
+
+def _count_steps(bench: TierBench) -> list[ObjectStep]:
+    bench.copy()
+    return bench.objects.trace
+
+
+def test_a_long_backlog_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = TieredTopic()
+    topic.fill(1, 1, 1, 1)
+    size = topic.log.view.closed[0].size
+    other = topic.kit.store.create_topic("other", settings={"remote.storage.enable": True})
+    other.append(value=b"1")
+    other.partition(0).log.roll()
+    monkeypatch.setattr(copier, "ROUND_BYTES_MAX", 2 * size)
+    reports = topic.tier.copy_once(topic.kit.now_ms)
+    copied = [(one.partition.topic, len(one.segments)) for one in reports]
+    assert copied == [("orders", 2), ("other", 1), ("orders", 2), ("orders", 0)]
+    topic.close()
+
+
+def test_versions_of_the_manifest_are_not_listed_with_every_copy() -> None:
+    topic = TieredTopic()
+    topic.fill(1)
+    topic.copy()
+    begin = topic.requests()
+    for _ in range(5):
+        topic.fill(1)
+        topic.copy()
+    lists = [step for step in list(topic.objects.trace)[begin:] if step.operation == "list"]
+    topic.fill(1)
+    topic.kit.advance(hours=1)
+    topic.copy()
+    later = [step for step in list(topic.objects.trace)[begin:] if step.operation == "list"]
+    assert len(later) - len(lists) > len(lists) / 5
+    topic.close()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EISDIR])
+def test_a_key_index_that_cannot_be_read_fails_the_copy_and_not_the_directory(code: int) -> None:
+    bench = TierBench()
+    bench.fill(4, 4)
+    segment, following = bench.hot.log.view.closed[0], bench.hot.log.view.closed[1]
+    bench.hot.cleaner.ensure_keys(PARTITION, segment, following.base_offset, bench.hot.now_ms)
+    bench.hot.faulty.fail_under(segment.path(KEYS), OSError(code, os.strerror(code)))
+    report = bench.copier.copy(PARTITION, bench.hot.now_ms)
+    assert report.error is not None
+    assert ".keys" in report.error
+    assert bench.hot.directory.failure is None
+    bench.hot.put("more", "records")
+    bench.hot.faulty.mend()
+    assert bench.copy().error is None
+    bench.check()

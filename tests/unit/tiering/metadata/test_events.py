@@ -1,0 +1,220 @@
+"""Events of __remote_log_metadata as bytes, and what varve adds to them."""
+
+import random
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from tests.support.cold_builder import HOME as COLD_HOME
+from tests.support.metadata_bench import make_id
+from tests.support.tier_history import TierHistory
+from varve.foundation.errors import Corrupt, InvalidRequest, UnsupportedFormat
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
+from varve.tiering.metadata.custom_metadata import CommitNote, CustomMetadata, encode_custom, is_own
+from varve.tiering.metadata.events import (
+    Event,
+    PartitionDelete,
+    PartitionDeleteState,
+    RemoteState,
+    SegmentEvent,
+    SegmentFacts,
+    SegmentKey,
+    SegmentSnapshot,
+    SegmentUpdate,
+    TopicIdPartition,
+    decode_event,
+    encode_event,
+)
+
+HOME = TopicIdPartition("orders", UUID(int=(1 << 64) + 2), 3)
+KEY = SegmentKey(HOME, UUID(int=(3 << 64) + 4))
+FACTS = SegmentFacts(start_offset=5, end_offset=6, max_timestamp=7, size=10, epochs=((0, 5),))
+HOME_BYTES = "076f7264657273 00000000000000010000000000000002 00000003 00"
+KEY_BYTES = f"{HOME_BYTES} 00000000000000030000000000000004 00"
+FACTS_BYTES = (
+    "0000000000000005 0000000000000006 00000008 0000000000000007 0000000000000009 "
+    "02 00000000 0000000000000005 00 0000000a"
+)
+EVENTS: list[tuple[Event, str]] = [
+    (
+        SegmentEvent(
+            key=KEY,
+            facts=FACTS,
+            broker_id=8,
+            at_ms=9,
+            state=RemoteState.COPY_STARTED,
+            custom=b"\x01\x02",
+        ),
+        f"010000 {KEY_BYTES} {FACTS_BYTES} 030102 00 00",
+    ),
+    (
+        SegmentEvent(
+            key=KEY,
+            facts=replace(FACTS, is_txn_index_empty=True),
+            broker_id=8,
+            at_ms=9,
+            state=RemoteState.COPY_STARTED,
+            custom=None,
+        ),
+        f"010000 {KEY_BYTES} {FACTS_BYTES} 00 00 01000101",
+    ),
+    (
+        SegmentUpdate(
+            key=KEY, broker_id=8, at_ms=9, state=RemoteState.DELETE_FINISHED, custom=None
+        ),
+        f"010100 {KEY_BYTES} 00000008 0000000000000009 00 03 00",
+    ),
+    (
+        PartitionDelete(home=HOME, broker_id=12, at_ms=11, state=PartitionDeleteState.STARTED),
+        f"010200 {HOME_BYTES} 0000000c 000000000000000b 01 00",
+    ),
+    (
+        SegmentSnapshot(
+            id=KEY.id,
+            facts=FACTS,
+            broker_id=8,
+            at_ms=9,
+            state=RemoteState.COPY_FINISHED,
+            custom=b"",
+        ),
+        f"010300 00000000000000030000000000000004 {FACTS_BYTES} 01 01 00",
+    ),
+]
+
+
+@pytest.mark.parametrize(("event", "text"), EVENTS)
+def test_an_event_has_the_bytes_that_kafka_gives_it(event: Event, text: str) -> None:
+    assert encode_event(event) == bytes.fromhex(text)
+    assert decode_event(bytes.fromhex(text), "event") == event
+
+
+@pytest.mark.parametrize(("event", "text"), EVENTS)
+def test_a_cut_event_is_corrupt(event: Event, text: str) -> None:
+    data = bytes.fromhex(text)
+    for size in range(len(data)):
+        with pytest.raises(Corrupt, match="topic at 5"):
+            decode_event(data[:size], "topic at 5")
+    with pytest.raises(Corrupt, match="1 bytes behind the end"):
+        decode_event(data + b"\0", "event")
+
+
+def test_tagged_fields_of_later_versions_are_passed_over() -> None:
+    event, text = EVENTS[2]
+    data = bytes.fromhex(text)[:-1] + bytes.fromhex("01 63 02 abcd")
+    assert decode_event(data, "event") == event
+
+
+@pytest.mark.parametrize("prefix", ["020000", "010400", "010001"])
+def test_an_unknown_version_or_type_is_named(prefix: str) -> None:
+    with pytest.raises(UnsupportedFormat, match="use a later one"):
+        decode_event(bytes.fromhex(prefix) + bytes(80), "event")
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_an_unknown_state_is_corrupt(place: int) -> None:
+    data = bytearray.fromhex(EVENTS[2 if place == 0 else 3][1])
+    data[-2] = 9
+    with pytest.raises(Corrupt, match="9 is no state"):
+        decode_event(bytes(data), "event")
+
+
+def test_a_number_that_does_not_fit_its_field_is_refused() -> None:
+    event = EVENTS[0][0]
+    assert isinstance(event, SegmentEvent)
+    with pytest.raises(InvalidRequest, match="4294967296"):
+        encode_event(replace(event, facts=replace(FACTS, size=1 << 32)))
+
+
+def read_back(custom: bytes, segment: RemoteSegment, event_ms: int) -> RemoteSegment:
+    """The segment from its custom metadata and what an event says of it."""
+    facts = SegmentFacts(
+        start_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        max_timestamp=segment.max_timestamp,
+        size=segment.size,
+        epochs=segment.epochs,
+    )
+    return CustomMetadata(custom, event_ms=event_ms, where="event").decode_segment(
+        segment.id, facts, state=segment.state, at_ms=segment.at_ms
+    )
+
+
+def test_custom_metadata_gives_the_segment_and_the_commit_back() -> None:
+    history = TierHistory(random.Random(3))
+    segments: tuple[RemoteSegment, ...] = ()
+    while len(segments) < 60:
+        manifest = Manifest(home=COLD_HOME, segments=segments)
+        for change in history.draw(segments):
+            manifest = change(manifest)
+        segments = manifest.segments
+    for number, segment in enumerate(segments):
+        note = CommitNote(
+            number=number,
+            leader_epoch=number - 1,
+            at_ms=segment.at_ms + number,
+            log_start_offset=number << 40,
+            cleaned_up_to=number,
+        )
+        custom = encode_custom(note, segment, event_ms=segment.at_ms)
+        assert is_own(custom)
+        assert CustomMetadata(custom, event_ms=segment.at_ms, where="event").note == note
+        assert read_back(custom, segment, segment.at_ms) == segment
+
+
+def large_segment() -> RemoteSegment:
+    """A segment with every part and field, in a partition of half a quadrillion records."""
+    names = ("log", "index", "timeindex", "txnindex", "snapshot", "epochs", "keys")
+    sizes = (2**31 - 1, 10 << 20, 10 << 20, 1 << 19, 1 << 19, 8_000, 2**31)
+    now_ms = 1_790_000_000_000
+    return RemoteSegment(
+        id=make_id("large"),
+        base_offset=2**49 - 2**31,
+        end_offset=2**49 - 2,
+        size=2**31 - 1,
+        record_count=2**31 - 1,
+        max_timestamp=-1,
+        append_ms=(now_ms - 31_000_000_000, now_ms - 1),
+        epochs=((2**20, 2**49 - 2**31),),
+        parts=tuple(
+            ObjectPart(name, size, 2**32 - 1) for name, size in zip(names, sizes, strict=True)
+        ),
+        has_aborted=True,
+        state=SegmentState.DELETE_STARTED,
+        at_ms=now_ms,
+        key_count=2**31 - 1,
+        stale_bytes=2**31 - 1,
+        delete_horizon_ms=now_ms + 31_000_000_000,
+        replaced_until_ms=now_ms + 31_000_000_000,
+        undecided_from=2**49 - 3,
+    )
+
+
+def test_all_that_varve_says_of_a_large_segment_fits_the_limit_of_kafka() -> None:
+    segment = large_segment()
+    note = CommitNote(
+        number=2**28 - 1,
+        leader_epoch=2**20,
+        at_ms=segment.at_ms,
+        log_start_offset=2**49 - 1,
+        cleaned_up_to=2**49 - 1,
+    )
+    custom = encode_custom(note, segment, event_ms=segment.at_ms)
+    assert len(custom) <= 128
+    assert read_back(custom, segment, segment.at_ms) == segment
+
+
+def test_damaged_custom_metadata_is_corrupt_and_a_later_format_is_named() -> None:
+    segment = large_segment()
+    note = CommitNote(number=1, leader_epoch=0, at_ms=0, log_start_offset=0, cleaned_up_to=0)
+    custom = encode_custom(note, segment, event_ms=segment.at_ms)
+    for size in range(1, len(custom)):
+        with pytest.raises(Corrupt):
+            read_back(custom[:size], segment, segment.at_ms)
+    with pytest.raises(Corrupt, match="behind the end"):
+        read_back(custom + b"\0", segment, segment.at_ms)
+    with pytest.raises(UnsupportedFormat, match="format 2"):
+        read_back(custom[:1] + b"\2" + custom[2:], segment, segment.at_ms)
+    assert not is_own(b"\0plugin")
+    assert not is_own(None)
