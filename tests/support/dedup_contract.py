@@ -10,16 +10,16 @@ from typing import Any, Final
 import varve
 from tests.support.dedup_stage import NOW_MS, OUTPUT, SIDE, SOURCE
 from varve.dedup import Deduplicator
-from varve.dedup.ends import DedupTopics
-from varve.dedup.processor import make_ends
-from varve.dedup.progress import Progress
+from varve.dedup.progress import Progress, find_progress
 from varve.dedup.rules import Counts, DedupRules, LatePolicy, parse_id_source
 from varve.dedup.task import TaskSettings
+from varve.dedup.topics import DedupTopics
 from varve.disk import FaultyFileSystem
 from varve.embedded import Store, Topic
 from varve.foundation.clock import ManualClock
 from varve.records import Record, build_batch
 from varve.rocks.memory_database import MemoryDatabases
+from varve.topics import StoreCluster
 
 T: Final = NOW_MS - 1_000_000
 """When most stories begin."""
@@ -123,9 +123,7 @@ class ContractBench:
 
     def progress(self, partition: int = 0, name: str = OUTPUT) -> Progress:
         topics = DedupTopics(input=SOURCE, output=OUTPUT, name=name)
-        found = make_ends(self.store, topics, settings={}, clock=self.clock).find_progress(
-            partition
-        )
+        found = find_progress(StoreCluster(self.store).reader(topics.progress), partition)
         assert found is not None, "nothing was committed"
         return found
 

@@ -75,14 +75,12 @@ def command(
 def open_insight(place: DedupPlace, name: str) -> "Iterator[DedupInsight]":
     """A look at a deduplication; the store is open meanwhile."""
     from varve.dedup.insight import DedupInsight
-    from varve.dedup.processor import make_ends
     from varve.disk import RealFileSystem
-    from varve.foundation.clock import SystemClock
+    from varve.topics import open_cluster
 
-    clock = SystemClock()
     with place.open() as opened:
         insight = DedupInsight(
-            lambda topics: make_ends(opened, topics, settings={}, clock=clock),
+            open_cluster(opened),
             name,
             state_directory=str(place.state),
             file_system=RealFileSystem(),

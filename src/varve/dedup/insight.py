@@ -7,28 +7,21 @@ records before it.
 Invariant  nothing is written and nobody is fenced. The directory of the ids is only measured.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
 
 import numpy as np
 
-from varve.dedup.chunk import make_chunk
-from varve.dedup.ends import DedupTopics, Ends
 from varve.dedup.id_store import STORE_NAME, Remembered
 from varve.dedup.ids import Arrivals, decode_entries, fold_chunk
-from varve.dedup.progress import Progress
+from varve.dedup.progress import Progress, find_progress
 from varve.dedup.rules import Verdict
+from varve.dedup.topics import DedupTopics
 from varve.disk import FileSystem
 from varve.foundation.errors import NotFound, OffsetOutOfRange
 from varve.kernels.window_ids import NO_ID
 from varve.records import RecordColumns
 from varve.rocks.segments import decode_directory_name
-
-_LOOK_BYTES: Final = 4 << 20
-_LOOK_WAIT_MS: Final = 1_000
-
-MakeEnds = Callable[[DedupTopics], Ends]
+from varve.topics import Cluster, TopicReader, read_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,45 +66,49 @@ class DedupInsight:
     """Looks at the deduplication of a name."""
 
     def __init__(
-        self, make_ends: MakeEnds, name: str, *, state_directory: str, file_system: FileSystem
+        self, cluster: Cluster, name: str, *, state_directory: str, file_system: FileSystem
     ) -> None:
+        """The cluster is closed with it."""
         self._name = name
-        self._make_ends = make_ends
+        self._cluster = cluster
+        self._topics = DedupTopics(input="", output=name, name=name)
+        self._readers: dict[str, TopicReader] = {}
         self._state_directory = f"{state_directory}/{name}"
         self._file_system = file_system
-        self._ends = make_ends(DedupTopics(input="", output=name, name=name))
 
     def partitions(self) -> list[PartitionInsight]:
         """Those that have committed something; raises NotFound for a name that nobody used."""
         found = []
         for partition in range(self.partition_count()):
-            progress = self._ends.find_progress(partition)
+            progress = self._find_progress(partition)
             if progress is not None:
-                end = self._source(progress).input_bounds(partition)[1]
+                end = self._get_reader(progress.input).offsets(partition).end
                 state = self._measure(partition)
                 found.append(PartitionInsight(partition, progress, end, state))
         return found
 
     def close(self) -> None:
-        self._ends.close()
+        for reader in self._readers.values():
+            reader.close()
+        self._cluster.close()
 
     def partition_count(self) -> int:
         """Of all; raises NotFound for a name that nobody used."""
         try:
-            return self._ends.partition_count(self._ends.topics.progress)
+            return self._cluster.describe(self._topics.progress).partition_count
         except NotFound:
             raise NotFound(
-                f"{self._ends.place} knows no deduplication {self._name!r:.200}: it has no topic "
-                f"{self._ends.topics.progress}; name its output, or its --name"
+                f"{self._cluster.name} knows no deduplication {self._name!r:.200}: it has no topic "
+                f"{self._topics.progress}; name its output, or its --name"
             ) from None
 
-    def _source(self, progress: Progress) -> Ends:
-        """The ends with the topics that the progress tells."""
-        topics = replace(self._ends.topics, input=progress.input, output=progress.output)
-        if topics != self._ends.topics:
-            self._ends.close()
-            self._ends = self._make_ends(topics)
-        return self._ends
+    def _find_progress(self, partition: int) -> Progress | None:
+        return find_progress(self._get_reader(self._topics.progress), partition)
+
+    def _get_reader(self, topic: str) -> TopicReader:
+        if topic not in self._readers:
+            self._readers[topic] = self._cluster.reader(topic)
+        return self._readers[topic]
 
     def _measure(self, partition: int) -> StateSize | None:
         directory = f"{self._state_directory}/{partition}"
@@ -129,14 +126,14 @@ class DedupInsight:
         """Why a record was kept or dropped; raises OffsetOutOfRange where it cannot be read."""
         if not 0 <= partition < self.partition_count():
             raise NotFound(f"{self._name} has no partition {partition}")
-        progress = self._ends.find_progress(partition)
+        progress = self._find_progress(partition)
         where = "the input" if progress is None else f"{progress.input}-{partition}"
         if progress is None or offset >= progress.position:
             reached = 0 if progress is None else progress.position
             raise OffsetOutOfRange(
                 f"{where}: offset {offset} was not looked at yet, {self._name} is at {reached}"
             )
-        columns = self._read(self._source(progress), partition, offset, where)
+        columns = self._read(self._get_reader(progress.input), partition, offset, where)
         arrival = fold_chunk([columns], progress.rules.by, progress.secret_words)
         verdict, witness = self._judge(arrival, partition, progress)
         return Explanation(
@@ -149,14 +146,14 @@ class DedupInsight:
             progress,
         )
 
-    def _read(self, ends: Ends, partition: int, offset: int, where: str) -> RecordColumns:
-        start, end = ends.input_bounds(partition)
+    def _read(self, reader: TopicReader, partition: int, offset: int, where: str) -> RecordColumns:
+        start, end = reader.offsets(partition)
         if not start <= offset < end:
             raise OffsetOutOfRange(
                 f"{where} has offsets {start} to {end - 1}: offset {offset} cannot be read"
             )
-        read = ends.read(partition, offset, max_bytes=1, wait_ms=_LOOK_WAIT_MS)
-        columns = make_chunk(read.batches, start_offset=offset).columns
+        found = next(read_range(reader, partition, start=offset, end=offset + 1, max_bytes=1))
+        columns = found.columns()
         if not len(columns) or int(columns.offsets[0]) != offset:
             raise OffsetOutOfRange(
                 f"{where} has no committed record at offset {offset}: it is a marker, was aborted, "
@@ -192,30 +189,27 @@ class DedupInsight:
         """Whether a record before it was newer by more than the lateness, as headers tell."""
         newest_ms = progress.stream_time_ms
         bound_ms = time_ms + progress.rules.lateness_ms
-        position = self._ends.input_bounds(partition)[0]
-        while position < offset:
-            read = self._ends.read(
-                partition, position, max_bytes=_LOOK_BYTES, wait_ms=_LOOK_WAIT_MS
-            )
-            for one in read.batches:
-                header = one.batch.header
+        reader = self._get_reader(progress.input)
+        start = reader.offsets(partition).start
+        for fetched in read_range(reader, partition, start=start, end=offset):
+            for batch in fetched:
+                header = batch.header
                 if header.base_offset >= offset or header.max_timestamp <= bound_ms:
                     continue
-                columns = one.batch.columns()
+                columns = batch.columns()
                 times = columns.timestamps[columns.offsets < offset]
                 if ((times > bound_ms) & (times <= newest_ms)).any():
                     return True
-            if read.next_offset <= position:
-                break
-            position = read.next_offset
         return False
 
     def _find_entries(self, arrival: Arrivals, partition: int) -> tuple[list[Remembered], bool]:
         """What the changelog has of an id, and whether it still has all it was ever told."""
-        start = self._ends.changelog_bounds(partition)[0]
-        where = f"{self._ends.topics.changelog}-{partition}"
+        reader = self._get_reader(self._topics.changelog)
+        start, end = reader.offsets(partition)
+        where = f"{reader.topic}-{partition}"
         found = []
-        for columns, _ in self._ends.read_changelog(partition, start):
+        for fetched in read_range(reader, partition, start=start, end=end):
+            columns = fetched.columns()
             if not len(columns):
                 continue
             entries = decode_entries(columns, where)

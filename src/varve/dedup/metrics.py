@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
-from varve.dedup.ends import DedupTopics
 from varve.dedup.rules import Counts
 from varve.dedup.task import TaskState
+from varve.dedup.topics import DedupTopics
 from varve.foundation.metrics import MetricTable, counter, declared_metrics, gauge
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A topic without its duplicates: all partitions of a deduplication, each in a thread.
+"""A topic without its duplicates: all partitions of a deduplication, in a few threads.
 
     with varve.open("data") as store:
         rules = DedupRules(by=parse_id_source("key"), before_ms=…, after_ms=…, lateness_ms=…)
@@ -13,28 +13,27 @@ Threads    `stop` may be called from any thread, and by signal handlers; the res
 import os
 import random as random_module
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
-from varve.dedup.embedded_ends import EmbeddedEnds
-from varve.dedup.ends import DedupTopics, Ends, topic_settings
+from varve.dedup.backend import DedupBackend
 from varve.dedup.metrics import DedupMetrics
 from varve.dedup.rules import DedupRules, LatePolicy
-from varve.dedup.server_ends import ServerEnds
-from varve.dedup.task import OnProgress, Task, TaskPlace, TaskSettings, TaskState
+from varve.dedup.task import OnProgress, TaskPlace, TaskSettings, TaskState
+from varve.dedup.topics import DedupTopics, topic_settings
+from varve.dedup.worker import DedupWorker
 from varve.disk import FileSystem, RealFileSystem
 from varve.embedded import Store
 from varve.foundation.clock import Clock, SystemClock
-from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
+from varve.foundation.errors import InvalidRequest
 from varve.kafka_client.address import ClusterAddress
 from varve.rocks.database import Databases, RocksDatabases
+from varve.topics import open_cluster
 
 STATE_SUFFIX: Final = ".dedup"
-_READ_WAIT_MS: Final = 500
-_REST_SECONDS: Final = 0.1
-_EMPTY_READS_MAX: Final = 60
 
 
 def _ignore(state: TaskState) -> None:
@@ -46,7 +45,7 @@ class Deduplicator:
 
     def __init__(
         self,
-        ends: Ends,
+        backend: DedupBackend,
         rules: DedupRules,
         *,
         state_directory: str,
@@ -58,13 +57,13 @@ class Deduplicator:
         thread_count: int | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
-        self.topics = ends.topics
-        self.metrics = DedupMetrics(ends.topics)
-        self._ends = ends
+        self.topics = backend.topics
+        self.metrics = DedupMetrics(backend.topics)
+        self._backend = backend
         self._on_progress = on_progress or _ignore
         self._thread_count = thread_count or os.cpu_count() or 1
-        self._place = TaskPlace(
-            ends=ends,
+        self._context = TaskPlace(
+            backend=backend,
             rules=rules,
             settings=settings or TaskSettings(),
             state_directory=state_directory,
@@ -74,7 +73,7 @@ class Deduplicator:
             random=random,
             on_progress=self._tell,
         )
-        self._tasks: list[Task] = []
+        self._workers: list[DedupWorker] = []
         self._stopping = threading.Event()
         self._telling = threading.Lock()
         self._has_failed = False
@@ -115,9 +114,10 @@ class Deduplicator:
             if not isinstance(place, Store):
                 raise InvalidRequest("behind a server a deduplication needs a state directory")
             state = f"{place.directories[0].path}{STATE_SUFFIX}"
-        ends = make_ends(place, topics, settings=made, clock=clock, wait=wait)
+        cluster = open_cluster(place, wait=wait)
+        backend = DedupBackend(cluster, topics, settings=made, clock=clock)
         opened = cls(
-            ends,
+            backend,
             rules,
             state_directory=f"{state}/{topics.name}",
             databases=databases or RocksDatabases(),
@@ -137,21 +137,23 @@ class Deduplicator:
         return opened
 
     def start(self) -> None:
-        """Makes topics and opens every partition; ids that lack are restored."""
-        count = self._ends.prepare()
-        tasks = [Task(self._place, partition) for partition in range(count)]
-        self._tasks = tasks
-        self._in_threads(min(self._thread_count, count), [task.open for task in tasks])
+        """Creates topics and opens every partition; ids that are missing are restored."""
+        count = self._backend.prepare()
+        thread_count = min(self._thread_count, count)
+        self._workers = [
+            DedupWorker(self._context, range(number, count, thread_count), self._stopping)
+            for number in range(thread_count)
+        ]
+        self._in_threads([worker.open for worker in self._workers])
 
     def run_once(self) -> None:
-        """Takes through what is there now, and returns."""
-        works = [self._catching_up(task) for task in self._tasks]
-        self._in_threads(min(self._thread_count, len(works)), works)
+        """Processes what is there now, and returns."""
+        self._in_threads([worker.catch_up for worker in self._workers])
 
     def run(self, stop: threading.Event | None = None) -> None:
         """Follows the input until it is stopped; raises the first error of a partition."""
-        works = [self._following(task, stop or self._stopping) for task in self._tasks]
-        self._in_threads(len(works), works)
+        wanted = stop or self._stopping
+        self._in_threads([partial(worker.follow, wanted) for worker in self._workers])
 
     def stop(self) -> None:
         """Lets `run` and `run_once` end behind the chunks that are under way."""
@@ -159,18 +161,16 @@ class Deduplicator:
 
     def states(self) -> list[TaskState]:
         """How far each partition is."""
-        return [task.state() for task in self._tasks]
+        tasks = (task for worker in self._workers for task in worker.tasks)
+        return [task.state() for task in sorted(tasks, key=lambda task: task.partition)]
 
     def close(self) -> None:
-        """Brings the ids to the disk and gives everything back; closing twice is harmless."""
-        tasks, self._tasks = self._tasks, []
+        """Brings the ids to the disk and closes everything; closing twice is harmless."""
+        workers, self._workers = self._workers, []
         errors = []
-        for task in tasks:
-            try:
-                task.close(is_clean=not self._has_failed)
-            except StoreError as error:
-                errors.append(error)
-        self._ends.close()
+        for worker in workers:
+            errors += worker.close(is_clean=not self._has_failed)
+        self._backend.close()
         if errors and not self._has_failed:
             raise errors[0]
 
@@ -186,31 +186,7 @@ class Deduplicator:
         self._has_failed |= error is not None
         self.close()
 
-    def _catching_up(self, task: Task) -> Callable[[], None]:
-        def work() -> None:
-            empty_reads = 0
-            end = task.look()
-            while (position := task.state().position) < end and not self._stopping.is_set():
-                task.run_once(wait_ms=_READ_WAIT_MS)
-                empty_reads = 0 if task.state().position > position else empty_reads + 1
-                if empty_reads > _EMPTY_READS_MAX:
-                    raise Unavailable(
-                        f"{self._ends.place}: {self.topics.input}-{task.partition} gives nothing "
-                        f"at offset {position}, though it has more: try again"
-                    )
-
-        return work
-
-    def _following(self, task: Task, stop: threading.Event) -> Callable[[], None]:
-        def work() -> None:
-            while not (stop.is_set() or self._stopping.is_set()):
-                if not task.run_once(wait_ms=_READ_WAIT_MS):
-                    task.rest()
-                    stop.wait(_REST_SECONDS)
-
-        return work
-
-    def _in_threads(self, thread_count: int, works: list[Callable[[], None]]) -> None:
+    def _in_threads(self, works: list[Callable[[], None]]) -> None:
         """Runs all, and raises the first error; the others end behind their chunks then."""
         errors: list[BaseException] = []
 
@@ -221,7 +197,7 @@ class Deduplicator:
                 errors.append(error)
                 self._stopping.set()
 
-        with ThreadPoolExecutor(thread_count, thread_name_prefix="varve-dedup") as pool:
+        with ThreadPoolExecutor(len(works), thread_name_prefix="varve-dedup") as pool:
             try:
                 list(pool.map(guarded, works))
             except BaseException:
@@ -235,21 +211,6 @@ class Deduplicator:
         with self._telling:
             self.metrics.note(state)
             self._on_progress(state)
-
-
-def make_ends(
-    place: Store | ClusterAddress,
-    topics: DedupTopics,
-    *,
-    settings: Mapping[str, Mapping[str, str]],
-    clock: Clock,
-    wait: Callable[[float], object] | None = None,
-) -> Ends:
-    """The ends in a store, or behind a server."""
-    if isinstance(place, Store):
-        return EmbeddedEnds(place, topics, settings=settings, clock=clock)
-    waits = wait or threading.Event().wait
-    return ServerEnds(place, topics, settings=settings, clock=clock, wait=waits)
 
 
 def check_side(rules: DedupRules, side: str | None) -> None:

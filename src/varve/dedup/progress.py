@@ -8,29 +8,28 @@ Crash      what was written and not committed is never read.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from varve.dedup.ids import Secret
-from varve.dedup.producing import Producer
 from varve.dedup.rules import Counts, DedupRules, LatePolicy, NullPolicy, parse_id_source
 from varve.foundation.errors import Corrupt, InvalidRequest
-from varve.records import Batch, Record, build_batch
+from varve.records import Producer, Record, build_batch
+from varve.topics import HistoryMark, Position, TopicReader, read_last
 
 PROGRESS_KEY: Final = b"progress"
 NO_STREAM_TIME: Final = -1
 SECRET_BYTES: Final = 16
 _FORMAT: Final = 1
-_LOOK_BACK: Final = 16
-_LOOK_FACTOR: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """One partition's progress.
 
-    `position` is the next offset of the input, `rules` are those of the last chunk, `counts` those
+    `position` is the next offset of the input, `mark` the batch in front of it (None in progress of
+    earlier versions). `rules` are those of the last chunk, `counts` those
     of a life. Before `whole_from_ms` ids may be gone: what has such a time is late. The ids of
     topics are empty where nobody tells them. `generation`, `producer` and `sequences`, the next one
     by topic, are of the last who wrote to a directory; through a server its coordinator knows.
@@ -50,6 +49,11 @@ class Progress:
     generation: int = 0
     producer: Producer | None = None
     sequences: Mapping[str, int] = field(default_factory=dict)
+    mark: HistoryMark | None = None
+
+    @property
+    def input_position(self) -> Position:
+        return Position(self.position, self.mark)
 
     @property
     def secret_words(self) -> Secret:
@@ -72,9 +76,11 @@ class Progress:
 
 
 def encode_progress(progress: Progress) -> bytes:
-    told = asdict(progress)
-    told["rules"]["by"] = str(progress.rules.by)
-    return json.dumps({"format": _FORMAT, **told}, separators=(",", ":")).encode()
+    fields = asdict(progress)
+    fields["rules"]["by"] = str(progress.rules.by)
+    if progress.producer is not None:
+        fields["producer"] = progress.producer._asdict()
+    return json.dumps({"format": _FORMAT, **fields}, separators=(",", ":")).encode()
 
 
 def decode_progress(data: bytes | None, where: str) -> Progress:
@@ -86,7 +92,9 @@ def decode_progress(data: bytes | None, where: str) -> Progress:
         producer, counts = given.pop("producer"), Counts(**given.pop("counts"))
         known = None if producer is None else Producer(**producer)
         rules = _decode_rules(given.pop("rules"))
-        made = Progress(producer=known, counts=counts, rules=rules, **given)
+        mark = given.pop("mark", None)
+        history = None if mark is None else HistoryMark.from_json(mark)
+        made = Progress(producer=known, counts=counts, rules=rules, mark=history, **given)
         if len(bytes.fromhex(made.secret)) != SECRET_BYTES:
             raise ValueError(f"a secret has {SECRET_BYTES} bytes")
         return made
@@ -113,35 +121,10 @@ def progress_batch(progress: Progress, now_ms: int) -> bytes:
     return build_batch([Record(PROGRESS_KEY, encode_progress(progress), timestamp=now_ms)])
 
 
-ReadBatches = Callable[[int], tuple[list[Batch], int]]
-"""The committed batches from an offset on, some of them, and where to go on."""
-
-
-def find_last_progress(read: ReadBatches, *, start: int, end: int, where: str) -> Progress | None:
-    """The last record within [start, end), looked for from the end; None where there is none."""
-    distance = _LOOK_BACK
-    high = end
-    while high > start:
-        low = max(start, end - distance)
-        found = _last_within(read, low, high, where)
-        if found is not None:
-            return found
-        high, distance = low, distance * _LOOK_FACTOR
-    return None
-
-
-def _last_within(read: ReadBatches, low: int, high: int, where: str) -> Progress | None:
-    found: tuple[int, bytes | None] | None = None
-    offset = low
-    while offset < high:
-        batches, following = read(offset)
-        for batch in batches:
-            for record in batch.records():
-                if record.key == PROGRESS_KEY and low <= record.offset < high:
-                    found = (record.offset, record.value)
-        if following <= offset:
-            break
-        offset = following
-    if found is None:
+def find_progress(reader: TopicReader, partition: int) -> Progress | None:
+    """The last committed progress of a partition; None where there is none."""
+    record = read_last(reader, partition, key=PROGRESS_KEY)
+    if record is None:
         return None
-    return decode_progress(found[1], f"{where}, offset {found[0]}")
+    where = f"{reader.cluster_name}: {reader.topic}-{partition}, offset {record.offset}"
+    return decode_progress(record.value, where)

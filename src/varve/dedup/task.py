@@ -16,20 +16,20 @@ from typing import Final
 
 import numpy as np
 
-from varve.dedup.chunk import Chunk, InputRead, make_chunk
-from varve.dedup.ends import Ends, TaskCommit
+from varve.dedup.backend import DedupBackend, TaskCommit
 from varve.dedup.id_store import IdStore
 from varve.dedup.ids import Arrivals, decode_entries, encode_entries, fold_chunk
 from varve.dedup.judge import Judge, Judgement
+from varve.dedup.output import InputChunk, build_kept_batches
 from varve.dedup.progress import SECRET_BYTES, Progress
 from varve.dedup.rules import Counts, DedupRules, Route, route
-from varve.dedup.survivors import build_survivors
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, OffsetOutOfRange, StoreError
-from varve.records import HEADER_BYTES, build_batch_from_columns
+from varve.records import HEADER_BYTES, CommittedBatches, build_batch_from_columns
 from varve.rocks.database import Databases
 from varve.rocks.segments import check_free
+from varve.topics import LogTruncated, Position, TopicReader, find_break, read_range
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ _ENTRY_BYTES_MAX: Final = 64
 _CHECKPOINT_MS: Final = 60_000
 _CHECKPOINT_ENTRIES: Final = 2_000_000
 _MAINTAIN_MS: Final = 10_000
+_TRUNCATED: Final = "the input was truncated; start again with another --name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,7 @@ OnProgress = Callable[[TaskState], None]
 class TaskPlace:
     """What the tasks of a deduplication share."""
 
-    ends: Ends
+    backend: DedupBackend
     rules: DedupRules
     settings: TaskSettings
     state_directory: str
@@ -101,13 +102,13 @@ class Task:
     def __init__(self, place: TaskPlace, partition: int) -> None:
         self.partition = partition
         self._place = place
-        self._ends = place.ends
+        self._backend = place.backend
         self._rules = place.rules
-        self._where = f"{place.ends.topics.input}-{partition}"
-        self._limits = place.ends.limits()
+        self._where = f"{place.backend.topics.input}-{partition}"
+        self._limits = place.backend.limits()
         self._progress: Progress | None = None
         self._store: IdStore | None = None
-        self._position = 0
+        self._position = Position(0)
         self._end_offset = 0
         self._changelog_end = 0
         self._new_entries = 0
@@ -121,14 +122,14 @@ class Task:
         Raises InvalidRequest for what cannot go on, and Locked while the state directory is in use,
         before anybody is fenced.
         """
-        known = self._ends.find_progress(self.partition)
+        known = self._backend.find_progress(self.partition)
         if known is not None:
             self._go_on(known)
         directory = f"{self._place.state_directory}/{self.partition}"
         check_free(self._place.file_system, directory)
-        found = self._ends.open_task(self.partition)
+        found = self._backend.open_task(self.partition)
         self._progress = self._begin() if found is None else self._go_on(found)
-        self._position = self._check_position(self._progress.position)
+        self._position = self._check_position(self._progress.input_position)
         if found is not None and found.rules != self._rules:
             # Before ids go by the new rules: the next start must know that they may be gone.
             self._note_progress()
@@ -143,9 +144,9 @@ class Task:
         self._tell()
 
     def _begin(self) -> Progress:
-        ids, topics = self._ends.topic_ids(), self._ends.topics
+        ids, topics = self._backend.topic_ids(), self._backend.topics
         return Progress(
-            position=self._ends.input_bounds(self.partition)[0],
+            position=self._backend.input.offsets(self.partition).start,
             secret=self._place.random.randbytes(SECRET_BYTES).hex(),
             rules=self._rules,
             input=topics.input,
@@ -156,7 +157,7 @@ class Task:
 
     def _go_on(self, found: Progress) -> Progress:
         """Raises InvalidRequest where the state was made by other rules or of other topics."""
-        topics, ids = self._ends.topics, self._ends.topic_ids()
+        topics, ids = self._backend.topics, self._backend.topic_ids()
         had, has = found.rules.fingerprint(), self._rules.fingerprint()
         if had != has:
             raise InvalidRequest(
@@ -179,28 +180,39 @@ class Task:
                 )
         return found.under(self._rules)
 
-    def _check_position(self, position: int) -> int:
-        start, self._end_offset = self._ends.input_bounds(self.partition)
-        if start <= position <= self._end_offset:
+    def _check_position(self, position: Position) -> Position:
+        """The position, or with `skips_lost` the first one behind records that were deleted.
+
+        Raises LogTruncated where the input lost records that were read: what was made of them is
+        in the output.
+        """
+        start, self._end_offset = self._backend.input.offsets(self.partition)
+        if position.offset >= start:
+            found = find_break(self._backend.input, self.partition, position)
+            if found is not None:
+                raise LogTruncated(f"{self._where}: {found}; {_TRUNCATED}")
             return position
-        if position > self._end_offset:
-            raise OffsetOutOfRange(
-                f"{self._where} ends at offset {self._end_offset}, and was read up to {position} "
-                "before: the input was cut; begin anew with --name"
-            )
         if not self._place.settings.skips_lost:
             raise OffsetOutOfRange(
-                f"{self._where} begins at offset {start}, and was read up to {position}: records "
-                "between them were deleted unread; go on behind them with --skip-lost"
+                f"{self._where} begins at offset {start}, and was read up to {position.offset}: "
+                "records between them were deleted unread; go on behind them with --skip-lost"
             )
         logger.warning(
             "records were deleted before they were read",
-            extra={"partition": self._where, "from": position, "to": start},
+            extra={"partition": self._where, "from": position.offset, "to": start},
         )
-        return start
+        return Position(start)
 
     def _restore(self, store: IdStore) -> None:
-        start, end = self._ends.changelog_bounds(self.partition)
+        changelog = self._backend.read_changelog()
+        try:
+            self._restore_from(changelog, store)
+        finally:
+            changelog.close()
+        store.maintain(self._get_progress().stream_time_ms)
+
+    def _restore_from(self, changelog: TopicReader, store: IdStore) -> None:
+        start, end = changelog.offsets(self.partition)
         known = store.changelog_offset
         if known is not None and known > end:
             logger.warning(
@@ -210,77 +222,91 @@ class Task:
             store.reset()
             known = None
         offset = start if known is None else max(start, known)
-        where = f"{self._ends.topics.changelog}-{self.partition}"
-        for columns, following in self._ends.read_changelog(self.partition, offset):
+        where = f"{changelog.topic}-{self.partition}"
+        for fetched in read_range(changelog, self.partition, start=offset, end=end):
+            columns = fetched.columns()
             if len(columns):
                 store.restore(decode_entries(columns, where))
                 self._new_entries += len(columns)
-                self._tell(restored=following, restore_end=end)
+                self._tell(restored=fetched.next_offset, restore_end=end)
         self._changelog_end = end
-        store.maintain(self._get_progress().stream_time_ms)
 
     # Work
 
+    @property
+    def position(self) -> Position:
+        """Where the input is read next."""
+        return self._position
+
     def run_once(self, *, wait_ms: int = 0) -> bool:
+        """Fetches and processes one chunk; False where the input has nothing more for now."""
+        positions = {self.partition: self._position}
+        reader, max_bytes = self._backend.input, self._place.settings.chunk_bytes
+        try:
+            found = reader.fetch(positions, max_bytes=max_bytes, wait_ms=wait_ms)
+        except StoreError as error:
+            self.recover_position(error)
+            return True
+        return self.process(found.get(self.partition))
+
+    def recover_position(self, error: StoreError) -> None:
+        """Moves behind records that were deleted, if that is why a fetch failed; else raises."""
+        if isinstance(error, LogTruncated):
+            raise LogTruncated(f"{error}; {_TRUNCATED}") from error
+        if not isinstance(error, OffsetOutOfRange):
+            raise _located(error, f"{self._where}, offset {self._position.offset}") from error
+        before = self._position
+        self._position = self._check_position(before)
+        if self._position == before:
+            raise error
+
+    def process(self, fetched: CommittedBatches | None) -> bool:
         """Takes one chunk through; False where the input has nothing more for now."""
         try:
-            return self._run_chunk(wait_ms)
+            if fetched is not None:
+                self._process(fetched)
+            self._checkpoint_if_due()
         except StoreError as error:
-            raise _located(error, f"{self._where}, offset {self._position}") from error
-
-    def _run_chunk(self, wait_ms: int) -> bool:
-        read = self._read(wait_ms)
-        self._end_offset = max(read.end_offset, read.next_offset)
-        read = _bounded(read)
-        chunk = make_chunk(read.batches, start_offset=self._position)
-        if len(chunk):
-            self._take(chunk, read.next_offset)
-        else:
-            self._position = max(self._position, read.next_offset)
-            if not self.has_more and self._position > self._get_progress().position:
-                self._note_progress()
-        self._checkpoint_if_due()
+            raise _located(error, f"{self._where}, offset {self._position.offset}") from error
         return self.has_more
 
-    def _read(self, wait_ms: int) -> InputRead:
-        read = partial(
-            self._ends.read,
-            self.partition,
-            max_bytes=self._place.settings.chunk_bytes,
-            wait_ms=wait_ms,
-        )
-        try:
-            return read(start=self._position)
-        except OffsetOutOfRange:
-            self._position = self._check_position(self._position)
-            return read(start=self._position)
+    def _process(self, fetched: CommittedBatches) -> None:
+        self._end_offset = max(fetched.end_offset, fetched.next_offset)
+        fetched = fetched.first_batches(max_records=_CHUNK_RECORDS)
+        chunk = InputChunk.of(fetched)
+        following = Position.after(fetched)
+        if len(chunk.columns):
+            self._take(chunk, following)
+            return
+        self._position = following
+        if not self.has_more and following.offset > self._get_progress().position:
+            self._note_progress()
 
     def look(self) -> int:
         """Asks where the input ends now."""
-        self._end_offset = self._ends.input_bounds(self.partition)[1]
+        self._end_offset = self._backend.input.offsets(self.partition).end
         return self._end_offset
 
     @property
     def has_more(self) -> bool:
         """Whether the input had more when it was last read."""
-        return self._position < self._end_offset
+        return self._position.offset < self._end_offset
 
-    def _take(self, chunk: Chunk, next_offset: int) -> None:
+    def _take(self, chunk: InputChunk, following: Position) -> None:
         store, before = self._get_store(), self._get_progress()
         arrivals = fold_chunk([chunk.columns], self._rules.by, store.secret)
         judged = self._judge(arrivals, before)
         now_ms = self._place.clock.now_ms()
         after = replace(
             before,
-            position=next_offset,
+            position=following.offset,
+            mark=following.mark,
             stream_time_ms=judged.stream_time_after,
             counts=before.counts + judged.counts,
             committed_ms=now_ms,
         )
-        self._changelog_end = self._ends.commit(
-            self.partition, self._make_commit(chunk, judged, after)
-        )
-        self._progress, self._position = after, next_offset
+        self._commit(self._make_commit(chunk, judged, after))
+        self._progress, self._position = after, following
         store.apply(judged.news, judged.stream_time_after)
         self._new_entries += len(judged.news.entries)
         self._tell()
@@ -306,26 +332,33 @@ class Task:
         self._restore(store)
         return judge()
 
-    def _make_commit(self, chunk: Chunk, judged: Judgement, after: Progress) -> TaskCommit:
-        topics = self._ends.topics
+    def _make_commit(self, chunk: InputChunk, judged: Judgement, after: Progress) -> TaskCommit:
+        topics = self._backend.topics
         routes = route(judged.verdicts, self._rules)
-        output = build_survivors(chunk, routes == Route.ON, self._limits[topics.output])
+        output = build_kept_batches(chunk, routes == Route.ON, self._limits[topics.output])
         side: list[bytes | bytearray] = []
         if topics.side is not None:
-            side = build_survivors(chunk, routes == Route.ASIDE, self._limits[topics.side])
+            side = build_kept_batches(chunk, routes == Route.ASIDE, self._limits[topics.side])
         entries, limit = judged.news.entries, self._limits[topics.changelog]
         return TaskCommit(output, side, _changelog_batches(entries, limit.max_bytes), after)
 
     def _note_progress(self) -> None:
         """Commits rules that have changed, or that offsets without records lie behind."""
         after = replace(
-            self._get_progress(), position=self._position, committed_ms=self._place.clock.now_ms()
+            self._get_progress(),
+            position=self._position.offset,
+            mark=self._position.mark,
+            committed_ms=self._place.clock.now_ms(),
         )
-        self._changelog_end = self._ends.commit(self.partition, TaskCommit((), (), (), after))
+        self._commit(TaskCommit((), (), (), after))
         self._progress = after
         self._tell()
 
-    # Upkeep
+    def _commit(self, commit: TaskCommit) -> None:
+        changelog_end = self._backend.commit(self.partition, commit)
+        self._changelog_end = max(self._changelog_end, changelog_end)
+
+    # Maintenance
 
     def rest(self) -> None:
         """What is due while nothing comes: ids that have expired go, by the stream time alone."""
@@ -355,13 +388,13 @@ class Task:
                     store.checkpoint(self._changelog_end)
                 store.close()
         finally:
-            self._ends.close_task(self.partition)
+            self._backend.close_task(self.partition)
 
     def state(self) -> TaskState:
         progress = self._get_progress()
         return TaskState(
             partition=self.partition,
-            position=self._position,
+            position=self._position.offset,
             end_offset=self._end_offset,
             stream_time_ms=progress.stream_time_ms,
             counts=progress.counts,
@@ -378,16 +411,6 @@ class Task:
     def _get_progress(self) -> Progress:
         assert self._progress is not None, "a task is opened first"
         return self._progress
-
-
-def _bounded(read: InputRead) -> InputRead:
-    """The first batches of a read, until they have records enough."""
-    count = 0
-    for place, one in enumerate(read.batches, 1):
-        count += one.batch.header.records_count
-        if count >= _CHUNK_RECORDS and place < len(read.batches):
-            return InputRead(read.batches[:place], one.batch.header.next_offset, read.end_offset)
-    return read
 
 
 def _changelog_batches(entries: Arrivals, max_bytes: int) -> list[bytes]:

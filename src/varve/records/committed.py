@@ -124,9 +124,9 @@ class CommittedBatches:
         """The batches up to the one that reaches `max_records`, without parsing any record."""
         self._check_undamaged()
         is_enough = np.cumsum(self._rows[:, BatchColumn.RECORD_COUNT]) >= max_records
-        count = int(np.argmax(is_enough)) + 1
-        if not is_enough.any() or count == len(self._rows):
+        if not is_enough[:-1].any():
             return self
+        count = int(np.argmax(is_enough)) + 1
         position = self._rows[count - 1, BatchColumn.POSITION]
         first = copy(self)
         first._rows = self._rows[:count]

@@ -3,6 +3,7 @@
 from varve.topics.cluster import Cluster, OffsetRange, TopicInfo, TopicReader
 from varve.topics.kafka_cluster import KafkaCluster
 from varve.topics.kafka_transaction import KafkaTransaction
+from varve.topics.opening import open_cluster
 from varve.topics.position import HistoryMark, LogTruncated, Position
 from varve.topics.reading import find_break, read_last, read_range
 from varve.topics.store_cluster import StoreCluster
@@ -24,6 +25,7 @@ __all__ = [
     "TopicReader",
     "TransactionalWriter",
     "find_break",
+    "open_cluster",
     "read_last",
     "read_range",
 ]

@@ -23,7 +23,8 @@ from varve.topics.store_transaction import StoreCoordinator, StoreTransaction
 Wait = Callable[[float], object]
 """Waits for a number of seconds."""
 
-_POLL_MS: Final = 5
+_POLL_MS_MIN: Final = 5
+_POLL_MS_MAX: Final = 50
 
 
 class StoreCluster:
@@ -95,7 +96,7 @@ class StoreReader:
     def fetch(
         self, positions: Mapping[int, Position], *, max_bytes: int, wait_ms: int
     ) -> Mapping[int, CommittedBatches]:
-        waited_ms = 0
+        waited_ms, poll_ms = 0, _POLL_MS_MIN
         while True:
             found = {}
             for partition, position in positions.items():
@@ -104,9 +105,10 @@ class StoreReader:
                     found[partition] = fetched
             if found or waited_ms >= wait_ms:
                 return found
-            pause_ms = min(_POLL_MS, wait_ms - waited_ms)
+            pause_ms = min(poll_ms, wait_ms - waited_ms)
             self._wait(pause_ms / 1000)
             waited_ms += pause_ms
+            poll_ms = min(2 * poll_ms, _POLL_MS_MAX)
 
     def find_batch_before(self, partition: int, offset: int) -> BatchHeader | None:
         wanted = offset - 1

@@ -24,12 +24,11 @@ from tests.support.dedup_stage import (
     rules_of,
 )
 from tests.support.kafka_server import ServerMaker
-from varve.dedup.producing import Producer, join_transaction
 from varve.embedded import Store
 from varve.kafka_client.address import parse_cluster_address
 from varve.kafka_client.client import KafkaClient
 from varve.kafka_client.transaction import TransactionalProducer
-from varve.records import Record, build_batch
+from varve.records import Producer, Record, build_batch, stamp_producer
 
 SCRIPT = Path(__file__).with_name("killed_dedup.py")
 RULES = rules_of()
@@ -149,7 +148,7 @@ def produce(
         starts = range(0, len(given), 8)
         batches = [build_batch(given[start : start + 8]) for start in starts]
         joined = [
-            join_transaction(batch, known, start)
+            stamp_producer(batch, known, start)
             for batch, start in zip(batches, starts, strict=True)
         ]
         producer.append_all(SOURCE, partition, joined)

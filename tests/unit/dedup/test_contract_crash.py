@@ -16,7 +16,7 @@ from tests.support.dedup_stage import (
     rules_of,
 )
 from tests.support.window_dedup import Arrival, DedupBench
-from varve.dedup.embedded_ends import EmbeddedEnds
+from varve.dedup.progress_coordinator import ProgressCoordinator
 from varve.dedup.rules import Counts, LatePolicy, Verdict
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.errors import Fenced, Unavailable
@@ -34,7 +34,7 @@ def broken_commit(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     def fail(*_: object) -> None:
         raise Unavailable("the disk is busy: try again")
 
-    monkeypatch.setattr(EmbeddedEnds, "_append_progress", fail)
+    monkeypatch.setattr(ProgressCoordinator, "_append_progress", fail)
     return monkeypatch
 
 
@@ -124,14 +124,14 @@ def test_d41_fencing(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = ContractBench()
     bench.put((b"x", T), (b"y", T))
     first, later = bench.open(), []
-    whole = EmbeddedEnds._append_progress
+    whole = ProgressCoordinator._append_progress
 
     def overtaken(*given: Any) -> None:
         monkeypatch.undo()
         later.append(bench.open(state="/second"))
         whole(*given)
 
-    monkeypatch.setattr(EmbeddedEnds, "_append_progress", overtaken)
+    monkeypatch.setattr(ProgressCoordinator, "_append_progress", overtaken)
     with pytest.raises(Fenced), first:
         first.run_once()
     assert bench.passed() == []

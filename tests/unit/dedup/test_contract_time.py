@@ -57,7 +57,7 @@ def test_d19_records_alone_move_it() -> None:
         bench.clock.advance(300 * DAY_MS)
         bench.put((b"y", T - LATENESS))
         dedup.run_once()
-        (task,) = dedup._tasks
+        (task,) = dedup._workers[0].tasks
         task.rest()
         bench.put((b"x", T + WINDOW))
         dedup.run_once()

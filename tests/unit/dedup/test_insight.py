@@ -18,7 +18,6 @@ from tests.support.dedup_stage import (
 )
 from varve.dedup import Deduplicator
 from varve.dedup.insight import DedupInsight, Explanation
-from varve.dedup.processor import make_ends
 from varve.dedup.rules import DedupRules, Verdict
 from varve.disk import MemoryFileSystem
 from varve.embedded import Store
@@ -26,6 +25,7 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound, OffsetOutOfRange
 from varve.records import Record, build_batch
 from varve.rocks.memory_database import MemoryDatabases
+from varve.topics import StoreCluster
 
 
 class Bench:
@@ -56,7 +56,7 @@ class Bench:
 
     def insight(self, name: str = OUTPUT) -> DedupInsight:
         return DedupInsight(
-            lambda topics: make_ends(self.store, topics, settings={}, clock=self.clock),
+            StoreCluster(self.store),
             name,
             state_directory="/d.dedup",
             file_system=self.fs,

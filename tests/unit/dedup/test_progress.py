@@ -1,19 +1,24 @@
 """The record that tells how far a partition has come."""
 
+import json
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tests.support.dedup_stage import rules_of
-from varve.dedup.producing import Producer
 from varve.dedup.progress import (
     Progress,
     decode_progress,
     encode_progress,
-    find_last_progress,
+    find_progress,
     progress_batch,
 )
 from varve.dedup.rules import Counts, DedupRules, LatePolicy, NullPolicy, parse_id_source
 from varve.foundation.errors import Corrupt
-from varve.records import Batch, Record, build_batch
+from varve.records import Producer, Record, build_batch
+from varve.testing import VirtualStore
+from varve.topics import HistoryMark, StoreCluster
 
 SECRET = "00" * 16
 
@@ -22,25 +27,27 @@ def progress(position: int) -> Progress:
     return Progress(position=position, secret=SECRET, rules=rules_of(), input="in", output="out")
 
 
-class FakeTopic:
-    """Batches by offset; a read gives one of them, as the smallest answer would."""
+class ProgressTopic:
+    """A progress topic in memory, and how often it was fetched from."""
 
     def __init__(self) -> None:
-        self.batches: list[Batch] = []
-        self.end = 0
-        self.reads = 0
+        self.virtual = VirtualStore()
+        self.topic = self.virtual.store.create_topic("p", partitions=1)
+        self.fetches = 0
 
     def append(self, data: bytes) -> None:
-        self.batches.append(Batch(bytes(self.end.to_bytes(8)) + data[8:]))
-        self.end = self.batches[-1].header.next_offset
+        self.topic.append_batch(data, 0)
 
-    def read(self, offset: int) -> tuple[list[Batch], int]:
-        self.reads += 1
-        found = [one for one in self.batches if one.header.last_offset >= offset]
-        return (found[:1], found[0].header.next_offset) if found else ([], self.end)
+    def find(self) -> Progress | None:
+        reader = StoreCluster(self.virtual.store).reader("p")
+        fetch = reader.fetch
 
-    def find(self, start: int = 0) -> Progress | None:
-        return find_last_progress(self.read, start=start, end=self.end, where="p-0")
+        def counted(*given: Any, **more: Any) -> Any:
+            self.fetches += 1
+            return fetch(*given, **more)
+
+        reader.fetch = counted  # type: ignore[method-assign]
+        return find_progress(reader, 0)
 
 
 def test_what_was_written_is_read_back() -> None:
@@ -67,9 +74,21 @@ def test_what_was_written_is_read_back() -> None:
         generation=2,
         producer=Producer(1 << 62, 7),
         sequences={"out": 3},
+        mark=HistoryMark(base_offset=10, last_offset=16, leader_epoch=4, crc=7),
     )
     assert decode_progress(encode_progress(given), "p-0") == given
     assert decode_progress(encode_progress(progress(3)), "p-0") == progress(3)
+
+
+def test_a_progress_of_an_earlier_version_has_no_mark() -> None:
+    fields = json.loads(encode_progress(progress(3)))
+    del fields["mark"]
+    assert decode_progress(json.dumps(fields).encode(), "p-0") == progress(3)
+
+
+def test_the_producer_is_written_by_its_fields() -> None:
+    given = replace(progress(3), producer=Producer(5, 7))
+    assert json.loads(encode_progress(given))["producer"] == {"id": 5, "epoch": 7}
 
 
 @pytest.mark.parametrize(
@@ -81,23 +100,25 @@ def test_what_no_deduplication_wrote_is_refused(value: bytes | None) -> None:
 
 
 def test_an_empty_topic_has_no_progress() -> None:
-    assert FakeTopic().find() is None
+    assert ProgressTopic().find() is None
 
 
 def test_the_last_record_counts_and_is_found_from_the_end() -> None:
-    topic = FakeTopic()
+    topic = ProgressTopic()
     for position in range(1_000):
         topic.append(progress_batch(progress(position), 5))
     assert topic.find() == progress(999)
-    assert topic.reads <= 16
+    assert topic.fetches <= 2
 
 
 def test_a_record_far_from_the_end_is_found_as_well() -> None:
-    topic = FakeTopic()
+    topic = ProgressTopic()
     topic.append(progress_batch(progress(1), 5))
     topic.append(progress_batch(progress(2), 5))
     for _ in range(300):
         topic.append(build_batch([Record(b"other", b"x")]))
     assert topic.find() == progress(2)
-    assert topic.find(start=1) == progress(2)
-    assert topic.find(start=2) is None
+    topic.topic.delete_records(before=1)
+    assert topic.find() == progress(2)
+    topic.topic.delete_records(before=2)
+    assert topic.find() is None

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tests.support.window_dedup import make_rules
-from varve.dedup.ends import DedupTopics
 from varve.dedup.rules import (
     SPAN_MS_MAX,
     Counts,
@@ -18,6 +17,7 @@ from varve.dedup.rules import (
     parse_id_source,
     route,
 )
+from varve.dedup.topics import DedupTopics
 from varve.foundation.errors import InvalidRequest
 
 MINUTE = 60_000

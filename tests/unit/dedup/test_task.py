@@ -19,16 +19,17 @@ from tests.support.dedup_stage import (
     open_transactions,
     rules_of,
 )
-from varve.dedup.embedded_ends import EmbeddedEnds
-from varve.dedup.ends import DedupTopics, topic_settings
+from varve.dedup.backend import DedupBackend
 from varve.dedup.rules import DedupRules, LatePolicy, NullPolicy
 from varve.dedup.task import Task, TaskPlace, TaskSettings, TaskState
+from varve.dedup.topics import DedupTopics, topic_settings
 from varve.disk import MemoryFileSystem
 from varve.embedded import Store
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest, Locked, OffsetOutOfRange, RecordTooLarge
 from varve.records import Record, build_batch
 from varve.rocks.memory_database import MemoryDatabases
+from varve.topics import StoreCluster
 
 RULES = rules_of()
 AS_USUAL = TaskSettings()
@@ -57,10 +58,11 @@ class Bench:
             side=SIDE if rules.late is LatePolicy.SIDE else None,
         )
         made = topic_settings(topics, retention_ms=rules.retention_ms, segment_ms=rules.segment_ms)
-        ends = EmbeddedEnds(self.store, topics, settings=made, clock=self.clock)
-        ends.prepare()
+        cluster = StoreCluster(self.store)
+        backend = DedupBackend(cluster, topics, settings=made, clock=self.clock)
+        backend.prepare()
         place = TaskPlace(
-            ends=ends,
+            backend=backend,
             rules=rules,
             settings=settings,
             state_directory=f"/d.dedup/{name}",
@@ -186,7 +188,7 @@ def test_a_checkpoint_spares_the_restore(bench: Bench) -> None:
 def test_ids_are_checkpointed_when_many_are_new_or_time_has_passed(bench: Bench) -> None:
     records = draw_records(random.Random(9), 100)
     append(bench.input, 0, records)
-    task = bench.task(settings=TaskSettings(checkpoint_entries=10, chunk_bytes=500))
+    task = bench.task(settings=TaskSettings(checkpoint_entries=10, chunk_bytes=2_000))
     task.open()
     task.run_once()
     assert bench.fs.exists(f"{STATE}/0/checkpoint.json")
@@ -251,7 +253,7 @@ def test_a_name_is_of_one_input(bench: Bench) -> None:
     bench.run()
     bench.store.create_topic("elsewhere")
     task = bench.task()
-    task._ends.topics = replace(task._ends.topics, output="elsewhere")
+    task._backend.topics = replace(task._backend.topics, output="elsewhere")
     with pytest.raises(InvalidRequest, match=r"out is one of in to out, not of in to elsewhere"):
         task.open()
 

@@ -275,3 +275,5 @@ def test_the_first_batches_end_with_the_one_that_reaches_the_limit(log: LogData)
     assert _values(batches.first_batches(max_records=1)) == [b"a", b"b"]
     assert batches.first_batches(max_records=5) is batches
     assert batches.first_batches(max_records=100) is batches
+    empty = CommittedBatches(b"")
+    assert empty.first_batches(max_records=1) is empty

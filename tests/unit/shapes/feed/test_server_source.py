@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from varve.dedup.producing import Producer, join_transaction
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound
 from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import KafkaClient
-from varve.records import build_batch
+from varve.records import Producer, build_batch, stamp_producer
 from varve.records.record import Record
 from varve.shapes.feed.change import Transaction
 from varve.shapes.feed.plain_decoder import PlainDecoder
@@ -118,7 +117,7 @@ def test_open_and_aborted_transactions_are_left_out(kit: KafkaKit, tmp_path: Pat
     given = []
     for sequence, is_committed in enumerate([False, True]):
         record = Record(key=b"a", value=b'{"n":%d}' % sequence, timestamp=1)
-        log.append(join_transaction(build_batch([record]), Producer(7, 0), sequence))
+        log.append(stamp_producer(build_batch([record]), Producer(7, 0), sequence))
         given += _poll(feed)
         log.end_transaction(producer_id=7, producer_epoch=0, committed=is_committed)
     given += _poll(feed)

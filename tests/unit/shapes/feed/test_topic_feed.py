@@ -7,11 +7,10 @@ import pytest
 
 from tests.support.feed_bench import FeedBench, row_key_of, short
 from tests.support.memory_source import MemorySource
-from varve.dedup.producing import Producer, join_transaction
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed
-from varve.records import build_batch
+from varve.records import Producer, build_batch, stamp_producer
 from varve.records.record import Record as LogRecord
 from varve.shapes.feed.change import Transaction
 from varve.shapes.feed.plain_decoder import PlainDecoder
@@ -166,7 +165,7 @@ def test_aborted_records_are_left_out(tmp_path: Path) -> None:
     given = []
     for sequence, (name, is_committed) in enumerate([("a", True), ("b", False)]):
         batch = build_batch([LogRecord(key=name.encode(), value=b'{"n":1}', timestamp=1)])
-        log.append(join_transaction(batch, Producer(7, 0), sequence))
+        log.append(stamp_producer(batch, Producer(7, 0), sequence))
         given.append(bench.changes())
         log.end_transaction(producer_id=7, producer_epoch=0, committed=is_committed)
     given.append(bench.changes())

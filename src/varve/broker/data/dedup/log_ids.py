@@ -13,14 +13,12 @@ from typing import Final
 import numpy as np
 
 from varve.commit_log import Isolation, Log
-from varve.dedup.chunk import make_chunk
-from varve.dedup.committed import CommittedBatch, CommittedBatches
 from varve.dedup.id_store import IdStore
 from varve.dedup.ids import fold_chunk
 from varve.dedup.rules import Verdict
 from varve.foundation.errors import Closed
 from varve.kernels.window_spans import classify
-from varve.records import RecordColumns
+from varve.records import CommittedBatches, RecordColumns
 from varve.rocks.state_files import NO_STREAM_TIME_MS
 
 _READ_BYTES: Final = 4 << 20
@@ -67,34 +65,38 @@ class LogIds:
     def learn(self, start: int, stream_time_ms: int, now_ms: int) -> int:
         """Brings in the decided records from an offset on; gives where they end for now."""
         position = start
-        for batches, following in self._read(start, Isolation.READ_COMMITTED):
-            chunk = make_chunk(batches, start_offset=start)
-            if len(chunk):
-                stream_time_ms = self._take(chunk.columns, stream_time_ms, now_ms)
-            position = following
+        for batches in self._read(start, Isolation.READ_COMMITTED):
+            columns = batches.columns(start=start)
+            if len(columns):
+                stream_time_ms = self._take(columns, stream_time_ms, now_ms)
+            position = batches.next_offset
         return position
 
     def _learn_beyond(self, start: int, now_ms: int) -> None:
         """Brings in records that belong to no transaction and stand behind one that is open."""
-        for batches, _ in self._read(start, Isolation.LOG_END):
-            chosen = [one for one in batches if not one.batch.header.is_transactional]
-            chunk = make_chunk(chosen, start_offset=start)
-            if len(chunk):
-                self._take(chunk.columns, self._store.stream_time_ms, now_ms)
+        for batches in self._read(start, Isolation.LOG_END):
+            for batch in batches:
+                if batch.header.is_transactional:
+                    continue
+                columns = batch.columns()
+                inside = columns.offsets >= start
+                self._take(
+                    RecordColumns(columns.payload, columns.table[inside]),
+                    self._store.stream_time_ms,
+                    now_ms,
+                )
 
-    def _read(self, start: int, isolation: Isolation) -> Iterator[tuple[list[CommittedBatch], int]]:
-        """Batches, and the offset behind them, as long as there are more."""
+    def _read(self, start: int, isolation: Isolation) -> Iterator[CommittedBatches]:
+        """Batches as long as there are more."""
         log, where = self._log, str(self._log.topic_partition)
         while True:
             if self._is_ended():
                 raise Closed(f"{where}: the ids are no longer wanted")
             read = log.read(start_offset=start, max_bytes=_READ_BYTES, isolation=isolation)
-            aborted = [(one.producer_id, one.first_offset) for one in read.aborted]
-            batches = list(CommittedBatches(read.data, aborted, start=start, where=where))
             if read.next_offset <= start:
                 return
+            yield CommittedBatches(read.data, read.aborted, start_offset=start, where=where)
             start = read.next_offset
-            yield batches, start
 
     def _take(self, columns: RecordColumns, stream_time_ms: int, now_ms: int) -> int:
         """Remembers what counts; gives the stream time behind it."""

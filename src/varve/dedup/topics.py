@@ -1,22 +1,12 @@
-"""Where the records of a deduplication come from, and where all that it makes of them goes.
-
-Invariant  a commit is all or nothing: output, side and changelog records, and the progress, are
-           seen together by who reads committed records, or none of them.
-Crash      `open_task` settles what a crash left, before it tells how far the partition has come.
-Threads    each partition has one user at a time; different partitions may be used at once.
-"""
+"""The topics of a deduplication: their names, their settings, and whether they fit each other."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from varve.dedup.chunk import InputRead
-from varve.dedup.progress import Progress
-from varve.dedup.survivors import BatchLimit
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import LONG_MAX
-from varve.records import RecordColumns
 
 _DAY_MS: Final = 24 * 3_600_000
 _SEGMENT_MS_MIN: Final = 10 * 60_000
@@ -123,7 +113,7 @@ def check_partitions(topics: DedupTopics, topic: str, count: int, *, wanted: int
 
 
 def check_own_topics(
-    topics: DedupTopics, found: Collection[str], *, place: str, has_entries: Callable[[], bool]
+    topics: DedupTopics, found: Collection[str], *, cluster: str, has_entries: bool
 ) -> None:
     """Raises InvalidRequest where one of changelog and progress was deleted without the other.
 
@@ -132,86 +122,11 @@ def check_own_topics(
     """
     changelog, progress = topics.changelog, topics.progress
     has_changelog, has_progress = changelog in found, progress in found
-    if has_changelog == has_progress or (has_changelog and not has_entries()):
+    if has_changelog == has_progress or (has_changelog and not has_entries):
         return
     lost, left = (progress, changelog) if has_changelog else (changelog, progress)
     raise InvalidRequest(
-        f"{place}: the deduplication {topics.name} has topic {left}, but topic {lost} was deleted: "
-        f"begin anew with another --name, or delete {left} as well to copy {topics.input} to "
-        f"{topics.output} from its start again"
+        f"{cluster}: the deduplication {topics.name} has topic {left}, but topic {lost} was "
+        f"deleted: begin anew with another --name, or delete {left} as well to copy "
+        f"{topics.input} to {topics.output} from its start again"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class TaskCommit:
-    """What a chunk came to; batches have neither offsets nor producer."""
-
-    output: Sequence[bytes | bytearray]
-    side: Sequence[bytes | bytearray]
-    changelog: Sequence[bytes | bytearray]
-    progress: Progress
-
-
-@dataclass(frozen=True, slots=True)
-class TopicIds:
-    """Ids of input and output as text, empty where nobody tells them."""
-
-    input: str
-    output: str
-
-
-class Ends(Protocol):
-    """Both ends of a deduplication. `prepare` comes first, and `open_task` for each partition."""
-
-    topics: DedupTopics
-
-    @property
-    def place(self) -> str:
-        """What messages call it: a directory, or a server's address."""
-
-    def prepare(self) -> int:
-        """Makes the topics that are lacking; gives how many partitions there are.
-
-        Raises NotFound without the input, InvalidRequest for topics that do not fit it.
-        """
-
-    def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has; raises NotFound."""
-
-    def topic_ids(self) -> TopicIds: ...
-
-    def limits(self) -> Mapping[str, BatchLimit]:
-        """The largest batches of the written topics, by name."""
-
-    def find_progress(self, partition: int) -> Progress | None:
-        """The last committed progress as it is now; fences nobody."""
-
-    def open_task(self, partition: int) -> Progress | None:
-        """Fences earlier users of the partition, settles what they left, and tells how far they
-        came; None at the very beginning."""
-
-    def close_task(self, partition: int) -> None:
-        """Gives back what the partition holds; closing twice is harmless."""
-
-    def input_bounds(self, partition: int) -> tuple[int, int]:
-        """First offset of the input, and the one behind its last committed record."""
-
-    def read(self, partition: int, start: int, *, max_bytes: int, wait_ms: int) -> InputRead:
-        """Committed batches from an offset on: about so many bytes, at least one batch.
-
-        Where there is none it waits so long at most, and then gives none.
-        """
-
-    def commit(self, partition: int, commit: TaskCommit) -> int:
-        """All of it or nothing; gives the offset behind the changelog's last record.
-
-        After an error the partition must be opened again.
-        """
-
-    def changelog_bounds(self, partition: int) -> tuple[int, int]:
-        """First offset of the changelog, and the one behind its last committed record."""
-
-    def read_changelog(self, partition: int, start: int) -> Iterator[tuple[RecordColumns, int]]:
-        """Committed records of the changelog from an offset on, and where to go on behind each."""
-
-    def close(self) -> None: ...

@@ -5,20 +5,18 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from varve.dedup.chunk import Chunk, make_chunk
-from varve.dedup.committed import CommittedBatch, CommittedBatches
-from varve.dedup.survivors import BatchLimit, build_survivors
-from varve.foundation.errors import Corrupt, RecordTooLarge
+from varve.dedup.output import BatchLimit, InputChunk, build_kept_batches
+from varve.foundation.errors import RecordTooLarge
 from varve.records import (
     HEADER_BYTES,
     Batch,
     BinaryColumn,
     Codec,
+    CommittedBatches,
     Record,
     TimestampType,
     build_batch,
     build_batch_from_columns,
-    end_transaction_marker,
 )
 
 LIMIT = BatchLimit("out", 1 << 20)
@@ -37,12 +35,15 @@ def records_of(start: int, count: int) -> list[Record]:
     ]
 
 
-def batch_of(records: Sequence[Record], codec: Codec = Codec.NONE) -> CommittedBatch:
-    data = memoryview(build_batch(records, base_offset=records[0].offset, codec=codec))
-    return CommittedBatch(Batch(data), data)
+def batch_of(records: Sequence[Record], codec: Codec = Codec.NONE) -> bytes:
+    return build_batch(records, base_offset=records[0].offset, codec=codec)
 
 
-def kept_of(chunk: Chunk, offsets: set[int]) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+def make_chunk(batches: Sequence[bytes], *, start_offset: int) -> InputChunk:
+    return InputChunk.of(CommittedBatches(b"".join(batches), start_offset=start_offset))
+
+
+def kept_of(chunk: InputChunk, offsets: set[int]) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
     return np.array([one in offsets for one in chunk.columns.offsets.tolist()], np.bool_)
 
 
@@ -58,8 +59,8 @@ def read(batches: Sequence[bytes | bytearray]) -> list[tuple[object, ...]]:
 def test_a_batch_that_is_kept_whole_goes_on_with_its_bytes(codec: Codec) -> None:
     batch = batch_of(records_of(7, 20), codec)
     chunk = make_chunk([batch], start_offset=7)
-    (made,) = build_survivors(chunk, np.ones(20, np.bool_), LIMIT)
-    assert bytes(made)[HEADER_BYTES:] == bytes(batch.data)[HEADER_BYTES:]
+    (made,) = build_kept_batches(chunk, np.ones(20, np.bool_), LIMIT)
+    assert bytes(made)[HEADER_BYTES:] == bytes(batch)[HEADER_BYTES:]
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -69,7 +70,7 @@ def test_kept_records_keep_all_they_have_and_their_order(codec: Codec) -> None:
         [batch_of(records[:20], codec), batch_of(records[20:], codec)], start_offset=0
     )
     wanted = {0, 3, 4, 15, 21, 22, 29}
-    made = build_survivors(chunk, kept_of(chunk, wanted), LIMIT)
+    made = build_kept_batches(chunk, kept_of(chunk, wanted), LIMIT)
     assert read(made) == plain([one for one in records if one.offset in wanted])
     headers = [Batch(bytes(one)).header for one in made]
     assert len(headers) == 1, "neighbours are put together"
@@ -82,7 +83,7 @@ def test_a_whole_batch_between_mixed_ones_keeps_its_place() -> None:
     parts = [batch_of(records[at : at + 10]) for at in (0, 10, 20)]
     chunk = make_chunk(parts, start_offset=0)
     wanted = {1, 5, *range(10, 20), 29}
-    made = build_survivors(chunk, kept_of(chunk, wanted), LIMIT)
+    made = build_kept_batches(chunk, kept_of(chunk, wanted), LIMIT)
     assert len(made) == 3
     assert read(made) == plain([one for one in records if one.offset in wanted])
 
@@ -92,43 +93,39 @@ def test_records_before_the_position_are_no_part_of_a_chunk() -> None:
     chunk = make_chunk([batch_of(records[:10]), batch_of(records[10:])], start_offset=6)
     assert chunk.columns.offsets.tolist() == list(range(6, 20))
     assert chunk.ends.tolist() == [4, 14]
-    made = build_survivors(chunk, np.ones(14, np.bool_), LIMIT)
+    made = build_kept_batches(chunk, np.ones(14, np.bool_), LIMIT)
     assert read(made) == plain(records[6:])
 
 
 def test_an_empty_chunk_has_no_batches() -> None:
     chunk = make_chunk([], start_offset=3)
-    assert len(chunk) == 0
-    assert build_survivors(chunk, np.ones(0, np.bool_), LIMIT) == []
+    assert len(chunk.columns) == 0
+    assert build_kept_batches(chunk, np.ones(0, np.bool_), LIMIT) == []
 
 
 def test_records_that_a_log_stamped_keep_that_time_as_their_own() -> None:
-    data = memoryview(
-        build_batch(
-            records_of(0, 5), timestamp_type=TimestampType.LOG_APPEND_TIME, log_append_time=77
-        )
+    data = build_batch(
+        records_of(0, 5), timestamp_type=TimestampType.LOG_APPEND_TIME, log_append_time=77
     )
-    chunk = make_chunk([CommittedBatch(Batch(data), data)], start_offset=0)
-    (made,) = build_survivors(chunk, np.ones(5, np.bool_), LIMIT)
+    chunk = make_chunk([data], start_offset=0)
+    (made,) = build_kept_batches(chunk, np.ones(5, np.bool_), LIMIT)
     batch = Batch(bytes(made))
     assert batch.header.timestamp_type is TimestampType.CREATE_TIME
     assert [one.timestamp for one in batch.records()] == [77] * 5
 
 
 def test_a_compacted_batch_loses_its_holes() -> None:
-    data = memoryview(
-        build_batch_from_columns(
-            BinaryColumn.of([b"a", b"b"]),
-            BinaryColumn.of([b"1", b"2"]),
-            [5, 6],
-            base_offset=10,
-            offset_deltas=[1, 4],
-            last_offset_delta=9,
-        )
+    data = build_batch_from_columns(
+        BinaryColumn.of([b"a", b"b"]),
+        BinaryColumn.of([b"1", b"2"]),
+        [5, 6],
+        base_offset=10,
+        offset_deltas=[1, 4],
+        last_offset_delta=9,
     )
-    chunk = make_chunk([CommittedBatch(Batch(data), data)], start_offset=0)
+    chunk = make_chunk([data], start_offset=0)
     assert chunk.columns.offsets.tolist() == [11, 14]
-    (made,) = build_survivors(chunk, np.ones(2, np.bool_), LIMIT)
+    (made,) = build_kept_batches(chunk, np.ones(2, np.bool_), LIMIT)
     assert Batch(bytes(made)).header.last_offset_delta == 1
     assert read([made]) == [(b"a", b"1", (), 5), (b"b", b"2", (), 6)]
 
@@ -136,7 +133,7 @@ def test_a_compacted_batch_loses_its_holes() -> None:
 def test_a_batch_beyond_the_limit_of_the_output_is_split() -> None:
     records = [Record(b"k", bytes(300), timestamp=1, offset=at) for at in range(16)]
     chunk = make_chunk([batch_of(records)], start_offset=0)
-    made = build_survivors(chunk, np.ones(16, np.bool_), BatchLimit("out", 1_500))
+    made = build_kept_batches(chunk, np.ones(16, np.bool_), BatchLimit("out", 1_500))
     assert max(map(len, made)) <= 1_500
     assert read(made) == plain(records)
 
@@ -147,64 +144,4 @@ def test_a_record_beyond_the_limit_of_the_output_is_refused_by_its_offset() -> N
     ]
     chunk = make_chunk([batch_of(records)], start_offset=0)
     with pytest.raises(RecordTooLarge, match=r"offset 5 .*more than the 500 of topic out"):
-        build_survivors(chunk, np.ones(2, np.bool_), BatchLimit("out", 500))
-
-
-# Committed batches of an answer
-
-
-def transactional(first: int, count: int, producer: int) -> bytes:
-    return build_batch(
-        records_of(first, count),
-        base_offset=first,
-        producer_id=producer,
-        producer_epoch=0,
-        base_sequence=0,
-        transactional=True,
-    )
-
-
-def marker(offset: int, producer: int, *, committed: bool) -> bytes:
-    return end_transaction_marker(
-        committed=committed,
-        producer_id=producer,
-        producer_epoch=0,
-        coordinator_epoch=0,
-        timestamp=0,
-        base_offset=offset,
-    )
-
-
-def walk(data: bytes, aborted: list[tuple[int, int]], start: int = 0) -> tuple[list[int], int]:
-    batches = CommittedBatches(memoryview(data), aborted, start=start, where="in-0")
-    return [one.batch.header.base_offset for one in batches], batches.next_offset
-
-
-def test_aborted_transactions_and_markers_are_left_out() -> None:
-    data = (
-        transactional(0, 2, 1)
-        + transactional(2, 2, 2)
-        + marker(4, 1, committed=False)
-        + transactional(5, 1, 1)
-        + marker(6, 1, committed=True)
-        + marker(7, 2, committed=True)
-        + build_batch(records_of(8, 1), base_offset=8)
-    )
-    assert walk(data, [(1, 0)]) == ([2, 5, 8], 9)
-    assert walk(data, []) == ([0, 2, 5, 8], 9)
-    assert walk(data, [(1, 0)], start=6) == ([8], 9)
-
-
-def test_a_batch_that_is_cut_is_left_for_the_next_read() -> None:
-    first = build_batch(records_of(0, 3), base_offset=0)
-    second = build_batch(records_of(3, 3), base_offset=3)
-    for size in (1, 20, len(second) - 1):
-        assert walk(first + second[:size], []) == ([0], 3)
-    assert walk(b"", [], start=5) == ([], 5)
-
-
-def test_a_batch_with_a_wrong_crc_is_refused_by_its_offset() -> None:
-    data = bytearray(build_batch(records_of(3, 3), base_offset=3))
-    data[-1] ^= 1
-    with pytest.raises(Corrupt, match="in-0: the batch with offset 3"):
-        walk(bytes(data), [])
+        build_kept_batches(chunk, np.ones(2, np.bool_), BatchLimit("out", 500))

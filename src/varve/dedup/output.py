@@ -7,18 +7,19 @@ Invariant  key, value, headers, timestamp and order of every kept record stay. A
            that stamps records itself becomes one with those timestamps as its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from varve.dedup.chunk import Chunk
 from varve.foundation.errors import RecordTooLarge
 from varve.kernels.batch_layout import RecordColumn
 from varve.records import (
+    Batch,
     Codec,
+    CommittedBatches,
     RecordColumns,
     TimestampType,
     build_batch_from_columns,
@@ -29,6 +30,20 @@ Flags = npt.NDArray[np.bool_]
 
 GATHERED_BYTES: Final = 512 << 10
 """So many bytes of records from several batches are put into one."""
+
+
+class InputChunk(NamedTuple):
+    """Batches with their records; those of batch i are rows [ends[i - 1], ends[i])."""
+
+    batches: Sequence[Batch]
+    columns: RecordColumns
+    ends: Integers
+
+    @classmethod
+    def of(cls, fetched: CommittedBatches) -> "InputChunk":
+        """Raises Corrupt for a record that cannot be parsed."""
+        columns, ends = fetched.columns_by_batch()
+        return cls(fetched.batches, columns, ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +63,9 @@ class _Gathered:
     size: int = 0
 
 
-def build_survivors(chunk: Chunk, kept: Flags, limit: BatchLimit) -> list[bytes | bytearray]:
+def build_kept_batches(
+    chunk: InputChunk, kept: Flags, limit: BatchLimit
+) -> list[bytes | bytearray]:
     """The batches of the kept rows, without a producer.
 
     Raises RecordTooLarge for a record that does not fit into a batch of the topic.
@@ -56,7 +73,7 @@ def build_survivors(chunk: Chunk, kept: Flags, limit: BatchLimit) -> list[bytes 
     return list(_build(chunk, kept, limit))
 
 
-def _build(chunk: Chunk, kept: Flags, limit: BatchLimit) -> Iterator[bytes | bytearray]:
+def _build(chunk: InputChunk, kept: Flags, limit: BatchLimit) -> Iterator[bytes | bytearray]:
     sizes = (
         chunk.columns.table[:, RecordColumn.RECORD_END]
         - chunk.columns.table[:, RecordColumn.RECORD_START]
@@ -69,7 +86,7 @@ def _build(chunk: Chunk, kept: Flags, limit: BatchLimit) -> Iterator[bytes | byt
         start = end
         if not len(rows):
             continue
-        codec = chunk.batches[place].batch.header.codec
+        codec = chunk.batches[place].header.codec
         is_full = waiting is not None and (
             is_whole or waiting.codec is not codec or waiting.size >= GATHERED_BYTES
         )
@@ -86,9 +103,9 @@ def _build(chunk: Chunk, kept: Flags, limit: BatchLimit) -> Iterator[bytes | byt
         yield from _pack(chunk.columns, np.concatenate(waiting.rows), waiting.codec, limit)
 
 
-def _is_fit(chunk: Chunk, place: int, start: int, end: int, limit: BatchLimit) -> bool:
+def _is_fit(chunk: InputChunk, place: int, start: int, end: int, limit: BatchLimit) -> bool:
     """Whether the batch of these rows may go on as it is."""
-    header = chunk.batches[place].batch.header
+    header = chunk.batches[place].header
     return (
         end - start == header.records_count == header.last_offset_delta + 1
         and header.timestamp_type is TimestampType.CREATE_TIME

@@ -1,4 +1,4 @@
-"""Both ends in a store: commits that are whole, and what a new start settles."""
+"""The topics of a deduplication in a store: whole commits, and what a new start ends."""
 
 import random
 from collections.abc import Iterator
@@ -8,10 +8,10 @@ import pytest
 
 import varve
 from tests.support.dedup_stage import rules_of
-from varve.dedup.embedded_ends import PRODUCER_ID_MIN, EmbeddedEnds
-from varve.dedup.ends import DedupTopics, TaskCommit, topic_settings
-from varve.dedup.producing import Producer
+from varve.dedup.backend import DedupBackend, PartitionWriter, TaskCommit
 from varve.dedup.progress import Progress
+from varve.dedup.progress_coordinator import ProgressCoordinator
+from varve.dedup.topics import DedupTopics, topic_settings
 from varve.disk import CrashMode, FaultyFileSystem
 from varve.embedded import Store
 from varve.foundation.clock import ManualClock
@@ -23,16 +23,18 @@ from varve.foundation.errors import (
     InvalidRequest,
     NotFound,
 )
-from varve.records import Record, build_batch
+from varve.records import Producer, Record, build_batch
+from varve.topics import StoreCluster, StoreTransaction, read_range
+from varve.topics.store_transaction import FIRST_PRODUCER_ID
 
 TOPICS = DedupTopics(input="in", output="out", name="out", side="late")
 
 
-def make_ends(store: Store, topics: DedupTopics = TOPICS) -> EmbeddedEnds:
+def make_backend(store: Store, topics: DedupTopics = TOPICS) -> DedupBackend:
     settings = topic_settings(topics, retention_ms=1_000, segment_ms=500)
-    ends = EmbeddedEnds(store, topics, settings=settings, clock=ManualClock())
-    ends.prepare()
-    return ends
+    backend = DedupBackend(StoreCluster(store), topics, settings=settings, clock=ManualClock())
+    backend.prepare()
+    return backend
 
 
 def progress(position: int) -> Progress:
@@ -44,6 +46,14 @@ def commit_of(position: int, *values: bytes, side: tuple[bytes, ...] = ()) -> Ta
         return [build_batch([Record(b"k", one, timestamp=1)]) for one in given]
 
     return TaskCommit(batches(values), batches(side), batches(values), progress(position))
+
+
+def append_progress(store: Store, writer: PartitionWriter) -> None:
+    """The step of a commit before its marker."""
+    assert isinstance(writer.transaction, StoreTransaction)
+    assert isinstance(writer._coordinator, ProgressCoordinator)
+    log = store.topic("out-dedup-progress").partition(0).log
+    writer._coordinator._append_progress(writer.transaction, log)
 
 
 def committed(store: Store, topic: str, partition: int = 0) -> list[bytes | None]:
@@ -75,7 +85,7 @@ def store(fs: FaultyFileSystem) -> Iterator[Store]:
 
 
 def test_topics_that_lack_are_made_with_fit_settings(store: Store) -> None:
-    assert make_ends(store).prepare() == 2
+    assert make_backend(store).prepare() == 2
     changelog = store.topic("out-dedup-changelog").settings
     assert set(changelog.cleanup_policy) == {"compact", "delete"}
     assert changelog.retention_ms == 1_000 + 24 * 3_600_000
@@ -87,12 +97,12 @@ def test_topics_that_lack_are_made_with_fit_settings(store: Store) -> None:
 def test_an_output_of_another_shape_is_refused_with_the_remedy(store: Store) -> None:
     store.create_topic("out", partitions=3)
     with pytest.raises(InvalidRequest, match=r"out has 3 partitions and the input in has 2.*made"):
-        make_ends(store)
+        make_backend(store)
 
 
 def test_a_lacking_input_is_told(store: Store) -> None:
     with pytest.raises(NotFound, match="nowhere"):
-        make_ends(store, DedupTopics(input="nowhere", output="out", name="out"))
+        make_backend(store, DedupTopics(input="nowhere", output="out", name="out"))
 
 
 @pytest.mark.parametrize("other", [{"output": "in"}, {"side": "in"}, {"side": "out"}])
@@ -108,25 +118,25 @@ def test_a_name_is_one_that_a_directory_may_have(name: str) -> None:
 
 
 def test_a_commit_is_seen_as_a_whole(store: Store) -> None:
-    ends = make_ends(store)
-    assert ends.open_task(0) is None
+    backend = make_backend(store)
+    assert backend.open_task(0) is None
     # The first offset is that of the marker by which a start fences others.
-    assert ends.commit(0, commit_of(5, b"a", b"b", side=(b"s",))) == 3
-    assert ends.commit(0, commit_of(6, b"c")) == 5
-    assert ends.commit(0, commit_of(7)) == 6
+    assert backend.commit(0, commit_of(5, b"a", b"b", side=(b"s",))) == 3
+    assert backend.commit(0, commit_of(6, b"c")) == 5
+    assert backend.commit(0, commit_of(7)) == 5
     assert committed(store, "out") == committed(store, "out-dedup-changelog") == [b"a", b"b", b"c"]
     assert committed(store, "late") == [b"s"]
     assert open_count(store) == 0
-    found = ends.find_progress(0)
+    found = backend.find_progress(0)
     assert found is not None
     assert found.position == 7
     assert found.producer is not None
-    assert found.producer.id >= PRODUCER_ID_MIN
-    assert ends.find_progress(1) is None
+    assert found.producer.id >= FIRST_PRODUCER_ID
+    assert backend.find_progress(1) is None
 
 
 def test_a_new_start_fences_the_former_one(store: Store) -> None:
-    first, second = make_ends(store), make_ends(store)
+    first, second = make_backend(store), make_backend(store)
     first.open_task(0)
     first.commit(0, commit_of(1, b"a"))
     assert second.open_task(0) is not None
@@ -141,29 +151,28 @@ def test_a_new_start_fences_the_former_one(store: Store) -> None:
 
 
 def test_a_start_fences_one_that_is_in_the_middle_of_a_commit(store: Store) -> None:
-    first, second = make_ends(store), make_ends(store)
+    first, second = make_backend(store), make_backend(store)
     first.open_task(0)
     writer = first._writers[0]
-    logs = {one: store.topic(one).partition(0).log for one in TOPICS.written}
-    first._append(writer, commit_of(2, b"never"), logs)
+    writer.append(commit_of(2, b"never"))
     second.open_task(0)
     assert open_count(store) == 0
     with pytest.raises(InvalidProducerEpoch):
-        first._append(writer, commit_of(2, b"never"), logs)
+        append_progress(store, writer)
     with pytest.raises(InvalidProducerEpoch):
-        first._append_progress(writer, progress(2), logs["out-dedup-progress"])
+        writer.append(commit_of(2, b"never"))
     second.commit(0, commit_of(2, b"a"))
     assert committed(store, "out") == [b"a"]
 
 
 def test_a_commit_that_fails_leaves_nothing_open(store: Store, fs: FaultyFileSystem) -> None:
-    ends = make_ends(store)
-    ends.open_task(0)
+    backend = make_backend(store)
+    backend.open_task(0)
     fs.full_at(fs.used_bytes() + 200)
     with pytest.raises(DiskFull):
-        ends.commit(0, commit_of(2, b"never", bytes(300)))
+        backend.commit(0, commit_of(2, b"never", bytes(300)))
     fs.full_at(None)
-    again = make_ends(store)
+    again = make_backend(store)
     assert again.open_task(0) is None
     assert open_count(store) == 0
     again.commit(0, commit_of(2, b"a"))
@@ -171,26 +180,25 @@ def test_a_commit_that_fails_leaves_nothing_open(store: Store, fs: FaultyFileSys
 
 
 def test_partitions_have_producers_of_their_own(store: Store) -> None:
-    ends = make_ends(store)
+    backend = make_backend(store)
     for partition in (0, 1):
-        ends.open_task(partition)
-        ends.commit(partition, commit_of(partition, b"%d" % partition))
+        backend.open_task(partition)
+        backend.commit(partition, commit_of(partition, b"%d" % partition))
     assert [committed(store, "out", one) for one in (0, 1)] == [[b"0"], [b"1"]]
-    ids = {ends.find_progress(one).producer.id for one in (0, 1)}  # type: ignore[union-attr]
+    ids = {backend.find_progress(one).producer.id for one in (0, 1)}  # type: ignore[union-attr]
     assert len(ids) == 2
 
 
 def test_a_reader_waits_for_what_is_not_decided(store: Store) -> None:
     """What was appended without a decision is aborted by the next start."""
-    ends = make_ends(store)
-    ends.open_task(0)
-    ends.commit(0, commit_of(1, b"a"))
-    writer = ends._writers[0]
-    logs = {one: store.topic(one).partition(0).log for one in TOPICS.written}
-    ends._append(writer, commit_of(2, b"lost", side=(b"lost",)), logs)
+    backend = make_backend(store)
+    backend.open_task(0)
+    backend.commit(0, commit_of(1, b"a"))
+    writer = backend._writers[0]
+    writer.append(commit_of(2, b"lost", side=(b"lost",)))
     assert open_count(store) == 3
-    ends._append_progress(writer, progress(2), logs["out-dedup-progress"])
-    found = make_ends(store).open_task(0)
+    append_progress(store, writer)
+    found = make_backend(store).open_task(0)
     assert found is not None
     assert found.position == 1
     assert open_count(store) == 0
@@ -199,17 +207,19 @@ def test_a_reader_waits_for_what_is_not_decided(store: Store) -> None:
 
 
 def test_what_was_decided_is_committed_by_the_next_start(store: Store) -> None:
-    ends = make_ends(store)
-    ends.open_task(0)
-    writer = ends._writers[0]
+    backend = make_backend(store)
+    backend.open_task(0)
+    writer = backend._writers[0]
     logs = {one: store.topic(one).partition(0).log for one in TOPICS.written}
-    ends._append(writer, commit_of(2, b"a", side=(b"s",)), logs)
-    ends._append_progress(writer, progress(2), logs["out-dedup-progress"])
+    writer.append(commit_of(2, b"a", side=(b"s",)))
+    append_progress(store, writer)
     logs["out-dedup-progress"].end_transaction(
-        producer_id=writer.producer.id, producer_epoch=writer.producer.epoch, committed=True
+        producer_id=writer.transaction.producer.id,
+        producer_epoch=writer.transaction.producer.epoch,
+        committed=True,
     )
     # The side topic is no longer wanted, and is settled all the same.
-    other = make_ends(store, replace(TOPICS, side=None))
+    other = make_backend(store, replace(TOPICS, side=None))
     found = other.open_task(0)
     assert found is not None
     assert found.position == 2
@@ -219,96 +229,65 @@ def test_what_was_decided_is_committed_by_the_next_start(store: Store) -> None:
 
 
 def test_a_log_that_lost_what_was_decided_is_told(store: Store) -> None:
-    ends = make_ends(store)
-    ends.open_task(0)
-    writer = ends._writers[0]
+    backend = make_backend(store)
+    backend.open_task(0)
+    writer = backend._writers[0]
     logs = {one: store.topic(one).partition(0).log for one in TOPICS.written}
-    ends._append(writer, commit_of(2, b"a", b"b"), logs)
-    ends._append_progress(writer, progress(2), logs["out-dedup-progress"])
+    writer.append(commit_of(2, b"a", b"b"))
+    append_progress(store, writer)
     logs["out"].truncate_to(2)
     logs["out-dedup-progress"].end_transaction(
-        producer_id=writer.producer.id, producer_epoch=writer.producer.epoch, committed=True
+        producer_id=writer.transaction.producer.id,
+        producer_epoch=writer.transaction.producer.epoch,
+        committed=True,
     )
     with pytest.raises(Corrupt, match=r"out-0 has records up to sequence 0 .* up to 1"):
-        make_ends(store).open_task(0)
+        make_backend(store).open_task(0)
 
 
 def test_epochs_that_are_used_up_go_on_with_another_producer(store: Store) -> None:
-    ends = make_ends(store)
-    ends.open_task(0)
-    first = ends._writers[0].producer.id
-    ends._writers[0].producer = Producer(first, (1 << 15) - 2)
-    ends.commit(0, commit_of(1, b"a"))
+    backend = make_backend(store)
+    backend.open_task(0)
+    transaction = backend._writers[0].transaction
+    assert isinstance(transaction, StoreTransaction)
+    first = transaction.producer.id
+    transaction._producer = Producer(first, (1 << 15) - 2)
+    backend.commit(0, commit_of(1, b"a"))
     for position in (2, 3):
-        again = make_ends(store)
+        again = make_backend(store)
         again.open_task(0)
-        assert again._writers[0].producer.id != first
-        assert again._writers[0].producer.epoch == position - 2
+        assert again._writers[0].transaction.producer.id != first
+        assert again._writers[0].transaction.producer.epoch == position - 2
         again.commit(0, commit_of(position, b"b"))
     assert committed(store, "out") == [b"a", b"b", b"b"]
 
 
-def test_committed_records_alone_are_read(store: Store) -> None:
-    ends = make_ends(store)
-    topic = store.topic("in")
-    topic.append(value=b"0", partition=0)
-    log = topic.partition(0).log
-    for number, is_committed in enumerate((False, True)):
-        batch = build_batch(
-            [Record(b"k", b"%d" % number)],
-            producer_id=5,
-            producer_epoch=0,
-            base_sequence=number,
-            transactional=True,
-        )
-        log.append(batch)
-        log.end_transaction(producer_id=5, producer_epoch=0, committed=is_committed)
-    assert ends.input_bounds(0) == (0, 5)
-    found = ends.read(0, 0, max_bytes=1 << 20, wait_ms=0)
-    assert [one.batch.header.base_offset for one in found.batches] == [0, 3]
-    assert (found.next_offset, found.end_offset) == (5, 5)
-    assert ends.read(0, 5, max_bytes=1 << 20, wait_ms=0).batches == []
-
-
-def test_a_read_gives_about_the_bytes_that_are_asked_for(store: Store) -> None:
-    ends = make_ends(store)
-    topic = store.topic("in")
-    for number in range(10):
-        topic.append(value=bytes(1_000), key=b"%d" % number, partition=0)
-    seen, offset = [], 0
-    while offset < 10:
-        found = ends.read(0, offset, max_bytes=3_500, wait_ms=0)
-        seen.append(len(found.batches))
-        offset = found.next_offset
-    assert sum(seen) == 10
-    assert max(seen) <= 4
-
-
 def test_the_changelog_is_read_from_any_offset(store: Store) -> None:
-    ends = make_ends(store)
-    ends.open_task(0)
-    ends.commit(0, commit_of(1, b"a", b"b"))
-    end = ends.commit(0, commit_of(2, b"c"))
-    assert ends.changelog_bounds(0) == (0, end + 1)
+    backend = make_backend(store)
+    backend.open_task(0)
+    backend.commit(0, commit_of(1, b"a", b"b"))
+    end = backend.commit(0, commit_of(2, b"c"))
+    reader = backend.read_changelog()
+    assert reader.offsets(0) == (0, end + 1)
     for start, expected in ((0, [b"a", b"b", b"c"]), (2, [b"b", b"c"]), (end, [])):
-        pieces = list(ends.read_changelog(0, start))
-        values = [one.value for columns, _ in pieces for one in columns.records()]
+        pieces = list(read_range(reader, 0, start=start, end=end + 1))
+        values = [record.value for piece in pieces for record in piece.columns().records()]
         assert values == expected
-        assert not pieces or pieces[-1][1] == end + 1
+        assert pieces[-1].next_offset == end + 1
 
 
 def test_a_progress_that_was_compacted_is_found(store: Store) -> None:
-    ends = make_ends(store)
+    backend = make_backend(store)
     settings = {"segment.bytes": 2_000, "min.cleanable.dirty.ratio": 0.01}
     store.alter_topic("out-dedup-progress", settings)
-    ends.open_task(0)
+    backend.open_task(0)
     for position in range(30):
-        ends.commit(0, commit_of(position, b"%d" % position))
+        backend.commit(0, commit_of(position, b"%d" % position))
     log = store.topic("out-dedup-progress").partition(0).log
     before = log.size
     store.run_once(ManualClock().now_ms() + 3 * 24 * 3_600_000)
     assert log.size < before / 2
-    found = make_ends(store).open_task(0)
+    found = make_backend(store).open_task(0)
     assert found is not None
     assert found.position == 29
     assert committed(store, "out") == [b"%d" % position for position in range(30)]
@@ -316,12 +295,12 @@ def test_a_progress_that_was_compacted_is_found(store: Store) -> None:
 
 def test_a_commit_is_on_disk_when_it_returns(fs: FaultyFileSystem) -> None:
     store = open_store(fs)
-    ends = make_ends(store)
-    ends.open_task(0)
-    ends.commit(0, commit_of(1, b"a", side=(b"s",)))
+    backend = make_backend(store)
+    backend.open_task(0)
+    backend.commit(0, commit_of(1, b"a", side=(b"s",)))
     after = fs.after_crash(CrashMode.LOSE_UNSYNCED)
     with open_store(after) as again:
-        found = make_ends(again).open_task(0)
+        found = make_backend(again).open_task(0)
         assert found is not None
         assert found.position == 1
         assert committed(again, "out") == [b"a"]
