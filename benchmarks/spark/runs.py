@@ -21,7 +21,7 @@ from varve.jobs.erase.job import erase, new_erasure_id
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.rescan import RescanMode
 from varve.jobs.running.report import read_stages
-from varve.jobs.running.spark_distributor import HERE_BYTES, SparkDistributor
+from varve.jobs.running.spark_runner import HERE_BYTES, SparkRunner
 from varve.jobs.running.step_ledger import get_ledger
 from varve.jobs.tier.address import TierAddress
 
@@ -73,10 +73,10 @@ class CompactRun:
     def run(self, spark: SparkSession) -> Taken:
         log = LogSettings(cleanup_policy=("compact",), segment_bytes=self.segment_bytes)
         settings = CompactSettings(log=log, is_forced=True)
-        distributor = SparkDistributor(spark, here_bytes=self.here_bytes)
+        runner = SparkRunner(spark, here_bytes=self.here_bytes)
         ledger = get_ledger(spark)
         before, timer = ledger.count, Timer(spark)
-        result = compact(TierAddress(self.url), [TOPIC], settings=settings, distributor=distributor)
+        result = compact(TierAddress(self.url), [TOPIC], settings=settings, runner=runner)
         taken = timer.taken()
         kept = sum(one.records.get(Reason.KEPT, 0) for one in result.partitions)
         if result.has_failed or kept != self.key_count:
@@ -101,7 +101,7 @@ class EraseRun:
         )
         ledger = get_ledger(spark)
         before, timer = ledger.count, Timer(spark)
-        result = erase(request, distributor=SparkDistributor(spark), address=TierAddress(self.url))
+        result = erase(request, runner=SparkRunner(spark), address=TierAddress(self.url))
         taken = timer.taken()
         found = sum(one.segments_matched for one in result.partitions)
         erased = sum(one.records for one in result.partitions)

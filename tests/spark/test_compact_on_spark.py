@@ -1,5 +1,6 @@
 """Compaction by Spark tasks leaves what it leaves in one process; failures come back as words."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,11 @@ from tests.support.spark_session import spark as spark
 from tests.support.tier_bench import TierBench, tiered
 from varve.foundation.errors import StoreUnavailable
 from varve.jobs.compact.job import compact
-from varve.jobs.running.distributor import TaskFailure
-from varve.jobs.running.spark_distributor import SparkDistributor
+from varve.jobs.running import spark_runner
+from varve.jobs.running.executor import pack_shared
+from varve.jobs.running.spark_runner import SparkRunner
+from varve.jobs.running.step_ledger import get_ledger
+from varve.jobs.tasks import TaskError
 from varve.jobs.tier.address import TierAddress
 from varve.object_store import open_object_store
 
@@ -45,7 +49,7 @@ def test_spark_leaves_what_one_process_leaves(spark: SparkSession, tmp_path: Pat
         address,
         ["orders"],
         settings=cold.settings(),
-        distributor=SparkDistributor(spark, here_bytes=0),
+        runner=SparkRunner(spark, here_bytes=0),
         clock=cold.hot.clock,
     )
     (partition,) = result.partitions
@@ -71,7 +75,7 @@ class Where:
 
     number: int
 
-    def run(self) -> object:
+    def run(self, shared: None) -> object:
         if self.number % 3 == 2:
             raise StoreUnavailable(f"task {self.number} found the store down")
         context = TaskContext.get()
@@ -80,11 +84,44 @@ class Where:
 
 
 def test_outcomes_come_in_order_and_failures_as_words(spark: SparkSession) -> None:
-    outcomes = SparkDistributor(spark, here_bytes=0).run(
-        "test", [Where(number) for number in range(7)]
-    )
-    assert [one for one in outcomes if isinstance(one, TaskFailure)] == [
-        TaskFailure(f"task {number} found the store down", False) for number in (2, 5)
+    runner = SparkRunner(spark, here_bytes=0)
+    outcomes = list(runner.try_run("test", [Where(number) for number in range(7)]))
+    failed = [one.error for one in outcomes if isinstance(one, TaskError)]
+    assert [(type(error), str(error)) for error in failed] == [
+        (StoreUnavailable, f"task {number} found the store down") for number in (2, 5)
     ]
     done = [one for one in outcomes if isinstance(one, tuple)]
     assert done == [(number, number) for number in (0, 1, 3, 4, 6)], "each is a task of its own"
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Adds up what all tasks share; `padding` makes it large to send."""
+
+    number: int
+    padding: bytes = b""
+
+    def run(self, shared: Sequence[int]) -> int:
+        return self.number + sum(shared)
+
+
+def test_what_tasks_share_is_sent_once_and_waves_bound_what_the_driver_holds(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_runner, "_WAVE_TASKS", 4)
+    runner = SparkRunner(spark, here_bytes=0)
+    shared = list(range(100_000))
+    assert runner.run("sum", [Sum(number) for number in range(10)], shared) == [
+        number + sum(shared) for number in range(10)
+    ]
+    step = get_ledger(spark).steps()[-1]
+    assert (step.name, step.tasks) == ("sum", 10)
+    assert step.sent_bytes < 2 * len(pack_shared(shared))
+
+
+def test_the_description_of_the_users_jobs_stays(spark: SparkSession) -> None:
+    context = spark.sparkContext
+    context.setJobDescription("mine")
+    SparkRunner(spark, here_bytes=0).run("sum", [Sum(1)], [1])
+    assert context.getLocalProperty("spark.job.description") == "mine"
+    context.setJobDescription("")

@@ -12,7 +12,7 @@ from tests.support.spark_session import spark as spark
 from varve.cli.main import app
 from varve.foundation.settings import GivenValue
 from varve.jobs.outputs.notes import OutputKind, TierOutputs
-from varve.jobs.running.spark_distributor import SparkDistributor
+from varve.jobs.running.spark_runner import SparkRunner
 from varve.jobs.snapshot.job import take_snapshot
 from varve.jobs.snapshot.read import open_snapshot
 from varve.jobs.snapshot.result import SnapshotSettings
@@ -93,7 +93,7 @@ def test_executors_give_what_one_process_gives(spark: SparkSession, tmp_path: Pa
         str(tmp_path / "place"),
         address=address,
         settings=settings,
-        distributor=SparkDistributor(spark, here_bytes=0),
+        runner=SparkRunner(spark, here_bytes=0),
     )
     assert {row["key"]: row["value"] for row in open_snapshot(result.place).read().to_pylist()} == (
         state_of(data)

@@ -12,7 +12,7 @@ from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.jobs.compact.job import compact_partitions
 from varve.jobs.compact.report import PartitionResult
 from varve.jobs.compact.settings import CompactSettings
-from varve.jobs.running.distributor import Distributor, LocalDistributor
+from varve.jobs.tasks import LocalRunner, TaskRunner
 from varve.jobs.tier.reach import StoreReach
 from varve.object_store import ObjectStore
 from varve.records import Record
@@ -25,7 +25,7 @@ class ColdCompaction:
 
     bench: TierBench
     range_bytes: int = 1 << 20
-    distributor: Distributor = field(default_factory=LocalDistributor)
+    runner: TaskRunner = field(default_factory=LocalRunner)
     seed: int = 1000
     epochs: Epochs | None = None
     """The leader epochs of the log, where the job is told of them."""
@@ -53,7 +53,7 @@ class ColdCompaction:
             reach,
             [self.bench.home],
             settings=settings or self.settings(),
-            distributor=self.distributor,
+            runner=self.runner,
             clock=self.hot.clock,
             random=random.Random(-self.seed),
             histories={} if self.epochs is None else {self.bench.home: self.epochs},

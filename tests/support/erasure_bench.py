@@ -16,7 +16,7 @@ from varve.jobs.erase.receipt_signature import SigningKey
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.result import ErasureResult
 from varve.jobs.erase.run import erase_from
-from varve.jobs.running.distributor import Distributor, LocalDistributor
+from varve.jobs.tasks import LocalRunner, TaskRunner
 from varve.jobs.tier.address import ColdTopic
 from varve.jobs.tier.reach import StoreReach
 from varve.object_store import ObjectStore
@@ -33,7 +33,7 @@ class ErasureBench:
     """One topic of one partition, tiered unless told otherwise."""
 
     topic: TieredTopic = field(default_factory=TieredTopic)
-    distributor: Distributor = field(default_factory=LocalDistributor)
+    runner: TaskRunner = field(default_factory=LocalRunner)
     seed: int = 100
 
     @classmethod
@@ -124,7 +124,7 @@ class ErasureBench:
             ErasureRequest(
                 topics=("orders",), keys=frozenset(one.encode() for one in keys), **given
             ),
-            distributor=self.distributor,
+            runner=self.runner,
             clock=self.topic.kit.clock,
             random=random.Random(-self.seed),
             signing_key=signing_key,

@@ -17,7 +17,7 @@ from varve.jobs.compact.job import compact
 from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.running.errors import SPARK_ERRORS, explain_failure
 from varve.jobs.running.ship import SHIP_KEY
-from varve.jobs.running.spark_distributor import SparkDistributor
+from varve.jobs.running.spark_runner import SparkRunner
 from varve.jobs.running.step_ledger import get_ledger
 from varve.jobs.session import get_session
 from varve.jobs.tier.address import TierAddress
@@ -27,7 +27,7 @@ from varve.jobs.tier.address import TierAddress
 class _Foreign:
     """A task whose class no executor can import."""
 
-    def run(self) -> object:
+    def run(self, shared: None) -> object:
         return 0
 
 
@@ -61,13 +61,11 @@ def _main(data: str, archive: str) -> dict[str, object]:
         },
     )
     spark.sparkContext.setLogLevel("OFF")
-    distributor = SparkDistributor(spark)
+    runner = SparkRunner(spark)
     tier = json.loads(Path(data, "varve-tier.json").read_text())
     address = TierAddress(tier["url"])
     settings = CompactSettings(log=LogSettings(cleanup_policy=("compact",)), is_forced=True)
-    (partition,) = compact(
-        address, ["state"], settings=settings, distributor=distributor
-    ).partitions
+    (partition,) = compact(address, ["state"], settings=settings, runner=runner).partitions
     rows = spark.read.format("varve").options(url=address.url, topic="state").load()
     found: dict[str, object] = {
         "error": partition.error,
@@ -77,7 +75,7 @@ def _main(data: str, archive: str) -> dict[str, object]:
         "where": spark.sparkContext.parallelize([0], 1).map(_find_varve).collect()[0],
     }
     try:
-        distributor.run("foreign", [_Foreign()])
+        runner.run("foreign", [_Foreign()])
     except SPARK_ERRORS as error:
         found["refused"] = [type(explain_failure(error)).__name__, str(explain_failure(error))]
     spark.stop()

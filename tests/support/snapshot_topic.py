@@ -8,13 +8,13 @@ from typing import Any
 
 from tests.support.source_topic import SourceTopic
 from varve.foundation.clock import Clock, SystemClock
-from varve.jobs.running.distributor import Distributor, LocalDistributor
 from varve.jobs.snapshot.job import SnapshotRun
 from varve.jobs.snapshot.place import SnapshotPlace
 from varve.jobs.snapshot.read import Snapshot
 from varve.jobs.snapshot.result import SnapshotResult, SnapshotSettings
 from varve.jobs.source.options import Mode, Offsets, SourceOptions
 from varve.jobs.source.plan import open_partitions
+from varve.jobs.tasks import LocalRunner, TaskRunner
 from varve.object_store import MemoryObjectStore, ObjectStore
 
 Rows = dict[tuple[int, bytes], tuple[int, bytes]]
@@ -55,7 +55,7 @@ class SnapshotTopic:
         at_ms: int | None = None,
         store: ObjectStore | None = None,
         settings: SnapshotSettings | None = None,
-        distributor: Distributor | None = None,
+        runner: TaskRunner | None = None,
     ) -> SnapshotResult:
         """A run as a new process makes it."""
         self.seed += 1
@@ -76,7 +76,7 @@ class SnapshotTopic:
             URL,
             {},
             given,
-            distributor=distributor or LocalDistributor(),
+            runner=runner or LocalRunner(),
             clock=self.clock,
             random=random.Random(self.seed),
         ).run(open_partitions(options))

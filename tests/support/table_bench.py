@@ -9,12 +9,12 @@ from pyiceberg.table import Table
 from tests.support.source_topic import NAME, SourceTopic
 from varve.foundation.settings import GivenValue
 from varve.jobs.outputs.notes import Output, TierOutputs
-from varve.jobs.running.distributor import Distributor, LocalDistributor
 from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.table.definition import BAD
 from varve.jobs.table.job import sync_table
 from varve.jobs.table.result import TableResult
 from varve.jobs.table.settings import TableSettings
+from varve.jobs.tasks import LocalRunner, TaskRunner
 from varve.jobs.tier.address import TierAddress, find_cluster, find_topic
 
 Row = dict[str, Any]
@@ -35,7 +35,7 @@ class TableBench:
         settings: TableSettings | None = None,
         *,
         name: str = TABLE,
-        distributor: Distributor | None = None,
+        runner: TaskRunner | None = None,
     ) -> TableResult:
         """All that is in the log, hot and cold."""
         self.topic.flush()
@@ -46,7 +46,7 @@ class TableBench:
             address=TierAddress(self.topic.url),
             directories=[self.topic.kit.path],
             settings=settings,
-            distributor=distributor or LocalDistributor(),
+            runner=runner or LocalRunner(),
             clock=self.topic.kit.clock,
         )
 

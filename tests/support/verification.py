@@ -3,7 +3,7 @@
 import random
 
 from tests.support.tier_bench import TierBench
-from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.reach import StoreReach
 from varve.jobs.verify.job import verify_partitions
 from varve.jobs.verify.result import PartitionVerdict
@@ -16,7 +16,7 @@ def verify_bench(
     (found,) = verify_partitions(
         StoreReach(bench.bucket, random.Random(5)),
         [bench.home],
-        distributor=LocalDistributor(),
+        runner=LocalRunner(),
         now_ms=bench.hot.now_ms,
         task_bytes=task_bytes,
         buffer_bytes=1 << 20,

@@ -183,13 +183,11 @@ def _compact(
     directory: str | None,
 ) -> "CompactionResult":
     from varve.jobs.compact.job import compact
-    from varve.jobs.running.spark_distributor import SparkDistributor
+    from varve.jobs.running.spark_runner import SparkRunner
 
-    distributor = SparkDistributor(job.spark)
+    runner = SparkRunner(job.spark)
     return job.run(
-        lambda: compact(
-            address, topics, settings=settings, distributor=distributor, directory=directory
-        )
+        lambda: compact(address, topics, settings=settings, runner=runner, directory=directory)
     )
 
 

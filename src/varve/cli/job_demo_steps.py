@@ -20,7 +20,7 @@ from varve.foundation.settings import parse_settings
 
 if TYPE_CHECKING:
     from varve.cli.job_run import Job
-    from varve.jobs.running.distributor import Distributor
+    from varve.jobs.tasks import TaskRunner
     from varve.jobs.tier.address import TierAddress
 
 TABLE: Final = "shop.customers"
@@ -71,10 +71,10 @@ class Story:
             )
 
 
-def _distributor(job: "Job") -> "Distributor":
-    from varve.jobs.running.spark_distributor import SparkDistributor
+def _runner(job: "Job") -> "TaskRunner":
+    from varve.jobs.running.spark_runner import SparkRunner
 
-    return SparkDistributor(job.spark)
+    return SparkRunner(job.spark)
 
 
 def compact_cold(story: Story, job: "Job") -> None:
@@ -85,7 +85,7 @@ def compact_cold(story: Story, job: "Job") -> None:
 
     settings = CompactSettings(log=parse_settings(LogSettings, SETTINGS, f"topic {TOPIC}"))
     result = job.run(
-        lambda: compact(story.address, [TOPIC], settings=settings, distributor=_distributor(job))
+        lambda: compact(story.address, [TOPIC], settings=settings, runner=_runner(job))
     )
     for one in result.partitions:
         if one.error is not None or one.held:
@@ -115,7 +115,7 @@ def bootstrap(story: Story, job: "Job") -> None:
             place.snapshots,
             address=story.address,
             directories=[place.directory],
-            distributor=_distributor(job),
+            runner=_runner(job),
         )
     )
     late = write_changes(place, story.batches, _ALL)
@@ -158,7 +158,7 @@ def make_table(story: Story, job: "Job") -> None:
             address=story.address,
             directories=[place.directory],
             settings=TableSettings(mode=TableMode.UPSERT, format=ValueFormat.JSON),
-            distributor=_distributor(job),
+            runner=_runner(job),
         )
     )
     story.tell(
@@ -194,7 +194,7 @@ def erase_person(story: Story, job: "Job") -> None:
             address=story.address,
             directories=[place.directory],
             signing_key=signing,
-            distributor=_distributor(job),
+            runner=_runner(job),
         )
     )
     assert result.receipt is not None, "an erasure without a grace time ends with its receipt"
@@ -235,7 +235,7 @@ def verify_all(story: Story, job: "Job") -> None:
     from varve.jobs.verify.job import verify
     from varve.jobs.verify.page import render_page
 
-    result = job.run(lambda: verify(story.address, [TOPIC], distributor=_distributor(job)))
+    result = job.run(lambda: verify(story.address, [TOPIC], runner=_runner(job)))
     Path(story.place.page).write_text(render_page(result), encoding="utf-8")
     if result.has_damage:
         raise Corrupt(f"{len(result.findings)} findings, the first: {result.findings[0]}")

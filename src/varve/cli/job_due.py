@@ -77,15 +77,15 @@ def command(
             typer.echo("nothing is due")
         return
     from varve.jobs.due.job import run_due
-    from varve.jobs.running.spark_distributor import SparkDistributor
+    from varve.jobs.running.spark_runner import SparkRunner
 
     given = split_settings(store_settings)[0]
     options = spark_options(master, conf)
     with open_job("due", options, when_interrupted=_WHEN_INTERRUPTED) as job:
-        distributor = SparkDistributor(job.spark)
+        runner = SparkRunner(job.spark)
         outcomes = job.run(
             lambda: run_due(
-                directory, distributor, defaults=defaults, store_settings=given, cluster=cluster
+                directory, runner, defaults=defaults, store_settings=given, cluster=cluster
             )
         )
         done = job.report(None, [one.to_json() for one in outcomes])

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from varve.jobs.erase.receipt_signature import SigningKey
     from varve.jobs.erase.request import ErasureRequest
     from varve.jobs.erase.result import ErasureResult
-    from varve.jobs.running.distributor import Distributor
     from varve.jobs.running.report import JobReport
+    from varve.jobs.tasks import TaskRunner
 
 _WHEN_INTERRUPTED: Final = (
     "stopped; every partition is as it was or erased, and no receipt was issued: run it again"
@@ -288,12 +288,12 @@ class _Call:
     snapshot_settings: "dict[str, GivenValue]"
     table_settings: "dict[str, GivenValue]"
 
-    def run(self, distributor: "Distributor", *, is_dry_run: bool) -> "ErasureResult":
+    def run(self, runner: "TaskRunner", *, is_dry_run: bool) -> "ErasureResult":
         from varve.jobs.erase.job import erase
 
         return erase(
             self.request,
-            distributor=distributor,
+            runner=runner,
             address=self.where.address,
             mirror_url=self.where.mirror_url,
             mirror_settings=self.where.mirror_settings,
@@ -337,18 +337,18 @@ def _run(
     """On Spark where there is a bucket; what is on the local disk alone needs none."""
     with ExitStack() as stack:
         if call.where.address is None:
-            from varve.jobs.running.distributor import LocalDistributor
+            from varve.jobs.tasks import LocalRunner
 
-            local = LocalDistributor()
+            local = LocalRunner()
             return ask_and_run(
                 lambda is_dry: call.run(local, is_dry_run=is_dry),
                 dry_run=dry_run,
                 is_asked=is_asked,
             ), None
         job = stack.enter_context(open_job("erase", options, when_interrupted=_WHEN_INTERRUPTED))
-        from varve.jobs.running.spark_distributor import SparkDistributor
+        from varve.jobs.running.spark_runner import SparkRunner
 
-        spread = SparkDistributor(job.spark)
+        spread = SparkRunner(job.spark)
         result = ask_and_run(
             lambda is_dry: job.run(lambda: call.run(spread, is_dry_run=is_dry)),
             dry_run=dry_run,

@@ -59,10 +59,14 @@ class Job:
         """Does the work, with its progress shown if wanted; an interrupt cancels it."""
         from varve.cli.job_bars import stage_bars
         from varve.jobs.running.progress import ProgressWatch
-        from varve.jobs.running.session_kind import cancel_work
+        from varve.jobs.running.session_kind import cancel_work, cancellable
+
+        def run_cancellable() -> T:
+            with cancellable(self.spark):
+                return work()
 
         watch = ProgressWatch(self._look.running)
-        running = _Running(work)
+        running = _Running(run_cancellable)
         try:
             with stage_bars(is_wanted=is_shown) as show:
                 return running.wait(lambda: show(watch.look()))

@@ -211,7 +211,7 @@ def _take(
     buckets: int | None,
     keep: int | None,
 ) -> "tuple[SnapshotResult, JobReport]":
-    from varve.jobs.running.spark_distributor import SparkDistributor
+    from varve.jobs.running.spark_runner import SparkRunner
     from varve.jobs.snapshot.job import take_snapshot
     from varve.jobs.snapshot.place import place_url
     from varve.jobs.snapshot.result import SnapshotSettings
@@ -222,7 +222,7 @@ def _take(
     if address is not None and is_alike and not place_settings:
         place_settings = dict(address.settings)
     with open_job("snapshot", spark, when_interrupted=_WHEN_INTERRUPTED) as job:
-        distributor = SparkDistributor(job.spark)
+        runner = SparkRunner(job.spark)
         result = job.run(
             lambda: take_snapshot(
                 options.topic,
@@ -233,7 +233,7 @@ def _take(
                 at_ms=options.ending_ms,
                 place_settings=place_settings,
                 settings=SnapshotSettings(is_full=is_full, buckets=buckets, keep=keep),
-                distributor=distributor,
+                runner=runner,
             )
         )
         return result, job.report(result.rows, result.to_json())

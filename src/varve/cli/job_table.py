@@ -291,11 +291,11 @@ def _sync(
     settings: "TableSettings",
     spark: "SparkOptions",
 ) -> "tuple[TableResult, JobReport]":
-    from varve.jobs.running.spark_distributor import SparkDistributor
+    from varve.jobs.running.spark_runner import SparkRunner
     from varve.jobs.table.job import sync_table
 
     with open_job("table", spark, when_interrupted=_WHEN_INTERRUPTED) as job:
-        distributor = SparkDistributor(job.spark)
+        runner = SparkRunner(job.spark)
         result = job.run(
             lambda: sync_table(
                 topic,
@@ -304,7 +304,7 @@ def _sync(
                 address=source,
                 directories=directories,
                 settings=settings,
-                distributor=distributor,
+                runner=runner,
             )
         )
         return result, job.report(result.records, result.to_json())

@@ -87,13 +87,11 @@ def command(
     """
     address = find_address(store_url, store_settings, directory, cluster)
     with open_job("verify", spark_options(master, conf)) as job:
-        from varve.jobs.running.spark_distributor import SparkDistributor
+        from varve.jobs.running.spark_runner import SparkRunner
         from varve.jobs.verify.job import verify
 
-        distributor = SparkDistributor(job.spark)
-        result = job.run(
-            lambda: verify(address, topics or (), distributor=distributor, directory=directory)
-        )
+        runner = SparkRunner(job.spark)
+        result = job.run(lambda: verify(address, topics or (), runner=runner, directory=directory))
         done = job.report(None, result.to_json())
     if page is not None:
         _write_page(result, page)

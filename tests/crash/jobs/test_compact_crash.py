@@ -1,19 +1,22 @@
 """A compaction of the cold tier is killed at every request, or beset by others: G3, G5, G6."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import pytest
 
 from tests.support.cold_compaction import ColdCompaction
 from tests.support.tier_bench import TierBench, tiered
 from varve.foundation.errors import PowerLoss
-from varve.jobs.running.distributor import LocalDistributor, Task
+from varve.jobs.tasks import LocalRunner, Task, TaskError
 from varve.testing import FaultKind, FaultyObjectStore
 from varve.tiering.manifest.segment import SegmentState
 
 STRIDE = 1 if os.environ.get("VARVE_ROUNDS") == "long" else 3
 """Between the requests at which a run is cut; a long run takes every one."""
+
+T = TypeVar("T")
 
 
 def prepare() -> ColdCompaction:
@@ -78,18 +81,20 @@ def test_a_failed_request_fails_the_run_or_nothing(kind: FaultKind) -> None:
         finish(cold, old, new)
 
 
-class Meanwhile(LocalDistributor):
+class Meanwhile(LocalRunner):
     """Something happens once the groups are written, before they are committed."""
 
     def __init__(self, cold: ColdCompaction, event: str) -> None:
         self._cold = cold
         self._event = event
 
-    def run(self, stage: str, tasks: Sequence[Task]) -> list[object]:
-        outcomes = super().run(stage, tasks)
+    def try_run(
+        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
+    ) -> Iterator[T | TaskError]:
+        outcomes = list(super().try_run(stage, tasks, shared))
         if stage == "rewrite":
             getattr(self, self._event)()
-        return outcomes
+        return iter(outcomes)
 
     def copy(self) -> None:
         self._cold.bench.fill(2)
@@ -122,11 +127,11 @@ def test_what_a_server_copies_meanwhile_stays() -> None:
     """Its copier takes unfinished outputs back, so the run may have to be repeated."""
     cold = prepare()
     end = cold.hot.log.end_offset
-    cold.distributor = Meanwhile(cold, "copy")
+    cold.runner = Meanwhile(cold, "copy")
     assert cold.compact().error is None
     assert cold.bench.manifests().load().highest_offset == end + 1
     assert cold.state() == cold.true_state()
-    cold.distributor = LocalDistributor()
+    cold.runner = LocalRunner()
     assert cold.compact().cleaned_up_to == end + 2
     assert cold.state() == cold.true_state()
     cold.check()
@@ -135,14 +140,14 @@ def test_what_a_server_copies_meanwhile_stays() -> None:
 def test_groups_that_were_taken_back_meanwhile_are_void() -> None:
     cold = prepare()
     old = contents(cold)
-    cold.distributor = Meanwhile(cold, "take_back")
+    cold.runner = Meanwhile(cold, "take_back")
     result = cold.compact()
     assert result.error is None
     assert result.voided_groups > 0
     assert result.segments_rewritten == 0
     assert result.cleaned_up_to == 0
     assert contents(cold) == old
-    cold.distributor = LocalDistributor()
+    cold.runner = LocalRunner()
     assert cold.compact().segments_rewritten >= 2
     assert cold.state() == cold.true_state()
     cold.check()
@@ -151,12 +156,12 @@ def test_groups_that_were_taken_back_meanwhile_are_void() -> None:
 def test_a_tombstone_outlives_what_a_void_group_still_holds() -> None:
     """The first group's input expires in part: nothing behind it may go in."""
     cold = prepare()
-    cold.distributor = Meanwhile(cold, "expire")
+    cold.runner = Meanwhile(cold, "expire")
     result = cold.compact()
     assert result.error is None
     assert result.voided_groups == 2
     assert cold.state() == cold.true_state()
-    cold.distributor = LocalDistributor()
+    cold.runner = LocalRunner()
     assert cold.compact().error is None
     assert cold.state() == cold.true_state()
     assert cold.pending(SegmentState.COPY_STARTED) == 0

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ from tests.support.snapshot_topic import SMALL, Rows, SnapshotTopic, rows_of
 from tests.support.source_topic import SourceTopic
 from varve.foundation.errors import PowerLoss, StoreError, Unavailable
 from varve.jobs.outputs.erased_rows import ErasedRows
-from varve.jobs.running.distributor import LocalDistributor, Task
 from varve.jobs.snapshot.erase import count_in_place, erase_from_place
 from varve.jobs.snapshot.place import SnapshotPlace, named_files
 from varve.jobs.snapshot.read import Snapshot
+from varve.jobs.tasks import LocalRunner, Task, TaskError
 from varve.jobs.tier.address import find_cluster, find_topic
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.testing import FaultKind, FaultyObjectStore
@@ -25,6 +26,8 @@ STRIDE = 1 if os.environ.get("VARVE_ROUNDS") == "long" else 3
 """Between the requests at which a run is cut; a long run takes every one."""
 SETTINGS = replace(SMALL, grace_ms=-(1 << 60), buckets=2, keep=2)
 """All leftovers are swept, however young."""
+
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +98,7 @@ def test_a_failed_request_fails_the_run_or_nothing(kit: SnapshotTopic, kind: Fau
         check(kit, store)
 
 
-class Meanwhile(LocalDistributor):
+class Meanwhile(LocalRunner):
     """Something happens once the files are written, before the document is."""
 
     def __init__(self, kit: SnapshotTopic, store: ObjectStore, event: str) -> None:
@@ -103,8 +106,10 @@ class Meanwhile(LocalDistributor):
         self._store = store
         self._event = event
 
-    def run(self, stage: str, tasks: Sequence[Task]) -> list[object]:
-        outcomes = super().run(stage, tasks)
+    def try_run(
+        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
+    ) -> Iterator[T | TaskError]:
+        outcomes = list(super().try_run(stage, tasks, shared))
         if stage == "write":
             match self._event:
                 case "another run":
@@ -117,7 +122,7 @@ class Meanwhile(LocalDistributor):
                     SnapshotPlace(self._store).objects.delete(
                         ["snapshot/" + "2".zfill(20) + ".json"]
                     )
-        return outcomes
+        return iter(outcomes)
 
     def _put_receipt(self) -> None:
         """As an erasure ends, whose work was done before the files were written."""
@@ -137,7 +142,7 @@ def test_of_two_at_once_the_later_changes_nothing_and_says_so(
 ) -> None:
     store = prepare(kit)
     with pytest.raises(Unavailable, match="again"):
-        kit.take(store=store, distributor=Meanwhile(kit, store, event))
+        kit.take(store=store, runner=Meanwhile(kit, store, event))
     assert len(states(store)) == COUNTS[event]
 
 

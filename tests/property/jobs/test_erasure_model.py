@@ -16,8 +16,7 @@ from varve.jobs.erase.cold import ColdErasure
 from varve.jobs.erase.hot import HotErasure
 from varve.jobs.erase.match import Matcher
 from varve.jobs.erase.rescan import Rescan, RescanMode, rescan_cold, rescan_hot
-from varve.jobs.running.distributor import LocalDistributor
-from varve.jobs.running.stages import run_together
+from varve.jobs.tasks import LocalRunner, run_together
 from varve.jobs.tier.reach import StoreReach
 from varve.records import Batch, Codec, Record
 from varve.tiering.remote_removals import read_remote_removals
@@ -119,16 +118,14 @@ def erase(cold: ColdCompaction, matcher: Matcher, *, first_hot: bool) -> None:
             grace_ms=0,
             buffer_bytes=4096,
         )
-        (found,) = run_together([run.stages(is_dry_run=False)], LocalDistributor())
+        (found,) = run_together([run.stages(is_dry_run=False)], LocalRunner())
         assert found.error is None, found.error
 
     for one in (erase_hot, erase_cold) if first_hot else (erase_cold, erase_hot):
         one()
     for mode in RescanMode:
         rescan = Rescan()
-        rescan_cold(
-            rescan, reach, [cold.bench.home], matcher, mode=mode, distributor=LocalDistributor()
-        )
+        rescan_cold(rescan, reach, [cold.bench.home], matcher, mode=mode, runner=LocalRunner())
         rescan_hot(rescan, cold.hot.disk, cold.hot.log.directory, matcher)
         rescan.check()
 

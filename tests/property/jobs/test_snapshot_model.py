@@ -13,8 +13,8 @@ from tests.support.source_topic import SourceTopic
 from varve.commit_log import LogSettings
 from varve.jobs.compact.job import compact
 from varve.jobs.compact.settings import CompactSettings
-from varve.jobs.running.distributor import LocalDistributor
 from varve.jobs.snapshot.result import DAY_MS
+from varve.jobs.tasks import LocalRunner
 from varve.object_store import MemoryObjectStore
 from varve.records import Codec, Record
 
@@ -114,7 +114,7 @@ class Play:
                 address,
                 ["orders"],
                 settings=made,
-                distributor=LocalDistributor(),
+                runner=LocalRunner(),
                 clock=self.topic.kit.clock,
             )
 

@@ -11,8 +11,7 @@ from tests.support.cold_compaction import ColdCompaction
 from tests.support.verification import verify_bench
 from varve.jobs.erase.cold import ColdErasure
 from varve.jobs.erase.match import Matcher
-from varve.jobs.running.distributor import LocalDistributor
-from varve.jobs.running.stages import run_together
+from varve.jobs.tasks import LocalRunner, run_together
 from varve.jobs.tier.reach import StoreReach
 
 PHASES = set(Phase) - {Phase.explain}
@@ -30,7 +29,7 @@ def erase(cold: ColdCompaction, source: random.Random) -> None:
         grace_ms=0,
         buffer_bytes=1 << 16,
     )
-    (found,) = run_together([run.stages(is_dry_run=False)], LocalDistributor())
+    (found,) = run_together([run.stages(is_dry_run=False)], LocalRunner())
     assert found.error is None
 
 

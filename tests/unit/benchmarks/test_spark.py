@@ -24,7 +24,7 @@ from varve.commit_log import LogSettings
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.compact.job import compact
 from varve.jobs.compact.settings import CompactSettings
-from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.address import TierAddress, find_topic
 
 SMALL = Scale(volume_bytes=1 << 20, batch_bytes=(4 << 10,), segment_bytes=64 << 10)
@@ -92,9 +92,7 @@ def test_each_copy_of_a_bucket_can_be_compacted_to_one_record_per_key(tmp_path: 
         )
         for _ in range(2):
             with copied(topic, workspace) as url:
-                result = compact(
-                    TierAddress(url), [TOPIC], settings=settings, distributor=LocalDistributor()
-                )
+                result = compact(TierAddress(url), [TOPIC], settings=settings, runner=LocalRunner())
                 assert sum(one.segments_rewritten for one in result.partitions) > PARTITION_COUNT
                 assert sum(one.records[Reason.KEPT] for one in result.partitions) == topic.key_count
 

@@ -15,10 +15,10 @@ import varve
 from tests.support.snapshot_topic import rows_of
 from varve.cli import job_snapshot, job_table
 from varve.cli.main import app
-from varve.jobs.running import spark_distributor
-from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.running import spark_runner as spark_runner
 from varve.jobs.snapshot.read import open_snapshot
 from varve.jobs.table.catalog import CatalogAddress
+from varve.jobs.tasks import LocalRunner
 
 KEYS = [f"k{number}" for number in range(12)]
 
@@ -44,7 +44,7 @@ def open_here(name: str, options: object, **more: object) -> Iterator[HereJob]:
 def disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for command in (job_snapshot, job_table):
         monkeypatch.setattr(command, "open_job", open_here)
-    monkeypatch.setattr(spark_distributor, "SparkDistributor", lambda spark: LocalDistributor())
+    monkeypatch.setattr(spark_runner, "SparkRunner", lambda spark: LocalRunner())
     paths = [str(tmp_path / "a disk"), str(tmp_path / "another, too")]
     with varve.open(paths, maintain=False) as store:
         topic = store.create_topic("orders", partitions=4)

@@ -11,8 +11,8 @@ from tests.support.snapshot_topic import SMALL
 from tests.support.source_topic import SourceTopic
 from varve.cli.main import app
 from varve.foundation.errors import NotFound
-from varve.jobs.running.distributor import LocalDistributor
 from varve.jobs.snapshot.job import take_snapshot
+from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.address import TierAddress
 
 
@@ -37,7 +37,7 @@ def test_a_place_of_any_name_is_listed(topic: SourceTopic, tmp_path: Path) -> No
             str(tmp_path / "places" / name),
             directories=[topic.kit.path],
             settings=SMALL,
-            distributor=LocalDistributor(),
+            runner=LocalRunner(),
         )
         assert run("--list", str(tmp_path / "places" / name)).exit_code == 0
         assert run("--verify", str(tmp_path / "places" / name)).exit_code == 0
@@ -65,6 +65,6 @@ def test_a_log_directory_that_is_taken_for_an_object_store_stays_as_it_is(
             "orders",
             f"{topic.kit.path}.state",
             address=TierAddress(f"file:{topic.kit.path}", cluster="none"),
-            distributor=LocalDistributor(),
+            runner=LocalRunner(),
         )
     assert sorted(os.listdir(topic.kit.path)) == before

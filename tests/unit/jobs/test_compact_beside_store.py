@@ -10,7 +10,7 @@ from varve.disk import MemoryFileSystem
 from varve.jobs.compact.job import compact_partitions
 from varve.jobs.compact.report import PartitionResult
 from varve.jobs.compact.settings import CompactSettings
-from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.reach import StoreReach
 from varve.records import Record
 from varve.testing import VirtualStore
@@ -66,7 +66,7 @@ class Orders:
             StoreReach(self.kit.objects, random.Random(self.jobs)),
             [self.home],
             settings=CompactSettings(log=log.settings, is_forced=True, replaced_ms=1_000),
-            distributor=LocalDistributor(),
+            runner=LocalRunner(),
             clock=self.kit.clock,
             random=random.Random(-self.jobs),
         )

@@ -4,23 +4,21 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 
-from tests.support.cleaning_bench import PARTITION
 from tests.support.cold_compaction import ColdCompaction
 from tests.support.tier_bench import TierBench, tiered
 from varve.cleaning.removals.removal import Reason
 from varve.foundation.errors import Unavailable
-from varve.jobs.running.distributor import LocalDistributor, Task
-from varve.tiering import partition_lease
-from varve.tiering.expiry import TierExpiry
+from varve.jobs.tasks import LocalRunner, Task, TaskError
 from varve.tiering.manifest.segment import ANNOUNCEMENT_TIMEOUT_MS, SegmentState
 from varve.tiering.partition_lease import RENEW_MS, find_lease, hold_lease
+
+T = TypeVar("T")
 
 
 def make(*segments: int) -> ColdCompaction:
@@ -42,25 +40,27 @@ def leave_lease(cold: ColdCompaction, *, host: str, pid: int = 1) -> None:
     cold.bench.bucket.put(cold.bench.home.lease_key, json.dumps(lease).encode())
 
 
-class SecondJob(LocalDistributor):
+class SecondJob(LocalRunner):
     """Another job comes while the first has written its groups."""
 
     def __init__(self, cold: ColdCompaction) -> None:
         self._cold = cold
         self.error: str | None = None
 
-    def run(self, stage: str, tasks: Sequence[Task]) -> list[object]:
-        outcomes = super().run(stage, tasks)
+    def try_run(
+        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
+    ) -> Iterator[T | TaskError]:
+        outcomes = list(super().try_run(stage, tasks, shared))
         if stage == "rewrite":
-            self._cold.distributor = LocalDistributor()
+            self._cold.runner = LocalRunner()
             self.error = self._cold.compact().error
-        return outcomes
+        return iter(outcomes)
 
 
 def test_a_second_job_is_told_who_is_at_work_and_the_first_ends_well() -> None:
     cold = make()
     second = SecondJob(cold)
-    cold.distributor = second
+    cold.runner = second
     result = cold.compact()
     assert (result.error, result.voided_groups) == (None, 0)
     assert result.records[Reason.SUPERSEDED] == 4
@@ -132,56 +132,6 @@ def test_a_lease_is_renewed_and_one_that_was_taken_over_is_noticed() -> None:
         with pytest.raises(Unavailable, match="compact-x has the lease of job-1"):
             held.renew()
     assert find_lease(bucket, home) is not None, "it is another's"
-
-
-class LongStage(LocalDistributor):
-    """The rewrite takes three days, in which a server copies and expires as ever."""
-
-    def __init__(self, cold: ColdCompaction, *, copies: bool) -> None:
-        self._cold = cold
-        self._copies = copies
-
-    def run(self, stage: str, tasks: Sequence[Task]) -> list[object]:
-        outcomes = super().run(stage, tasks)
-        if stage == "rewrite":
-            for _ in range(4):
-                self._cold.hot.advance(ANNOUNCEMENT_TIMEOUT_MS * 3 // 4)
-                self._await_renewal()
-                self._serve()
-        return outcomes
-
-    def _await_renewal(self) -> None:
-        bench, limit = self._cold.bench, time.monotonic() + 30
-        while time.monotonic() < limit:
-            lease = find_lease(bench.bucket, bench.home)
-            if lease is not None and lease.at_ms == self._cold.hot.now_ms:
-                return
-            threading.Event().wait(0.01)
-        raise AssertionError("the lease was not renewed")
-
-    def _serve(self) -> None:
-        bench = self._cold.bench
-        if self._copies:
-            bench.copier.copy(PARTITION, self._cold.hot.now_ms)
-        else:
-            tiered = bench.partitions.get(PARTITION)
-            TierExpiry(bench.partitions).expire(tiered, self._cold.hot.now_ms)
-
-
-@pytest.mark.parametrize("copies", [True, False])
-def test_a_job_that_takes_days_keeps_what_it_announced(
-    monkeypatch: pytest.MonkeyPatch, copies: bool
-) -> None:
-    monkeypatch.setattr(partition_lease, "HEARTBEAT_S", 0.005)
-    cold = make()
-    if not copies:
-        cold.bench.reopen(remote_log_copy_disable=True)
-    cold.distributor = LongStage(cold, copies=copies)
-    result = cold.compact()
-    assert (result.error, result.voided_groups) == (None, 0)
-    assert result.records[Reason.SUPERSEDED] == 4
-    if copies:
-        cold.check()
 
 
 def test_a_dry_run_changes_no_object_and_tells_what_a_run_then_does() -> None:

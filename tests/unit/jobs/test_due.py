@@ -16,7 +16,7 @@ from varve.foundation.settings import GivenValue
 from varve.jobs.due.job import JobContext, Runner, list_jobs, run_due
 from varve.jobs.due.schedule import FIRST_PAUSE_MS, JobName, LastRun, plan_jobs
 from varve.jobs.due.schedule_file import JOBS_FILE, LOCK_FILE, read_runs, write_runs
-from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.tasks import LocalRunner
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_700_000_000_000
@@ -116,12 +116,12 @@ def test_each_job_runs_once_and_a_failure_does_not_stop_the_next(data: str) -> N
         return {"records": 7}, None
 
     runners: dict[JobName, Runner] = {JobName.COMPACT: run}
-    outcomes = run_due(data, LocalDistributor(), clock=clock, runners=runners)
+    outcomes = run_due(data, LocalRunner(), clock=clock, runners=runners)
     assert ran == ["orders", "state"]
     assert [one.run.error for one in outcomes] == ["the bucket does not answer", None]
     assert outcomes[1].to_json()["result"] == {"records": 7}
     clock.advance(FIRST_PAUSE_MS)
-    run_due(data, LocalDistributor(), clock=clock, runners=runners)
+    run_due(data, LocalRunner(), clock=clock, runners=runners)
     assert ran == ["orders", "state", "state", "orders"], "who has waited longest goes first"
     noted = read_runs(RealFileSystem(), data)
     assert noted[JobName.COMPACT, "orders"].failures == 2
@@ -142,7 +142,7 @@ def test_jobs_are_run_beside_a_store_that_is_open(data: str, tmp_path: Path) -> 
             topic.append(key=f"k{number % 4}", value=f"value {number}")
     assert CliRunner().invoke(app, ["tier", "copy", data, "state", "--roll"]).exit_code == 0
     with varve.open(data, maintain=False):
-        outcomes = run_due(data, LocalDistributor())
+        outcomes = run_due(data, LocalRunner())
     found = {(one.job.value, one.topic): one.run.error for one in outcomes}
     assert "holds no topic 'orders'" in str(found.pop(("compact", "orders")))
     assert found == {(job, "state"): None for job in ("compact", "snapshot", "verify")}
@@ -154,7 +154,7 @@ def test_one_runner_at_a_time(data: str) -> None:
         RealFileSystem().lock(f"{data}/{LOCK_FILE}"),
         pytest.raises(Locked, match="another runner"),
     ):
-        run_due(data, LocalDistributor(), clock=ManualClock(NOW_MS))
+        run_due(data, LocalRunner(), clock=ManualClock(NOW_MS))
 
 
 def test_defaults_hold_for_topics_that_say_nothing(data: str) -> None:

@@ -1,8 +1,9 @@
 """Records are erased from all tiers, nothing else goes, and a receipt says so."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 from uuid import uuid4
 
 import pytest
@@ -18,11 +19,13 @@ from varve.jobs.erase.noted import forget_output, list_outputs
 from varve.jobs.erase.rescan import NotErased, RescanMode
 from varve.jobs.outputs.erased_rows import ErasedOutput
 from varve.jobs.outputs.notes import DirectoryOutputs, Output, OutputKind, TierOutputs
-from varve.jobs.running.distributor import LocalDistributor, Task
+from varve.jobs.tasks import LocalRunner, Task, TaskError
 from varve.object_store import MemoryObjectStore, MirroredObjectStore, ObjectInfo
 from varve.records import Codec
 from varve.tiering.manifest.segment import ObjectPart, SegmentState
 from varve.tiering.read.index_cache import index_name
+
+T = TypeVar("T")
 
 
 def compacted() -> ErasureBench:
@@ -197,24 +200,26 @@ def test_what_was_never_begun_cannot_be_finished(bench: ErasureBench) -> None:
         bench.erase("ann", id="other", is_finish=True)
 
 
-class _CopyMeanwhile(LocalDistributor):
+class _CopyMeanwhile(LocalRunner):
     """A server copies another segment while this one is being rewritten."""
 
     def __init__(self, bench: ErasureBench) -> None:
         self._bench = bench
         self._is_done = False
 
-    def run(self, stage: str, tasks: Sequence[Task]) -> list[object]:
-        outcomes = super().run(stage, tasks)
+    def try_run(
+        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
+    ) -> Iterator[T | TaskError]:
+        outcomes = list(super().try_run(stage, tasks, shared))
         if stage == "rewrite" and not self._is_done:
             self._is_done = True
             self._bench.roll()
             self._bench.copy()
-        return outcomes
+        return iter(outcomes)
 
 
 def test_what_is_copied_meanwhile_is_taken_in_another_pass(bench: ErasureBench) -> None:
-    bench.distributor = _CopyMeanwhile(bench)
+    bench.runner = _CopyMeanwhile(bench)
     result = bench.erase("ann", hot=False)
     assert result.receipt is not None
     assert result.receipt["passes"] > 1

@@ -10,7 +10,6 @@ from varve.jobs.erase.field import FieldMatch, ValueFormat
 from varve.jobs.erase.job import erase
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.result import ErasureResult
-from varve.jobs.running.distributor import LocalDistributor
 from varve.jobs.snapshot.job import take_snapshot
 from varve.jobs.snapshot.read import open_snapshot
 from varve.jobs.snapshot.result import SnapshotResult
@@ -19,6 +18,7 @@ from varve.jobs.table.job import sync_table
 from varve.jobs.table.result import TableResult
 from varve.jobs.table.settings import TableMode, TableSettings
 from varve.jobs.table.settings import ValueFormat as TableFormat
+from varve.jobs.tasks import LocalRunner
 
 UPSERT = TableSettings(
     mode=TableMode.UPSERT, format=TableFormat.JSON, schema='{"email": "string"}', buckets=2
@@ -48,19 +48,17 @@ class Kit:
             catalog=self.catalog,
             directories=[self.data],
             settings=UPSERT,
-            distributor=LocalDistributor(),
+            runner=LocalRunner(),
         )
 
     def take(self) -> SnapshotResult:
-        return take_snapshot(
-            "people", self.place, directories=[self.data], distributor=LocalDistributor()
-        )
+        return take_snapshot("people", self.place, directories=[self.data], runner=LocalRunner())
 
     def erase(self, **asked: object) -> ErasureResult:
         return erase(
             ErasureRequest(topics=("people",), id="one", **asked),  # type: ignore[arg-type]
             directories=[self.data],
-            distributor=LocalDistributor(),
+            runner=LocalRunner(),
         )
 
     def table(self) -> dict[str, str]:

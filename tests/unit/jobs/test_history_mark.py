@@ -15,13 +15,13 @@ from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.foundation.settings import parse_settings
 from varve.jobs.compact.job import compact
 from varve.jobs.compact.settings import CompactSettings
-from varve.jobs.running.distributor import LocalDistributor
 from varve.jobs.snapshot.document import SnapshotDocument
 from varve.jobs.source.history_mark import find_break, find_mark
 from varve.jobs.source.plan import PartitionSource, open_partitions
 from varve.jobs.table.commit import commit
 from varve.jobs.table.settings import TableMode, TableSettings, ValueFormat
 from varve.jobs.table.state import MARKS, Progress, read_progress
+from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.address import TierAddress
 
 
@@ -232,7 +232,7 @@ def test_a_table_goes_on_where_its_last_batch_was_compacted(bench: TableBench) -
         TierAddress(bench.topic.url),
         [NAME],
         settings=CompactSettings(log=log, is_forced=True),
-        distributor=LocalDistributor(),
+        runner=LocalRunner(),
     )
     bench.topic.put(("a", "4"))
     assert find_mark(look(bench.topic), 3) not in (None, mark)

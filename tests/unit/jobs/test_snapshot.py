@@ -24,13 +24,13 @@ from varve.jobs.compact.job import compact
 from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.outputs.erased_rows import ErasedRows
 from varve.jobs.outputs.notes import Output, OutputKind, TierOutputs
-from varve.jobs.running.distributor import LocalDistributor
 from varve.jobs.snapshot.document import SnapshotDocument, SnapshotPartition, find_snapshot
 from varve.jobs.snapshot.erase import count_in_snapshot, erase_from_snapshot
 from varve.jobs.snapshot.job import take_snapshot
 from varve.jobs.snapshot.place import check_apart
 from varve.jobs.snapshot.read import open_snapshot
 from varve.jobs.snapshot.scope import is_sound
+from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.address import find_cluster
 from varve.records import Record
 
@@ -173,7 +173,7 @@ def test_a_deleted_key_stays_deleted_whatever_compactions_were_told(kit: Snapsho
             address,
             ["orders"],
             settings=CompactSettings(log=log, is_forced=True),
-            distributor=LocalDistributor(),
+            runner=LocalRunner(),
         )
     kit.topic.put(("k6", "newer"))
     result = kit.take()
@@ -310,7 +310,7 @@ def test_some_snapshots_are_kept(kit: SnapshotTopic, tmp_path: Path) -> None:
                 str(tmp_path / "place"),
                 directories=[kit.topic.kit.path],
                 settings=replace(SMALL, keep=count),
-                distributor=LocalDistributor(),
+                runner=LocalRunner(),
             )
     assert len(kit.place.documents()) == 1
 
@@ -335,7 +335,7 @@ def test_a_topic_that_is_not_there_leaves_no_place(kit: SnapshotTopic, tmp_path:
             "nope",
             str(tmp_path / "place"),
             directories=[kit.topic.kit.path],
-            distributor=LocalDistributor(),
+            runner=LocalRunner(),
         )
     assert not (tmp_path / "place").exists()
 
@@ -394,7 +394,7 @@ def test_rows_are_erased_from_all_snapshots_of_a_directory(
             directories=[kit.topic.kit.path],
             at_offset=at,
             settings=replace(SMALL, buckets=1),
-            distributor=LocalDistributor(),
+            runner=LocalRunner(),
         )
     kept = rows_of(open_snapshot(place, 1))
     orphan = open_snapshot(place).paths[0]
@@ -439,4 +439,4 @@ def test_what_is_not_there_is_told(kit: SnapshotTopic, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="does not hold a snapshot"):
         kit.open()
     with pytest.raises(InvalidRequest, match="say where the topic is"):
-        take_snapshot("orders", str(tmp_path / "place"), distributor=LocalDistributor())
+        take_snapshot("orders", str(tmp_path / "place"), runner=LocalRunner())

@@ -24,10 +24,10 @@ from varve.foundation.settings import GivenValue
 from varve.jobs.erase.job import erase
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.result import ErasureResult
-from varve.jobs.running.distributor import LocalDistributor
 from varve.jobs.snapshot.job import take_snapshot
 from varve.jobs.snapshot.read import open_snapshot
 from varve.jobs.snapshot.result import SnapshotResult, SnapshotSettings
+from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.address import TierAddress
 from varve.object_store import open_object_store
 
@@ -117,7 +117,7 @@ class Bench:
             directories=[self.data],
             place_settings={**self.settings, **(more or {})},
             settings=settings,
-            distributor=LocalDistributor(),
+            runner=LocalRunner(),
         )
 
     def rows(self, snapshot: int | None = None) -> Rows:
@@ -137,7 +137,7 @@ class Bench:
             request,
             address=address or self.address(),
             directories=[self.data] if is_hot else [],
-            distributor=LocalDistributor(),
+            runner=LocalRunner(),
         )
 
     def everything(self) -> bytes:

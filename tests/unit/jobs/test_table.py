@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from pyiceberg.table import Table
@@ -21,13 +21,13 @@ from varve.foundation.errors import (
     Unavailable,
 )
 from varve.jobs.outputs.notes import OutputKind
-from varve.jobs.running.distributor import LocalDistributor, Task
 from varve.jobs.source.plan import PartitionSource
 from varve.jobs.table import commit as table_commit
 from varve.jobs.table.commit import referenced_paths
 from varve.jobs.table.plan import has_tombstones
 from varve.jobs.table.settings import TableMode, TableSettings, ValueFormat
 from varve.jobs.table.state import OFFSETS, Progress, read_progress
+from varve.jobs.tasks import LocalRunner, Task, TaskError
 from varve.records import Record
 
 JSON = TableSettings(format=ValueFormat.JSON, schema='{"id": "long required", "name": "string"}')
@@ -35,6 +35,8 @@ UPSERT = TableSettings(
     mode=TableMode.UPSERT, format=ValueFormat.JSON, schema=JSON.schema, buckets=3
 )
 RAW = TableSettings()
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -279,7 +281,7 @@ def test_a_topic_that_is_not_there_makes_no_table(bench: TableBench) -> None:
             TABLE,
             catalog=bench.address,
             directories=[bench.topic.kit.path],
-            distributor=LocalDistributor(),
+            runner=LocalRunner(),
         )
 
 
@@ -343,20 +345,22 @@ def test_the_table_is_noted_before_it_is_written(bench: TableBench) -> None:
 # Killed, repeated, and two at once
 
 
-class Interfering:
+class Interfering(LocalRunner):
     """Does something once, after the tasks of a stage and before their commit."""
 
     def __init__(self, act: object) -> None:
         self._act = act
         self.is_done = False
 
-    def run(self, stage: str, tasks: Sequence[Task]) -> list[object]:
-        outcomes = LocalDistributor().run(stage, tasks)
+    def try_run(
+        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
+    ) -> Iterator[T | TaskError]:
+        outcomes = list(super().try_run(stage, tasks, shared))
         if not self.is_done and tasks:
             self.is_done = True
             assert callable(self._act)
             self._act()
-        return outcomes
+        return iter(outcomes)
 
 
 def fail() -> None:
@@ -368,7 +372,7 @@ def test_a_run_that_was_killed_is_taken_over(bench: TableBench, settings: TableS
     put(bench, 0, 5)
     bench.topic.put(("x", "bad"))
     with pytest.raises(PowerLoss):
-        bench.sync(settings, distributor=Interfering(fail))
+        bench.sync(settings, runner=Interfering(fail))
     assert bench.files()
     assert bench.marks()
     result = bench.sync(settings)
@@ -390,7 +394,7 @@ def test_a_second_run_takes_over_and_the_first_is_fenced(
     with pytest.raises(
         (Fenced, Unavailable), match=r"taken over by another run|staged.*No such file"
     ):
-        bench.sync(settings, distributor=second)
+        bench.sync(settings, runner=second)
     assert bench.places() == [(0, n) for n in range(5)]
     assert [row["_offset"] for row in bench.bad_rows()] == [5]
     assert bench.files() == bench.named_files()
@@ -410,7 +414,7 @@ def test_a_commit_of_another_program_is_built_upon(
         with bench.table().transaction() as transaction:
             transaction.update_snapshot().fast_append().commit()
 
-    assert bench.sync(settings, distributor=Interfering(commit)).records == 4
+    assert bench.sync(settings, runner=Interfering(commit)).records == 4
     assert bench.places() == [(0, n) for n in range(9)]
     named = {path.removeprefix("file://") for path in referenced_paths(bench.table())}
     assert bench.files() == named
@@ -441,17 +445,18 @@ def test_a_side_table_that_is_ahead_is_taken_back(
 
 def test_a_failed_task_leaves_nothing(bench: TableBench) -> None:
     from varve.foundation.errors import Corrupt
-    from varve.jobs.running.distributor import TaskFailure
 
     put(bench, 0, 5)
 
-    class Failing:
-        def run(self, stage: str, tasks: Sequence[Task]) -> list[object]:
-            LocalDistributor().run(stage, tasks)
-            return [TaskFailure("a segment is damaged", True) for _ in tasks]
+    class Failing(LocalRunner):
+        def try_run(
+            self, stage: str, tasks: Sequence[Task[T]], shared: object = None
+        ) -> Iterator[T | TaskError]:
+            super().run(stage, tasks, shared)
+            return iter([TaskError(Corrupt("a segment is damaged")) for _ in tasks])
 
     with pytest.raises(Corrupt, match="damaged"):
-        bench.sync(JSON, distributor=Failing())
+        bench.sync(JSON, runner=Failing())
     assert bench.files() == set()
     assert bench.marks() == []
     assert bench.rows() == []

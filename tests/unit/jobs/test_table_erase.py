@@ -85,7 +85,7 @@ def test_statistics_tell_nothing_of_what_was_erased(bench: TableBench) -> None:
 
 def test_what_a_killed_run_left_is_erased_too(bench: TableBench) -> None:
     with pytest.raises(PowerLoss):
-        bench.sync(UPSERT, distributor=Interfering(fail))
+        bench.sync(UPSERT, runner=Interfering(fail))
     bench.topic.flush()
     torn = bench.root / "tables/shop/orders/data/lost/torn.parquet"
     torn.parent.mkdir(parents=True)
@@ -106,7 +106,7 @@ def test_a_run_under_way_cannot_bring_erased_rows_back(bench: TableBench) -> Non
         erase_from_table(output(bench), {}, KEY)
 
     with pytest.raises(Fenced):
-        bench.sync(JSON, distributor=Interfering(erase))
+        bench.sync(JSON, runner=Interfering(erase))
     assert count_in_table(output(bench), {}, KEY) == 0
 
 
@@ -164,7 +164,7 @@ def test_files_of_a_run_under_way_are_spared(bench: TableBench) -> None:
     def expire() -> None:
         expire_snapshots(bench.address, TABLE, older_than_ms=1 << 50)
 
-    assert bench.sync(JSON, distributor=Interfering(expire)).records == 3
+    assert bench.sync(JSON, runner=Interfering(expire)).records == 3
     assert len(bench.rows()) == 9
 
 

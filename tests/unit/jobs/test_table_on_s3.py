@@ -11,25 +11,25 @@ from tests.support.s3_server import BUCKET, s3_server
 from tests.support.table_bench import TABLE, TableBench
 from varve.foundation.errors import NotFound, PowerLoss, StoreDenied, StoreError, StoreUnavailable
 from varve.jobs.outputs.erased_rows import ErasedRows
-from varve.jobs.running.distributor import LocalDistributor
 from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.table.definition import BAD
 from varve.jobs.table.erase import count_in_table, erase_from_table
 from varve.jobs.table.history import expire_snapshots
 from varve.jobs.table.settings import TableMode, TableSettings, ValueFormat
 from varve.jobs.table.tasks import MergeTask
+from varve.jobs.tasks import LocalRunner
 
 UPSERT = TableSettings(mode=TableMode.UPSERT, format=ValueFormat.JSON, buckets=2)
 
 
-class Killed(LocalDistributor):
+class Killed(LocalRunner):
     """Stops when files are there and are not committed."""
 
-    def run(self, stage, tasks):  # type: ignore[no-untyped-def]  # as it is above
-        outcomes = super().run(stage, tasks)
+    def try_run(self, stage, tasks, shared=None):  # type: ignore[no-untyped-def]  # as it is above
+        outcomes = list(super().try_run(stage, tasks, shared))
         if tasks and isinstance(tasks[0], MergeTask):
             raise PowerLoss
-        return outcomes
+        return iter(outcomes)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of botocore and werkzeug
@@ -49,7 +49,7 @@ def test_a_table_lies_in_a_bucket(tmp_path: Path) -> None:
         bench.topic.roll()
         bench.topic.copy()
         with pytest.raises(PowerLoss):
-            bench.sync(UPSERT, distributor=Killed())
+            bench.sync(UPSERT, runner=Killed())
         assert bench.sync(UPSERT).swept == 3
         bench.topic.put(("k1", '{"id": 100}'), ("k2", None))
         bench.sync(UPSERT)

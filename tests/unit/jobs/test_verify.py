@@ -1,7 +1,7 @@
 """Damage of every kind in a bucket is found and named, and nothing else is: G6."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,8 @@ from varve.cleaning.key_index.key_index import ENTRY, HEADER_BYTES
 from varve.commit_log.finding import Severity
 from varve.disk import RealFileSystem
 from varve.jobs.outputs.notes import Output, OutputKind, TierOutputs
-from varve.jobs.running.distributor import LocalDistributor
 from varve.jobs.running.scratch import scratch
+from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.cold_input import ColdInput, checksum, open_files
 from varve.jobs.tier.reach import StoreReach
 from varve.jobs.verify.findings import VerifyFinding
@@ -353,13 +353,13 @@ def test_notes_of_outputs_and_receipts_are_read() -> None:
     assert [one.rule for one in found] == ["note-corrupt"] * 2
 
 
-class Meanwhile(LocalDistributor):
+class Meanwhile(LocalRunner):
     """The first segment is replaced once the account was made, and its objects go."""
 
     def __init__(self, cold: ColdCompaction) -> None:
         self._cold = cold
 
-    def run(self, stage: str, tasks: Any) -> list[object]:
+    def try_run(self, stage: str, tasks: Any, shared: object = None) -> Iterator[Any]:
         if stage == "segments":
             first = self._cold.bench.readable()[0]
             self._cold.bench.manifests().commit(
@@ -372,7 +372,7 @@ class Meanwhile(LocalDistributor):
             )
             keys = [self._cold.bench.home.part_key(first, part.name) for part in first.parts]
             self._cold.bench.bucket.delete(keys)
-        return super().run(stage, tasks)
+        return super().try_run(stage, tasks, shared)
 
 
 def test_what_expires_meanwhile_is_not_damage() -> None:
@@ -380,7 +380,7 @@ def test_what_expires_meanwhile_is_not_damage() -> None:
     (found,) = verify_partitions(
         StoreReach(cold.bench.bucket, random.Random(3)),
         [cold.bench.home],
-        distributor=Meanwhile(cold),
+        runner=Meanwhile(cold),
         now_ms=cold.hot.now_ms,
     )
     assert found.findings == ()

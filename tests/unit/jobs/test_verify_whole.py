@@ -9,7 +9,7 @@ import varve
 from varve.cli.main import app
 from varve.commit_log.finding import Severity
 from varve.foundation.errors import NotFound
-from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.address import TierAddress
 from varve.jobs.verify.job import verify
 from varve.jobs.verify.result import VerifyResult
@@ -37,7 +37,7 @@ def data(tmp_path: Path) -> Path:
 
 def run(data: Path, *topics: str) -> VerifyResult:
     address = TierAddress(f"file:{data}.cold")
-    return verify(address, topics, distributor=LocalDistributor(), directory=str(data))
+    return verify(address, topics, runner=LocalRunner(), directory=str(data))
 
 
 def test_a_healthy_tier_and_its_directory_have_no_findings(data: Path) -> None:

@@ -3,11 +3,13 @@
 from dataclasses import dataclass, field
 
 from varve.cleaning.compaction.plan import CleaningPlan, sum_by_reason
+from varve.cleaning.compaction.rewrite import DamagedSegment
 from varve.cleaning.compaction.segment_plan import SegmentPlan
+from varve.foundation.errors import Corrupt
 from varve.jobs.compact.commit import CompactCommit
 from varve.jobs.compact.estimate import CompactEstimate, estimate_plan
 from varve.jobs.compact.report import PartitionResult, StageTime
-from varve.jobs.running.distributor import TaskFailure
+from varve.jobs.tasks import TaskError
 from varve.object_store.prices import default_prices
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
@@ -39,13 +41,15 @@ class Findings:
 
     def is_damage(self, outcome: object, base_offset: int | None = None) -> bool:
         """Whether a task found a segment damaged: that one is held, with a word on it."""
-        if not isinstance(outcome, TaskFailure) or not outcome.is_corrupt:
+        if not isinstance(outcome, TaskError) or not isinstance(outcome.error, Corrupt):
             return False
-        found = outcome.damaged_offset if base_offset is None else base_offset
-        if found is None:
+        error = outcome.error
+        if base_offset is None and isinstance(error, DamagedSegment):
+            base_offset = error.base_offset
+        if base_offset is None:
             return False
-        self.held.append(found)
-        self.notes.append(outcome.message)
+        self.held.append(base_offset)
+        self.notes.append(str(error))
         return True
 
     def note_plan(self, plan: CleaningPlan, *, log_bytes: int, store: str) -> None:

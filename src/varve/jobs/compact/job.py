@@ -15,8 +15,7 @@ from varve.foundation.clock import Clock, SystemClock
 from varve.jobs.compact.partition import PartitionCompaction
 from varve.jobs.compact.report import CompactionResult
 from varve.jobs.compact.settings import CompactSettings
-from varve.jobs.running.distributor import Distributor
-from varve.jobs.running.stages import run_together
+from varve.jobs.tasks import TaskRunner, run_together
 from varve.jobs.tier.address import TierAddress, find_topic
 from varve.jobs.tier.local_history import find_history
 from varve.jobs.tier.reach import AddressReach, TierReach
@@ -32,7 +31,7 @@ def compact(
     topics: Sequence[str],
     *,
     settings: CompactSettings,
-    distributor: Distributor,
+    runner: TaskRunner,
     directory: str | None = None,
     clock: Clock | None = None,
 ) -> CompactionResult:
@@ -49,7 +48,7 @@ def compact(
         AddressReach(address),
         homes,
         settings=settings,
-        distributor=distributor,
+        runner=runner,
         clock=clock or SystemClock(),
         random=random.Random(),
         histories=_read_histories(directory, homes),
@@ -68,7 +67,7 @@ def compact_partitions(
     homes: Sequence[RemotePath],
     *,
     settings: CompactSettings,
-    distributor: Distributor,
+    runner: TaskRunner,
     clock: Clock,
     random: random.Random,
     histories: Mapping[RemotePath, Epochs] = NO_HISTORIES,
@@ -88,5 +87,5 @@ def compact_partitions(
         ).stages()
         for home in homes
     ]
-    results = run_together(runs, distributor)
+    results = run_together(runs, runner)
     return CompactionResult(job_id, tuple(results), clock.now_ms() - began_ms)

@@ -11,16 +11,15 @@ leaves that one alone.
 
 Invariant  only the last step changes what is read, and it changes all at once.
 Crash      before the last step the old state is read, and the next run sweeps what was announced.
-Threads    one; the tasks of a stage run wherever the distributor has them run.
+Threads    one; the tasks of a stage run wherever the runner has them run.
 """
 
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
-from typing import Final
+from typing import Final, TypeVar
 
-from varve.cleaning.compaction.key_plan import ENTRY_BYTES, HASH_END, HashRange
+from varve.cleaning.compaction.key_plan import ENTRY_BYTES
 from varve.cleaning.compaction.plan import CleaningPlan, finish_plan, first_held_offset
 from varve.cleaning.compaction.segment_plan import RunRules, SegmentPlan
 from varve.cleaning.key_index.key_index import KeyIndexHeader
@@ -41,18 +40,9 @@ from varve.jobs.compact.report import PartitionResult, StageTime
 from varve.jobs.compact.scope import Scope, find_chain, find_scope, read_aborted, read_shells
 from varve.jobs.compact.settings import WRITER, CompactSettings
 from varve.jobs.compact.sweep import find_leftovers
-from varve.jobs.compact.tasks import (
-    GroupTask,
-    IndexedSegment,
-    IndexTask,
-    PackedPlan,
-    RangeTask,
-    WrittenGroup,
-    make_sources,
-    merge_packed,
-)
-from varve.jobs.running.distributor import Task
-from varve.jobs.running.stages import Stage, expect
+from varve.jobs.compact.tasks import GroupTask, IndexTask, RangeInputs, RangeTask, make_sources
+from varve.jobs.key_plans import KeyPlanFold, cut_hashes
+from varve.jobs.tasks import Stage, Stages, TaskError, get_result, try_stage
 from varve.jobs.tier.cold_input import ColdInput, open_files
 from varve.jobs.tier.files import TierFiles
 from varve.jobs.tier.reach import TierReach
@@ -63,12 +53,10 @@ from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import Epochs, RemoteSegment
 from varve.tiering.partition_lease import HeldLease, hold_lease
 
+T = TypeVar("T")
+
 PASSES_MAX: Final = 8
 """Passes over a partition: each begins anew without a segment that turned out to be damaged."""
-
-
-Stages = Generator[Stage, list[object], PartitionResult]
-"""Gives the next stage for the outcomes of the last one; ends with the result."""
 
 
 class PartitionCompaction:
@@ -101,7 +89,7 @@ class PartitionCompaction:
         self._found = Findings(home)
         self._lease: HeldLease | None = None
 
-    def stages(self) -> Stages:
+    def stages(self) -> Stages[PartitionResult]:
         """The run; what fails on purpose is told in its result."""
         error: str | None = None
         try:
@@ -113,7 +101,7 @@ class PartitionCompaction:
             error = str(failure)
         return self._found.result(error)
 
-    def _run_leased(self) -> Generator[Stage, list[object], None]:
+    def _run_leased(self) -> Stages[None]:
         """All passes, while no other job works on the partition."""
         with hold_lease(
             self._reach.objects(),
@@ -128,7 +116,7 @@ class PartitionCompaction:
                 if len(self._found.held) == known or not self._found.is_cut:
                     break
 
-    def _run(self, number: int) -> Generator[Stage, list[object], None]:
+    def _run(self, number: int) -> Stages[None]:
         """One pass; another follows without the segment whose damage cut it short."""
         manifest = self._manifests.load() if self._settings.is_dry_run else self._sweep()
         self._found.begin_pass(manifest)
@@ -200,20 +188,18 @@ class PartitionCompaction:
 
     # Stages
 
-    def _carry_out(
-        self, name: str, tasks: Sequence[Task]
-    ) -> Generator[Stage, list[object], list[object]]:
+    def _run_stage(self, stage: Stage[T]) -> Stages[list[T | TaskError]]:
         began_ms = self._clock.now_ms()
         if self._lease is not None:
             self._lease.renew()
-        outcomes = yield Stage(name, tasks)
+        outcomes = yield from try_stage(stage)
         elapsed_ms = self._clock.now_ms() - began_ms
-        self._found.stages.append(StageTime(name, len(tasks), elapsed_ms))
+        self._found.stages.append(StageTime(stage.name, len(stage.tasks), elapsed_ms))
         return outcomes
 
     def _index(
         self, scope: Scope, aborted: Sequence[AbortedTransaction]
-    ) -> Generator[Stage, list[object], tuple[Scope, tuple[KeyIndexHeader | None, ...]]]:
+    ) -> Stages[tuple[Scope, tuple[KeyIndexHeader | None, ...]]]:
         """The headers of all key indexes, None for a held segment, and the segments as they are
         listed now.
         """
@@ -234,7 +220,7 @@ class PartitionCompaction:
             for one in scope.segments
             if one.base_offset not in self._found.held
         ]
-        outcomes = yield from self._carry_out("index", tasks)
+        outcomes = yield from self._run_stage(Stage("index", tasks))
         headers: dict[int, KeyIndexHeader] = {}
         made: dict[str, RemoteSegment] = {}
         for task, outcome in zip(tasks, outcomes, strict=True):
@@ -247,7 +233,8 @@ class PartitionCompaction:
                     f"the plan: a run makes one from its {segment.size} bytes"
                 )
                 continue
-            indexed = expect(outcome, IndexedSegment)
+            indexed = get_result(outcome)
+            assert indexed is not None
             headers[segment.base_offset] = indexed.header
             if indexed.part is not None:
                 others = tuple(one for one in segment.parts if one.name != KEYS_PART)
@@ -269,18 +256,18 @@ class PartitionCompaction:
         aborted: Sequence[AbortedTransaction],
         rules: RunRules,
         files: TierFiles,
-    ) -> Generator[Stage, list[object], tuple[CleaningPlan, int]]:
+    ) -> Stages[tuple[CleaningPlan, int]]:
         """The plan, and how far the partition is clean once it is carried out."""
         slim = tuple(_only_keys(one) for one in scope.segments)
         entries = sum(header.entry_count for header in headers if header is not None)
-        tasks = [
-            RangeTask(
-                self._reach, self._home, slim, headers, rules, one, self._settings.buffer_bytes
-            )
-            for one in cut_hashes(-(-entries * ENTRY_BYTES // self._settings.range_bytes))
-        ]
-        outcomes = yield from self._carry_out("plan", tasks)
-        latest = merge_packed([expect(one, PackedPlan) for one in outcomes])
+        ranges = cut_hashes(-(-entries * ENTRY_BYTES // self._settings.range_bytes))
+        index_bytes = sum(header.file_size for header in headers if header is not None)
+        tasks = [RangeTask(hashes, index_bytes // len(ranges)) for hashes in ranges]
+        inputs = RangeInputs(
+            self._reach, self._home, slim, headers, rules, self._settings.buffer_bytes
+        )
+        fold = KeyPlanFold()
+        yield from self._run_stage(Stage("plan", tasks, inputs, fold))
         sources = make_sources(
             self._home,
             scope.segments,
@@ -290,7 +277,7 @@ class PartitionCompaction:
         )
         plan = finish_plan(
             sources,
-            latest,
+            fold.result(),
             aborted=aborted,
             rules=rules,
             settings=self._settings.grouping,
@@ -298,20 +285,17 @@ class PartitionCompaction:
         )
         return plan, first_held_offset(sources, rules)
 
-    def _rewrite(
-        self, scope: Scope, plan: CleaningPlan
-    ) -> Generator[Stage, list[object], list[DoneGroup]]:
+    def _rewrite(self, scope: Scope, plan: CleaningPlan) -> Stages[list[DoneGroup]]:
         """The groups that were written, up to the first one that could not be."""
         by_base = {one.base_offset: one for one in scope.segments}
         tasks = [self._group_task(group, by_base) for group in plan.groups]
-        outcomes = yield from self._carry_out("rewrite", tasks)
+        outcomes = yield from self._run_stage(Stage("rewrite", tasks))
         done: list[DoneGroup] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if self._found.is_damage(outcome):
                 self._found.is_cut = True
                 break
-            written = expect(outcome, WrittenGroup)
-            done.append(DoneGroup(task.inputs, task.plans, written))
+            done.append(DoneGroup(task.inputs, task.plans, get_result(outcome)))
         self._found.voided += len(tasks) - len(done)
         return done
 
@@ -380,13 +364,6 @@ class PartitionCompaction:
         )
         self._found.after = commit.run()
         self._found.note_commit(commit)
-
-
-def cut_hashes(count: int) -> list[HashRange]:
-    """All hashes in so many ranges, one at the least."""
-    count = max(count, 1)
-    bounds = [HASH_END * number // count for number in range(count + 1)]
-    return list(pairwise(bounds))
 
 
 def _only_keys(segment: RemoteSegment) -> RemoteSegment:

@@ -8,14 +8,10 @@ Crash      a group's objects are announced in the manifest before the first is w
            next run writes it again.
 """
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
-import numpy as np
-
-from varve.cleaning.compaction.key_plan import HASH_END, HashRange, KeyPlan, merge_plans
+from varve.cleaning.compaction.key_plan import HashRange
 from varve.cleaning.compaction.plan import PlanInput, find_latest_records
 from varve.cleaning.compaction.rewrite import WrittenSegment, write_group
 from varve.cleaning.compaction.segment_plan import RunRules, SegmentPlan
@@ -26,6 +22,7 @@ from varve.commit_log import LogSettings
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
 from varve.jobs.compact.settings import WRITER
+from varve.jobs.key_plans import PackedPlan
 from varve.jobs.running.scratch import scratch
 from varve.jobs.tier.cold_input import ColdInput, checksum, open_files
 from varve.jobs.tier.files import TierFiles
@@ -35,9 +32,6 @@ from varve.jobs.tier.scratch_files import ScratchFileSystem
 from varve.tiering.copy.segment_upload import KEYS_PART
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
-
-_LEVEL: Final = 1
-"""Of compression."""
 
 
 def no_pace(size: int) -> None:
@@ -73,7 +67,7 @@ class IndexTask:
         keys = self.segment.find_part(KEYS_PART)
         return self.segment.size if keys is None else keys.size
 
-    def run(self) -> IndexedSegment | None:
+    def run(self, shared: None) -> IndexedSegment | None:
         with open_files(self.reach.objects, self.home, [self.segment]) as files:
             one = ColdInput(self.home, self.segment, files)
             header = self._find(one)
@@ -126,65 +120,34 @@ def make_sources(
 
 
 @dataclass(frozen=True, slots=True)
-class PackedPlan:
-    """The plan of one range with its bitmaps compressed: they are as long as those of all ranges
-    together, and few of their bits are set.
-    """
-
-    keep: bytes
-    tombstones: bytes
-    rest: KeyPlan
-
-    @classmethod
-    def of(cls, plan: KeyPlan) -> "PackedPlan":
-        none = np.empty(0, np.uint8)
-        keep, tombstones = (
-            zlib.compress(bits.tobytes(), _LEVEL) for bits in (plan.keep, plan.tombstones)
-        )
-        return cls(keep, tombstones, replace(plan, keep=none, tombstones=none))
-
-    def unpack(self) -> KeyPlan:
-        keep, tombstones = (
-            np.frombuffer(zlib.decompress(data), np.uint8) for data in (self.keep, self.tombstones)
-        )
-        return replace(self.rest, keep=keep, tombstones=tombstones)
-
-
-def merge_packed(packed: Sequence[PackedPlan]) -> KeyPlan:
-    """One plan of those of all ranges; two are unpacked at a time."""
-    merged = merge_plans([packed[0].unpack()])
-    for one in packed[1:]:
-        merged = merge_plans([merged, one.unpack()])
-    return merged
-
-
-@dataclass(frozen=True, slots=True)
-class RangeTask:
-    """Finds the latest records of the keys in one range of hashes, over all segments of a run."""
+class RangeInputs:
+    """What all ranges of one partition are planned over; sent once per stage."""
 
     reach: TierReach
     home: RemotePath
     segments: tuple[RemoteSegment, ...]
     headers: tuple[KeyIndexHeader | None, ...]
     rules: RunRules
-    hashes: HashRange
     buffer_bytes: int
 
-    @property
-    def read_bytes(self) -> int:
-        whole = sum(one.file_size for one in self.headers if one is not None)
-        return whole * (self.hashes[1] - self.hashes[0]) // HASH_END
 
-    def run(self) -> PackedPlan:
-        with open_files(self.reach.objects, self.home, self.segments) as files:
+@dataclass(frozen=True, slots=True)
+class RangeTask:
+    """Finds the latest records of the keys in one range of hashes, over all segments of a run."""
+
+    hashes: HashRange
+    read_bytes: int
+
+    def run(self, shared: RangeInputs) -> PackedPlan:
+        with open_files(shared.reach.objects, shared.home, shared.segments) as files:
             sources = make_sources(
-                self.home, self.segments, self.headers, files, first_dirty_offset=0
+                shared.home, shared.segments, shared.headers, files, first_dirty_offset=0
             )
             return PackedPlan.of(
                 find_latest_records(
                     sources,
-                    rules=self.rules,
-                    buffer_bytes=self.buffer_bytes,
+                    rules=shared.rules,
+                    buffer_bytes=shared.buffer_bytes,
                     pace=no_pace,
                     hashes=self.hashes,
                 )
@@ -229,7 +192,7 @@ class GroupTask:
     def read_bytes(self) -> int:
         return sum(one.size for one in self.inputs)
 
-    def run(self) -> WrittenGroup:
+    def run(self, shared: None) -> WrittenGroup:
         fs = ScratchFileSystem()
         with scratch() as directory, self.files:
             written = write_group(

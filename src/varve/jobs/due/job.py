@@ -17,7 +17,7 @@ from varve.foundation.errors import InvalidRequest, Locked, NotFound, StoreError
 from varve.foundation.settings import GivenValue, parse_settings
 from varve.jobs.due.schedule import DueJob, JobName, LastRun, plan_jobs
 from varve.jobs.due.schedule_file import LOCK_FILE, read_runs, write_runs
-from varve.jobs.running.distributor import Distributor
+from varve.jobs.tasks import TaskRunner
 from varve.jobs.tier.address import TierAddress
 
 
@@ -29,7 +29,7 @@ class JobContext:
     topic: str
     settings: LogSettings
     address: TierAddress | None
-    distributor: Distributor
+    runner: TaskRunner
     clock: Clock
 
 
@@ -80,7 +80,7 @@ def list_jobs(
 
 def run_due(
     directory: str,
-    distributor: Distributor,
+    runner: TaskRunner,
     *,
     clock: Clock | None = None,
     defaults: Mapping[str, GivenValue] | None = None,
@@ -111,7 +111,7 @@ def run_due(
                 topic=one.topic,
                 settings=topics[one.topic],
                 address=address,
-                distributor=distributor,
+                runner=runner,
                 clock=clock,
             )
             outcome = _run(one, context, (runners or RUNNERS)[one.job])

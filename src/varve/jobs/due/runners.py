@@ -21,7 +21,7 @@ def run_compact(context: JobContext) -> tuple[object, str | None]:
         _cold(context),
         [context.topic],
         settings=CompactSettings(log=context.settings),
-        distributor=context.distributor,
+        runner=context.runner,
         clock=context.clock,
     )
     failed = [
@@ -36,9 +36,7 @@ def run_verify(context: JobContext) -> tuple[object, str | None]:
     """Damage is a failure: it is told again soon, until it is mended."""
     from varve.jobs.verify.job import verify
 
-    result = verify(
-        _cold(context), [context.topic], distributor=context.distributor, clock=context.clock
-    )
+    result = verify(_cold(context), [context.topic], runner=context.runner, clock=context.clock)
     damage = [one for one in result.findings if one.is_damage]
     told = f"{len(damage)} damaged things, `varve job verify` tells all of them" if damage else None
     return result.to_json(), told
@@ -62,7 +60,7 @@ def run_snapshot(context: JobContext) -> tuple[object, str | None]:
         directories=[context.directory],
         place_settings=dict(address.settings) if address is not None and is_alike else None,
         settings=SnapshotSettings(keep=None if keep < 0 else keep),
-        distributor=context.distributor,
+        runner=context.runner,
         clock=context.clock,
     )
     return result.to_json(), None
@@ -80,7 +78,7 @@ def run_table(context: JobContext) -> tuple[object, str | None]:
         catalog=CatalogAddress(
             settings.varve_job_table_warehouse or None, settings.varve_job_table_catalog or None
         ),
-        distributor=context.distributor,
+        runner=context.runner,
         address=_find_cold(context),
         directories=[context.directory],
         clock=context.clock,

@@ -9,12 +9,12 @@
 Invariant  only the third step changes what is read, and it changes all at once. A segment that was
            replaced by another writer meanwhile is left for another pass.
 Crash      before the third step the old state is read; what was announced is swept by the next run.
-Threads    one; the tasks of a stage run wherever the distributor has them run.
+Threads    one; the tasks of a stage run wherever the runner has them run.
 """
 
 import json
 import random
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,10 +31,10 @@ from varve.jobs.compact.scope import find_chain, read_aborted, read_shells
 from varve.jobs.compact.sweep import find_leftovers
 from varve.jobs.erase.match import Matcher
 from varve.jobs.erase.objects import ObjectChange, StoredObject
-from varve.jobs.erase.scan import Scan, cut_tasks
-from varve.jobs.erase.tasks import WRITER, ErasedGroup, EraseTask, LookTask
-from varve.jobs.running.stages import Stage, expect
+from varve.jobs.erase.scan import TASK_BYTES, TASK_ITEMS, Scan
+from varve.jobs.erase.tasks import WRITER, EraseTask, LookTask
 from varve.jobs.source.record_blocks import CHUNK_BYTES, aborted_within
+from varve.jobs.tasks import Stage, Stages, pack_by_size, run_stage
 from varve.jobs.tier.cold_input import open_files
 from varve.jobs.tier.reach import TierReach
 from varve.object_store import ObjectStore
@@ -79,9 +79,6 @@ class ColdFindings:
     error: StoreError | None = None
 
 
-Stages = Generator[Stage, list[object], ColdFindings]
-
-
 class ColdErasure:
     """One pass over one partition; `request` is the erasure's id.
 
@@ -123,7 +120,7 @@ class ColdErasure:
         self._manifests = reach.manifests(home)
         self._found = ColdFindings(home)
 
-    def stages(self, *, is_dry_run: bool) -> Stages:
+    def stages(self, *, is_dry_run: bool) -> Stages[ColdFindings]:
         """The pass; what fails on purpose is told in its findings, and others go on."""
         try:
             if is_dry_run:
@@ -134,7 +131,7 @@ class ColdErasure:
             self._found.error = error
         return self._found
 
-    def _run_leased(self) -> Generator[Stage, list[object], None]:
+    def _run_leased(self) -> Stages[None]:
         """The pass, while no other job rewrites the partition."""
         with hold_lease(
             self._reach.objects(),
@@ -145,7 +142,7 @@ class ColdErasure:
         ) as self._lease:
             yield from self._run(is_dry_run=False)
 
-    def _run(self, *, is_dry_run: bool) -> Generator[Stage, list[object], None]:
+    def _run(self, *, is_dry_run: bool) -> Stages[None]:
         """A dry run ends when it knows what there is to do."""
         manifest = self._manifests.load() if is_dry_run else self._sweep()
         listed = list(self._manifests.segments(manifest))
@@ -182,9 +179,7 @@ class ColdErasure:
         )
         self._found.removed_keys += [self._log_key(one) for one in removed]
 
-    def _look(
-        self, listed: Sequence[RemoteSegment]
-    ) -> Generator[Stage, list[object], list[tuple[RemoteSegment, Scan]]]:
+    def _look(self, listed: Sequence[RemoteSegment]) -> Stages[list[tuple[RemoteSegment, Scan]]]:
         """Every segment whose objects are there, with what was found in it."""
         chosen = [
             one for one in listed if self._owns_copies or one.state is not SegmentState.COPY_STARTED
@@ -192,11 +187,16 @@ class ColdErasure:
         if self._only is not None:
             chosen = [one for one in chosen if self._log_key(one) in self._only]
         tasks = [
-            LookTask(self._reach, self._home, segments, self._matcher, self._only is None)
-            for segments in cut_tasks(chosen, self._matcher)
+            LookTask(self._reach, self._home, tuple(segments), self._only is None)
+            for segments in pack_by_size(
+                chosen,
+                lambda segment: segment.size,
+                target_bytes=TASK_BYTES,
+                max_items=TASK_ITEMS,
+            )
         ]
-        outcomes = yield Stage("find", tasks)
-        scans = [scan for outcome in outcomes for scan in expect(outcome, list)]
+        found = yield from run_stage(Stage("find", tasks, self._matcher))
+        scans = [scan for part in found for scan in part]
         return list(zip(chosen, scans, strict=True))
 
     def _log_key(self, segment: RemoteSegment) -> str:
@@ -228,11 +228,9 @@ class ColdErasure:
         manifest: Manifest,
         listed: Sequence[RemoteSegment],
         live: Sequence[tuple[RemoteSegment, Scan]],
-    ) -> Generator[Stage, list[object], None]:
-        chain = find_chain(manifest, listed)
-        tasks = self._plan(chain, listed, live)
-        outcomes = yield Stage("rewrite", tasks)
-        done = [expect(outcome, ErasedGroup) for outcome in outcomes]
+    ) -> Stages[None]:
+        tasks = self._plan(find_chain(manifest, listed), listed, live)
+        done = yield from run_stage(Stage("rewrite", tasks))
         if self._lease is not None:
             self._lease.renew()
         groups = [

@@ -21,8 +21,8 @@ from varve.jobs.erase.receipt_signature import SigningKey
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.result import ErasureResult
 from varve.jobs.erase.run import erase_from
-from varve.jobs.running.distributor import Distributor
 from varve.jobs.running.scratch import sweep_scratch
+from varve.jobs.tasks import TaskRunner
 from varve.jobs.tier.address import TierAddress, find_cluster, find_topic
 from varve.jobs.tier.mirror_reach import MirrorReach
 from varve.jobs.tier.reach import AddressReach, TierReach
@@ -32,7 +32,7 @@ from varve.tiering.manifest.pages import new_id
 def erase(
     request: ErasureRequest,
     *,
-    distributor: Distributor,
+    runner: TaskRunner,
     address: TierAddress | None = None,
     mirror_url: str = "",
     mirror_settings: tuple[tuple[str, GivenValue], ...] = (),
@@ -70,7 +70,7 @@ def erase(
         return erase_from(
             replace(places, output_settings=outputs),
             request,
-            distributor=distributor,
+            runner=runner,
             clock=clock or SystemClock(),
             random=random.SystemRandom(),
             signing_key=signing_key,

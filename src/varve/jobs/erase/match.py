@@ -23,8 +23,6 @@ Mask = npt.NDArray[np.bool_]
 _LOOKUP_BYTES: Final = 64 << 10
 """About what one look-up reads of a key index."""
 _CHUNK_ENTRIES: Final = 64 << 10
-_TASK_BYTES: Final = 256 << 20
-_TASK_SHARE: Final = 16
 _KEYS_AT_ONCE: Final = 1 << 18
 
 
@@ -44,11 +42,6 @@ class Matcher:
     def is_by_key(self) -> bool:
         """Whether a key index tells all there is to know."""
         return self.field is None
-
-    @property
-    def task_bytes(self) -> int:
-        """About how much of a log one task reads: far more than the hashes that travel with it."""
-        return max(_TASK_BYTES, _TASK_SHARE * self.hashes.nbytes)
 
     def find(self, block: RecordBlock) -> tuple[Mask, int]:
         """Which records of a block match, and how many values could not be read for it."""

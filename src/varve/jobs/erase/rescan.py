@@ -16,10 +16,9 @@ from varve.disk import FileSystem
 from varve.foundation.errors import StoreError
 from varve.jobs.erase.hot import rescan_directory
 from varve.jobs.erase.match import Matcher
-from varve.jobs.erase.scan import Scan, cut_tasks
+from varve.jobs.erase.scan import TASK_BYTES, TASK_ITEMS, Scan
 from varve.jobs.erase.tasks import LogObject, RescanTask
-from varve.jobs.running.distributor import Distributor
-from varve.jobs.running.stages import expect
+from varve.jobs.tasks import TaskRunner, pack_by_size
 from varve.jobs.tier.reach import TierReach
 from varve.tiering.copy.segment_upload import LOG_PART
 from varve.tiering.manifest.paths import RemotePath
@@ -86,18 +85,22 @@ def rescan_cold(
     matcher: Matcher,
     *,
     mode: RescanMode,
-    distributor: Distributor,
+    runner: TaskRunner,
 ) -> None:
     """All log objects below the prefixes of these partitions of one topic."""
+    mode = mode if matcher.is_by_key else RescanMode.FULL
     tasks = [
-        RescanTask(reach, home, chunk, matcher)
+        RescanTask(reach, home, tuple(logs))
         for home in homes
-        for chunk in cut_tasks(
-            _list_logs(reach, home, mode if matcher.is_by_key else RescanMode.FULL), matcher
+        for logs in pack_by_size(
+            _list_logs(reach, home, mode),
+            lambda log: log.size,
+            target_bytes=TASK_BYTES,
+            max_items=TASK_ITEMS,
         )
     ]
-    for task, outcome in zip(tasks, distributor.run("re-scan", tasks), strict=True):
-        for one, scan in zip(task.objects, expect(outcome, list), strict=True):
+    for task, scans in zip(tasks, runner.run("re-scan", tasks, matcher), strict=True):
+        for one, scan in zip(task.objects, scans, strict=True):
             if scan is not None:
                 rescan.objects += 1
                 rescan.note(one.key, scan)

@@ -45,8 +45,7 @@ from varve.jobs.erase.rescan import NotErased, Rescan, rescan_cold, rescan_hot
 from varve.jobs.erase.result import ErasureCost, ErasureResult
 from varve.jobs.erase.versions import erase_tier_versions
 from varve.jobs.outputs.erased_rows import ErasedOutput, ErasedRows
-from varve.jobs.running.distributor import Distributor
-from varve.jobs.running.stages import run_together
+from varve.jobs.tasks import TaskRunner, run_together
 from varve.jobs.tier.removed_versions import ErasedVersions
 from varve.object_store.prices import default_prices
 
@@ -59,7 +58,7 @@ def erase_from(
     places: Places,
     request: ErasureRequest,
     *,
-    distributor: Distributor,
+    runner: TaskRunner,
     clock: Clock,
     random: random.Random,
     signing_key: SigningKey | None = None,
@@ -70,7 +69,7 @@ def erase_from(
 
     `is_finish` ends an erasure whose replaced objects had a grace time, under the id it has.
     """
-    erasure = _Erasure(places, request, distributor, clock, random, signing_key)
+    erasure = _Erasure(places, request, runner, clock, random, signing_key)
     return erasure.look() if is_dry_run else erasure.run(is_finish=is_finish)
 
 
@@ -81,14 +80,14 @@ class _Erasure:
         self,
         places: Places,
         request: ErasureRequest,
-        distributor: Distributor,
+        runner: TaskRunner,
         clock: Clock,
         random: random.Random,
         signing_key: SigningKey | None,
     ) -> None:
         self._places = places
         self._request = request
-        self._distributor = distributor
+        self._runner = runner
         self._clock = clock
         self._random = random
         self._signing_key = signing_key
@@ -219,7 +218,7 @@ class _Erasure:
             for topic in self._topics
             for home in topic.homes
         ]
-        return run_together(runs, self._distributor)
+        return run_together(runs, self._runner)
 
     def _forget_indexes(self, ids: Sequence[str]) -> None:
         """Index files of replaced cold segments that were fetched for reads."""
@@ -289,7 +288,7 @@ class _Erasure:
                     topic.homes,
                     matcher,
                     mode=self._request.rescan,
-                    distributor=self._distributor,
+                    runner=self._runner,
                 )
             for log in topic.logs:
                 assert self._places.hot is not None

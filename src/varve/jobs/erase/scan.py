@@ -7,7 +7,7 @@ Invariant  a scan reads every data record, those of aborted transactions among t
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, Self, TypeVar
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,18 +20,11 @@ from varve.kernels.batch_layout import BatchColumn, RecordColumn
 
 Integers = npt.NDArray[np.int64]
 
+TASK_BYTES: Final = 256 << 20
+"""About how much of a log one task reads."""
+TASK_ITEMS: Final = 256
+
 _NONE = np.empty(0, np.int64)
-_TASK_ITEMS: Final = 256
-
-
-class Sized(Protocol):
-    """Something to read."""
-
-    @property
-    def size(self) -> int: ...
-
-
-S = TypeVar("S", bound=Sized)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +44,6 @@ class Scan:
     @classmethod
     def of_nothing(cls, *, is_matched: bool = False) -> Self:
         return cls(ErasedRecords(_NONE, _NONE, _NONE, 0), is_matched=is_matched)
-
-
-def cut_tasks(items: Sequence[S], matcher: Matcher) -> list[tuple[S, ...]]:
-    """Segments or objects that follow each other, about as many bytes to each task."""
-    tasks: list[list[S]] = []
-    size = 0
-    for one in items:
-        if not tasks or size + one.size > matcher.task_bytes or len(tasks[-1]) == _TASK_ITEMS:
-            tasks.append([])
-            size = 0
-        tasks[-1].append(one)
-        size += one.size
-    return [tuple(one) for one in tasks]
 
 
 def scan_log(

@@ -57,7 +57,7 @@ def open_cold_index(one: ColdInput, topic_id: bytes) -> Iterator[KeyIndex | None
 
 @dataclass(frozen=True, slots=True)
 class LookTask:
-    """Looks for the records in some segments, by their key indexes where these tell enough.
+    """Looks for the records of a shared Matcher in some segments, by key indexes where these do.
 
     Gives a Scan for each. Of a segment that is going some objects may be gone: nothing is there.
     """
@@ -65,29 +65,29 @@ class LookTask:
     reach: TierReach
     home: RemotePath
     segments: tuple[RemoteSegment, ...]
-    matcher: Matcher
     by_index: bool
 
-    def run(self) -> list[Scan]:
-        return [self._look(one) for one in self.segments]
+    def run(self, shared: Matcher) -> list[Scan]:
+        return [self._look(segment, shared) for segment in self.segments]
 
-    def _look(self, segment: RemoteSegment) -> Scan:
+    def _look(self, segment: RemoteSegment, matcher: Matcher) -> Scan:
         source = ObjectSource(self.reach.objects(), self.home.part_key(segment, LOG_PART))
         try:
-            if self.by_index and self.matcher.is_by_key and not self._may_hold(segment, source):
+            is_asked = self.by_index and matcher.is_by_key
+            if is_asked and not self._may_hold(segment, source, matcher):
                 return Scan.of_nothing()
-            return scan_log(source, segment.size, self.matcher)
+            return scan_log(source, segment.size, matcher)
         except ObjectNotFound:
             if segment.is_readable:
                 raise
             return Scan.of_nothing()
 
-    def _may_hold(self, segment: RemoteSegment, source: ObjectSource) -> bool:
+    def _may_hold(self, segment: RemoteSegment, source: ObjectSource, matcher: Matcher) -> bool:
         with open_files(self.reach.objects, self.home, [segment]) as files:
             one = ColdInput(self.home, segment, files)
             topic_id = decode_topic_id(self.home.topic_id).bytes
             with open_cold_index(one, topic_id) as index:
-                return index is None or ask_index(index, source, self.matcher).is_matched
+                return index is None or ask_index(index, source, matcher).is_matched
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class EraseTask:
     buffer_bytes: int
     now_ms: int
 
-    def run(self) -> ErasedGroup:
+    def run(self, shared: None) -> ErasedGroup:
         topic_id = decode_topic_id(self.home.topic_id).bytes
         with (
             scratch() as directory,
@@ -153,7 +153,7 @@ class EraseTask:
                 is_decided=self.is_decided,
                 stale_bytes=self.segment.stale_bytes,
                 writer=WRITER,
-            ).run()
+            ).run(None)
             balance = balance_erasure(
                 plan,
                 written.figure,
@@ -205,34 +205,34 @@ class LogObject:
 
 @dataclass(frozen=True, slots=True)
 class RescanTask:
-    """Reads log objects again, whatever names them; gives a Scan for each, None for one that is
-    gone since it was listed.
+    """Reads log objects again, whatever names them, for the records of a shared Matcher.
+
+    Gives a Scan for each, None for one that is gone since it was listed.
     """
 
     reach: TierReach
     home: RemotePath
     objects: tuple[LogObject, ...]
-    matcher: Matcher
 
-    def run(self) -> list[Scan | None]:
-        return [self._read(one) for one in self.objects]
+    def run(self, shared: Matcher) -> list[Scan | None]:
+        return [self._read(one, shared) for one in self.objects]
 
-    def _read(self, one: LogObject) -> Scan | None:
+    def _read(self, one: LogObject, matcher: Matcher) -> Scan | None:
         source = ObjectSource(self.reach.objects(), one.key)
         try:
             if one.segment is None:
-                return scan_log(source, one.size, self.matcher)
-            return self._ask(one.segment, source)
+                return scan_log(source, one.size, matcher)
+            return self._ask(one.segment, source, matcher)
         except ObjectNotFound:
             return None
 
-    def _ask(self, segment: RemoteSegment, source: ObjectSource) -> Scan:
+    def _ask(self, segment: RemoteSegment, source: ObjectSource, matcher: Matcher) -> Scan:
         """What a key index proves that was read as a whole; a scan where it does not."""
         with open_files(self.reach.objects, self.home, [segment]) as files:
             one = ColdInput(self.home, segment, files)
             with open_cold_index(one, decode_topic_id(self.home.topic_id).bytes) as index:
                 if index is not None and _is_whole(index):
-                    found = ask_index(index, source, self.matcher)
+                    found = ask_index(index, source, matcher)
                     if not found.is_matched:
                         return replace(found, read_bytes=found.read_bytes + index.header.file_size)
-        return scan_log(source, segment.size, self.matcher)
+        return scan_log(source, segment.size, matcher)

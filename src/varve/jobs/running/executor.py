@@ -1,24 +1,26 @@
-"""What an executor does with a task that a driver sent: the only code both sides must agree on.
+"""What an executor does with tasks that a driver sent: the only code both sides must agree on.
 
-Layout     the driver's version, a line feed, then the task, pickled and compressed; back comes the
-           outcome and what the task asked of object stores, packed alike.
-Invariant  a task of another version of varve is refused before it is unpickled. Whoever may send to
-           the executors may run code there, as everywhere on Spark.
+Layout     the driver's version, a line feed, then the tasks, pickled and compressed; what they
+           share is packed alike, without the version. Back come the outcomes and what the tasks
+           asked of object stores.
+Invariant  tasks of another version of varve are refused before they are unpickled. Whoever may send
+           to the executors may run code there, as everywhere on Spark.
 """
 
 import pickle
 import zlib
+from collections.abc import Sequence
 from typing import Any, Final
 
 import varve
 from varve.foundation.errors import VersionMismatch
-from varve.jobs.running.distributor import Task, run_task
 from varve.jobs.running.store_count import StoreCount
 from varve.jobs.running.worker_memory import settle
+from varve.jobs.tasks import Task, run_task
 from varve.jobs.tier.address import count_requests
 
 _LEVEL: Final = 1
-"""Of compression: bitmaps of one range of hashes are mostly zeros."""
+"""Of compression."""
 _REMEDY: Final = "ship the driver's with `varve job ship`, or install the same version there"
 
 
@@ -30,28 +32,35 @@ def check_version(driver: str) -> None:
         )
 
 
-def pack_task(task: Task) -> bytes:
-    """What the driver sends."""
-    return varve.__version__.encode() + b"\n" + _pack(task)
+def pack_bundle(tasks: Sequence[Task[Any]]) -> bytes:
+    """What the driver sends for one Spark task."""
+    return varve.__version__.encode() + b"\n" + _pack(tuple(tasks))
 
 
-def run_packed(data: bytes) -> bytes:
-    """On an executor: carries out a task of `pack_task`, and gives what `unpack_outcome` takes."""
+def pack_shared(shared: object) -> bytes:
+    """What the driver sends once per stage."""
+    return _pack(shared)
+
+
+def run_bundle(data: bytes, shared: bytes | None) -> bytes:
+    """On an executor: runs the tasks of `pack_bundle`, and gives what `unpack_outcomes` takes."""
     driver, _, packed = data.partition(b"\n")
     check_version(driver.decode())
     before = count_requests()
-    outcome = run_task(_unpack_task(packed))
+    tasks = _unpack_tasks(packed)
+    common = None if shared is None else _unpack_tasks(shared)
+    outcomes = [run_task(task, common) for task in tasks]
     settle()
-    return _pack((outcome, count_requests() - before))
+    return _pack((outcomes, count_requests() - before))
 
 
-def unpack_outcome(data: bytes) -> tuple[object, StoreCount]:
-    """What came back: the outcome of a task, and what it asked of object stores."""
-    outcome, count = _unpack(data)
-    return outcome, count
+def unpack_outcomes(data: bytes) -> tuple[list[Any], StoreCount]:
+    """What came back: the outcomes of tasks, and what they asked of object stores."""
+    outcomes, count = _unpack(data)
+    return outcomes, count
 
 
-def _unpack_task(packed: bytes) -> Any:
+def _unpack_tasks(packed: bytes) -> Any:
     try:
         return _unpack(packed)
     except (AttributeError, ImportError, TypeError) as error:

@@ -1,6 +1,7 @@
 """The two kinds of session: one with Java in this process, and one over Spark Connect.
 
-Over Spark Connect there is no SparkContext: work is named by a tag, and cancelled as a whole.
+Over Spark Connect there is no SparkContext: work is named by a tag. In both kinds varve's work has
+the tag `varve`, by which it is cancelled without touching other work of the session.
 """
 
 import re
@@ -14,6 +15,8 @@ from pyspark.sql.utils import is_remote
 PREFIX: Final = "varve: "
 """Before the name of a step in what Spark calls the description of a job."""
 REMOTE_SCHEME: Final = "sc://"
+WORK_TAG: Final = "varve"
+_DESCRIPTION: Final = "spark.job.description"
 
 _TAG: Final = re.compile(r"[^\w.-]+")
 
@@ -35,19 +38,36 @@ def named_work(spark: SparkSession, name: str) -> Iterator[None]:
             spark.removeTag(tag)
         return
     context = spark.sparkContext
+    before = context.getLocalProperty(_DESCRIPTION)
     context.setJobDescription(f"{PREFIX}{name}")
     try:
         yield
     finally:
-        context.setJobDescription("")
+        context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]  # None removes it
+
+
+@contextmanager
+def cancellable(spark: SparkSession) -> Iterator[None]:
+    """What runs inside, in this thread, is ended by `cancel_work`."""
+    if is_connect(spark):
+        spark.addTag(WORK_TAG)
+    else:
+        spark.sparkContext.addJobTag(WORK_TAG)
+    try:
+        yield
+    finally:
+        if is_connect(spark):
+            spark.removeTag(WORK_TAG)
+        else:
+            spark.sparkContext.removeJobTag(WORK_TAG)
 
 
 def cancel_work(spark: SparkSession) -> None:
-    """Ends what the session runs."""
+    """Ends what the session runs for varve."""
     if is_connect(spark):
-        spark.interruptAll()
+        spark.interruptTag(WORK_TAG)
     else:
-        spark.sparkContext.cancelAllJobs()
+        spark.sparkContext.cancelJobsWithTag(WORK_TAG)
 
 
 def find_application(spark: SparkSession) -> str:

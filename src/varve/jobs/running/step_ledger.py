@@ -1,7 +1,7 @@
-"""The steps that a session's distributors have carried out, each under the name varve gives it.
+"""The steps that a session's runners have carried out, each under the name varve gives it.
 
 Invariant  a step stands in the ledger when it is over, be it well or not; the one under way is told
-           apart. A session has one ledger, whoever made its distributors.
+           apart. A session has one ledger, whoever made its runners.
 Threads    any; `_lock` guards all. One step at a time is under way.
 """
 

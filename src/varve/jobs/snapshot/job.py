@@ -23,7 +23,6 @@ from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
 from varve.foundation.settings import GivenValue
 from varve.jobs.outputs.notes import Output, OutputKind
 from varve.jobs.outputs.registering import find_outputs
-from varve.jobs.running.distributor import Distributor
 from varve.jobs.snapshot.document import WORK_FOLDER, SnapshotDocument, SnapshotFile
 from varve.jobs.snapshot.place import Opens, SnapshotPlace, check_apart, check_keep, make_place
 from varve.jobs.snapshot.result import PartitionState, SnapshotResult, SnapshotSettings
@@ -33,7 +32,6 @@ from varve.jobs.snapshot.tasks import BucketTask, BucketWork, ReadTask, WorkPart
 from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.latest_plan import (
     LatestRequest,
-    expect,
     is_indexed,
     plan_latest,
     read_headers,
@@ -42,6 +40,7 @@ from varve.jobs.source.options import Mode, Offsets, SourceOptions
 from varve.jobs.source.pieces import AnyPiece, Piece, pack
 from varve.jobs.source.plan import PartitionSource, open_partitions
 from varve.jobs.source.read import TaskRead
+from varve.jobs.tasks import TaskRunner
 from varve.jobs.tier.address import TierAddress
 from varve.jobs.tier.topic_receipts import Receipts, find_receipts
 from varve.tiering.manifest.pages import new_id
@@ -61,7 +60,7 @@ def take_snapshot(
     at_ms: int | None = None,
     place_settings: dict[str, GivenValue] | None = None,
     settings: SnapshotSettings = SnapshotSettings(),  # noqa: B008  a value that never changes
-    distributor: Distributor,
+    runner: TaskRunner,
     clock: Clock | None = None,
 ) -> SnapshotResult:
     """The state of a topic at an offset or a time, or at its end, as files in a place.
@@ -91,7 +90,7 @@ def take_snapshot(
         opened.url,
         place_settings or {},
         settings,
-        distributor=distributor,
+        runner=runner,
         clock=clock or SystemClock(),
         random=random.Random(),
     ).run(sources)
@@ -108,7 +107,7 @@ class SnapshotRun:
         how: dict[str, GivenValue],
         settings: SnapshotSettings,
         *,
-        distributor: Distributor,
+        runner: TaskRunner,
         clock: Clock,
         random: random.Random,
     ) -> None:
@@ -117,7 +116,7 @@ class SnapshotRun:
         self._url = url
         self._how = how
         self._settings = settings
-        self._distributor = distributor
+        self._runner = runner
         self._clock = clock
         self._began_ms = clock.now_ms()
         self._id = new_id(random)
@@ -243,7 +242,7 @@ class SnapshotRun:
                 requests[one.number] = LatestRequest(self._options.address, tuple(headers.values()))
         planned = plan_latest(
             list(requests.values()),
-            distributor=self._distributor,
+            runner=self._runner,
             split_bytes=self._settings.split_bytes,
             with_tombstones=True,
             range_bytes=self._settings.range_bytes,
@@ -280,8 +279,7 @@ class SnapshotRun:
             )
             for number, run in enumerate(runs)
         ]
-        outcomes = self._distributor.run("read", tasks)
-        return [part for one in outcomes for part in expect(one, list)]
+        return [part for parts in self._runner.run("read", tasks) for part in parts]
 
     def _write(
         self, scope: Scope, parts: Sequence[WorkPart]
@@ -289,8 +287,8 @@ class SnapshotRun:
         """The files that were written, and all files of the new state."""
         works, reused = _find_works(scope, parts)
         runs = pack_works(works, split_bytes=self._settings.split_bytes)
-        outcomes = self._distributor.run("write", [BucketTask(self._opens, run) for run in runs])
-        written: list[SnapshotFile] = [file for one in outcomes for file in expect(one, list)]
+        files = self._runner.run("write", [BucketTask(self._opens, run) for run in runs])
+        written = [file for some in files for file in some]
         return written, [*written, *reused]
 
     # The end

@@ -57,7 +57,7 @@ class ReadTask:
     key: str
     buckets: int
 
-    def run(self) -> list[WorkPart]:
+    def run(self, shared: None) -> list[WorkPart]:
         rows, codes = self._read()
         if not len(codes):
             return []
@@ -125,7 +125,7 @@ class BucketTask:
     place: Opens
     works: tuple[BucketWork, ...]
 
-    def run(self) -> list[SnapshotFile]:
+    def run(self, shared: None) -> list[SnapshotFile]:
         objects = self.place.open()
         return [file for work in self.works for file in _write_bucket(objects, work)]
 

@@ -10,33 +10,26 @@ Invariant  a planned record is the last one of its key among all that was planne
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from itertools import groupby
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from varve.cleaning.compaction.key_plan import (
-    ENTRY_BYTES,
-    HashRange,
-    KeyPlan,
-    merge_plans,
-    plan_keys,
-)
+from varve.cleaning.compaction.key_plan import ENTRY_BYTES, HashRange, KeyPlan, plan_keys
 from varve.cleaning.key_index.key_index import KeyIndex, KeyIndexHeader, SegmentKeys, Table
-from varve.foundation.errors import Corrupt, Unavailable
-from varve.jobs.compact.partition import cut_hashes
-from varve.jobs.running.distributor import Distributor, TaskFailure, ThreadDistributor
+from varve.foundation.errors import Corrupt
+from varve.jobs.key_plans import KeyPlanFold, PackedPlan, cut_hashes
 from varve.jobs.source.keys import TopicHash
 from varve.jobs.source.latest_keys import PieceKeys
 from varve.jobs.source.pieces import Bits, ChosenPiece, ColdPiece, KeptPiece, Piece, PlannedPiece
+from varve.jobs.tasks import TaskRunner, ThreadRunner
 from varve.jobs.tier.address import TierAddress
 from varve.jobs.tier.files import TierFiles
 from varve.kernels.key_merge import count_bits
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.tiering.copy.segment_upload import KEYS_PART
 from varve.tiering.manifest.segment import RemoteSegment
-
-T = TypeVar("T")
 
 RANGE_BYTES: Final = 64 << 20
 """About how much of the key indexes one task reads."""
@@ -68,30 +61,35 @@ Planned = IndexedPiece | PieceKeys
 
 @dataclass(frozen=True, slots=True)
 class LatestTask:
-    """Finds the latest records of the keys in one range of hashes, over pieces in order."""
+    """Finds the latest records of the keys in one range of hashes, over pieces in order.
 
-    address: TierAddress | None
-    pieces: tuple[Planned, ...]
+    The requests of a stage are shared; this is a range of one of them.
+    """
+
+    request: int
     hashes: HashRange
 
-    def run(self) -> KeyPlan:
+    def run(self, shared: "Sequence[LatestRequest]") -> PackedPlan:
+        address, pieces = shared[self.request].address, shared[self.request].pieces
         loose = MemoryObjectStore()
         with (
-            TierFiles(self._open, _sizes(self.pieces)) as cold,
-            TierFiles(lambda: loose, _loose_sizes(self.pieces)) as near,
+            TierFiles(lambda: _open(address), _sizes(pieces)) as cold,
+            TierFiles(lambda: loose, _loose_sizes(pieces)) as near,
         ):
             keys = []
-            for number, one in enumerate(self.pieces):
+            for number, one in enumerate(pieces):
                 if isinstance(one, IndexedPiece):
                     keys.append(SegmentKeys(cold, one.path, one.header))
                 else:
                     loose.put(str(number), one.data)
                     keys.append(SegmentKeys(near, str(number), one.header))
-            return plan_keys(keys, buffer_bytes=_BUFFER_BYTES, hashes=self.hashes)
+            plan = plan_keys(keys, buffer_bytes=_BUFFER_BYTES, hashes=self.hashes)
+            return PackedPlan.of(plan)
 
-    def _open(self) -> ObjectStore:
-        assert self.address is not None
-        return self.address.open()
+
+def _open(address: TierAddress | None) -> ObjectStore:
+    assert address is not None, "a piece in the cold tier has an address"
+    return address.open()
 
 
 def _sizes(pieces: Sequence[Planned]) -> dict[str, int]:
@@ -114,7 +112,7 @@ class HeaderTask:
     piece: ColdPiece
     topic_id: str
 
-    def run(self) -> IndexedPiece:
+    def run(self, shared: None) -> IndexedPiece:
         objects, segment = self.address.open(), self.piece.segment
         part = segment.find_part(KEYS_PART)
         assert part is not None
@@ -142,7 +140,7 @@ class KeepTask:
     keep: Bits
     split_bytes: int
 
-    def run(self) -> list[KeptPiece]:
+    def run(self, shared: None) -> list[KeptPiece]:
         if not self.keep.any():
             return []
         with (
@@ -199,16 +197,19 @@ class LatestRequest:
     address: TierAddress | None
     pieces: tuple[Planned, ...]
 
-    def tasks(self, range_bytes: int) -> list[LatestTask]:
-        entries = sum(one.header.entry_count for one in self.pieces)
+    def without_parts(self) -> "LatestRequest":
+        """What travels to tasks: of segments only what it takes to read their key indexes."""
         slim = tuple(
             replace(one, piece=replace(one.piece, segment=_without_parts(one.piece.segment)))
             if isinstance(one, IndexedPiece)
             else one
             for one in self.pieces
         )
-        ranges = cut_hashes(-(-entries * ENTRY_BYTES // range_bytes))
-        return [LatestTask(self.address, slim, one) for one in ranges]
+        return replace(self, pieces=slim)
+
+    def ranges(self, range_bytes: int) -> list[HashRange]:
+        entries = sum(one.header.entry_count for one in self.pieces)
+        return cut_hashes(-(-entries * ENTRY_BYTES // range_bytes))
 
 
 def read_headers(
@@ -218,17 +219,14 @@ def read_headers(
     found = [one for one in pieces if isinstance(one, ColdPiece) and is_indexed(one)]
     if not found or address is None:
         return {}
-    outcomes = ThreadDistributor().run(
-        "headers", [HeaderTask(address, one, topic_id) for one in found]
-    )
-    headers = [expect(one, IndexedPiece) for one in outcomes]
+    headers = ThreadRunner().run("headers", [HeaderTask(address, one, topic_id) for one in found])
     return {one.piece.segment.id: one for one in headers}
 
 
 def plan_latest(
     requests: Sequence[LatestRequest],
     *,
-    distributor: Distributor,
+    runner: TaskRunner,
     split_bytes: int,
     with_tombstones: bool,
     range_bytes: int = RANGE_BYTES,
@@ -237,13 +235,22 @@ def plan_latest(
 
     Without tombstones a key whose latest record is one has none.
     """
-    tasks = [request.tasks(range_bytes) for request in requests]
-    outcomes = iter(distributor.run("keys", [one for some in tasks for one in some]))
+    tasks = [
+        LatestTask(number, hashes)
+        for number, request in enumerate(requests)
+        for hashes in request.ranges(range_bytes)
+    ]
+    shared = [request.without_parts() for request in requests]
+    outcomes = runner.try_run("keys", tasks, shared)
     made = []
-    for request, some in zip(requests, tasks, strict=True):
-        plan = merge_plans([expect(next(outcomes), KeyPlan) for _ in some])
-        keep = plan.keep if with_tombstones else plan.keep & ~plan.tombstones
-        made.append(_cut(request, plan, keep, split_bytes))
+    for number, ranges in groupby(zip(tasks, outcomes, strict=True), lambda pair: pair[0].request):
+        fold = KeyPlanFold()
+        for _, outcome in ranges:
+            fold.add(outcome)
+        plan = fold.result()
+        if not with_tombstones:
+            np.bitwise_and(plan.keep, ~plan.tombstones, out=plan.keep)
+        made.append(_cut(requests[number], plan, plan.keep, split_bytes))
     return made
 
 
@@ -257,10 +264,8 @@ def _cut(request: LatestRequest, plan: KeyPlan, keep: Bits, split_bytes: int) ->
             tasks[number] = KeepTask(request.address, one, bits, split_bytes)
         else:
             chosen[number] = _choose(one, bits)
-    for number, outcome in zip(
-        tasks, ThreadDistributor().run("batches", list(tasks.values())), strict=True
-    ):
-        chosen[number] = [*expect(outcome, list)]
+    kept = ThreadRunner().run("batches", list(tasks.values()))
+    chosen |= {number: [*pieces] for number, pieces in zip(tasks, kept, strict=True)}
     return [piece for number in range(len(request.pieces)) for piece in chosen[number]]
 
 
@@ -268,11 +273,3 @@ def _choose(keys: PieceKeys, bits: Bits) -> list[PlannedPiece]:
     flags = np.unpackbits(bits, bitorder="little")[: len(keys.offsets)]
     offsets: npt.NDArray[np.int64] = keys.offsets[flags != 0]
     return [ChosenPiece(piece=keys.piece, offsets=offsets)] if len(offsets) else []
-
-
-def expect(outcome: object, kind: type[T]) -> T:
-    """The outcome of a task; raises what it failed for."""
-    if isinstance(outcome, TaskFailure):
-        raise (Corrupt if outcome.is_corrupt else Unavailable)(outcome.message)
-    assert isinstance(outcome, kind), f"a task gave {type(outcome).__name__}, not {kind.__name__}"
-    return outcome

@@ -16,7 +16,6 @@ from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.errors import Corrupt, InconsistentTopicId, InvalidRequest, NotFound
-from varve.jobs.running.distributor import ThreadDistributor
 from varve.jobs.source.cold_plan import ColdPlan, check_versions
 from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.hot_log import HotLog, find_hot_partitions
@@ -33,6 +32,7 @@ from varve.jobs.source.piece_stretches import open_objects
 from varve.jobs.source.pieces import ColdPiece, Piece, pack
 from varve.jobs.source.read import TaskRead
 from varve.jobs.source.server_tail import ServerTail
+from varve.jobs.tasks import ThreadRunner
 from varve.jobs.tier.address import ColdTopic, TierAddress, find_topic
 from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import open_client
@@ -360,7 +360,7 @@ def _plan_latest(plan: SourcePlan, options: SourceOptions) -> list[TaskRead]:
         requests.append(_make_request(plan, options, pieces))
     made = plan_latest(
         requests,
-        distributor=ThreadDistributor(),
+        runner=ThreadRunner(),
         split_bytes=options.split_bytes,
         with_tombstones=False,
     )

@@ -23,7 +23,6 @@ from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.foundation.settings import GivenValue
 from varve.jobs.outputs.erased_rows import ErasedFile, ErasedOutput, ErasedRows
 from varve.jobs.outputs.notes import Output
-from varve.jobs.running.distributor import LocalDistributor
 from varve.jobs.table.catalog import CatalogAddress, find_table, told_errors
 from varve.jobs.table.commit import CommitConflict, commit, data_files, fence, referenced_paths
 from varve.jobs.table.definition import BAD, read_definition
@@ -40,7 +39,8 @@ from varve.jobs.table.lost import LostTable, LostTables, find_lost, overlap
 from varve.jobs.table.runs import TableRun, new_run_id, sweep, take_over
 from varve.jobs.table.schema import KEY, OFFSET, PARTITION
 from varve.jobs.table.state import read_progress
-from varve.jobs.table.tasks import Written, check_outcomes, join_written
+from varve.jobs.table.tasks import Written, join_written
+from varve.jobs.tasks import LocalRunner
 
 _TRIES: Final = 5
 _COLUMNS: Final = [PARTITION, OFFSET, KEY]
@@ -216,8 +216,7 @@ class _Erasure:
                 RewriteTask(run_id, f"erased-{number}", files, file, self.wanted)
                 for number, file in enumerate(data_files(table))
             ]
-            outcomes = LocalDistributor().run("erase", tasks)
-            written = join_written(check_outcomes(outcomes, Written))
+            written = join_written(LocalRunner().run("erase", tasks))
             if not written.removed:
                 return written
             try:

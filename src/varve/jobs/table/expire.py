@@ -105,7 +105,7 @@ class RewriteTask:
     file: DataFile
     unwanted: Unwanted
 
-    def run(self) -> Written:
+    def run(self, shared: None) -> Written:
         with told_errors(self.files.location):
             places = self.files.read([self.file], _PLACES)
             arrays = [places[name].combine_chunks() for name in _PLACES]

@@ -21,7 +21,6 @@ from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
 from varve.jobs.outputs.notes import Output, OutputKind
 from varve.jobs.outputs.registering import find_outputs
-from varve.jobs.running.distributor import Distributor, Task
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.table.catalog import CatalogAddress, find_table, get_table, split_name
 from varve.jobs.table.commit import (
@@ -55,13 +54,12 @@ from varve.jobs.table.state import Progress, read_progress
 from varve.jobs.table.tasks import (
     AppendTask,
     MergeTask,
-    Staged,
     StageTask,
     TableRead,
     Written,
-    check_outcomes,
     join_written,
 )
+from varve.jobs.tasks import Task, TaskRunner
 from varve.jobs.tier.address import TierAddress
 
 _T = TypeVar("_T")
@@ -77,7 +75,7 @@ def sync_table(
     name: str,
     *,
     catalog: CatalogAddress,
-    distributor: Distributor,
+    runner: TaskRunner,
     address: TierAddress | None = None,
     directories: Sequence[str] = (),
     settings: TableSettings | None = None,
@@ -99,7 +97,7 @@ def sync_table(
         directories=tuple(directories),
         split_bytes=settings.split_bytes,
     )
-    sync = TableSync(name, catalog, options, settings, distributor, clock)
+    sync = TableSync(name, catalog, options, settings, runner, clock)
     return sync.run()
 
 
@@ -135,7 +133,7 @@ class TableSync:
     address: CatalogAddress
     options: SourceOptions
     settings: TableSettings
-    distributor: Distributor
+    runner: TaskRunner
     clock: Clock
     run_id: str = field(default_factory=new_run_id)
     _result: TableResult = field(init=False)
@@ -270,7 +268,7 @@ class TableSync:
 
     def _rewrite(self, table: Table, unwanted: BelowStarts) -> Written:
         tasks = plan_expiry(TableFiles.of(table), data_files(table), unwanted, self.run_id)
-        return join_written(self._run("remove rows", tasks, Written))
+        return join_written(self._run("remove rows", tasks))
 
     def _take(
         self, tables: "_Tables", plan: TablePlan, batch: Batch, decoder: Decoder, began_ms: int
@@ -322,7 +320,7 @@ class TableSync:
             written = self._upsert(tables, reads, plan)
         else:
             tasks = [AppendTask(read) for read in reads]
-            written = join_written(self._run("read and write", tasks, Written))
+            written = join_written(self._run("read and write", tasks))
         reached = _NOTHING if plan.is_rebuild else read_progress(tables.table)
         self._commit_bad(tables, written.bad, reached, after)
         self._commit(tables.table, after, written.added, written.removed)
@@ -334,7 +332,7 @@ class TableSync:
         All that a table has makes room for what is read anew, but expired rows that are kept.
         """
         buckets = tables.definition.buckets
-        staged = self._run("read", [StageTask(read, buckets) for read in reads], Staged)
+        staged = self._run("read", [StageTask(read, buckets) for read in reads])
         there = data_files(tables.table)
         is_keeping = plan.is_rebuild and self.settings.is_keeping_expired
         existing = {} if plan.is_rebuild and not is_keeping else _by_bucket(there)
@@ -356,7 +354,7 @@ class TableSync:
             )
             for bucket in sorted(pieces.keys() | (existing.keys() if is_keeping else ()))
         ]
-        merged = self._run("merge", tasks, Written)
+        merged = self._run("merge", tasks)
         is_replaced = plan.is_rebuild and not is_keeping
         replaced = Written(removed=tuple(there)) if is_replaced else Written()
         return join_written([*(one.written for one in staged), *merged, replaced])
@@ -393,8 +391,8 @@ class TableSync:
         self._is_unclear = False
         self._committed |= {one.file_path for one in added}
 
-    def _run(self, stage: str, tasks: Sequence[Task], kind: type[_T]) -> list[_T]:
-        return check_outcomes(self.distributor.run(f"table: {stage}", tasks), kind)
+    def _run(self, stage: str, tasks: Sequence[Task[_T]]) -> list[_T]:
+        return self.runner.run(f"table: {stage}", tasks)
 
 
 @dataclass

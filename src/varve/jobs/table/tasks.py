@@ -5,9 +5,9 @@ Invariant  a task writes files that nobody knows until it has told of them; a re
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
@@ -16,8 +16,6 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 from pyiceberg.manifest import DataFile
 from pyiceberg.typedef import Record
 
-from varve.foundation.errors import Corrupt, StoreError, Unavailable
-from varve.jobs.running.distributor import TaskFailure
 from varve.jobs.source.arrow_columns import ArrowColumns
 from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.options import SourceOptions
@@ -27,8 +25,6 @@ from varve.jobs.table.decode import Decoder
 from varve.jobs.table.files import DataFileWriter, TableFiles
 from varve.jobs.table.rows import SOURCE, SplitRows, find_buckets, keep_newest, split_rows
 from varve.jobs.table.schema import DELETED, KEY, OFFSET, PARTITION
-
-T = TypeVar("T")
 
 FILE_BYTES: Final = 128 << 20
 """About what one data file holds, before it is packed."""
@@ -87,7 +83,7 @@ class AppendTask:
 
     source: TableRead
 
-    def run(self) -> Written:
+    def run(self, shared: None) -> Written:
         source = self.source
         with (
             told_errors(source.files.location),
@@ -109,7 +105,7 @@ class StageTask:
     source: TableRead
     buckets: int
 
-    def run(self) -> Staged:
+    def run(self, shared: None) -> Staged:
         source = self.source
         parts: list[pa.Table] = []
         records = deleted = 0
@@ -159,7 +155,7 @@ class MergeTask:
     staged: tuple[tuple[str, int], ...]
     starts: Mapping[int, int] | None = None
 
-    def run(self) -> Written:
+    def run(self, shared: None) -> Written:
         with told_errors(self.files.location):
             rows = self._merge()
             removed = tuple(self.existing)
@@ -244,35 +240,16 @@ class RowsWriter:
             self._open = None
 
 
-def check_outcomes(outcomes: Sequence[object], kind: type[T]) -> list[T]:
-    """What tasks returned; raises for the first that failed."""
-    found: list[T] = []
-    for one in outcomes:
-        if isinstance(one, TaskFailure):
-            raise _failure(one)
-        assert isinstance(one, kind)
-        found.append(one)
-    return found
-
-
 def join_written(parts: Sequence[Written]) -> Written:
-    total = Written()
-    for one in parts:
-        total = replace(
-            total,
-            added=total.added + one.added,
-            removed=total.removed + one.removed,
-            bad=total.bad + one.bad,
-            rows=total.rows + one.rows,
-            bad_rows=total.bad_rows + one.bad_rows,
-            deleted_rows=total.deleted_rows + one.deleted_rows,
-            gone_rows=total.gone_rows + one.gone_rows,
-        )
-    return total
-
-
-def _failure(failure: TaskFailure) -> StoreError:
-    return (Corrupt if failure.is_corrupt else Unavailable)(failure.message)
+    return Written(
+        added=tuple(file for part in parts for file in part.added),
+        removed=tuple(file for part in parts for file in part.removed),
+        bad=tuple(file for part in parts for file in part.bad),
+        rows=sum(part.rows for part in parts),
+        bad_rows=sum(part.bad_rows for part in parts),
+        deleted_rows=sum(part.deleted_rows for part in parts),
+        gone_rows=sum(part.gone_rows for part in parts),
+    )
 
 
 def _like(rows: pa.Table, schema: pa.Schema) -> pa.Table:

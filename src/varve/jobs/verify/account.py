@@ -56,7 +56,7 @@ class AccountTask:
     home: RemotePath
     now_ms: int
 
-    def run(self) -> PartitionView:
+    def run(self, shared: None) -> PartitionView:
         objects, manifests = self.reach.objects(), self.reach.manifests(self.home)
         assert isinstance(manifests, ObjectManifestStore), "addresses lead to manifests of objects"
         account = fsck_partition(objects, manifests, now_ms=self.now_ms, deep=False)

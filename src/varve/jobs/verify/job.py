@@ -8,7 +8,7 @@ Invariant  reads only, beside running stores and jobs; it may be ended anywhere 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from varve.cleaning.compaction.key_plan import ENTRY_BYTES
 from varve.cleaning.key_index.key_index import KeyIndexHeader
@@ -16,8 +16,8 @@ from varve.commit_log.finding import Severity
 from varve.commit_log.partition_metadata import decode_topic_id
 from varve.disk import RealFileSystem
 from varve.foundation.clock import Clock, SystemClock
-from varve.jobs.compact.partition import cut_hashes
-from varve.jobs.running.distributor import Distributor, Task, TaskFailure
+from varve.jobs.key_plans import cut_hashes
+from varve.jobs.tasks import Task, TaskError, TaskRunner, pack_by_size
 from varve.jobs.tier.address import ColdTopic, TierAddress, find_topic, find_topics
 from varve.jobs.tier.reach import AddressReach, TierReach
 from varve.jobs.verify.account import AccountTask, PartitionView
@@ -42,7 +42,7 @@ def verify(
     address: TierAddress,
     topics: Sequence[str] = (),
     *,
-    distributor: Distributor,
+    runner: TaskRunner,
     directory: str | None = None,
     clock: Clock | None = None,
 ) -> VerifyResult:
@@ -58,7 +58,7 @@ def verify(
     partitions = verify_partitions(
         reach,
         [home for topic in found for home in topic.partitions],
-        distributor=distributor,
+        runner=runner,
         now_ms=began_ms,
     )
     if directory is not None:
@@ -83,7 +83,7 @@ def verify_partitions(
     reach: TierReach,
     homes: Sequence[RemotePath],
     *,
-    distributor: Distributor,
+    runner: TaskRunner,
     now_ms: int,
     task_bytes: int = TASK_BYTES,
     buffer_bytes: int = _BUFFER_BYTES,
@@ -91,20 +91,20 @@ def verify_partitions(
 ) -> tuple[PartitionVerdict, ...]:
     """Verifies these partitions, all at once."""
     runs = [_PartitionRun(reach, home, now_ms, buffer_bytes) for home in homes]
-    _carry_out(distributor, "account", [(run, [run.account_task()]) for run in runs])
-    _carry_out(distributor, "segments", [(run, run.segment_tasks(task_bytes)) for run in runs])
-    _carry_out(distributor, "keys", [(run, run.key_tasks(range_bytes)) for run in runs])
+    _run_stage(runner, "account", [(run, [run.account_task()]) for run in runs])
+    _run_stage(runner, "segments", [(run, run.segment_tasks(task_bytes)) for run in runs])
+    _run_stage(runner, "keys", [(run, run.key_tasks(range_bytes)) for run in runs])
     return tuple(run.verdict() for run in runs)
 
 
-def _carry_out(
-    distributor: Distributor,
+def _run_stage(
+    runner: TaskRunner,
     stage: str,
-    work: "Sequence[tuple[_PartitionRun, Sequence[Task]]]",
+    work: "Sequence[tuple[_PartitionRun, Sequence[Task[Any]]]]",
 ) -> None:
     """The tasks of all runs at once; each run takes the outcomes of its own."""
     tasks = [task for _, own in work for task in own]
-    outcomes = iter(distributor.run(stage, tasks) if tasks else [])
+    outcomes = runner.try_run(stage, tasks)
     for run, own in work:
         run.take(stage, own, [next(outcomes) for _ in own])
 
@@ -146,7 +146,11 @@ class _PartitionRun:
                 now_ms=self._now_ms,
                 buffer_bytes=self._buffer_bytes,
             )
-            for works in _pack(self._works(), task_bytes)
+            for works in pack_by_size(
+                self._works(),
+                lambda work: work.segment.stored_bytes,
+                target_bytes=task_bytes,
+            )
         ]
 
     def _works(self) -> Iterator[SegmentWork]:
@@ -191,11 +195,11 @@ class _PartitionRun:
 
     # Outcomes
 
-    def take(self, stage: str, tasks: Sequence[Task], outcomes: Sequence[object]) -> None:
+    def take(self, stage: str, tasks: Sequence[Task[Any]], outcomes: Sequence[object]) -> None:
         good: list[object] = []
         for outcome in outcomes:
-            if isinstance(outcome, TaskFailure):
-                self._findings.append(_not_verified(self._home, stage, outcome.message))
+            if isinstance(outcome, TaskError):
+                self._findings.append(_not_verified(self._home, stage, str(outcome.error)))
             else:
                 good.append(outcome)
         if stage == "account":
@@ -281,20 +285,6 @@ class _PartitionRun:
             finding_count=len(own),
             damage_count=sum(one.is_damage for one in own),
         )
-
-
-def _pack(works: Iterable[SegmentWork], task_bytes: int) -> Iterator[list[SegmentWork]]:
-    """Works that follow each other, together as long as they are within the bytes of a task."""
-    packed: list[SegmentWork] = []
-    size = 0
-    for work in works:
-        if packed and size + work.segment.stored_bytes > task_bytes:
-            yield packed
-            packed, size = [], 0
-        packed.append(work)
-        size += work.segment.stored_bytes
-    if packed:
-        yield packed
 
 
 def _of(kind: type[T], outcomes: Iterable[object]) -> Iterator[T]:

@@ -221,7 +221,7 @@ class UniqueTask:
     hashes: HashRange
     buffer_bytes: int
 
-    def run(self) -> SupersededKeys:
+    def run(self, shared: None) -> SupersededKeys:
         try:
             return self._look()
         except FileNotFoundError as error:

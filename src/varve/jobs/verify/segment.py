@@ -94,7 +94,7 @@ class SegmentsTask:
     now_ms: int
     buffer_bytes: int
 
-    def run(self) -> list[SegmentOutcome]:
+    def run(self, shared: None) -> list[SegmentOutcome]:
         return [self._look(work) for work in self.works]
 
     def _look(self, work: SegmentWork) -> SegmentOutcome:
