@@ -37,7 +37,7 @@ $(READY): requirements.lock pyproject.toml
 
 # Tried once: without a Java all but `varve job` works, and that says what is missing.
 $(JAVA): | $(READY)
-	@$(BIN)/python -m varve.jobs.java --install || \
+	@$(BIN)/python -m varve.spark.java --install || \
 	  echo "going on without Java: 'varve job' and the tests of it will not work until there is one" >&2
 	@touch $@
 
@@ -48,7 +48,7 @@ $(WEB): tests/shape_clients/package-lock.json examples/shapes/package-lock.json 
 
 run: $(READY) $(JAVA) ## show what varve does: crash and recover, compact, tier; then the jobs on Spark, to an erasure
 	$(BIN)/varve demo
-	@if $(BIN)/python -m varve.jobs.java >/dev/null; then \
+	@if $(BIN)/python -m varve.spark.java >/dev/null; then \
 	  set -x; $(BIN)/varve job demo; \
 	else \
 	  echo "SKIPPED varve job demo, the jobs on Spark, for want of a Java." >&2; \
@@ -56,7 +56,7 @@ run: $(READY) $(JAVA) ## show what varve does: crash and recover, compact, tier;
 
 test: $(READY) $(JAVA) $(WEB) ## every test but those against Apache Kafka, MinIO and nginx
 	@marks="not java and not go and not nginx"; \
-	if ! $(BIN)/python -m varve.jobs.java; then \
+	if ! $(BIN)/python -m varve.spark.java; then \
 	  echo "SKIPPED the tests of Spark jobs, for want of a Java; running the others." >&2; \
 	  marks="$$marks and not spark"; \
 	fi; \

@@ -12,15 +12,15 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from benchmarks.dedup.event_files import Events
 from benchmarks.spark.runs import Taken, Timer
-from varve.jobs.dedup.judge import Forwarding, Judge
-from varve.jobs.dedup.plan import (
+from varve.spark.dedup.judge import Forwarding, Judge
+from varve.spark.dedup.plan import (
     METRICS,
     STATE_CONF,
     find_bucket_keys,
     judge_stream,
     unpack_rows,
 )
-from varve.jobs.dedup.state import Reach
+from varve.spark.dedup.state import Reach
 
 STATE_PARTITIONS = 2
 _SCHEMA = "id binary, timestamp timestamp, partition int, offset long"

@@ -12,7 +12,7 @@ from benchmarks.spark.figures import make_contests
 from benchmarks.spark.runs import CompactRun, LatestRun, ParquetRun, Taken
 from benchmarks.spark.sessions import Sessions
 from benchmarks.workspace import Workspace
-from varve.jobs.running.spark_runner import HERE_BYTES
+from varve.spark.runner import HERE_BYTES
 
 _AIM_SMALL, _AIM_LARGE = at_least(2), at_least(5)
 _LARGE_BYTES = 1 << 10

@@ -20,10 +20,10 @@ from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.erase.job import erase, new_erasure_id
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.rescan import RescanMode
-from varve.jobs.running.report import read_stages
-from varve.jobs.running.spark_runner import HERE_BYTES, SparkRunner
-from varve.jobs.running.step_ledger import get_ledger
 from varve.jobs.tier.address import TierAddress
+from varve.spark.report import read_stages
+from varve.spark.runner import HERE_BYTES, SparkRunner
+from varve.spark.step_ledger import get_ledger
 
 
 @dataclass(frozen=True, slots=True)

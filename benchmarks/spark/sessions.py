@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.measure import Contest, MeasureSkipped, Scale
 from benchmarks.spark.runs import Run, Taken
 from varve.foundation.errors import Unavailable
-from varve.jobs.java import get_java
+from varve.spark.java import get_java
 
 DRIVER_MEMORY = "2g"
 
@@ -66,7 +66,7 @@ def _start(cores: int) -> Any:
 
 def serve(pipe: "Connection[Any, Any]", cores: int) -> None:
     """In a process of its own: carries out runs until the pipe is closed."""
-    from varve.jobs.session import get_session
+    from varve.spark.session import get_session
 
     spark = get_session(
         master=f"local[{cores}]", conf={"spark.driver.memory": DRIVER_MEMORY}, app="benchmarks"

@@ -89,9 +89,9 @@ class SparkRun:
     kept: int
 
     def run(self, spark: SparkSession) -> Taken:
-        from varve.jobs.dedup.job import DedupSource, dedup
-        from varve.jobs.dedup.settings import DedupSettings
-        from varve.jobs.dedup.topic import TopicOutput
+        from varve.spark.dedup.job import DedupSource, dedup
+        from varve.spark.dedup.settings import DedupSettings
+        from varve.spark.dedup.topic import TopicOutput
 
         directory = f"{self.place}/data"
         settings = DedupSettings(

@@ -14,13 +14,13 @@ from tests.support.spark_session import spark as spark
 from tests.support.tier_bench import TierBench, tiered
 from varve.foundation.errors import StoreUnavailable
 from varve.jobs.compact.job import compact
-from varve.jobs.running import spark_runner
-from varve.jobs.running.executor import pack_shared
-from varve.jobs.running.spark_runner import SparkRunner
-from varve.jobs.running.step_ledger import get_ledger
 from varve.jobs.tasks import TaskError
 from varve.jobs.tier.address import TierAddress
 from varve.object_store import open_object_store
+from varve.spark import runner as spark_runner
+from varve.spark.executor import pack_shared
+from varve.spark.runner import SparkRunner
+from varve.spark.step_ledger import get_ledger
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

@@ -16,15 +16,9 @@ from tests.support.spark_session import spark as spark
 from varve.cli.main import app
 from varve.dedup.rules import LatePolicy, parse_id_source
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.dedup.job import DedupOutput, DedupSource, dedup
-from varve.jobs.dedup.judge import Verdict
-from varve.jobs.dedup.result import DedupResult
-from varve.jobs.dedup.settings import DedupSettings
-from varve.jobs.dedup.table import TableOutput
-from varve.jobs.dedup.topic import TopicOutput
 from varve.jobs.outputs.notes import DirectoryOutputs
 from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.columns import make_schema
+from varve.jobs.source.columns import list_columns
 from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.options import parse_options
 from varve.jobs.source.plan import plan_tasks
@@ -32,6 +26,12 @@ from varve.jobs.source.read import read_task
 from varve.jobs.table.catalog import CatalogAddress, get_table
 from varve.jobs.table.settings import TableSettings, ValueFormat
 from varve.records import Record, build_batch
+from varve.spark.dedup.job import DedupOutput, DedupSource, dedup
+from varve.spark.dedup.judge import Verdict
+from varve.spark.dedup.result import DedupResult
+from varve.spark.dedup.settings import DedupSettings
+from varve.spark.dedup.table import TableOutput
+from varve.spark.dedup.topic import TopicOutput
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 
@@ -90,7 +90,7 @@ class Stream:
 
     def read(self, topic: str) -> list[dict[str, Any]]:
         options = parse_options({"directory": str(self.directory), "topic": topic})
-        columns = ArrowColumns(make_schema())
+        columns = ArrowColumns(list_columns())
         rows: list[dict[str, Any]] = []
         for task in plan_tasks(options, SourceFilters()):
             for batch in read_task(task, columns, options, SourceFilters()):

@@ -13,11 +13,11 @@ import varve
 from tests.support.spark_session import spark as spark
 from varve.dedup import Deduplicator
 from varve.dedup.rules import Counts, DedupRules, LatePolicy, NullPolicy, parse_id_source
-from varve.jobs.dedup.job import DedupSource, dedup
-from varve.jobs.dedup.result import DedupCounts
-from varve.jobs.dedup.settings import DedupSettings
-from varve.jobs.dedup.topic import TopicOutput
 from varve.records import Record, build_batch
+from varve.spark.dedup.job import DedupSource, dedup
+from varve.spark.dedup.result import DedupCounts
+from varve.spark.dedup.settings import DedupSettings
+from varve.spark.dedup.topic import TopicOutput
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

@@ -12,11 +12,11 @@ from tests.support.spark_session import spark as spark
 from varve.cli.main import app
 from varve.foundation.settings import GivenValue
 from varve.jobs.outputs.notes import OutputKind, TierOutputs
-from varve.jobs.running.spark_runner import SparkRunner
 from varve.jobs.snapshot.job import take_snapshot
 from varve.jobs.snapshot.read import open_snapshot
 from varve.jobs.snapshot.result import SnapshotSettings
 from varve.jobs.tier.address import TierAddress, find_cluster, find_topic
+from varve.spark.runner import SparkRunner
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

@@ -10,9 +10,9 @@ import varve
 from tests.support.spark_session import spark as spark
 from varve.disk import RealFileSystem
 from varve.foundation.errors import InvalidRecord, InvalidRequest
-from varve.jobs.running.errors import explain_failure
 from varve.jobs.sink.ledger import SinkLedger
 from varve.records import Record
+from varve.spark.errors import explain_failure
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

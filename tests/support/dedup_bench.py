@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 
 from tests.support.dedup_model import Arrival
-from varve.jobs.dedup.judge import Arrivals, Judge, Moment, Verdict
-from varve.jobs.dedup.rows import (
+from varve.spark.dedup.judge import Arrivals, Judge, Moment, Verdict
+from varve.spark.dedup.rows import (
     BUCKET,
     ID,
     ROWS,
@@ -17,7 +17,7 @@ from varve.jobs.dedup.rows import (
     read_ids,
     read_places,
 )
-from varve.jobs.dedup.state import IdWindow, Reach
+from varve.spark.dedup.state import IdWindow, Reach
 
 
 class MemoryChunks:

@@ -13,14 +13,14 @@ import pyspark
 
 import varve
 from varve.commit_log import LogSettings
+from varve.foundation.errors import StoreError
 from varve.jobs.compact.job import compact
 from varve.jobs.compact.settings import CompactSettings
-from varve.jobs.running.errors import SPARK_ERRORS, explain_failure
-from varve.jobs.running.ship import SHIP_KEY
-from varve.jobs.running.spark_runner import SparkRunner
-from varve.jobs.running.step_ledger import get_ledger
-from varve.jobs.session import get_session
 from varve.jobs.tier.address import TierAddress
+from varve.spark.runner import SparkRunner
+from varve.spark.session import get_session
+from varve.spark.ship import SHIP_KEY
+from varve.spark.step_ledger import get_ledger
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ def _main(data: str, archive: str) -> dict[str, object]:
     }
     try:
         runner.run("foreign", [_Foreign()])
-    except SPARK_ERRORS as error:
-        found["refused"] = [type(explain_failure(error)).__name__, str(explain_failure(error))]
+    except StoreError as error:
+        found["refused"] = [type(error).__name__, str(error)]
     spark.stop()
     return found
 

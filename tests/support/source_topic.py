@@ -10,7 +10,7 @@ from tests.support.log_bench import make_marker
 from varve.commit_log import Origin, TopicPartition
 from varve.foundation.settings import GivenValue
 from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.columns import make_schema
+from varve.jobs.source.columns import list_columns
 from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.options import SourceOptions, parse_options
 from varve.jobs.source.plan import plan_tasks
@@ -128,6 +128,6 @@ def read_batches(
     options: SourceOptions, filters: SourceFilters | None = None
 ) -> Iterator[pa.RecordBatch]:
     wanted = filters or SourceFilters()
-    columns = ArrowColumns(make_schema(options.columns))
+    columns = ArrowColumns(list_columns(options.columns))
     for task in plan_tasks(options, wanted):
         yield from read_task(task, columns, options, wanted)

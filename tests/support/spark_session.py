@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from varve.jobs.session import get_session
+from varve.spark.session import get_session
 
 _PORT = "spark.connect.grpc.binding.port"
 _OF_SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -183,7 +183,7 @@ def _compact(
     directory: str | None,
 ) -> "CompactionResult":
     from varve.jobs.compact.job import compact
-    from varve.jobs.running.spark_runner import SparkRunner
+    from varve.spark.runner import SparkRunner
 
     runner = SparkRunner(job.spark)
     return job.run(

@@ -20,9 +20,9 @@ from varve.embedded.tier_place import read_place
 from varve.foundation.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from varve.jobs.dedup.job import DedupOutput, DedupSource
-    from varve.jobs.dedup.result import DedupBatch, DedupResult
-    from varve.jobs.dedup.settings import DedupSettings
+    from varve.spark.dedup.job import DedupOutput, DedupSource
+    from varve.spark.dedup.result import DedupBatch, DedupResult
+    from varve.spark.dedup.settings import DedupSettings
 
 _TABLE: Final = "table:"
 _TABLES: Final = ".tables"
@@ -195,7 +195,7 @@ def command(
     output = _make_output(to, paths, warehouse, catalog, catalog_settings, format)
     options = spark_options(master, conf)
     with open_job("dedup", options, when_interrupted=_WHEN_INTERRUPTED) as job:
-        from varve.jobs.dedup.job import dedup
+        from varve.spark.dedup.job import dedup
 
         result = job.run(
             lambda: dedup(
@@ -279,7 +279,7 @@ def _make_settings(
     state_partitions: int | None,
 ) -> "DedupSettings":
     from varve.dedup.rules import NullPolicy, parse_id_source, parse_late_policy
-    from varve.jobs.dedup.settings import BATCH_BYTES, DedupSettings
+    from varve.spark.dedup.settings import BATCH_BYTES, DedupSettings
 
     if null not in list(NullPolicy):
         raise InvalidRequest(f"--null {null!r:.80} is no policy: write forward or drop")
@@ -306,7 +306,7 @@ def _make_source(
     settings: list[str],
     cluster: str | None,
 ) -> "DedupSource":
-    from varve.jobs.dedup.job import DedupSource
+    from varve.spark.dedup.job import DedupSource
 
     fs = RealFileSystem()
     homes = [one for one in directories if read_place(fs, one) is not None]
@@ -325,14 +325,14 @@ def _make_output(
     format: str,
 ) -> "DedupOutput":
     if not to.startswith(_TABLE):
-        from varve.jobs.dedup.topic import TopicOutput
+        from varve.spark.dedup.topic import TopicOutput
 
         if not directories:
             raise InvalidRequest("--dir is missing: the log directory of the output topic")
         return TopicOutput(directories=directories, topic=to)
-    from varve.jobs.dedup.table import TableOutput
     from varve.jobs.table.catalog import CatalogAddress
     from varve.jobs.table.settings import TableSettings, ValueFormat
+    from varve.spark.dedup.table import TableOutput
 
     if format not in (ValueFormat.RAW, ValueFormat.JSON):
         raise InvalidRequest(f"--format {format!r:.80}: write raw or json")

@@ -72,7 +72,7 @@ class Story:
 
 
 def _runner(job: "Job") -> "TaskRunner":
-    from varve.jobs.running.spark_runner import SparkRunner
+    from varve.spark.runner import SparkRunner
 
     return SparkRunner(job.spark)
 
@@ -145,8 +145,8 @@ def make_table(story: Story, job: "Job") -> None:
     """The topic as an Iceberg table, asked by SQL."""
     from varve.jobs.table.catalog import CatalogAddress
     from varve.jobs.table.job import sync_table
-    from varve.jobs.table.read import read_table
     from varve.jobs.table.settings import TableMode, TableSettings, ValueFormat
+    from varve.spark.table_frame import read_table
 
     place = story.place
     catalog = CatalogAddress(warehouse=place.warehouse)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from varve.foundation.settings import GivenValue
     from varve.jobs.due.job import JobOutcome
     from varve.jobs.due.schedule import DueJob
-    from varve.jobs.running.report import JobReport
+    from varve.spark.report import JobReport
 
 _WHEN_INTERRUPTED: Final = "stopped; jobs that were over are noted, the one under way is due again"
 
@@ -77,7 +77,7 @@ def command(
             typer.echo("nothing is due")
         return
     from varve.jobs.due.job import run_due
-    from varve.jobs.running.spark_runner import SparkRunner
+    from varve.spark.runner import SparkRunner
 
     given = split_settings(store_settings)[0]
     options = spark_options(master, conf)

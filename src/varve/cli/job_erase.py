@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from varve.jobs.erase.receipt_signature import SigningKey
     from varve.jobs.erase.request import ErasureRequest
     from varve.jobs.erase.result import ErasureResult
-    from varve.jobs.running.report import JobReport
     from varve.jobs.tasks import TaskRunner
+    from varve.spark.report import JobReport
 
 _WHEN_INTERRUPTED: Final = (
     "stopped; every partition is as it was or erased, and no receipt was issued: run it again"
@@ -346,7 +346,7 @@ def _run(
                 is_asked=is_asked,
             ), None
         job = stack.enter_context(open_job("erase", options, when_interrupted=_WHEN_INTERRUPTED))
-        from varve.jobs.running.spark_runner import SparkRunner
+        from varve.spark.runner import SparkRunner
 
         spread = SparkRunner(job.spark)
         result = ask_and_run(

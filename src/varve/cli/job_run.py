@@ -26,7 +26,7 @@ from varve.foundation.clock import SystemClock
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from varve.jobs.running.report import JobReport, StageReport
+    from varve.spark.report import JobReport, StageReport
 
 T = TypeVar("T")
 
@@ -41,9 +41,9 @@ class Job:
     """A session of Spark for one command."""
 
     def __init__(self, name: str, spark: "SparkSession") -> None:
-        from varve.jobs.running.session_kind import is_connect
-        from varve.jobs.running.stage_look import open_look
-        from varve.jobs.running.step_ledger import get_ledger
+        from varve.spark.session_kind import is_connect
+        from varve.spark.stage_look import open_look
+        from varve.spark.step_ledger import get_ledger
 
         self.name = name
         self.spark = spark
@@ -58,8 +58,8 @@ class Job:
     def run(self, work: Callable[[], T], *, is_shown: bool = True) -> T:
         """Does the work, with its progress shown if wanted; an interrupt cancels it."""
         from varve.cli.job_bars import stage_bars
-        from varve.jobs.running.progress import ProgressWatch
-        from varve.jobs.running.session_kind import cancel_work, cancellable
+        from varve.spark.progress import ProgressWatch
+        from varve.spark.session_kind import cancel_work, cancellable
 
         def run_cancellable() -> T:
             with cancellable(self.spark):
@@ -77,8 +77,8 @@ class Job:
 
     def report(self, rows: int | None, result: object = None) -> "JobReport":
         """What was done so far; `result` is what the job itself tells, as JSON has it."""
-        from varve.jobs.running.report import JobReport
-        from varve.jobs.running.session_kind import find_application
+        from varve.spark.report import JobReport
+        from varve.spark.session_kind import find_application
 
         return JobReport(
             job=self.name,
@@ -97,7 +97,7 @@ class Job:
         self._look.close()
 
     def _stages(self, before: Collection[int] = ()) -> "tuple[StageReport, ...]":
-        from varve.jobs.running.report import read_stages
+        from varve.spark.report import read_stages
 
         return read_stages(self.spark, before=before) if self._is_classic else ()
 
@@ -107,7 +107,7 @@ def open_job(
     name: str, options: SparkOptions, *, when_interrupted: str = _NOTHING_CHANGED
 ) -> Iterator[Job]:
     """Starts Spark, gives the job, ends Spark; what fails in it becomes an error of one line."""
-    from varve.jobs.running.errors import SPARK_ERRORS, JobFailed, explain_failure
+    from varve.spark.errors import SPARK_ERRORS, JobFailed, explain_failure
 
     for logger in _SPARK_LOGGERS:
         logging.getLogger(logger).setLevel(logging.CRITICAL)
@@ -192,8 +192,8 @@ def _start(name: str, options: SparkOptions, log: SparkLog) -> "tuple[SparkSessi
     """
     from pyspark import SparkContext
 
-    from varve.jobs.running.session_kind import REMOTE_SCHEME
-    from varve.jobs.session import get_session
+    from varve.spark.session import get_session
+    from varve.spark.session_kind import REMOTE_SCHEME
 
     is_remote = (options.master or "").startswith(REMOTE_SCHEME)
     is_ours = is_remote or SparkContext._active_spark_context is None

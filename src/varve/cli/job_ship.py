@@ -9,7 +9,7 @@ from varve.cli.store_access import AsJson
 from varve.cli.tier_access import show_bytes
 
 if TYPE_CHECKING:
-    from varve.jobs.running.ship import Shipment
+    from varve.spark.ship import Shipment
 
 _NAME: Final = "varve-env.tar.gz"
 
@@ -38,7 +38,7 @@ def command(
       varve job ship --output varve-env.tar.gz
       varve job compact --dir data --master spark://host:7077 --conf varve.ship=varve-env.tar.gz
     """
-    from varve.jobs.running.ship import ship
+    from varve.spark.ship import ship
 
     made = ship(output)
     if as_json:

@@ -27,11 +27,11 @@ from varve.cli.tier_access import Cluster, StoreSettings, TierUrl, show_bytes
 from varve.foundation.settings import GivenValue
 
 if TYPE_CHECKING:
-    from varve.jobs.running.report import JobReport
     from varve.jobs.snapshot.document import SnapshotDocument
     from varve.jobs.snapshot.place import SnapshotPlace
     from varve.jobs.snapshot.result import SnapshotResult
     from varve.jobs.source.options import SourceOptions
+    from varve.spark.report import JobReport
 
 _WHEN_INTERRUPTED: Final = "stopped; no snapshot was made, and a later run sweeps what was left"
 
@@ -211,11 +211,11 @@ def _take(
     buckets: int | None,
     keep: int | None,
 ) -> "tuple[SnapshotResult, JobReport]":
-    from varve.jobs.running.spark_runner import SparkRunner
     from varve.jobs.snapshot.job import take_snapshot
     from varve.jobs.snapshot.place import place_url
     from varve.jobs.snapshot.result import SnapshotSettings
     from varve.object_store.opening import find_scheme
+    from varve.spark.runner import SparkRunner
 
     address = options.address
     is_alike = address is not None and find_scheme(place_url(to)) == find_scheme(address.url)

@@ -27,12 +27,12 @@ from varve.foundation.errors import NotFound
 
 if TYPE_CHECKING:
     from varve.cli.job_options import SparkOptions
-    from varve.jobs.running.report import JobReport
     from varve.jobs.table.catalog import CatalogAddress
     from varve.jobs.table.history import ExpiryResult
     from varve.jobs.table.result import TableResult
     from varve.jobs.table.settings import TableSettings
     from varve.jobs.tier.address import TierAddress
+    from varve.spark.report import JobReport
 
 _TABLES: Final = ".tables"
 """Behind the name of a log directory: where its tables are if nothing is said."""
@@ -291,8 +291,8 @@ def _sync(
     settings: "TableSettings",
     spark: "SparkOptions",
 ) -> "tuple[TableResult, JobReport]":
-    from varve.jobs.running.spark_runner import SparkRunner
     from varve.jobs.table.job import sync_table
+    from varve.spark.runner import SparkRunner
 
     with open_job("table", spark, when_interrupted=_WHEN_INTERRUPTED) as job:
         runner = SparkRunner(job.spark)

@@ -87,8 +87,8 @@ def command(
     """
     address = find_address(store_url, store_settings, directory, cluster)
     with open_job("verify", spark_options(master, conf)) as job:
-        from varve.jobs.running.spark_runner import SparkRunner
         from varve.jobs.verify.job import verify
+        from varve.spark.runner import SparkRunner
 
         runner = SparkRunner(job.spark)
         result = job.run(lambda: verify(address, topics or (), runner=runner, directory=directory))

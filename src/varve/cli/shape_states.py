@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from typing import Final
 
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
-from pyspark.sql.types import StructType
 
 from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest, NotFound, Unavailable
 from varve.jobs.snapshot.read import Snapshot, open_snapshot
 from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.columns import make_schema
+from varve.jobs.source.columns import STANDARD_COLUMNS
 from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.options import Mode, SourceOptions
 from varve.jobs.source.plan import plan_tasks
@@ -93,8 +92,8 @@ class FilesState:
             mode=Mode.LATEST,
             ending=self._resume_offsets,
         )
-        schema = StructType([one for one in make_schema().fields if one.name in _COLUMNS])
-        filters, columns = SourceFilters(), ArrowColumns(schema)
+        wanted = [name for name in STANDARD_COLUMNS if name in _COLUMNS]
+        filters, columns = SourceFilters(), ArrowColumns(wanted)
         with _waiting_for(", ".join(self._directories)):
             for task in plan_tasks(options, filters):
                 for batch in read_task(task, columns, options, filters):

@@ -12,8 +12,8 @@ import varve
 from varve.cli.main import app
 from varve.foundation.errors import Unavailable
 from varve.foundation.settings import GivenValue
-from varve.jobs import session
-from varve.jobs.java import Java
+from varve.spark import session
+from varve.spark.java import Java
 
 
 def run(*arguments: str) -> Result:

@@ -15,10 +15,10 @@ import varve
 from tests.support.snapshot_topic import rows_of
 from varve.cli import job_snapshot, job_table
 from varve.cli.main import app
-from varve.jobs.running import spark_runner as spark_runner
 from varve.jobs.snapshot.read import open_snapshot
 from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.tasks import LocalRunner
+from varve.spark import runner as spark_runner
 
 KEYS = [f"k{number}" for number in range(12)]
 

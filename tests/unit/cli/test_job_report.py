@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from varve.cli.main import app
-from varve.jobs.running.report import JobReport, StageReport
-from varve.jobs.running.stage_look import RemoteStage
-from varve.jobs.running.step_ledger import StepReport
-from varve.jobs.running.store_count import StoreCount
+from varve.jobs.store_count import StoreCount
+from varve.spark.report import JobReport, StageReport
+from varve.spark.stage_look import RemoteStage
+from varve.spark.step_ledger import StepReport
 
 STAGE = StageReport(
     stage=3,

@@ -11,17 +11,17 @@ from tests.support.serving import Serving
 from tests.support.source_topic import NAME, Row, SourceTopic, read_rows
 from varve.foundation.errors import InvalidRequest, NotFound, OffsetOutOfRange, Unavailable
 from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.columns import make_schema
+from varve.jobs.source.columns import list_columns
 from varve.jobs.source.estimate import estimate
 from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.options import SourceOptions, parse_options
-from varve.jobs.source.partition import TaskPartition
 from varve.jobs.source.pieces import ColdPiece, ServerPiece
 from varve.jobs.source.plan import plan_read, plan_tasks
 from varve.jobs.source.read import TaskRead, read_task
 from varve.jobs.source.served_tier import learn_tier
-from varve.jobs.source.stream import VarveStreamReader
 from varve.records import Codec, Record
+from varve.spark.columns import make_schema
+from varve.spark.stream_reader import TaskPartition, VarveStreamReader
 from varve.testing import KafkaKit
 
 START_MS = 1_700_000_000_000
@@ -240,7 +240,7 @@ def test_offsets_that_expired_since_the_plan_are_told(bench: Bench) -> None:
 
 
 def _run(tasks: list[TaskRead], options: SourceOptions) -> int:
-    columns = ArrowColumns(make_schema())
+    columns = ArrowColumns(list_columns())
     read = [batch for task in tasks for batch in read_task(task, columns, options, SourceFilters())]
     return len(read)
 

@@ -16,9 +16,9 @@ from varve.foundation.errors import Locked, NotFound, TopicExists
 from varve.jobs.sink.directory import find_target, open_directory, settle_sinks
 from varve.jobs.sink.ledger import SINKS_FILE
 from varve.jobs.sink.options import SinkOptions, parse_sink_options
-from varve.jobs.sink.writer import VarveWriter
-from varve.jobs.source.columns import make_schema
 from varve.jobs.source.filters import SourceFilters
+from varve.spark.columns import make_schema
+from varve.spark.writer import VarveWriter
 
 
 def options(directory: Path | str, topic: str = "out", **more: str) -> SinkOptions:

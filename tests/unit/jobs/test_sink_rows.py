@@ -23,9 +23,10 @@ from varve.embedded.partitioner import partition_of
 from varve.foundation.errors import InvalidRecord, InvalidRequest, RecordTooLarge
 from varve.jobs.sink.batches import BatchBuilder, SinkTarget, join_transaction
 from varve.jobs.sink.options import parse_sink_options
-from varve.jobs.sink.rows import check_sink_schema, make_rows
+from varve.jobs.sink.rows import make_rows
 from varve.jobs.sink.staging import RowSummary
 from varve.records import Batch, Codec, Record
+from varve.spark.columns import check_sink_schema
 
 MS = 1_700_000_000_000
 

@@ -15,10 +15,10 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from varve.jobs.source.columns import make_schema
-from varve.jobs.source.data_source import FilteringReader
 from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.options import parse_options
+from varve.spark.columns import make_schema
+from varve.spark.data_source import FilteringReader
 
 
 def push(*filters: Filter, **options: str) -> tuple[SourceFilters, list[Any]]:

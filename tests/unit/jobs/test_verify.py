@@ -17,7 +17,7 @@ from varve.cleaning.key_index.key_index import ENTRY, HEADER_BYTES
 from varve.commit_log.finding import Severity
 from varve.disk import RealFileSystem
 from varve.jobs.outputs.notes import Output, OutputKind, TierOutputs
-from varve.jobs.running.scratch import scratch
+from varve.jobs.scratch import scratch
 from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.cold_input import ColdInput, checksum, open_files
 from varve.jobs.tier.reach import StoreReach

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from varve.cleaning.removals.removal import Reason
 from varve.jobs.compact.estimate import CompactEstimate
+from varve.jobs.results import JobResult
 from varve.tiering.manifest.paths import RemotePath
 
 
@@ -73,7 +74,7 @@ class PartitionResult:
 
 
 @dataclass(frozen=True, slots=True)
-class CompactionResult:
+class CompactionResult(JobResult):
     """A whole job."""
 
     job_id: str
@@ -83,6 +84,10 @@ class CompactionResult:
     @property
     def has_failed(self) -> bool:
         return any(one.error is not None for one in self.partitions)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        return tuple(f"{one.home}: {one.error}" for one in self.partitions if one.error is not None)
 
     def to_json(self) -> dict[str, object]:
         return {

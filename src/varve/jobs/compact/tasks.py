@@ -23,7 +23,7 @@ from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
 from varve.jobs.compact.settings import WRITER
 from varve.jobs.key_plans import PackedPlan
-from varve.jobs.running.scratch import scratch
+from varve.jobs.scratch import scratch
 from varve.jobs.tier.cold_input import ColdInput, checksum, open_files
 from varve.jobs.tier.files import TierFiles
 from varve.jobs.tier.group_upload import announce, gather_group, upload

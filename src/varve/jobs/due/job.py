@@ -135,14 +135,12 @@ def read_topics(
 
 
 def _run(due: DueJob, context: JobContext, runner: Runner) -> JobOutcome:
-    from varve.jobs.running.errors import SPARK_ERRORS, explain_failure
-
     started_ms = context.clock.now_ms()
     result: object = None
     try:
         result, error = runner(context)
-    except (StoreError, *SPARK_ERRORS) as failure:
-        error = str(explain_failure(failure))
+    except StoreError as failure:
+        error = str(failure)
     before = 0 if due.last is None else due.last.failures
     run = LastRun(
         started_ms=started_ms,

@@ -32,7 +32,7 @@ from varve.jobs.compact.tasks import no_pace
 from varve.jobs.erase.match import Matcher
 from varve.jobs.erase.objects import ObjectChange, StoredObject
 from varve.jobs.erase.scan import Scan, ask_index, scan_log
-from varve.jobs.running.scratch import scratch
+from varve.jobs.scratch import scratch
 from varve.jobs.source.hot_log import FileSource
 from varve.kernels.crc import extend_crc32c
 

@@ -21,7 +21,7 @@ from varve.jobs.erase.receipt_signature import SigningKey
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.result import ErasureResult
 from varve.jobs.erase.run import erase_from
-from varve.jobs.running.scratch import sweep_scratch
+from varve.jobs.scratch import sweep_scratch
 from varve.jobs.tasks import TaskRunner
 from varve.jobs.tier.address import TierAddress, find_cluster, find_topic
 from varve.jobs.tier.mirror_reach import MirrorReach

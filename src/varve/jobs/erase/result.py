@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from varve.jobs.results import JobResult
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionErasure:
@@ -57,7 +59,7 @@ class ErasureCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErasureResult:
+class ErasureResult(JobResult):
     """A whole erasure.
 
     `receipt` is None for a dry run, and while replaced objects stay for their grace time, which

@@ -28,7 +28,7 @@ from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
 from varve.jobs.compact.tasks import GroupTask, WrittenGroup
 from varve.jobs.erase.match import Matcher
 from varve.jobs.erase.scan import Scan, ask_index, scan_log
-from varve.jobs.running.scratch import scratch
+from varve.jobs.scratch import scratch
 from varve.jobs.source.piece_stretches import ObjectSource
 from varve.jobs.tier.cold_input import ColdInput, open_files
 from varve.jobs.tier.reach import TierReach

@@ -11,36 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]  # ships no types
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampType,
-)
 
-from varve.foundation.errors import InvalidRecord, InvalidRequest
-from varve.jobs.source.columns import EXTRA_COLUMNS, STANDARD_COLUMNS
+from varve.foundation.errors import InvalidRecord
 from varve.records import BinaryColumn, EncodedHeaders, HeaderColumns
 from varve.records.columns import Integers
 
 NO_TIMESTAMP: Final = -1
 
-_BYTES: Final = (BinaryType, StringType)
-_TAKEN: Final[dict[str, tuple[type[DataType], ...]]] = {
-    "key": _BYTES,
-    "value": _BYTES,
-    "headers": (ArrayType,),
-    "timestamp": (TimestampType,),
-    "partition": (IntegerType, LongType, ShortType),
-    "topic": (StringType,),
-}
-_PASSED_OVER: Final = frozenset({*STANDARD_COLUMNS, *EXTRA_COLUMNS} - set(_TAKEN))
-"""What a read of a topic gives and the log gives anew."""
+WRITTEN_COLUMNS: Final = ("key", "value", "headers", "timestamp", "partition", "topic")
+"""The columns that are written; the log assigns the others again."""
 _MICROSECONDS: Final = 1000
 
 
@@ -61,46 +40,11 @@ class SinkRows:
         return len(self.timestamps)
 
 
-def check_sink_schema(schema: StructType) -> None:
-    """Raises InvalidRequest for columns that cannot be written."""
-    for field in schema.fields:
-        if field.name in _PASSED_OVER:
-            continue
-        types = _TAKEN.get(field.name)
-        if types is None:
-            raise InvalidRequest(
-                f"a record has no column {field.name!r:.80}: put it into the value, as by "
-                f"to_json(struct(*)), or drop it (columns: {', '.join(_TAKEN)})"
-            )
-        if not isinstance(field.dataType, types):
-            names = " or ".join(one.typeName() for one in types)
-            raise InvalidRequest(
-                f"column {field.name} is of type {field.dataType.simpleString()}, not {names}: "
-                "cast it"
-            )
-        if isinstance(field.dataType, ArrayType):
-            _check_headers(field.dataType)
-    if not {"key", "value"} & set(schema.fieldNames()):
-        raise InvalidRequest("there is no column key and no column value: name what to write")
-
-
-def _check_headers(type: ArrayType) -> None:
-    pair = type.elementType
-    if not (
-        isinstance(pair, StructType)
-        and pair.fieldNames() == ["key", "value"]
-        and isinstance(pair["key"].dataType, StringType)
-        and isinstance(pair["value"].dataType, _BYTES)
-    ):
-        raise InvalidRequest(
-            f"column headers is of type {type.simpleString()}, not "
-            "array<struct<key:string,value:binary>>"
-        )
-
-
 def make_rows(table: pa.Table, topic: str) -> SinkRows:
     """The columns of a chunk; raises InvalidRecord for a row that is not for the topic."""
-    columns = {name: _whole(table.column(name)) for name in table.column_names if name in _TAKEN}
+    columns = {
+        name: _whole(table.column(name)) for name in table.column_names if name in WRITTEN_COLUMNS
+    }
     if "topic" in columns:
         _check_topic(columns["topic"], topic)
     return SinkRows(

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from varve.jobs.results import JobResult
 from varve.jobs.snapshot.document import SnapshotDocument
 
 DAY_MS: Final = 86_400_000
@@ -39,7 +40,7 @@ class PartitionState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotResult:
+class SnapshotResult(JobResult):
     """A snapshot; `is_new` is False where one of the same offsets was there already.
 
     `files_written` and `bytes_written` are those of this run, `rows_read` the records that it took

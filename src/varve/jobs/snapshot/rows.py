@@ -12,12 +12,11 @@ from typing import Final
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]  # ships no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
-from pyspark.sql.types import StructType
 
 from varve.foundation.errors import Corrupt
 from varve.jobs.snapshot.document import DATA_FOLDER, SnapshotFile
 from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.columns import make_schema
+from varve.jobs.source.columns import STANDARD_COLUMNS
 
 _GROUP_BYTES: Final = 16 << 20
 _GROUP_ROWS_MIN: Final = 1024
@@ -27,8 +26,7 @@ _STATISTICS: Final = ["partition", "offset", "timestamp", "key"]
 
 def make_columns() -> ArrowColumns:
     """Builds rows: all columns of a topic but its name."""
-    schema = make_schema()
-    return ArrowColumns(StructType([one for one in schema.fields if one.name != "topic"]))
+    return ArrowColumns(name for name in STANDARD_COLUMNS if name != "topic")
 
 
 def column_types() -> dict[str, str]:

@@ -4,17 +4,15 @@ Invariant  keys, values and headers are copied once, by kernels; no Python objec
            record. What is not known of a record (no timestamp, no producer) is null.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from varve.foundation.errors import Corrupt, InvalidRecord
-from varve.jobs.source.columns import check_schema
+from varve.jobs.source.columns import arrow_schema
 from varve.jobs.source.record_blocks import RecordBlock
 from varve.kernels.batch_layout import BatchColumn, RecordColumn, RecordStatus, status_text
 from varve.kernels.record_columns import (
@@ -35,11 +33,10 @@ _NO_TIMESTAMP: Final = -1
 
 
 class ArrowColumns:
-    """Builds record batches of one schema."""
+    """Builds record batches of some columns."""
 
-    def __init__(self, schema: StructType) -> None:
-        check_schema(schema)
-        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    def __init__(self, names: Iterable[str]) -> None:
+        self.schema: pa.Schema = arrow_schema(names)
 
     def batches(
         self, block: RecordBlock, chosen: Numbers, *, topic: str, partition: int

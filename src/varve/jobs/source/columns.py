@@ -1,69 +1,47 @@
-"""The columns of a topic: those that every read has, and those on request."""
+"""The columns of a topic as Arrow has them: those that every read has, and those on request."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 
 from varve.foundation.errors import InvalidRequest
 
-_HEADERS: Final = ArrayType(
-    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-)
-STANDARD_COLUMNS: Final[dict[str, DataType]] = {
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestampType": IntegerType(),
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "headers": _HEADERS,
+_HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
+STANDARD_COLUMNS: Final[dict[str, pa.DataType]] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.list_(pa.field("element", _HEADER)),
 }
-EXTRA_COLUMNS: Final[dict[str, DataType]] = {
-    "producerId": LongType(),
-    "producerEpoch": IntegerType(),
-    "sequence": IntegerType(),
-    "leaderEpoch": IntegerType(),
-    "isTransactional": BooleanType(),
-    "batchOffset": LongType(),
-    "size": IntegerType(),
+EXTRA_COLUMNS: Final[dict[str, pa.DataType]] = {
+    "producerId": pa.int64(),
+    "producerEpoch": pa.int32(),
+    "sequence": pa.int32(),
+    "leaderEpoch": pa.int32(),
+    "isTransactional": pa.bool_(),
+    "batchOffset": pa.int64(),
+    "size": pa.int32(),
 }
+ALL_COLUMNS: Final = {**STANDARD_COLUMNS, **EXTRA_COLUMNS}
 
-_ALL: Final = {**STANDARD_COLUMNS, **EXTRA_COLUMNS}
+
+def check_column(name: str) -> None:
+    """Raises InvalidRequest for a name that is not that of a column."""
+    if name not in ALL_COLUMNS:
+        raise InvalidRequest(f"there is no column {name!r:.80} (columns: {', '.join(ALL_COLUMNS)})")
 
 
-def make_schema(extra: Sequence[str] = ()) -> StructType:
+def list_columns(extra: Sequence[str] = ()) -> list[str]:
     """The standard columns and those that are asked for."""
     for name in extra:
-        _get_type(name)
-    names = [*STANDARD_COLUMNS, *(name for name in extra if name not in STANDARD_COLUMNS)]
-    return StructType([StructField(name, _ALL[name]) for name in dict.fromkeys(names)])
+        check_column(name)
+    return list(dict.fromkeys([*STANDARD_COLUMNS, *extra]))
 
 
-def check_schema(schema: StructType) -> None:
-    """Raises InvalidRequest for a schema that names other columns or types than there are."""
-    for field in schema.fields:
-        known = _get_type(field.name)
-        if field.dataType != known:
-            raise InvalidRequest(
-                f"column {field.name} is of type {known.simpleString()}, "
-                f"not {field.dataType.simpleString()}"
-            )
-
-
-def _get_type(name: str) -> DataType:
-    if name not in _ALL:
-        raise InvalidRequest(f"there is no column {name!r:.80} (columns: {', '.join(_ALL)})")
-    return _ALL[name]
+def arrow_schema(names: Iterable[str]) -> pa.Schema:
+    return pa.schema([(name, ALL_COLUMNS[name]) for name in names])

@@ -8,17 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-)
-
 from varve.foundation.settings import LONG_MAX
 
 
@@ -37,25 +26,8 @@ class SourceFilters:
         """Whether these differ from former ones by partitions and keys alone."""
         return self == replace(before, partitions=self.partitions, keys=self.keys)
 
-    def take(self, filter: Filter) -> "tuple[SourceFilters, bool]":
-        """These filters narrowed by one more, and whether Spark need not look at it again."""
-        match filter:
-            case EqualTo((name,), value) | EqualNullSafe((name,), value):
-                return self._take_values(name, [value])
-            case In((name,), values):
-                return self._take_values(name, list(values))
-            case GreaterThanOrEqual((name,), value):
-                return self._take_range(name, at_least=value)
-            case GreaterThan((name,), value):
-                return self._take_range(name, above=value)
-            case LessThanOrEqual((name,), value):
-                return self._take_range(name, at_most=value)
-            case LessThan((name,), value):
-                return self._take_range(name, below=value)
-            case _:
-                return self, False
-
-    def _take_values(self, name: str, values: Sequence[object]) -> "tuple[SourceFilters, bool]":
+    def take_values(self, name: str, values: Sequence[object]) -> "tuple[SourceFilters, bool]":
+        """Narrowed to rows with one of the values, and whether Spark need not look again."""
         match name:
             case "partition":
                 wanted = frozenset(one for one in values if isinstance(one, int))
@@ -71,19 +43,19 @@ class SourceFilters:
                 numbers = [one for one in values if isinstance(one, int)]
                 if not numbers:
                     return self, False
-                narrowed, _ = self._take_range("offset", at_least=min(numbers))
-                narrowed, _ = narrowed._take_range("offset", at_most=max(numbers))
+                narrowed, _ = self.take_range("offset", at_least=min(numbers))
+                narrowed, _ = narrowed.take_range("offset", at_most=max(numbers))
                 return narrowed, len(set(numbers)) == 1 and len(values) == 1
             case "timestamp":
                 moments = [one for one in values if isinstance(one, datetime)]
                 if not moments or len(moments) != len(values):
                     return self, False
-                narrowed, _ = self._take_range("timestamp", at_least=min(moments))
-                return narrowed._take_range("timestamp", at_most=max(moments))
+                narrowed, _ = self.take_range("timestamp", at_least=min(moments))
+                return narrowed.take_range("timestamp", at_most=max(moments))
             case _:
                 return self, False
 
-    def _take_range(
+    def take_range(
         self,
         name: str,
         *,
@@ -92,6 +64,7 @@ class SourceFilters:
         at_most: object = None,
         below: object = None,
     ) -> "tuple[SourceFilters, bool]":
+        """Narrowed to rows within bounds, and whether Spark need not look again."""
         low = at_least if above is None else above
         high = at_most if below is None else below
         if name == "offset":

@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from varve.disk import RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.clock import Clock, SystemClock
-from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
+from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavailable
 from varve.jobs.outputs.notes import Output, OutputKind
 from varve.jobs.outputs.registering import find_outputs
 from varve.jobs.source.options import SourceOptions
@@ -293,6 +293,12 @@ class TableSync:
                     check_not_taken_over(table, base, self.run_id)
                 if not left or read_progress(tables.table).offsets != before.offsets:
                     raise
+            except NotFound:
+                # A run that took over has removed the files of this one.
+                tables.reload(self.name)
+                for table, base in zip(tables.both(), bases, strict=True):
+                    check_not_taken_over(table, base, self.run_id)
+                raise
 
     def _take_once(
         self,

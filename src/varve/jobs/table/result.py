@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from varve.jobs.results import JobResult
 from varve.jobs.table.definition import TableDefinition
 from varve.jobs.table.schema import Fields
 from varve.jobs.table.settings import TableMode, ValueFormat
@@ -10,7 +11,7 @@ from varve.jobs.table.tasks import Written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableResult:
+class TableResult(JobResult):
     """One run.
 
     `records` were read; `deleted` of them had no value, `bad` of them went to the side table.

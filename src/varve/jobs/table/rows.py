@@ -11,9 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]  # ships no types
-from pyspark.sql.types import StructField, StructType
 
-from varve.jobs.source.columns import STANDARD_COLUMNS
 from varve.jobs.table.decode import Decoder
 from varve.jobs.table.schema import (
     DELETED,
@@ -26,13 +24,8 @@ from varve.jobs.table.schema import (
 )
 from varve.kernels.hashes import murmur3_cells
 
-SOURCE: Final = StructType(
-    [
-        StructField(name, STANDARD_COLUMNS[name])
-        for name in ("partition", "offset", "timestamp", "key", "value", "headers")
-    ]
-)
-"""What is read of a topic."""
+SOURCE: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
+"""The columns that are read of a topic."""
 
 NO_KEY: Final = "no key: a table of keys cannot tell which row it is"
 

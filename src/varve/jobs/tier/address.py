@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.foundation.settings import GivenValue
-from varve.jobs.running.store_count import StoreCount
+from varve.jobs.store_count import StoreCount
 from varve.object_store import (
     MeteredObjectStore,
     ObjectStore,

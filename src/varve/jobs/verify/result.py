@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from varve.jobs.results import JobResult
 from varve.jobs.verify.findings import VerifyFinding
 from varve.tiering.manifest.paths import RemotePath
 
@@ -87,7 +88,7 @@ class PartitionVerdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyResult:
+class VerifyResult(JobResult):
     """A whole verification; `others` are findings about topics and the log directory."""
 
     store: str
@@ -105,6 +106,10 @@ class VerifyResult:
     @property
     def has_damage(self) -> bool:
         return any(one.is_damage for one in self.findings)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        return tuple(f"{one.where}: {one.message}" for one in self.findings if one.is_damage)
 
     @property
     def verified_bytes(self) -> int:

@@ -32,7 +32,7 @@ from varve.commit_log.producer_snapshot import SnapshotEntry, decode_producer_sn
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.disk import File, RealFileSystem
 from varve.foundation.errors import Corrupt, ObjectNotFound, OffsetOverflow
-from varve.jobs.running.scratch import scratch
+from varve.jobs.scratch import scratch
 from varve.jobs.tier.cold_input import checksum
 from varve.jobs.tier.reach import TierReach
 from varve.jobs.verify.findings import PUT_BACK, VerifyFinding

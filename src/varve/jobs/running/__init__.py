@@ -1,1 +1,0 @@
-"""How tasks come to executors, and what is told of them."""

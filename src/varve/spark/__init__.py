@@ -1,0 +1,19 @@
+"""varve on Spark: the data source, and jobs that run on the user's session."""
+
+from varve.jobs.table.catalog import CatalogAddress as Catalog
+from varve.jobs.tier.address import TierAddress as Bucket
+from varve.spark.data_source import register
+from varve.spark.maintenance import compact, erase, snapshot, sync_table, verify
+from varve.spark.session import get_session
+
+__all__ = [
+    "Bucket",
+    "Catalog",
+    "compact",
+    "erase",
+    "get_session",
+    "register",
+    "snapshot",
+    "sync_table",
+    "verify",
+]

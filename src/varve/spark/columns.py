@@ -1,0 +1,107 @@
+"""The columns of a topic as Spark has them."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from varve.foundation.errors import InvalidRequest
+from varve.jobs.sink.rows import WRITTEN_COLUMNS
+from varve.jobs.source.columns import ALL_COLUMNS, check_column, list_columns
+
+_HEADERS: Final = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
+_SPARK_TYPES: Final[dict[str, DataType]] = {
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "headers": _HEADERS,
+    "producerId": LongType(),
+    "producerEpoch": IntegerType(),
+    "sequence": IntegerType(),
+    "leaderEpoch": IntegerType(),
+    "isTransactional": BooleanType(),
+    "batchOffset": LongType(),
+    "size": IntegerType(),
+}
+
+_BYTES: Final = (BinaryType, StringType)
+_WRITTEN_TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
+    "key": _BYTES,
+    "value": _BYTES,
+    "headers": (ArrayType,),
+    "timestamp": (TimestampType,),
+    "partition": (IntegerType, LongType, ShortType),
+    "topic": (StringType,),
+}
+
+
+def make_schema(extra: Sequence[str] = ()) -> StructType:
+    """The standard columns and those that are asked for."""
+    return StructType([StructField(name, _SPARK_TYPES[name]) for name in list_columns(extra)])
+
+
+def check_schema(schema: StructType) -> None:
+    """Raises InvalidRequest for a schema that names other columns or types than there are."""
+    for field in schema.fields:
+        check_column(field.name)
+        known = _SPARK_TYPES[field.name]
+        if field.dataType != known:
+            raise InvalidRequest(
+                f"column {field.name} is of type {known.simpleString()}, "
+                f"not {field.dataType.simpleString()}"
+            )
+
+
+def check_sink_schema(schema: StructType) -> None:
+    """Raises InvalidRequest for columns that cannot be written."""
+    for field in schema.fields:
+        types = _WRITTEN_TYPES.get(field.name)
+        if types is None and field.name in ALL_COLUMNS:
+            continue  # what a read of a topic gives, and the log assigns again
+        if types is None:
+            raise InvalidRequest(
+                f"a record has no column {field.name!r:.80}: put it into the value, as by "
+                f"to_json(struct(*)), or drop it (columns: {', '.join(WRITTEN_COLUMNS)})"
+            )
+        if not isinstance(field.dataType, types):
+            names = " or ".join(one.typeName() for one in types)
+            raise InvalidRequest(
+                f"column {field.name} is of type {field.dataType.simpleString()}, not {names}: "
+                "cast it"
+            )
+        if isinstance(field.dataType, ArrayType):
+            _check_headers(field.dataType)
+    if not {"key", "value"} & set(schema.fieldNames()):
+        raise InvalidRequest("there is no column key and no column value: name what to write")
+
+
+def _check_headers(type: ArrayType) -> None:
+    pair = type.elementType
+    if not (
+        isinstance(pair, StructType)
+        and pair.fieldNames() == ["key", "value"]
+        and isinstance(pair["key"].dataType, StringType)
+        and isinstance(pair["value"].dataType, _BYTES)
+    ):
+        raise InvalidRequest(
+            f"column headers is of type {type.simpleString()}, not "
+            "array<struct<key:string,value:binary>>"
+        )

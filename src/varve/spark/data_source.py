@@ -1,0 +1,130 @@
+"""The data source `varve`: a topic as rows, from the cold tier and from a local directory or a
+server, and rows as a topic's records.
+
+    spark.read.format("varve").option("url", "s3://bucket/prefix").option("topic", "orders").load()
+
+Invariant  the driver plans by manifests and indexes; tasks read log data straight from its place.
+           Filters go down only where `pushFilters` is asked for: Spark keeps a plan that was made
+           with filters for later queries of the same DataFrame, also for those that have none.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import StructType
+
+from varve.jobs.sink.options import parse_sink_options
+from varve.jobs.source.arrow_columns import ArrowColumns
+from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.options import Mode, SourceOptions, parse_options
+from varve.jobs.source.plan import plan_tasks
+from varve.jobs.source.read import read_task
+from varve.jobs.source.served_tier import learn_tier
+from varve.spark.columns import check_schema, make_schema
+from varve.spark.stream_reader import TaskPartition, VarveStreamReader
+from varve.spark.worker_memory import settle
+from varve.spark.writer import VarveStreamWriter, VarveWriter
+
+FORMAT: Final = "varve"
+
+
+class VarveDataSource(DataSource):
+    """Made by Spark from the options of a read or a write."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return make_schema(parse_options(self.options).columns)
+
+    def reader(self, schema: StructType) -> "VarveReader":
+        options = learn_tier(parse_options(self.options))
+        return (FilteringReader if options.pushes_filters else VarveReader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> VarveStreamReader:  # noqa: N802
+        return VarveStreamReader(learn_tier(parse_options(self.options)), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> VarveWriter:
+        return VarveWriter(parse_sink_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> VarveStreamWriter:  # noqa: N802
+        return VarveStreamWriter(parse_sink_options(self.options), schema, overwrite=overwrite)
+
+
+class VarveReader(DataSourceReader):
+    """A batch read: first the plan, then in tasks the rows."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        check_schema(schema)
+        self._options = options
+        self._schema = schema
+        self._filters = SourceFilters()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        planned = [TaskPartition(task) for task in plan_tasks(self._options, self._filters)]
+        settle()
+        return planned
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, TaskPartition):
+            columns = ArrowColumns(self._schema.fieldNames())
+            yield from read_task(partition.task, columns, self._options, self._filters)
+            settle()
+
+
+class FilteringReader(VarveReader):
+    """A batch read that is narrowed by the filters of its query before it is planned."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Takes what narrows the read, and leaves to Spark what must be looked at again.
+
+        Of the latest state only partitions and keys are chosen before it is made.
+        """
+        for one in filters:
+            narrowed, is_exact = take_filter(self._filters, one)
+            if self._options.mode is Mode.LATEST and not narrowed.is_of_keys(self._filters):
+                yield one
+                continue
+            self._filters = narrowed
+            if not is_exact:
+                yield one
+
+
+def take_filter(filters: SourceFilters, filter: Filter) -> tuple[SourceFilters, bool]:
+    """Filters narrowed by one more, and whether Spark need not look at it again."""
+    match filter:
+        case EqualTo((name,), value) | EqualNullSafe((name,), value):
+            return filters.take_values(name, [value])
+        case In((name,), values):
+            return filters.take_values(name, list(values))
+        case GreaterThanOrEqual((name,), value):
+            return filters.take_range(name, at_least=value)
+        case GreaterThan((name,), value):
+            return filters.take_range(name, above=value)
+        case LessThanOrEqual((name,), value):
+            return filters.take_range(name, at_most=value)
+        case LessThan((name,), value):
+            return filters.take_range(name, below=value)
+        case _:
+            return filters, False
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `spark.read.format("varve")` known to a session."""
+    spark.dataSource.register(VarveDataSource)

@@ -1,0 +1,312 @@
+"""A stream without its duplicates, topic to topic or topic to table. docs/jobs/dedup.md
+
+Invariant  a batch's state, its input offsets and its output go together: Spark repeats a batch that
+           did not end with the same offsets, the same state before it and the same number, by which
+           the output knows it.
+Crash      a run may be killed anywhere; the next one goes on from the checkpoint.
+"""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from varve.foundation.clock import Clock, SystemClock
+from varve.foundation.errors import InvalidRequest, Unavailable
+from varve.jobs.outputs.notes import Output, OutputKind, Outputs
+from varve.jobs.outputs.registering import find_outputs
+from varve.jobs.source.options import SourceOptions, parse_options
+from varve.jobs.source.plan import open_partitions
+from varve.jobs.tier.address import TierAddress
+from varve.spark.data_source import FORMAT
+from varve.spark.dedup.checkpoint import Frozen, HadoopFiles, Meaning, freeze
+from varve.spark.dedup.judge import Judge
+from varve.spark.dedup.plan import METRICS, STATE_CONF, find_bucket_keys, judge_stream, make_id
+from varve.spark.dedup.result import DedupBatch, DedupResult, read_counts
+from varve.spark.dedup.settings import STATE_PARTITIONS_MAX, DedupSettings
+from varve.spark.dedup.state import Reach
+from varve.spark.dedup.table import TableOutput, TableWriter
+from varve.spark.dedup.topic import TopicOutput, TopicWriter
+from varve.spark.session_kind import is_connect
+
+_POLL_SECONDS: Final = 1
+_KEYS_TRIED: Final = 1 << 15
+
+DedupOutput = TopicOutput | TableOutput
+OnBatch = Callable[[DedupBatch], None]
+
+
+class DedupWriter(Protocol):
+    """Writes what comes out."""
+
+    def start(self, results: DataFrame) -> DataStreamWriter: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DedupSource:
+    """The topic that is read."""
+
+    topic: str
+    address: TierAddress | None = None
+    directories: tuple[str, ...] = ()
+
+    def options(self, settings: DedupSettings) -> dict[str, str]:
+        """What the data source is told."""
+        given = {"topic": self.topic, "maxBytesPerTrigger": str(settings.batch_bytes)}
+        if self.address is not None:
+            given["url"] = self.address.url
+            given |= {f"store.{name}": str(value) for name, value in self.address.settings}
+            if self.address.cluster is not None:
+                given["cluster"] = self.address.cluster
+        if self.directories:
+            given["directory"] = ",".join(self.directories)
+        return {**given, **dict(settings.read_options)}
+
+
+def dedup(
+    source: DedupSource,
+    output: DedupOutput,
+    settings: DedupSettings,
+    *,
+    spark: SparkSession,
+    checkpoint: str,
+    interval_ms: int | None = None,
+    on_batch: OnBatch | None = None,
+    is_stopping: Callable[[], bool] = lambda: False,
+    draw: Callable[[], int] = lambda: secrets.randbits(64),
+    clock: Clock | None = None,
+) -> DedupResult:
+    """Deduplicates what is there and ends, or goes on every `interval_ms` until `is_stopping`.
+
+    Raises InvalidRequest where the checkpoint was made for something else, and changes nothing
+    then. What fails in Spark is raised as it is; `explain_failure` tells it in a sentence.
+    """
+    if is_connect(spark):
+        raise Unavailable(
+            "a deduplication cannot run over Spark Connect: its driver reads and writes the "
+            "checkpoint; give a master of Spark's own"
+        )
+    clock = clock or SystemClock()
+    began_ms = clock.now_ms()
+    given = source.options(settings)
+    options = parse_options(given)
+    topic = _find_topic(options)
+    frozen = _freeze(spark, topic, output, settings, checkpoint, draw)
+    _note(topic, output, settings, clock)
+    _note_checkpoint(topic, output, checkpoint, clock)
+    writer = _make_writer(output, settings, frozen, topic.partition_count, options, clock)
+    if isinstance(writer, TableWriter):
+        _note(topic, output, settings, clock, writer.locations)
+    conf = {**STATE_CONF, "spark.sql.shuffle.partitions": str(len(frozen.bucket_keys))}
+    with _told(spark, conf):
+        records = spark.readStream.format(FORMAT).options(**given).load()
+        results = _judge(records, settings, frozen)
+        stream = writer.start(results).option("checkpointLocation", checkpoint)
+        query = _trigger(stream, interval_ms).outputMode("append").start()
+    result = DedupResult(
+        topic=source.topic, output=str(output), state_partitions=len(frozen.bucket_keys)
+    )
+    result = _follow(query, result, on_batch, is_stopping)
+    return replace(result, duration_ms=clock.now_ms() - began_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """The topic as it is found."""
+
+    name: str
+    id: str
+    partition_count: int
+    outputs: Outputs
+
+
+def _find_topic(options: SourceOptions) -> _Topic:
+    """Raises NotFound."""
+    found = open_partitions(options)
+    is_cold = any(one.manifest_version is not None for one in found)
+    outputs = find_outputs(options, is_cold=is_cold)
+    return _Topic(found[0].topic, found[0].topic_id, len(found), outputs)
+
+
+def _freeze(
+    spark: SparkSession,
+    topic: _Topic,
+    output: DedupOutput,
+    settings: DedupSettings,
+    checkpoint: str,
+    draw: Callable[[], int],
+) -> Frozen:
+    count = settings.state_partitions or min(
+        spark.sparkContext.defaultParallelism, STATE_PARTITIONS_MAX
+    )
+    return freeze(
+        HadoopFiles(spark, checkpoint),
+        Meaning(
+            topic=topic.name,
+            topic_id=topic.id,
+            output=str(output),
+            by=str(settings.by),
+            before_ms=settings.before_ms,
+            after_ms=settings.after_ms,
+            is_refreshing=settings.is_refreshing,
+        ),
+        where=checkpoint,
+        partitions=settings.state_partitions,
+        draw_secret=lambda: (draw(), draw()),
+        draw_keys=lambda: find_bucket_keys(spark.range(_KEYS_TRIED), count),
+    )
+
+
+def _note(
+    topic: _Topic,
+    output: DedupOutput,
+    settings: DedupSettings,
+    clock: Clock,
+    locations: tuple[str, ...] = (),
+) -> None:
+    """Notes the output, and the topic of late records, before the first of them is written."""
+    names = [output.name]
+    if settings.side_topic is not None:
+        if isinstance(output, TableOutput):
+            raise InvalidRequest(
+                "a side topic goes with a topic as output: for a table forward or drop late records"
+            )
+        names.append(settings.side_topic)
+    for name in names:
+        topic.outputs.note(
+            Output(
+                kind=output.kind,
+                topic=topic.name,
+                topic_id=topic.id,
+                place=output.place,
+                name=name,
+                how=output.how,
+                noted_ms=clock.now_ms(),
+                locations=locations,
+            )
+        )
+
+
+def _note_checkpoint(topic: _Topic, output: DedupOutput, checkpoint: str, clock: Clock) -> None:
+    topic.outputs.note(
+        Output(
+            kind=OutputKind.CHECKPOINT,
+            topic=topic.name,
+            topic_id=topic.id,
+            place=checkpoint if ":" in checkpoint else os.path.abspath(checkpoint),
+            name=str(output),
+            noted_ms=clock.now_ms(),
+        )
+    )
+
+
+def _judge(records: DataFrame, settings: DedupSettings, frozen: Frozen) -> DataFrame:
+    reach = Reach(
+        before_ms=settings.before_ms,
+        after_ms=settings.after_ms,
+        is_refreshing=settings.is_refreshing,
+        secret=frozen.secret,
+    )
+    return judge_stream(
+        records,
+        make_id(settings.by),
+        Judge(reach, settings.max_future_ms),
+        settings.forwarding,
+        bucket_keys=frozen.bucket_keys,
+        lateness_ms=settings.lateness_ms,
+    )
+
+
+def _make_writer(
+    output: DedupOutput,
+    settings: DedupSettings,
+    frozen: Frozen,
+    partitions: int,
+    options: SourceOptions,
+    clock: Clock,
+) -> DedupWriter:
+    if isinstance(output, TopicOutput):
+        return TopicWriter(
+            output=output,
+            side_topic=settings.side_topic,
+            sink_id=frozen.sink_id,
+            partitions=partitions,
+            bucket_keys=frozen.bucket_keys,
+        )
+    return TableWriter.open(
+        output, options, sink_id=frozen.sink_id, bucket_keys=frozen.bucket_keys, clock=clock
+    )
+
+
+@contextmanager
+def _told(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """What the session is told while a query starts, which keeps what it was told."""
+    before = {name: spark.conf.get(name, None) for name in conf}
+    # A stream's source and sink are looked up in the session of Java's thread: it may have none.
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+    try:
+        for name, value in conf.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, known in before.items():
+            if known is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, known)
+
+
+def _trigger(stream: DataStreamWriter, interval_ms: int | None) -> DataStreamWriter:
+    if interval_ms is None:
+        return stream.trigger(availableNow=True)
+    return stream.trigger(processingTime=f"{interval_ms} milliseconds")
+
+
+def _follow(
+    query: StreamingQuery,
+    result: DedupResult,
+    on_batch: OnBatch | None,
+    is_stopping: Callable[[], bool],
+) -> DedupResult:
+    """Waits for the end, and takes the counts of batches as they are done."""
+    last = -1
+    is_done = False
+    while not is_done:
+        is_done = bool(query.awaitTermination(_POLL_SECONDS))
+        if not is_done and is_stopping():
+            query.stop()
+            is_done = True
+        for batch in _read_batches(query, last):
+            last = batch.batch_id
+            result = result.add(batch)
+            if on_batch is not None:
+                on_batch(batch)
+    return result
+
+
+def _read_batches(query: StreamingQuery, last: int) -> Sequence[DedupBatch]:
+    found = []
+    for one in query.recentProgress:
+        observed = one.observedMetrics.get(METRICS)
+        if one.batchId > last and observed is not None:
+            found.append(_read_batch(one, observed.asDict()))
+    return found
+
+
+def _read_batch(progress: Any, observed: dict[str, int | None]) -> DedupBatch:
+    text = progress.eventTime.get("watermark", "1970-01-01T00:00:00.000Z")
+    watermark = datetime.fromisoformat(text).astimezone(UTC)
+    return DedupBatch(
+        batch_id=progress.batchId,
+        counts=read_counts(observed),
+        watermark_ms=round(watermark.timestamp() * 1000),
+        duration_ms=progress.durationMs.get("triggerExecution", 0),
+    )

@@ -1,0 +1,242 @@
+"""The records that a deduplication keeps, appended to an Iceberg table.
+
+Invariant  a batch is committed once: its number stands in the commit (`varve.sink`), numbers only
+           go up, and the commits of others keep it. A batch leaves a run marker before its first
+           file, so that no other run takes its files for leftovers. The side table of bad values
+           is committed first, with the same run.
+Crash      files of a batch that was not committed are swept when it comes again.
+"""
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from varve.foundation.clock import Clock
+from varve.foundation.errors import InvalidRequest
+from varve.jobs.outputs.notes import OutputKind
+from varve.jobs.source.options import SourceOptions
+from varve.jobs.table.catalog import CatalogAddress, find_table, get_table, told_errors
+from varve.jobs.table.commit import CommitConflict, commit
+from varve.jobs.table.decode import Decoder
+from varve.jobs.table.decoders import define, make_decoder
+from varve.jobs.table.definition import BAD, check_fits, create, create_bad, read_definition
+from varve.jobs.table.files import TableFiles
+from varve.jobs.table.plan import plan_table
+from varve.jobs.table.rows import split_rows
+from varve.jobs.table.runs import TableRun, sweep
+from varve.jobs.table.settings import TableSettings
+from varve.jobs.table.state import RUN, Progress, SinkBatch, read_progress
+from varve.jobs.table.tasks import RowsWriter, Written, join_written
+from varve.spark.columns import make_schema
+from varve.spark.dedup.plan import unpack_rows
+from varve.spark.dedup.rows import split_by_partition
+
+_TASK_TYPES: Final = "written binary, offsets binary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOutput:
+    """A table in append mode; it is made where there is none."""
+
+    catalog: CatalogAddress
+    name: str
+    settings: TableSettings
+
+    kind = OutputKind.TABLE
+
+    @property
+    def place(self) -> str:
+        return self.catalog.place
+
+    @property
+    def how(self) -> tuple[tuple[str, str], ...]:
+        return self.catalog.how()
+
+    def __str__(self) -> str:
+        return f"table {self.name} in {self.place}"
+
+
+@dataclass(frozen=True, slots=True)
+class TableTask:
+    """Writes the rows of a task to data files of the tables; runs on executors."""
+
+    run_id: str
+    decoder: Decoder
+    files: TableFiles
+    bad_files: TableFiles | None
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One row of _TASK_TYPES: the files, and the largest offset of each partition."""
+        offsets: dict[int, int] = {}
+        with (
+            told_errors(self.files.location),
+            RowsWriter(self.files, self.run_id, "rows") as good,
+            RowsWriter(self.bad_files or self.files, self.run_id, "bad") as bad,
+        ):
+            for batch in batches:
+                for partition, part in split_by_partition(batch):
+                    split = split_rows(part, self.decoder, is_keyed=False)
+                    good.write(split.good)
+                    bad.write(split.bad)
+                    offsets[partition] = max(
+                        offsets.get(partition, 0), int(part.column("offset").to_numpy().max()) + 1
+                    )
+        written = Written(good.finish(), (), bad.finish(), good.row_count, bad.row_count)
+        cells = [pickle.dumps(written), pickle.dumps(offsets)]
+        arrays = [pa.array([cell], pa.binary()) for cell in cells]
+        yield pa.RecordBatch.from_arrays(arrays, names=["written", "offsets"])
+
+
+@dataclass(frozen=True, slots=True)
+class TableBatch:
+    """A batch on its way into the tables: begun, but not committed."""
+
+    run: TableRun
+    table: Table
+    bad: Table | None
+    task: TableTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWriter:
+    """Writes one stream of results, batch by batch."""
+
+    output: TableOutput
+    catalog: Catalog
+    decoder: Decoder
+    has_bad: bool
+    sink_id: str
+    bucket_keys: tuple[int, ...]
+    clock: Clock
+
+    @classmethod
+    def open(
+        cls,
+        output: TableOutput,
+        options: SourceOptions,
+        *,
+        sink_id: str,
+        bucket_keys: tuple[int, ...],
+        clock: Clock,
+    ) -> "TableWriter":
+        """The table and its side table, made if need be; raises InvalidRequest for another one."""
+        catalog = output.catalog.open()
+        table = find_table(catalog, output.name)
+        plan = plan_table(options, Progress({}, {}))
+        if table is None:
+            table = create(catalog, output.name, define(plan, options, output.settings)[0])
+        definition = read_definition(table)
+        check_fits(definition, output.name, plan.topic_id, output.settings)
+        if definition.is_keyed:
+            raise InvalidRequest(
+                f"table {output.name} keeps the latest row of each key: records without duplicates "
+                "are appended, so name another table"
+            )
+        _check_owner(table, output.name, sink_id)
+        if definition.has_bad and find_table(catalog, f"{output.name}{BAD}") is None:
+            create_bad(catalog, output.name, definition)
+        return cls(
+            output=output,
+            catalog=catalog,
+            decoder=make_decoder(definition, output.settings),
+            has_bad=definition.has_bad,
+            sink_id=sink_id,
+            bucket_keys=bucket_keys,
+            clock=clock,
+        )
+
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """Where the files of the table and its side table are."""
+        names = [self.output.name, *([f"{self.output.name}{BAD}"] if self.has_bad else [])]
+        return tuple(get_table(self.catalog, one).location() for one in names)
+
+    def start(self, results: DataFrame) -> DataStreamWriter:
+        """The stream to be started."""
+        return results.writeStream.foreachBatch(self._write)
+
+    def _write(self, results: DataFrame, batch_id: int) -> None:
+        batch = self.begin_batch(batch_id)
+        if batch is None:
+            # The rows are there, but Spark wants the state of the batch as well.
+            results.write.format("noop").mode("append").save()
+            return
+        rows = unpack_rows(results, make_schema(), is_late=False, bucket_keys=self.bucket_keys)
+        outcomes = rows.mapInArrow(batch.task.write, _TASK_TYPES).collect()
+        self.commit_batch(batch, batch_id, [(row["written"], row["offsets"]) for row in outcomes])
+
+    def begin_batch(self, batch_id: int) -> TableBatch | None:
+        """Marks a run and removes files an earlier attempt left; None where it is committed."""
+        table = get_table(self.catalog, self.output.name)
+        bad = get_table(self.catalog, f"{self.output.name}{BAD}") if self.has_bad else None
+        if self._has(table, batch_id):
+            return None
+        run_id = str(SinkBatch(self.sink_id, batch_id))
+        tables = [one for one in (table, bad) if one is not None]
+        for one in tables:
+            sweep(one, run_id)
+        run = TableRun.begin(tables, run_id, self.clock)
+        bad_files = None if bad is None else TableFiles.of(bad)
+        task = TableTask(run_id, self.decoder, TableFiles.of(table), bad_files)
+        return TableBatch(run, table, bad, task)
+
+    def commit_batch(
+        self, batch: TableBatch, batch_id: int, outcomes: Sequence[tuple[bytes, bytes]]
+    ) -> None:
+        """Commits what the tasks wrote, the side table first.
+
+        Raises CommitConflict where an erasure ended the run meanwhile: its files are removed, and
+        Spark repeats the batch when the query is started again.
+        """
+        table, bad, run_id = batch.table, batch.bad, batch.run.run_id
+        written = join_written([pickle.loads(written) for written, _ in outcomes])
+        sink = SinkBatch(self.sink_id, batch_id)
+        before = read_progress(table)
+        ends = {number: end for _, part in outcomes for number, end in pickle.loads(part).items()}
+        after = replace(before, offsets={**before.offsets, **ends}, sink=sink)
+        try:
+            if bad is not None and written.bad and not self._has(bad, batch_id):
+                bad_after = replace(read_progress(bad), sink=sink)
+                commit(bad, progress=bad_after, run_id=run_id, added=written.bad)
+            commit(table, progress=after, run_id=run_id, added=written.added)
+        except CommitConflict:
+            self._sweep(batch)
+            raise
+        self._sweep(batch)
+
+    def _sweep(self, batch: TableBatch) -> None:
+        for table in (batch.table, batch.bad):
+            if table is not None:
+                table.refresh()
+                sweep(table, batch.run.run_id)
+
+    def _has(self, table: Table, batch_id: int) -> bool:
+        """Whether a batch is in the table; those before it are then, too."""
+        last = _find_last_batch(table, self.sink_id)
+        return last is not None and last.sink_id == self.sink_id and last.number >= batch_id
+
+
+def _find_last_batch(table: Table, sink_id: str) -> SinkBatch | None:
+    """The last batch of a sink; tables of older versions name it as the run alone."""
+    sink = read_progress(table).sink
+    run = str(table.properties.get(RUN, ""))
+    if sink is None and run.rpartition("-")[0] == sink_id:
+        return SinkBatch.parse(run)
+    return sink
+
+
+def _check_owner(table: Table, name: str, sink_id: str) -> None:
+    last = _find_last_batch(table, sink_id)
+    owner = str(table.properties.get(RUN, "")) if last is None else last.sink_id
+    if owner and owner != sink_id:
+        raise InvalidRequest(
+            f"table {name} was written by {owner}, not from this checkpoint: its rows "
+            "would mix; name another table, or the checkpoint it was made with"
+        )

@@ -1,0 +1,146 @@
+"""The Java that Spark runs on: found, or installed from the system's packages.
+
+`python -m varve.spark.java` tells which one is used, with `--install` it installs one where there
+is none. Exit codes: 0 there is one, 1 there is none, 2 wrong usage.
+
+Invariant  a Java counts when it ran and named a version that Spark runs on; a path alone is no
+           proof, since macOS has a `java` that only tells to install one.
+"""
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from varve.foundation.errors import Unavailable
+
+OLDEST: Final = 17
+
+_RUN_SECONDS: Final = 30
+# Packages put a Java here that need not be on PATH; those of Homebrew never are.
+_PLACES: Final = (
+    "/usr/lib/jvm/*",
+    "/usr/lib64/jvm/*",
+    "/usr/java/*",
+    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "/opt/homebrew/opt/openjdk*",
+    "/usr/local/opt/openjdk*",
+    "/home/linuxbrew/.linuxbrew/opt/openjdk*",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """An installed Java: what JAVA_HOME would name, and its version, such as 17."""
+
+    home: str
+    version: int
+
+
+def find_java(
+    environment: Mapping[str, str] | None = None, places: Sequence[str] = _PLACES
+) -> Java | None:
+    """The first Java that is new enough: by JAVA_HOME, by PATH, then where packages put them."""
+    return next(
+        (
+            java
+            for java in _find_all(os.environ if environment is None else environment, places)
+            if java.version >= OLDEST
+        ),
+        None,
+    )
+
+
+def get_java(environment: Mapping[str, str] | None = None, places: Sequence[str] = _PLACES) -> Java:
+    """As `find_java`; raises Unavailable with what there is and what to do."""
+    given = os.environ if environment is None else environment
+    java = find_java(given, places)
+    if java is None:
+        raise Unavailable(tell_missing(given, places))
+    return java
+
+
+def tell_missing(environment: Mapping[str, str], places: Sequence[str] = _PLACES) -> str:
+    """That there is no Java, the older ones that there are, and the remedy."""
+    old = {java.home: java.version for java in _find_all(environment, places)}
+    found = ", ".join(f"Java {version} in {home}" for home, version in old.items())
+    return (
+        f"Spark needs Java {OLDEST} or newer, and there is "
+        f"{f'only {found}' if found else 'none by JAVA_HOME or PATH'}: install one with "
+        "`python -m varve.spark.java --install`, or set JAVA_HOME to one that is there"
+    )
+
+
+def read_java(program: str) -> Java | None:
+    """What a `java` program says of itself; None where it does not run or says nothing."""
+    try:
+        ran = subprocess.run(
+            [program, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_RUN_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    told = dict(re.findall(r"^ *(java\.[a-z.]+) = (.*?)\s*$", ran.stdout + ran.stderr, re.M))
+    home, version = told.get("java.home"), told.get("java.specification.version", "")
+    number = re.fullmatch(r"(?:1\.)?([0-9]{1,4})", version)  # before 9 they were called 1.8
+    if ran.returncode or not home or number is None:
+        return None
+    return Java(home, int(number[1]))
+
+
+def _find_all(environment: Mapping[str, str], places: Sequence[str]) -> Iterator[Java]:
+    for program in _programs(environment, places):
+        java = read_java(program)
+        if java is not None:
+            yield java
+
+
+def _programs(environment: Mapping[str, str], places: Sequence[str]) -> Iterator[str]:
+    """Each program once, however many links lead to it."""
+    homes = [environment["JAVA_HOME"]] if environment.get("JAVA_HOME") else []
+    on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
+    installed = [home for place in places for home in sorted(glob.glob(place), reverse=True)]
+    programs = [
+        *(os.path.join(home, "bin", "java") for home in homes),
+        *([on_path] if on_path else []),
+        *(os.path.join(home, "bin", "java") for home in installed),
+    ]
+    seen: set[str] = set()
+    for program in programs:
+        real = os.path.realpath(program)
+        if real not in seen and os.access(real, os.X_OK):
+            seen.add(real)
+            yield program
+
+
+def main(arguments: Sequence[str]) -> int:
+    if arguments not in ([], ["--install"]):
+        print("usage: python -m varve.spark.java [--install]", file=sys.stderr)
+        return 2
+    java = find_java()
+    try:
+        if java is None and arguments:
+            from varve.spark.java_packages import install_java
+
+            install_java()
+            java = find_java()
+        if java is None:
+            raise Unavailable(tell_missing(os.environ))
+    except Unavailable as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"Spark runs on Java {java.version} in {java.home}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,151 @@
+"""Jobs over topics in a bucket, run on the user's Spark session.
+
+    from varve import spark as vs
+    bucket = vs.Bucket("s3://bucket/prefix")
+    vs.compact(spark, bucket, ["orders"], topic_config={"cleanup.policy": "compact"})
+
+Invariant  the session is used as it is: no setting of it is changed, and work of others in it goes
+           on. `runner` replaces Spark, as tests without Java do.
+"""
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+
+from pyspark.sql import SparkSession
+
+from varve.commit_log import LogSettings
+from varve.foundation.settings import GivenValue, parse_settings
+from varve.jobs.compact.job import compact as run_compaction
+from varve.jobs.compact.report import CompactionResult
+from varve.jobs.compact.settings import CompactSettings
+from varve.jobs.erase.field import FieldMatch
+from varve.jobs.erase.job import erase as run_erasure
+from varve.jobs.erase.request import ErasureRequest
+from varve.jobs.erase.result import ErasureResult
+from varve.jobs.snapshot.job import take_snapshot
+from varve.jobs.snapshot.result import SnapshotResult, SnapshotSettings
+from varve.jobs.table.catalog import CatalogAddress
+from varve.jobs.table.job import sync_table as run_table_sync
+from varve.jobs.table.result import TableResult
+from varve.jobs.table.settings import TableSettings
+from varve.jobs.tasks import TaskRunner
+from varve.jobs.tier.address import TierAddress
+from varve.jobs.verify.job import verify as run_verification
+from varve.jobs.verify.result import VerifyResult
+from varve.spark.runner import SparkRunner
+
+
+def compact(
+    spark: SparkSession,
+    bucket: TierAddress,
+    topics: Sequence[str],
+    *,
+    topic_config: Mapping[str, GivenValue] | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+    directory: str | None = None,
+    runner: TaskRunner | None = None,
+) -> CompactionResult:
+    """Compacts what is due of these topics in the bucket; with `force`, all that is stale.
+
+    `topic_config` are settings of the topics by Kafka's names, which the bucket does not hold.
+    """
+    log = parse_settings(LogSettings, dict(topic_config or {}), "topic_config")
+    settings = CompactSettings(log=log, is_forced=force, is_dry_run=dry_run)
+    return run_compaction(
+        bucket,
+        topics,
+        settings=settings,
+        runner=runner or SparkRunner(spark),
+        directory=directory,
+    )
+
+
+def snapshot(
+    spark: SparkSession,
+    bucket: TierAddress | None,
+    topic: str,
+    *,
+    to: str,
+    directories: Sequence[str] = (),
+    at_ms: int | None = None,
+    store_settings: Mapping[str, GivenValue] | None = None,
+    settings: SnapshotSettings | None = None,
+    runner: TaskRunner | None = None,
+) -> SnapshotResult:
+    """Writes the latest record of each key as Parquet files to `to`, a URL or a path."""
+    return take_snapshot(
+        topic,
+        to,
+        address=bucket,
+        directories=directories,
+        at_ms=at_ms,
+        place_settings=dict(store_settings or {}),
+        settings=settings or SnapshotSettings(),
+        runner=runner or SparkRunner(spark),
+    )
+
+
+def erase(
+    spark: SparkSession,
+    bucket: TierAddress | None,
+    topics: Sequence[str],
+    *,
+    keys: Iterable[bytes] = (),
+    field: FieldMatch | None = None,
+    id: str | None = None,
+    directories: Sequence[str] = (),
+    dry_run: bool = False,
+    runner: TaskRunner | None = None,
+) -> ErasureResult:
+    """Erases the records of these keys, or with a value in a field, and issues the receipt."""
+    request = ErasureRequest(
+        topics=tuple(topics),
+        id=id or secrets.token_hex(8),
+        keys=frozenset(keys),
+        field=field,
+    )
+    return run_erasure(
+        request,
+        runner=runner or SparkRunner(spark),
+        address=bucket,
+        directories=directories,
+        is_dry_run=dry_run,
+    )
+
+
+def verify(
+    spark: SparkSession,
+    bucket: TierAddress,
+    topics: Sequence[str] = (),
+    *,
+    directory: str | None = None,
+    runner: TaskRunner | None = None,
+) -> VerifyResult:
+    """Verifies these topics in the bucket, or all of them; damage is among the failures."""
+    return run_verification(
+        bucket, topics, runner=runner or SparkRunner(spark), directory=directory
+    )
+
+
+def sync_table(
+    spark: SparkSession,
+    bucket: TierAddress | None,
+    topic: str,
+    *,
+    table: str,
+    catalog: CatalogAddress,
+    directories: Sequence[str] = (),
+    settings: TableSettings | None = None,
+    runner: TaskRunner | None = None,
+) -> TableResult:
+    """Brings an Iceberg table, NAMESPACE.NAME, up to its topic; creates it where there is none."""
+    return run_table_sync(
+        topic,
+        table,
+        catalog=catalog,
+        runner=runner or SparkRunner(spark),
+        address=bucket,
+        directories=directories,
+        settings=settings,
+    )

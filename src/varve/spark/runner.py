@@ -1,0 +1,173 @@
+"""Runs the tasks of a job on Spark: one Spark task for each of them, or for some small ones.
+
+A stage that reads little is run by the driver: a stage of Spark takes a tenth of a second before
+its first byte is read, and each of its tasks some hundredths.
+
+Invariant  tasks, and what they share, travel as `executor` packs them, and outcomes come back so;
+           all are bytes to Spark. What is shared goes to each executor once. The driver holds the
+           packed tasks and outcomes of one wave at a time.
+Crash      Spark repeats a task whose executor was lost: tasks are made to be repeated.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeVar
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+from varve.foundation.errors import InvalidSetting
+from varve.jobs.tasks import SizedTask, Task, TaskError, TaskRunner, ThreadRunner, pack_by_size
+from varve.jobs.tier.address import count_requests
+from varve.spark.errors import SPARK_ERRORS, explain_failure
+from varve.spark.executor import (
+    pack_bundle,
+    pack_shared,
+    run_bundle,
+    unpack_outcomes,
+)
+from varve.spark.session_kind import is_connect, named_work
+from varve.spark.step_ledger import RunningStep, get_ledger
+
+T = TypeVar("T")
+
+HERE_BYTES: Final = 16 << 20
+"""A stage that reads no more is run by the driver."""
+HERE_SETTING: Final = "spark.varve.hereBytes"
+"""The name by which a session has another limit."""
+_HERE_TASKS: Final = 64
+"""With more tasks than these it is not: each waits for a store or two."""
+_BUNDLE_BYTES: Final = 8 << 20
+"""About what a Spark task reads at least."""
+_WAVE_TASKS: Final = 128
+"""Spark tasks of one Spark job: the outcomes of a wave fit `spark.driver.maxResultSize`, since the
+largest outcome, a plan of 64 MiB of key index entries, has about 4 MiB."""
+_WAVE_BYTES: Final = 128 << 20
+"""Packed tasks of one Spark job, beyond the first."""
+
+_SCHEMA: Final = StructType(
+    [StructField("slot", IntegerType(), False), StructField("task", BinaryType(), False)]
+)
+
+
+class SparkRunner(TaskRunner):
+    """Each bundle of tasks in a partition of its own; over Spark Connect too.
+
+    With `here_bytes` of 0 the driver runs nothing itself; None stands for what the session's
+    `spark.varve.hereBytes` says.
+    """
+
+    def __init__(self, spark: SparkSession, *, here_bytes: int | None = None) -> None:
+        self._spark = spark
+        self._here_bytes = _find_limit(spark) if here_bytes is None else here_bytes
+
+    def try_run(
+        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
+    ) -> Iterator[T | TaskError]:
+        if not tasks:
+            return
+        with get_ledger(self._spark).step(stage, len(tasks)) as step:
+            is_small = self._is_small(tasks)
+            run = self._run_here if is_small else self._run_on_executors
+            try:
+                for outcome in run(stage, tasks, shared, step):
+                    step.failed_tasks += isinstance(outcome, TaskError)
+                    yield outcome
+            except SPARK_ERRORS as error:
+                raise explain_failure(error) from error
+
+    def _is_small(self, tasks: Sequence[Task[T]]) -> bool:
+        if len(tasks) > _HERE_TASKS:
+            return False
+        sizes = [task.read_bytes for task in tasks if isinstance(task, SizedTask)]
+        return len(sizes) == len(tasks) and sum(sizes) < self._here_bytes
+
+    def _run_here(
+        self, stage: str, tasks: Sequence[Task[T]], shared: object, step: RunningStep
+    ) -> Iterator[T | TaskError]:
+        before = count_requests()
+        yield from ThreadRunner().try_run(stage, tasks, shared)
+        step.store += count_requests() - before
+
+    def _run_on_executors(
+        self, stage: str, tasks: Sequence[Task[T]], shared: object, step: RunningStep
+    ) -> Iterator[T | TaskError]:
+        bundles = pack_by_size(tasks, _read_bytes, target_bytes=_BUNDLE_BYTES)
+        packed = (pack_bundle(bundle) for bundle in bundles)
+        packed_shared = None if shared is None else pack_shared(shared)
+        step.sent_bytes += 0 if packed_shared is None else len(packed_shared)
+        waves = pack_by_size(packed, len, target_bytes=_WAVE_BYTES, max_items=_WAVE_TASKS)
+        with named_work(self._spark, stage), self._sender(packed_shared) as sender:
+            for wave in waves:
+                step.sent_bytes += sum(map(len, wave))
+                for data in sender.run(wave):
+                    outcomes, count = unpack_outcomes(data)
+                    step.store += count
+                    step.sent_bytes += len(data)
+                    yield from outcomes
+
+    def _sender(self, shared: bytes | None) -> "_ContextSender | _ConnectSender":
+        sender = _ConnectSender if is_connect(self._spark) else _ContextSender
+        return sender(self._spark, shared)
+
+
+class _ContextSender:
+    """Sends bundles through the SparkContext: rows cost Java a second for each stage."""
+
+    def __init__(self, spark: SparkSession, shared: bytes | None) -> None:
+        self._context = spark.sparkContext
+        self._shared = None if shared is None else self._context.broadcast(shared)
+
+    def __enter__(self) -> "_ContextSender":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shared is not None:
+            self._shared.destroy()
+
+    def run(self, packed: Sequence[bytes]) -> list[bytes]:
+        shared = self._shared
+
+        def run_one(data: bytes) -> bytes:
+            return run_bundle(data, None if shared is None else shared.value)
+
+        return self._context.parallelize(packed, len(packed)).map(run_one).collect()
+
+
+class _ConnectSender:
+    """Sends bundles as rows, which is all that Spark Connect knows."""
+
+    def __init__(self, spark: SparkSession, shared: bytes | None) -> None:
+        self._spark = spark
+        self._shared = shared
+
+    def __enter__(self) -> "_ConnectSender":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def run(self, packed: Sequence[bytes]) -> list[bytes]:
+        rows = [(slot, bytearray(data)) for slot, data in enumerate(packed)]
+        frame = self._spark.createDataFrame(rows, _SCHEMA).repartitionById(len(rows), "slot")
+        shared = F.lit(None).cast("binary")
+        if self._shared is not None:
+            one_row = self._spark.createDataFrame([(bytearray(self._shared),)], "shared binary")
+            frame = frame.crossJoin(F.broadcast(one_row))
+            shared = F.col("shared")
+        # Without Arrow, which would gather rows and asks for pandas; a partition has one row.
+        run_row = F.udf(run_bundle, BinaryType(), useArrow=False).asNondeterministic()
+        found = frame.select("slot", run_row("task", shared).alias("outcome")).collect()
+        outcomes = {row["slot"]: row["outcome"] for row in found}
+        return [outcomes[slot] for slot in range(len(rows))]
+
+
+def _read_bytes(task: Task[T]) -> int:
+    """A task that does not know its size is alone."""
+    return task.read_bytes if isinstance(task, SizedTask) else _BUNDLE_BYTES
+
+
+def _find_limit(spark: SparkSession) -> int:
+    text = spark.conf.get(HERE_SETTING, str(HERE_BYTES)) or ""
+    if not text.isdigit():
+        raise InvalidSetting(f"{HERE_SETTING}={text}: give a number of bytes, 0 for never")
+    return int(text)

@@ -1,0 +1,180 @@
+"""A Spark session: embedded by default, on a cluster with another master, or over Spark Connect.
+
+Embedded it listens on loopback alone, shows no page and says nothing but errors. Over Spark Connect
+(`sc://host:port`) Java and Python run at the server, which must have varve; only what a session may
+be told is told to it.
+"""
+
+import importlib.util
+import os
+import socket
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
+
+import varve
+from varve.foundation.errors import InvalidRequest, Unavailable
+from varve.spark.data_source import register
+from varve.spark.java import get_java
+from varve.spark.session_kind import REMOTE_SCHEME
+from varve.spark.ship import PYTHON_NAME, SHIP_KEY, with_shipment
+
+LOCAL: Final = "local[*]"
+
+_ALWAYS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
+_EMBEDDED: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.daemon.module": "varve.spark.worker_daemon",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.shuffle.partitions": "8",
+}
+_CONNECT_PORT: Final = 15002
+_REACH_SECONDS: Final = 10
+_CONNECT_MODULES: Final = ("grpc", "grpc_status", "google.rpc")
+
+
+def get_session(
+    *, master: str | None = None, conf: Mapping[str, str] | None = None, app: str = "varve"
+) -> SparkSession:
+    """The session of this process, made if there is none; `conf` outranks what varve sets.
+
+    A session that is there is returned as it is, with the data source registered: `conf` and
+    `master` are for a new one, and a session of another master is refused. `varve.ship` in `conf`
+    names an archive of `varve job ship` that the executors are given. Raises Unavailable where no
+    Java is found, or what Spark Connect needs is not installed.
+    """
+    live = _find_live_session(master)
+    if live is not None:
+        register(live)
+        return live
+    chosen = master or LOCAL
+    given = dict(conf or {})
+    if chosen.startswith(REMOTE_SCHEME):
+        return _connect(chosen, given)
+    os.environ["JAVA_HOME"] = get_java().home  # what Spark's own scripts look at first
+    is_embedded = chosen.startswith("local") and not chosen.startswith("local-cluster")
+    if is_embedded:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # Spark would take the python3 on PATH, which need not have varve.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if SHIP_KEY in given:
+        given = with_shipment(given)
+        os.environ.setdefault("PYSPARK_PYTHON", PYTHON_NAME)
+    builder = SparkSession.Builder().master(chosen).appName(app)
+    for name, value in {**_ALWAYS, **(_EMBEDDED if is_embedded else {}), **given}.items():
+        builder = builder.config(name, value)
+    with nullcontext() if is_embedded else _packages_of_driver():
+        spark = builder.getOrCreate()
+    register(spark)
+    if is_embedded:
+        spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _find_live_session(master: str | None) -> SparkSession | None:
+    """The session that this process has; raises InvalidRequest where another master is asked for.
+
+    Over Spark Connect each URL has a session of its own, which Spark looks up.
+    """
+    if master is not None and master.startswith(REMOTE_SCHEME):
+        return None
+    if is_remote():
+        return SparkSession.getActiveSession()
+    context = SparkContext._active_spark_context
+    if context is None:
+        return None
+    known = context.master
+    if master is not None and master != known:
+        raise InvalidRequest(
+            f"this process has a Spark session with master {known}, {master} was asked for: stop "
+            "it first, or leave the master out"
+        )
+    return SparkSession.Builder().getOrCreate()  # without options it changes nothing
+
+
+@contextmanager
+def _packages_of_driver() -> Iterator[None]:
+    """Lets a Java that is started inside run Python here with the packages of this process.
+
+    Spark plans a read of the data source on this machine, by the Python that executors have: it is
+    found by that name, and need not have varve. Executors are not told of it.
+    """
+    homes = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    paths = {
+        "PYTHONPATH": [str(Path(varve.__file__).parents[1]), *homes],
+        "PATH": [os.path.dirname(sys.executable)],
+    }
+    saved = {name: os.environ.get(name) for name in paths}
+    for name, found in paths.items():
+        before = saved[name]
+        # The first one wins: for packages this process's, for programs what was there before.
+        joined = [*found, before] if name == "PYTHONPATH" else [before, *found]
+        os.environ[name] = os.pathsep.join(one for one in dict.fromkeys(joined) if one)
+    try:
+        yield
+    finally:
+        for name, value in saved.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _connect(url: str, conf: dict[str, str]) -> SparkSession:
+    """A session at a Spark Connect server."""
+    _check_connect(url)
+    if SHIP_KEY in conf:
+        raise Unavailable(
+            f"{SHIP_KEY} cannot be given over Spark Connect: executors and the server's Python "
+            f"are told when the server at {url} starts; `varve job ship` prints how"
+        )
+    builder = SparkSession.Builder().remote(url)
+    for name, value in {**_ALWAYS, **conf}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def _check_connect(url: str) -> None:
+    """Raises Unavailable where the client is not whole or nobody listens at the address.
+
+    Spark's own client would go on trying for ten minutes.
+    """
+    missing = [name for name in _CONNECT_MODULES if not _is_installed(name)]
+    if missing:
+        raise Unavailable(
+            f"{url} is Spark Connect, which needs {', '.join(missing)}: pip install "
+            "'varve[connect]'"
+        )
+    address = urlsplit(url.partition(";")[0])
+    try:
+        host, port = address.hostname or "", address.port or _CONNECT_PORT
+        socket.create_connection((host, port), timeout=_REACH_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise Unavailable(
+            f"no server of Spark Connect answers at {url:.200} ({error!s:.120}): start it with "
+            "start-connect-server.sh, or mend the address"
+        ) from error
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ModuleNotFoundError, ValueError):  # a parent is missing, or it was ruled out
+        return False

@@ -1,0 +1,239 @@
+"""A topic as a stream: how far the next micro-batch goes, and whether the checkpoint fits the log.
+
+Invariant  the offset of a stream (`StreamOffset`) names the first record that was not read. It goes
+           only forward, never beyond what is decided (read_committed), and a batch that is
+           repeated reads the same offsets. Nothing is read behind an offset whose log is another
+           one: the topic, its id, the end of the log and the batch before the offset are checked.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+import varve
+from varve.foundation.errors import InvalidRequest, NotFound, OffsetOutOfRange
+from varve.jobs.source.arrow_columns import ArrowColumns
+from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.history_mark import HistoryMark, find_break, find_mark
+from varve.jobs.source.options import Mode, SourceOptions
+from varve.jobs.source.plan import PartitionSource, SourcePlan, make_tasks, open_partitions
+from varve.jobs.source.read import TaskRead, read_task
+from varve.jobs.source.stream_offset import StreamOffset
+from varve.spark.columns import check_schema
+from varve.spark.executor import check_version
+
+JsonObject = dict[str, Any]
+
+_log = logging.getLogger(__name__)
+
+_EVERYTHING = SourceFilters()
+
+
+class TaskPartition(InputPartition):
+    """What one task of the data source reads, and the version of varve that planned it."""
+
+    def __init__(self, task: TaskRead) -> None:
+        super().__init__(None)
+        self._version = varve.__version__
+        self._task = task
+
+    @property
+    def task(self) -> TaskRead:
+        """Raises VersionMismatch on an executor that has another varve than planned it."""
+        check_version(self._version)
+        return self._task
+
+
+class VarveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches on the driver; tasks read them as they read a batch."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        check_schema(schema)
+        _check_options(options)
+        self._options = options
+        self._schema = schema
+        self._target: Mapping[int, int] | None = None
+        self._planned_end: JsonObject | None = None
+
+    def initialOffset(self) -> JsonObject:  # noqa: N802
+        sources = open_partitions(self._options)
+        offsets = {source.number: source.wanted(_EVERYTHING)[0] for source in sources}
+        return _offset_of(sources, offsets).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = {
+            source.number: source.bounds()[1] for source in open_partitions(self._options)
+        }
+
+    def reportLatestOffset(self) -> JsonObject:  # noqa: N802
+        sources = open_partitions(self._options)
+        offsets = {source.number: source.bounds()[1] for source in sources}
+        return _offset_of(sources, offsets).to_json()
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> JsonObject:  # noqa: N802
+        sources = open_partitions(self._options)
+        before = self._check(StreamOffset.from_json(start), sources)
+        ranges: dict[int, tuple[int, int]] = {}
+        for source in sources:
+            begin, end = before.offsets[source.number], source.bounds()[1]
+            if self._target is not None:
+                end = min(end, self._target.get(source.number, begin))
+            ranges[source.number] = (begin, max(begin, end))
+        share = _share(sources, ranges, limit)
+        offsets = {number: _step(*bounds, share) for number, bounds in ranges.items()}
+        marks = {
+            source.number: mark
+            for source in sources
+            if (mark := _next_mark(source, before, offsets[source.number])) is not None
+        }
+        self._planned_end = _offset_of(sources, offsets, marks).to_json()
+        return self._planned_end
+
+    def partitions(
+        self, start: Mapping[str, Any], end: Mapping[str, Any]
+    ) -> Sequence[InputPartition]:
+        sources = open_partitions(self._options)
+        before = self._check(StreamOffset.from_json(start), sources)
+        after = StreamOffset.from_json(end)
+        if end != self._planned_end:
+            # A batch of an earlier process that did not finish: its records must still be there.
+            self._check(after, sources)
+        pieces = []
+        for source in sources:
+            if source.number in after.offsets:
+                pieces += source.pieces(
+                    start_offset=before.offsets[source.number],
+                    end_offset=after.offsets[source.number],
+                    filters=_EVERYTHING,
+                )
+        plan = SourcePlan(sources[0].topic, sources[0].topic_id, tuple(pieces), 0)
+        return [TaskPartition(task) for task in make_tasks(plan, self._options)]
+
+    def _check(self, offset: StreamOffset, sources: Sequence[PartitionSource]) -> StreamOffset:
+        """The offset to go on from, with new partitions at their beginning.
+
+        Raises InconsistentTopicId for another topic; OffsetOutOfRange where records were lost, or
+        with failOnDataLoss=false goes on with the records there are.
+        """
+        offset.check_topic(sources[0].topic, sources[0].topic_id)
+        gone = sorted({*offset.offsets} - {source.number for source in sources})
+        if gone:
+            raise NotFound(
+                f"partitions {gone!r:.200} of topic {sources[0].topic} were read before and are "
+                "not there now: name all directories of the topic, or use a new checkpoint location"
+            )
+        offsets = {source.number: self._check_partition(source, offset) for source in sources}
+        return StreamOffset(sources[0].topic, sources[0].topic_id, offsets, offset.marks)
+
+    def _check_partition(self, source: PartitionSource, offset: StreamOffset) -> int:
+        first = source.bounds()[0]
+        begin = offset.offsets.get(source.number, first)
+        mark = offset.marks.get(source.number)
+        loss = _find_loss(source, begin, mark)
+        if loss is None:
+            return begin
+        if self._options.fails_on_data_loss:
+            raise OffsetOutOfRange(
+                f"{source.topic}-{source.number}: {loss}. Use a new checkpoint location to read "
+                "the topic again, or set failOnDataLoss=false to continue without these records"
+            )
+        usable = min(max(begin, first), source.end_offset)
+        _log.warning(
+            "records of a stream were lost",
+            extra={
+                "topic": source.topic,
+                "partition": source.number,
+                "loss": loss,
+                "offset": begin,
+                "continued_at": usable,
+            },
+        )
+        return usable
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, TaskPartition):
+            columns = ArrowColumns(self._schema.fieldNames())
+            yield from read_task(partition.task, columns, self._options, _EVERYTHING)
+
+
+def _check_options(options: SourceOptions) -> None:
+    if options.mode is not Mode.HISTORY:
+        raise InvalidRequest("a stream reads the history: the latest state has no end to wait for")
+    if options.version is not None or options.as_of_ms is not None:
+        raise InvalidRequest("a stream reads by the newest manifest: leave out version and asOf")
+    if options.max_offsets_per_trigger and options.max_bytes_per_trigger:
+        raise InvalidRequest("give maxOffsetsPerTrigger or maxBytesPerTrigger, not both")
+
+
+def _offset_of(
+    sources: Sequence[PartitionSource],
+    offsets: Mapping[int, int],
+    marks: Mapping[int, HistoryMark] | None = None,
+) -> StreamOffset:
+    return StreamOffset(sources[0].topic, sources[0].topic_id, offsets, marks or {})
+
+
+def _find_loss(source: PartitionSource, begin: int, mark: HistoryMark | None) -> str | None:
+    """Why the records behind an offset are not those that follow what was read; None if they are.
+
+    The batch before the offset is read only where there is something behind it.
+    """
+    first, end = source.bounds()
+    if begin < first:
+        return (
+            f"offsets {begin} to {first - 1} expired before they were read: keep records for longer"
+        )
+    if begin > end and begin > source.end_offset:
+        where = "the log" if source.has_end else "the cold tier, which may lie behind the log,"
+        return f"{where} ends at offset {source.end_offset}, and was read up to {begin} before"
+    return find_break(source, begin, mark) if begin < end else None
+
+
+def _next_mark(source: PartitionSource, before: StreamOffset, offset: int) -> HistoryMark | None:
+    if offset == before.offsets[source.number]:
+        return before.marks.get(source.number)
+    return find_mark(source, offset)
+
+
+def _share(
+    sources: Sequence[PartitionSource], ranges: Mapping[int, tuple[int, int]], limit: ReadLimit
+) -> float:
+    """How much of what is there the next batch takes, the same share of every partition."""
+    match limit:
+        case ReadMaxRows(max_rows):
+            waiting = sum(end - begin for begin, end in ranges.values())
+            return max_rows / max(waiting, 1)
+        case ReadMaxBytes(max_bytes):
+            size = 0
+            for source in sources:
+                begin, end = ranges[source.number]
+                pieces = source.pieces(start_offset=begin, end_offset=end, filters=_EVERYTHING)
+                size += sum(piece.size for piece in pieces)
+            return max_bytes / max(size, 1)
+        case _:
+            return 1.0
+
+
+def _step(begin: int, end: int, share: float) -> int:
+    """At least one offset on, if there is one: a share of nothing would never end."""
+    if share >= 1.0 or begin >= end:
+        return end
+    return min(end, begin + max(1, int((end - begin) * share)))

@@ -1,0 +1,214 @@
+"""The sink of the data source `varve`: rows become records of a topic, in batches or as a stream.
+
+    frame.write.format("varve").options(directory="data", topic="orders").mode("append").save()
+
+Tasks make finished batches and stage them; the driver's commit appends them as one transaction.
+
+Invariant  readers of committed records see all rows of a write in a partition, or none.
+Crash      a retried epoch is appended once: see `commit` and `server_commit`.
+"""
+
+import random as random_module
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import uuid4
+
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from varve.disk import RealFileSystem
+from varve.embedded.packing import Packaging, packaging_for
+from varve.foundation.clock import SystemClock
+from varve.foundation.errors import InvalidRequest
+from varve.jobs.sink.batches import BatchBuilder, SinkTarget
+from varve.jobs.sink.commit import CommitResult, EpochWrite, SinkCommit
+from varve.jobs.sink.directory import find_target, open_directory
+from varve.jobs.sink.ledger import SinkLedger
+from varve.jobs.sink.options import SinkOptions, check_sink_id
+from varve.jobs.sink.server_commit import ServerCommit
+from varve.jobs.sink.server_target import find_served_target
+from varve.jobs.sink.staging import ONCE_PREFIX, StagedTask, Staging, sweep_abandoned
+from varve.kafka_client.client import open_client
+from varve.object_store import ObjectStore, RetryingObjectStore, open_object_store
+from varve.spark.columns import check_sink_schema
+
+QUERY_ID: Final = "sql.streaming.queryId"
+"""The property of a task by which Spark tells the query of a stream; it lives in the checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkMessage(WriterCommitMessage):
+    """What a task tells the commit: for which query and topic it staged what."""
+
+    query: str | None
+    target: SinkTarget
+    task: StagedTask
+
+
+def _wait(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+def _open_staging(options: SinkOptions) -> ObjectStore:
+    address = options.staging
+    return RetryingObjectStore(open_object_store(address.url, dict(address.settings)))
+
+
+def _make_packaging(options: SinkOptions, target: SinkTarget) -> Packaging:
+    chosen = packaging_for(target.settings, options.codec)
+    if options.batch_bytes is None or options.batch_bytes >= chosen.payload_bytes:
+        return chosen
+    return Packaging(chosen.codec, chosen.level, options.batch_bytes)
+
+
+def _stage(
+    batches: Iterator[pa.RecordBatch], options: SinkOptions, target: SinkTarget, sink_id: str
+) -> StagedTask:
+    context = TaskContext.get()
+    first = (0 if context is None else context.partitionId()) % target.partition_count
+    builder = BatchBuilder(target, _make_packaging(options, target), first)
+    return Staging(_open_staging(options), sink_id).stage(batches, builder, target.topic)
+
+
+def _commit(options: SinkOptions, target: SinkTarget, write: EpochWrite) -> CommitResult | None:
+    """Commits an epoch and clears its staging; None where there was nothing to commit."""
+    if not write.summary.rows:
+        return None
+    objects = _open_staging(options)
+    staging = Staging(objects, write.sink_id)
+    result = _append(options, target, write, staging)
+    staging.sweep()
+    if write.is_once:
+        sweep_abandoned(objects, SystemClock().now_ms())
+    return result
+
+
+def _append(
+    options: SinkOptions, target: SinkTarget, write: EpochWrite, staging: Staging
+) -> CommitResult:
+    if options.server is not None:
+        timeout_ms = options.transaction_timeout_ms
+        through = ServerCommit(
+            open_client(options.server), clock=SystemClock(), timeout_ms=timeout_ms
+        )
+        return through.commit(write, target, staging)
+    with open_directory(options, _wait) as store:
+        commit = SinkCommit(
+            store,
+            SinkLedger(RealFileSystem(), options.directories),
+            clock=SystemClock(),
+            random=random_module.Random(),
+        )
+        return commit.commit(write, target, staging)
+
+
+def _find_target(options: SinkOptions) -> SinkTarget:
+    if options.server is not None:
+        return find_served_target(open_client(options.server), options)
+    return find_target(options, _wait)
+
+
+def _check_append(schema: StructType, *, overwrite: bool) -> None:
+    if overwrite:
+        raise InvalidRequest(
+            "a log is appended to, never overwritten: write with mode append, a stream with output "
+            "mode append"
+        )
+    check_sink_schema(schema)
+
+
+class VarveWriter(DataSourceArrowWriter):
+    """A batch write, with an id of its own unless the user gives one and an epoch."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        _check_append(schema, overwrite=overwrite)
+        if (options.sink_id is None) != (options.epoch is None):
+            raise InvalidRequest(
+                "options sinkId and epoch of a batch write go together: the pair names what is "
+                "written once, however often it is tried"
+            )
+        self._options = options
+        self._sink_id = options.sink_id or f"{ONCE_PREFIX}{uuid4().hex}"
+        self._target = _find_target(options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
+        task = _stage(iterator, self._options, self._target, self._sink_id)
+        return SinkMessage(None, self._target, task)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        write = EpochWrite(
+            sink_id=self._sink_id,
+            query=None,
+            is_once=self._options.sink_id is None,
+            epoch=self._options.epoch or 0,
+            tasks=[one.task for one in messages if isinstance(one, SinkMessage)],
+            skips_repeated=self._options.skips_repeated,
+        )
+        _commit(self._options, self._target, write)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        Staging(_open_staging(self._options), self._sink_id).sweep()
+
+
+class VarveStreamWriter(DataSourceStreamArrowWriter):
+    """A stream's writes, epoch by epoch; the sink is the user's id, the query's name or its id."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        _check_append(schema, overwrite=overwrite)
+        if options.epoch is not None:
+            raise InvalidRequest("option epoch is for batch writes: Spark counts those of a stream")
+        self._options = options
+        self._target = _find_target(options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
+        context = TaskContext.get()
+        query = None if context is None else context.getLocalProperty(QUERY_ID)
+        if query is None:
+            raise InvalidRequest(
+                f"Spark does not tell the query of this stream (property {QUERY_ID}), by which "
+                "its epochs are told from another's: write from a micro-batch query"
+            )
+        task = _stage(iterator, self._options, self._target, self._sink_id(query))
+        return SinkMessage(query, self._target, task)
+
+    def _sink_id(self, query: str) -> str:
+        options = self._options
+        if options.sink_id is not None or options.query_name is None:
+            return options.sink_id or query
+        try:
+            return check_sink_id(options.query_name)
+        except ValueError as error:
+            raise InvalidRequest(
+                f"queryName {options.query_name!r:.120} cannot name the sink: {error}; "
+                "or give option sinkId"
+            ) from error
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        told = [one for one in messages if isinstance(one, SinkMessage)]
+        owners = {(one.query, one.target) for one in told if one.query is not None}
+        if not owners:
+            return
+        # Spark makes a writer anew for each commit; what counts is the topic as tasks saw it.
+        ((query, target),) = owners
+        write = EpochWrite(
+            sink_id=self._sink_id(query),
+            query=query,
+            is_once=False,
+            epoch=batchId,
+            tasks=[one.task for one in told],
+            skips_repeated=self._options.skips_repeated,
+        )
+        _commit(self._options, target, write)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        told = [one for one in messages if isinstance(one, SinkMessage)]
+        for query in {one.query for one in told if one.query is not None}:
+            Staging(_open_staging(self._options), self._sink_id(query)).sweep()

@@ -1,0 +1,96 @@
+"""What a user of PySpark calls: the format without registration, and jobs on his own session."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tests.support.source_topic import NAME, SourceTopic
+from tests.support.spark_session import spark as spark
+from varve import spark as vs
+from varve.foundation.errors import InvalidRequest
+from varve.foundation.settings import GivenValue
+from varve.jobs.results import JobIncomplete
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Iterator[SourceTopic]:
+    made = SourceTopic(tmp_path, cleanup_policy="compact")
+    for version in range(3):
+        made.put(*((f"k{number}", f"{version}") for number in range(4)))
+        made.roll()
+    made.copy()
+    yield made
+    made.close()
+
+
+def test_the_format_is_known_without_registration(spark: SparkSession, topic: SourceTopic) -> None:
+    reader = spark.newSession().read.format("varve")
+    assert reader.options(url=topic.url, topic=NAME).load().count() == 12
+
+
+def test_jobs_run_on_the_users_session(
+    spark: SparkSession, topic: SourceTopic, tmp_path: Path
+) -> None:
+    bucket = vs.Bucket(topic.url)
+    config: dict[str, GivenValue] = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0}
+    done = vs.compact(spark, bucket, [NAME], topic_config=config)
+    done.raise_for_failures()
+    assert [one.error for one in done.partitions] == [None]
+    assert done.to_dict()["job"] == done.job_id
+    taken = vs.snapshot(spark, bucket, NAME, to=str(tmp_path / "state"))
+    assert taken.rows == 4
+    table = vs.sync_table(
+        spark, bucket, NAME, table="shop.orders", catalog=vs.Catalog(str(tmp_path / "tables"))
+    )
+    assert table.failures == ()
+    assert vs.verify(spark, bucket, [NAME]).failures == ()
+    erased = vs.erase(spark, bucket, [NAME], keys=[b"k1"])
+    assert erased.receipt is not None
+    rows = spark.read.format("varve").options(url=topic.url, topic=NAME).load().collect()
+    assert {bytes(row["key"]) for row in rows} == {b"k0", b"k2", b"k3"}
+
+
+def test_damage_is_among_the_failures(spark: SparkSession, topic: SourceTopic) -> None:
+    (path,) = list(Path(topic.url.removeprefix("file://")).rglob("*/log"))[:1]
+    path.write_bytes(path.read_bytes()[:-1])
+    result = vs.verify(spark, vs.Bucket(topic.url), [NAME])
+    assert result.failures
+    with pytest.raises(JobIncomplete):
+        result.raise_for_failures()
+
+
+def test_a_live_session_is_not_altered(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    before = dict(spark.sparkContext.getConf().getAll())
+    try:
+        found = vs.get_session(conf={"spark.sql.shuffle.partitions": "77"})
+        assert found.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+        assert found.conf.get("spark.sql.shuffle.partitions") != "77"
+        assert dict(found.sparkContext.getConf().getAll()) == before
+        with pytest.raises(InvalidRequest, match="master local"):
+            vs.get_session(master="local[7]")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_a_checkpoint_of_another_topic_ends_the_query_with_both_names(
+    spark: SparkSession, topic: SourceTopic, tmp_path: Path
+) -> None:
+    topic.kit.store.create_topic("payments").append(key="k", value="v")
+    topic.flush()
+
+    def run(name: str) -> None:
+        stream = spark.readStream.format("varve")
+        frame = stream.options(directory=topic.kit.path, url=topic.url, topic=name).load()
+        writer = frame.writeStream.format("noop").trigger(availableNow=True)
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+
+    run(NAME)
+    run(NAME)
+    with pytest.raises(PySparkException, match=f"belongs to topic {NAME} .*reads topic payments"):
+        run("payments")

@@ -1,0 +1,215 @@
+"""Java for Spark: which one is found, and how one is installed where there is none."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from varve.foundation.errors import Unavailable
+from varve.spark import java_packages, session
+from varve.spark.java import Java, find_java, get_java, main, read_java
+from varve.spark.java_packages import MANAGERS, install_java
+
+_SAYS = """#!/bin/sh
+echo '    java.home = {home}' >&2
+echo '    java.specification.version = {version}' >&2
+echo '    java.version = {version}.0.1' >&2
+exit {status}
+"""
+
+
+def make_program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def make_java(home: Path, version: str, status: int = 0) -> str:
+    make_program(home / "bin" / "java", _SAYS.format(home=home, version=version, status=status))
+    return str(home)
+
+
+def test_java_home_comes_before_path_and_path_before_other_places(tmp_path: Path) -> None:
+    told = make_java(tmp_path / "told", "21")
+    on_path = make_java(tmp_path / "on-path", "17")
+    installed = make_java(tmp_path / "jvm" / "java-25", "25")
+    places = [f"{tmp_path}/jvm/*"]
+    path = {"PATH": f"{on_path}/bin:/bin"}
+    assert find_java({**path, "JAVA_HOME": told}, places) == Java(told, 21)
+    assert find_java(path, places) == Java(on_path, 17)
+    assert find_java({"PATH": "/nowhere"}, places) == Java(installed, 25)
+    assert find_java({"PATH": "/nowhere"}, []) is None
+
+
+@pytest.mark.parametrize("version", ["1.8", "11", "16"])
+def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path, version: str) -> None:
+    old = make_java(tmp_path / "old", version)
+    new = make_java(tmp_path / "jvm" / "new", "17")
+    environment = {"JAVA_HOME": old, "PATH": "/nowhere"}
+    assert find_java(environment, [f"{tmp_path}/jvm/*"]) == Java(new, 17)
+    with pytest.raises(Unavailable, match=rf"only Java {int(version[-2:].strip('.'))} in {old}"):
+        get_java(environment, [])
+
+
+def test_a_program_that_fails_or_says_nothing_is_no_java(tmp_path: Path) -> None:
+    failing = make_java(tmp_path / "failing", "17", status=1)
+    silent = make_program(tmp_path / "silent", "#!/bin/sh\n")
+    broken = make_program(tmp_path / "broken", "no program")
+    assert read_java(f"{failing}/bin/java") is None
+    assert read_java(str(silent)) is None
+    assert read_java(str(broken)) is None
+    assert read_java(str(tmp_path / "missing")) is None
+
+
+def test_the_error_names_the_remedy() -> None:
+    with pytest.raises(Unavailable, match=r"Java 17 or newer.*none.*--install.*JAVA_HOME"):
+        get_java({"PATH": "/nowhere"}, [])
+
+
+def test_a_session_without_java_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Java:
+        raise Unavailable("no Java")
+
+    monkeypatch.setattr(session, "get_java", fail)
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    with pytest.raises(Unavailable, match="no Java"):
+        session.get_session()
+
+
+class Shell:
+    """Package managers that note what they are told; `refuses` are words they fail on."""
+
+    def __init__(self, *programs: str, refuses: Sequence[str] = ()) -> None:
+        self.programs, self.refuses = programs, refuses
+        self.ran: list[str] = []
+
+    def find(self, program: str) -> str | None:
+        return f"/usr/bin/{program}" if program in self.programs else None
+
+    def run(self, command: Sequence[str]) -> int:
+        self.ran.append(" ".join(command))
+        return int(any(word in self.refuses for word in command))
+
+    def install(self, *, is_root: bool = True, has_terminal: bool = False) -> str:
+        return install_java(
+            find_program=self.find, run=self.run, is_root=is_root, has_terminal=has_terminal
+        )
+
+
+@pytest.mark.parametrize("manager", MANAGERS, ids=lambda manager: manager.program)
+def test_every_package_manager_installs_its_first_package(
+    manager: java_packages.PackageManager,
+) -> None:
+    shell = Shell(manager.program)
+    assert shell.install() == manager.packages[0]
+    assert shell.ran[-1].startswith(f"{manager.program} ")
+    assert shell.ran[-1].endswith(manager.packages[0])
+    assert "17" in manager.packages[0]
+
+
+def test_a_package_that_is_not_there_makes_room_for_the_next() -> None:
+    shell = Shell("apt-get", refuses=["openjdk-17-jre-headless"])
+    assert shell.install() == "openjdk-21-jre-headless"
+    assert shell.ran[0] == "apt-get update"
+
+
+def test_a_failed_refresh_does_not_keep_from_installing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert Shell("apt-get", refuses=["update"]).install() == "openjdk-17-jre-headless"
+    assert "`apt-get update` failed" in capsys.readouterr().err
+
+
+def test_no_package_at_all_is_an_error_that_names_them() -> None:
+    with pytest.raises(Unavailable, match=r"apk could install none of openjdk17-jre-headless, "):
+        Shell("apk", refuses=["add"]).install()
+
+
+def test_no_package_manager_is_an_error_that_tells_where_java_is_had() -> None:
+    with pytest.raises(Unavailable, match=r"none of apt-get, dnf, .*adoptium.* JAVA_HOME"):
+        Shell().install()
+
+
+def test_sudo_is_used_only_where_this_is_not_root() -> None:
+    shell = Shell("dnf", "sudo")
+    shell.install(is_root=True)
+    assert not any("sudo" in line for line in shell.ran)
+    shell.install(is_root=False)
+    assert shell.ran[-2:] == [
+        "sudo -n true",
+        "sudo -n dnf install --assumeyes java-17-openjdk-headless",
+    ]
+
+
+def test_sudo_may_ask_on_a_terminal_only() -> None:
+    shell = Shell("dnf", "sudo", refuses=["true"])
+    shell.install(is_root=False, has_terminal=True)
+    assert shell.ran == ["sudo dnf install --assumeyes java-17-openjdk-headless"]
+    with pytest.raises(Unavailable, match=r"run `dnf install --assumeyes java-17.*` as root"):
+        shell.install(is_root=False, has_terminal=False)
+
+
+def test_without_sudo_nothing_is_run_and_the_command_is_told() -> None:
+    shell = Shell("zypper")
+    with pytest.raises(Unavailable, match=r"`zypper .*java-17-openjdk-headless` as root"):
+        shell.install(is_root=False, has_terminal=True)
+    assert shell.ran == []
+
+
+def test_homebrew_is_never_run_as_root() -> None:
+    shell = Shell("brew", "sudo")
+    assert shell.install(is_root=False) == "openjdk@17"
+    assert shell.ran == ["brew install openjdk@17"]
+
+
+def test_the_command_installs_with_the_manager_on_path_and_finds_what_it_installed(
+    tmp_path: Path,
+) -> None:
+    home, programs = tmp_path / "java-17", tmp_path / "programs"
+    ready = make_java(tmp_path / "package", "17")
+    make_program(
+        programs / "apt-get",
+        f'#!/bin/sh\n[ "$1" = update ] || /bin/cp -r {ready} {home}\n',
+    )
+    script = (
+        "import os, sys; from varve.jobs import java; os.geteuid = lambda: 0; "
+        f"java.find_java.__defaults__ = (None, ('{home}',)); "
+        f"java.tell_missing.__defaults__ = (('{home}',),); "
+        "sys.exit(java.main(sys.argv[1:]))"
+    )
+    environment = {"PATH": str(programs), "HOME": str(tmp_path)}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", script, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    before = run()
+    assert before.returncode == 1
+    assert "install one with `python -m varve.spark.java --install`" in before.stderr
+    installed = run("--install")
+    assert installed.returncode == 0, installed.stderr
+    assert "$ apt-get install --yes" in installed.stderr
+    assert run().stdout.startswith("Spark runs on Java 17 in ")
+
+
+def test_wrong_usage_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--unknown"]) == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_what_is_found_is_found_again_by_its_home() -> None:
+    java = find_java()
+    if java is None:
+        pytest.skip("there is no Java here")
+    assert find_java({"JAVA_HOME": java.home, "PATH": "/nowhere"}, []) == java
+    assert os.path.isdir(java.home)

@@ -1,0 +1,95 @@
+"""Failures in Spark become one sentence and a class that tells what to do."""
+
+import pytest
+from pyspark.errors import AnalysisException, ParseException, PythonException
+
+from varve.foundation.errors import (
+    Corrupt,
+    InvalidRequest,
+    NotFound,
+    StoreError,
+    StoreUnavailable,
+    VersionMismatch,
+)
+from varve.spark.errors import JobFailed, explain_failure
+
+_TRACE = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+  File "source_read.py", line 20, in read
+{last}
+
+	at org.apache.spark.api.python.BasePythonRunner.handlePythonException(PythonRunner.scala:581)
+"""
+
+
+def failure_of(last: str) -> StoreError:
+    return explain_failure(PythonException(_TRACE.format(last=last)))
+
+
+@pytest.mark.parametrize("kind", [Corrupt, NotFound, StoreUnavailable])
+def test_an_error_of_ours_on_an_executor_comes_back_as_itself(kind: type[StoreError]) -> None:
+    found = failure_of(f"varve.foundation.errors.{kind.__name__}: object a/b is gone: 5 of 7")
+    assert type(found) is kind
+    assert str(found) == "object a/b is gone: 5 of 7"
+
+
+def test_an_error_of_ours_that_was_the_cause_of_another_gives_way_to_it() -> None:
+    found = failure_of(
+        "varve.foundation.errors.NotFound: first\n\nDuring handling of the above, another "
+        "exception occurred:\n\nvarve.foundation.errors.Corrupt: second"
+    )
+    assert (type(found), str(found)) == (Corrupt, "second")
+
+
+def test_any_other_error_of_a_worker_is_its_last_line() -> None:
+    found = failure_of("ZeroDivisionError: division by zero")
+    assert isinstance(found, JobFailed)
+    assert str(found) == "ZeroDivisionError: division by zero"
+
+
+def test_a_class_that_is_none_of_ours_is_not_looked_up() -> None:
+    assert isinstance(failure_of("varve.foundation.errors.Exception: no"), JobFailed)
+
+
+def test_wrong_sql_is_a_wrong_request_without_codes_and_plans() -> None:
+    found = explain_failure(
+        AnalysisException(
+            "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. Did "
+            "you mean `key`? SQLSTATE: 42703; line 1 pos 28;\n'Project [*]\n+- 'Filter"
+        )
+    )
+    assert type(found) is InvalidRequest
+    assert str(found) == "A column with name `nope` cannot be resolved. Did you mean `key`?"
+    assert type(explain_failure(ParseException("[PARSE] bad\n== SQL =="))) is InvalidRequest
+
+
+def test_an_error_of_ours_on_this_side_is_left_as_it_is() -> None:
+    error = NotFound("nothing")
+    assert explain_failure(error) is error
+
+
+def test_an_error_of_javas_is_told_without_its_class() -> None:
+    error = RuntimeError(
+        "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job 0 "
+        "cancelled\n\tat org.apache.spark"
+    )
+    found = explain_failure(error)
+    assert str(found) == "Job 0 cancelled"
+
+
+def test_executors_without_varve_are_told_apart() -> None:
+    found = failure_of("ModuleNotFoundError: No module named 'varve'")
+    assert type(found) is VersionMismatch
+    assert "varve job ship" in str(found)
+
+
+def test_executors_of_another_python_are_told_apart() -> None:
+    found = failure_of(
+        "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in "
+        "worker has different version: 3.12 than that in driver: 3.11, PySpark cannot run with "
+        "different minor versions."
+    )
+    assert type(found) is VersionMismatch
+    assert "executors run Python 3.12, the driver 3.11" in str(found)

@@ -1,0 +1,60 @@
+"""Progress adds up over the stages that were seen."""
+
+from types import SimpleNamespace
+
+from varve.foundation.clock import ManualClock
+from varve.jobs.store_count import StoreCount
+from varve.spark.progress import ProgressWatch, StageProgress
+from varve.spark.stage_look import step_name, without_skipped
+from varve.spark.step_ledger import StepLedger
+
+
+def test_a_stage_that_left_counts_as_done() -> None:
+    running: list[StageProgress] = []
+    watch = ProgressWatch(lambda: running)
+    assert (watch.look().tasks_done, watch.look().tasks) == (0, 0)
+    running[:] = [StageProgress(0, "plan", 10, 4, 1)]
+    found = watch.look()
+    assert (found.running[0].name, found.tasks_done, found.tasks) == ("plan", 4, 10)
+    assert found.failed_tasks == 1
+    running[:] = [StageProgress(1, "rewrite", 5, 2)]
+    found = watch.look()
+    assert (found.running[0].name, found.stages_done) == ("rewrite", 1)
+    assert (found.tasks_done, found.tasks) == (12, 15)
+    running[:] = []
+    found = watch.look()
+    assert (found.tasks_done, found.tasks, found.stages_done) == (15, 15, 2)
+
+
+def test_stages_go_by_the_names_of_steps_else_of_actions() -> None:
+    assert step_name("varve: plan, rewrite", "collect at spark_runner.py:1") == "plan, rewrite"
+    assert step_name(None, "collect at /a/b.py:7") == "collect"
+    assert step_name("a user's own", "collect at x") == "a user's own"
+
+
+def test_a_stage_that_was_skipped_is_left_out_when_a_later_one_moves() -> None:
+    def told(number: int, tasks: int, done: int) -> SimpleNamespace:
+        return SimpleNamespace(stage_id=number, num_tasks=tasks, num_completed_tasks=done)
+
+    stages = [told(2, 3, 1), told(0, 2, 2), told(1, 2, 0), told(3, 4, 0)]
+    assert [one.stage_id for one in without_skipped(stages)] == [0, 2, 3]
+
+
+def test_a_step_that_fails_stands_in_the_ledger_too() -> None:
+    clock = ManualClock()
+    ledger = StepLedger(clock)
+    with ledger.step("plan", 2) as step:
+        assert ledger.running == "plan"
+        step.store += StoreCount(1, 10, 0)
+        step.store += StoreCount(2, 5, 7)
+        step.failed_tasks += 1
+        clock.advance(40)
+    try:
+        with ledger.step("rewrite", 1):
+            raise RuntimeError("the cluster is gone")
+    except RuntimeError:
+        pass
+    first, second = ledger.steps()
+    assert (first.failed_tasks, first.duration_ms, first.store) == (1, 40, StoreCount(3, 15, 7))
+    assert second.name == "rewrite"
+    assert ledger.steps(after=1) == (second,)
