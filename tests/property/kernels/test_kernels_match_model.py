@@ -224,7 +224,6 @@ def test_inspection_equals_the_model(
         len(null_keys),
         null_keys[0] if null_keys else -1,
         int(deltas == list(range(len(records)))),
-        deltas[times.index(largest)] if largest != -1 else -1,
     ]
 
 
