@@ -206,12 +206,12 @@ def test_summary_of_times_keys_and_deltas() -> None:
         )
         for index, time in enumerate(times)
     )
-    assert _summary(payload, 5, base_timestamp=10) == [0, -1, 19, 13, 2, 2, 1, 1]
+    assert _summary(payload, 5, base_timestamp=10) == [0, -1, 19, 13, 2, 2, 1]
 
 
 def test_summary_without_timestamps() -> None:
     payload = _record(offset=_varint(1)) * 2
-    assert _summary(payload, 2, base_timestamp=-1) == [0, -1, -1, -1, 0, -1, 0, -1]
+    assert _summary(payload, 2, base_timestamp=-1) == [0, -1, -1, -1, 0, -1, 0]
 
 
 def test_range_outside_the_payload_is_refused() -> None:
