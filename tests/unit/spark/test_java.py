@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from varve.foundation.errors import Unavailable
 from varve.spark import java_packages, session
@@ -76,7 +75,7 @@ def test_a_session_without_java_is_one_clear_error(monkeypatch: pytest.MonkeyPat
         raise Unavailable("no Java")
 
     monkeypatch.setattr(session, "get_java", fail)
-    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(session, "_find_live_session", lambda master: None)
     with pytest.raises(Unavailable, match="no Java"):
         session.get_session()
 
@@ -177,7 +176,7 @@ def test_the_command_installs_with_the_manager_on_path_and_finds_what_it_install
         f'#!/bin/sh\n[ "$1" = update ] || /bin/cp -r {ready} {home}\n',
     )
     script = (
-        "import os, sys; from varve.jobs import java; os.geteuid = lambda: 0; "
+        "import os, sys; from varve.spark import java; os.geteuid = lambda: 0; "
         f"java.find_java.__defaults__ = (None, ('{home}',)); "
         f"java.tell_missing.__defaults__ = (('{home}',),); "
         "sys.exit(java.main(sys.argv[1:]))"
