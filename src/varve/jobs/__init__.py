@@ -1,1 +1,3 @@
-"""PySpark jobs over both tiers: rows, sink, compaction, erasure, snapshot, table, dedup, verify."""
+"""Jobs over both tiers, without pyspark: rows, sink, compaction, erasure, snapshot, table, dedup,
+verify.
+"""
