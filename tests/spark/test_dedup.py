@@ -24,7 +24,7 @@ from varve.jobs.source.options import parse_options
 from varve.jobs.source.plan import plan_tasks
 from varve.jobs.source.read import read_task
 from varve.jobs.table.catalog import CatalogAddress, get_table
-from varve.jobs.table.settings import TableSettings, ValueFormat
+from varve.jobs.table.definition import TableSettings, ValueFormat
 from varve.records import Record, build_batch
 from varve.spark.dedup.job import DedupOutput, DedupSource, dedup
 from varve.spark.dedup.judge import Verdict

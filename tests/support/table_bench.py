@@ -10,10 +10,8 @@ from tests.support.source_topic import NAME, SourceTopic
 from varve.foundation.settings import GivenValue
 from varve.jobs.outputs.notes import Output, TierOutputs
 from varve.jobs.table.catalog import CatalogAddress
-from varve.jobs.table.definition import BAD
-from varve.jobs.table.job import sync_table
-from varve.jobs.table.result import TableResult
-from varve.jobs.table.settings import TableSettings
+from varve.jobs.table.definition import BAD, TableSettings
+from varve.jobs.table.sync import TableResult, sync_table
 from varve.jobs.tasks import LocalRunner, TaskRunner
 from varve.jobs.tier.address import TierAddress, find_cluster, find_topic
 

@@ -331,7 +331,7 @@ def _make_output(
             raise InvalidRequest("--dir is missing: the log directory of the output topic")
         return TopicOutput(directories=directories, topic=to)
     from varve.jobs.table.catalog import CatalogAddress
-    from varve.jobs.table.settings import TableSettings, ValueFormat
+    from varve.jobs.table.definition import TableSettings, ValueFormat
     from varve.spark.dedup.table import TableOutput
 
     if format not in (ValueFormat.RAW, ValueFormat.JSON):

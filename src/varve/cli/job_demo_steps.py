@@ -144,8 +144,8 @@ def bootstrap(story: Story, job: "Job") -> None:
 def make_table(story: Story, job: "Job") -> None:
     """The topic as an Iceberg table, asked by SQL."""
     from varve.jobs.table.catalog import CatalogAddress
-    from varve.jobs.table.job import sync_table
-    from varve.jobs.table.settings import TableMode, TableSettings, ValueFormat
+    from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
+    from varve.jobs.table.sync import sync_table
     from varve.spark.table_frame import read_table
 
     place = story.place

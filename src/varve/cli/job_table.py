@@ -28,9 +28,9 @@ from varve.foundation.errors import NotFound
 if TYPE_CHECKING:
     from varve.cli.job_options import SparkOptions
     from varve.jobs.table.catalog import CatalogAddress
-    from varve.jobs.table.history import ExpiryResult
-    from varve.jobs.table.result import TableResult
-    from varve.jobs.table.settings import TableSettings
+    from varve.jobs.table.definition import TableSettings
+    from varve.jobs.table.rewrite import ExpiryResult
+    from varve.jobs.table.sync import TableResult
     from varve.jobs.tier.address import TierAddress
     from varve.spark.report import JobReport
 
@@ -259,7 +259,7 @@ def _make_settings(
     add_columns: bool,
     keep_expired: bool,
 ) -> "TableSettings":
-    from varve.jobs.table.settings import COMMIT_BYTES, TableMode, TableSettings, ValueFormat
+    from varve.jobs.table.definition import COMMIT_BYTES, TableMode, TableSettings, ValueFormat
 
     return TableSettings(
         mode=None if mode is None else TableMode(mode),
@@ -291,7 +291,7 @@ def _sync(
     settings: "TableSettings",
     spark: "SparkOptions",
 ) -> "tuple[TableResult, JobReport]":
-    from varve.jobs.table.job import sync_table
+    from varve.jobs.table.sync import sync_table
     from varve.spark.runner import SparkRunner
 
     with open_job("table", spark, when_interrupted=_WHEN_INTERRUPTED) as job:
@@ -312,7 +312,7 @@ def _sync(
 
 def _expire(place: "CatalogAddress", name: str, days: float) -> "list[ExpiryResult]":
     from varve.foundation.clock import SystemClock
-    from varve.jobs.table.history import DAY_MS, expire_snapshots
+    from varve.jobs.table.rewrite import DAY_MS, expire_snapshots
 
     moment_ms = SystemClock().now_ms() - round(days * DAY_MS)
     return expire_snapshots(place, name, older_than_ms=moment_ms)

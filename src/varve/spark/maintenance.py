@@ -25,9 +25,9 @@ from varve.jobs.erase.result import ErasureResult
 from varve.jobs.snapshot.job import take_snapshot
 from varve.jobs.snapshot.result import SnapshotResult, SnapshotSettings
 from varve.jobs.table.catalog import CatalogAddress
-from varve.jobs.table.job import sync_table as run_table_sync
-from varve.jobs.table.result import TableResult
-from varve.jobs.table.settings import TableSettings
+from varve.jobs.table.definition import TableSettings
+from varve.jobs.table.sync import TableResult
+from varve.jobs.table.sync import sync_table as run_table_sync
 from varve.jobs.tasks import TaskRunner
 from varve.jobs.tier.address import TierAddress
 from varve.jobs.verify.job import verify as run_verification

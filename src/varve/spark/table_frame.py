@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from varve.foundation.errors import InvalidRequest, NotFound
-from varve.jobs.table.catalog import CatalogAddress, find_table, told_errors
+from varve.jobs.table.catalog import CatalogAddress, find_table, translate_catalog_errors
 
 
 def read_table(
@@ -20,7 +20,7 @@ def read_table(
     table = find_table(catalog, name)
     if table is None:
         raise NotFound(f"{address.place} has no table {name}")
-    with told_errors(f"table {name}"):
+    with translate_catalog_errors(f"table {name}"):
         scan = table.scan(snapshot_id=snapshot_id)
         schema = from_arrow_schema(schema_to_pyarrow(scan.projection(), include_field_ids=False))
         tasks = list(scan.plan_files())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.table_bench import TableBench
-from varve.jobs.table.settings import TableMode, TableSettings, ValueFormat
+from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
 
 ARTIFACT = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 CACHE = Path(__file__).parents[3] / ".cache" / "iceberg"

@@ -11,8 +11,8 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from tests.support.table_bench import TableBench
 from varve.foundation.errors import PowerLoss
-from varve.jobs.table.commit import referenced_paths
-from varve.jobs.table.settings import TableMode, TableSettings, ValueFormat
+from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
+from varve.jobs.table.table_state import referenced_paths
 
 SCHEMA = '{"id": "long"}'
 

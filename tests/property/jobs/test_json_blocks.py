@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from varve.jobs.table.json_values import JsonDecoder
-from varve.jobs.table.schema import parse_schema
+from varve.jobs.table.types import parse_schema
 
 DECODER = JsonDecoder(
     parse_schema(

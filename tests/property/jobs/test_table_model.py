@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.table_bench import TableBench
-from varve.jobs.table.settings import TableMode, TableSettings, ValueFormat
+from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
 
 PARTITIONS = 2
 BAD = "oops"

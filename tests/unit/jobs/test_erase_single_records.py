@@ -14,10 +14,9 @@ from varve.jobs.snapshot.job import take_snapshot
 from varve.jobs.snapshot.read import open_snapshot
 from varve.jobs.snapshot.result import SnapshotResult
 from varve.jobs.table.catalog import CatalogAddress
-from varve.jobs.table.job import sync_table
-from varve.jobs.table.result import TableResult
-from varve.jobs.table.settings import TableMode, TableSettings
-from varve.jobs.table.settings import ValueFormat as TableFormat
+from varve.jobs.table.definition import TableMode, TableSettings
+from varve.jobs.table.definition import ValueFormat as TableFormat
+from varve.jobs.table.sync import TableResult, sync_table
 from varve.jobs.tasks import LocalRunner
 
 UPSERT = TableSettings(

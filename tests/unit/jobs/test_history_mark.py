@@ -18,9 +18,8 @@ from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.snapshot.document import SnapshotDocument
 from varve.jobs.source.history_mark import find_break, find_mark
 from varve.jobs.source.plan import PartitionSource, open_partitions
-from varve.jobs.table.commit import commit
-from varve.jobs.table.settings import TableMode, TableSettings, ValueFormat
-from varve.jobs.table.state import MARKS, Progress, read_progress
+from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
+from varve.jobs.table.table_state import BATCH_MARKS, SyncState, commit, read_sync_state
 from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.address import TierAddress
 
@@ -225,7 +224,7 @@ def test_a_table_goes_on_where_its_last_batch_was_compacted(bench: TableBench) -
     bench.topic.roll()
     bench.topic.copy()
     bench.sync()
-    mark = read_progress(bench.table()).marks[0]
+    mark = read_sync_state(bench.table()).marks[0]
     assert (mark.base_offset, mark.last_offset) == (0, 2)
     log = parse_settings(LogSettings, {"cleanup.policy": "compact"}, "test")
     compact(
@@ -245,7 +244,7 @@ def test_every_commit_of_a_backlog_has_its_marks(bench: TableBench) -> None:
         bench.topic.roll()
     assert bench.sync(TableSettings(commit_bytes=1)).commits == 3
     told = [one.summary.additional_properties for one in bench.table().snapshots() if one.summary]
-    lasts = [json.loads(one[MARKS])["0"]["last_offset"] for one in told]
+    lasts = [json.loads(one[BATCH_MARKS])["0"]["last_offset"] for one in told]
     assert lasts == [1, 3, 5]
 
 
@@ -253,22 +252,22 @@ def test_a_table_without_marks_or_with_stale_ones_is_gone_on_from(bench: TableBe
     bench.topic.put(("a", "1"))
     bench.sync()
     table = bench.table()
-    marks = read_progress(table).marks
+    marks = read_sync_state(table).marks
     assert marks[0].is_of(1)
-    commit(table, progress=Progress({0: 1}, {}), run_id="before-marks")
+    commit(table, progress=SyncState({0: 1}, {}), run_id="before-marks")
     bench.topic.put(("b", "2"))
     assert bench.sync().records == 1
     table = bench.table()
-    commit(table, progress=Progress({0: 2}, {}, marks=marks), run_id="stale")
-    assert read_progress(bench.table()).marks == {}
+    commit(table, progress=SyncState({0: 2}, {}, marks=marks), run_id="stale")
+    assert read_sync_state(bench.table()).marks == {}
 
 
 def test_marks_that_cannot_be_read_are_corrupt(bench: TableBench) -> None:
     bench.topic.put(("a", "1"))
     bench.sync()
     with bench.table().transaction() as change:
-        change.set_properties({MARKS: '{"0": {"base_offset": 0}}'})
+        change.set_properties({BATCH_MARKS: '{"0": {"base_offset": 0}}'})
     table = bench.table()
     table.metadata.snapshots.clear()
     with pytest.raises(Corrupt, match=r"varve\.marks"):
-        read_progress(table)
+        read_sync_state(table)

@@ -22,11 +22,10 @@ from varve.foundation.errors import (
 )
 from varve.jobs.outputs.notes import OutputKind
 from varve.jobs.source.plan import PartitionSource
-from varve.jobs.table import commit as table_commit
-from varve.jobs.table.commit import referenced_paths
+from varve.jobs.table import table_state
+from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
 from varve.jobs.table.plan import has_tombstones
-from varve.jobs.table.settings import TableMode, TableSettings, ValueFormat
-from varve.jobs.table.state import OFFSETS, Progress, read_progress
+from varve.jobs.table.table_state import OFFSETS, SyncState, read_sync_state, referenced_paths
 from varve.jobs.tasks import LocalRunner, Task, TaskError
 from varve.records import Record
 
@@ -273,7 +272,7 @@ def test_a_topic_that_was_made_anew_is_another_topic(bench: TableBench) -> None:
 
 
 def test_a_topic_that_is_not_there_makes_no_table(bench: TableBench) -> None:
-    from varve.jobs.table.job import sync_table
+    from varve.jobs.table.sync import sync_table
 
     with pytest.raises(NotFound, match="nothing"):
         sync_table(
@@ -426,7 +425,7 @@ def test_a_side_table_that_is_ahead_is_taken_back(
     bench.topic.put(("x", "bad"), ("a", '{"id": 1}'))
     bench.sync(JSON)
     bench.topic.put(("y", "bad"), ("b", '{"id": "2"}'))
-    real = table_commit.commit
+    real = table_state.commit
 
     def commit(table: Table, **more: Any) -> None:
         if table.name()[-1] == "orders":
@@ -434,11 +433,11 @@ def test_a_side_table_that_is_ahead_is_taken_back(
         real(table, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr("varve.jobs.table.job.commit", commit)
+        patch.setattr("varve.jobs.table.sync.commit", commit)
         with pytest.raises(PowerLoss):
             bench.sync(JSON)
     assert len(bench.bad_rows()) == 3
-    assert read_progress(bench.table()).offsets[0] == 2
+    assert read_sync_state(bench.table()).offsets[0] == 2
     assert bench.sync(JSON).bad == 2
     assert [row["_offset"] for row in bench.bad_rows()] == [0, 2, 3]
 
@@ -493,7 +492,7 @@ def test_a_table_made_anew_keeps_the_expired_rows_it_is_to_keep(
 
 def test_tombstones_are_there_above_what_was_cleaned() -> None:
     """However young the table is: a compaction may have let go of them at once."""
-    known = Progress({0: 4}, {}, synced_ms=1 << 60, is_cold=True)
+    known = SyncState({0: 4}, {}, synced_ms=1 << 60, is_cold=True)
     assert not has_tombstones(known, 0, (0, 7), 6, True)
     assert has_tombstones(known, 0, (0, 7), 4, True)
     assert not has_tombstones(known, 0, (0, 7), 4, False)
@@ -503,7 +502,7 @@ def test_tombstones_are_there_above_what_was_cleaned() -> None:
 
 
 def test_tombstones_may_be_gone_where_the_note_of_a_compaction_was_lost() -> None:
-    known = Progress({0: 4}, {}, is_cold=True, cleaned={0: 3})
+    known = SyncState({0: 4}, {}, is_cold=True, cleaned={0: 3})
     assert has_tombstones(known, 0, (0, 7), 3, True)
     assert not has_tombstones(known, 0, (0, 7), 0, True)
 
@@ -521,7 +520,7 @@ def test_a_deleted_key_leaves_the_table_whatever_compactions_were_told(tmp_path:
     bench.topic.roll()
     bench.topic.kit.clean_now(roll=False)
     bench.sync(UPSERT)
-    assert read_progress(bench.table()).cleaned == {0: 4}
+    assert read_sync_state(bench.table()).cleaned == {0: 4}
     bench.topic.put(("k1", None), ("k2", '{"id": 5}'))
     for _ in range(3):
         bench.topic.roll()

@@ -17,7 +17,7 @@ from tests.support.http_stub import Answer, Asked, http_stub
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreDenied, StoreUnavailable
 from varve.jobs.table.avro_registry import find_schema
 from varve.jobs.table.avro_values import AvroDecoder, avro_fields, find_first_schema, parse_avro
-from varve.jobs.table.decode import Decoded
+from varve.jobs.table.types import Decoded
 
 FIRST = {
     "type": "record",

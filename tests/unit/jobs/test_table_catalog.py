@@ -13,7 +13,13 @@ from varve.foundation.errors import (
     StoreError,
     StoreUnavailable,
 )
-from varve.jobs.table.catalog import CatalogAddress, find_table, hide_user, split_name, told_errors
+from varve.jobs.table.catalog import (
+    CatalogAddress,
+    find_table,
+    hide_user,
+    split_name,
+    translate_catalog_errors,
+)
 
 
 def one_line(error: StoreError) -> str:
@@ -133,7 +139,7 @@ def test_a_catalog_that_nobody_knows_is_told() -> None:
     ],
 )
 def test_errors_of_files_are_sorted(raised: OSError, error: type[StoreError]) -> None:
-    with pytest.raises(error), told_errors("here"):
+    with pytest.raises(error), translate_catalog_errors("here"):
         raise raised
 
 

@@ -11,10 +11,10 @@ from tests.unit.jobs.test_table import JSON, UPSERT, Interfering, fail, put
 from varve.foundation.errors import Corrupt, Fenced, InvalidRequest, NotFound, PowerLoss
 from varve.jobs.outputs.erased_rows import ErasedRows
 from varve.jobs.outputs.notes import Output
-from varve.jobs.table.commit import referenced_paths
+from varve.jobs.table.definition import TableSettings
 from varve.jobs.table.erase import count_in_table, erase_from_table
-from varve.jobs.table.history import expire_snapshots
-from varve.jobs.table.settings import TableSettings
+from varve.jobs.table.rewrite import expire_snapshots
+from varve.jobs.table.table_state import referenced_paths
 
 KEY = ErasedRows(frozenset({b"k3"}), {})
 

@@ -10,10 +10,9 @@ import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pytest
 
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.table.decode import Decoded
-from varve.jobs.table.infer import infer_fields
+from varve.jobs.table.columns import infer_fields
 from varve.jobs.table.json_values import JsonDecoder
-from varve.jobs.table.schema import dump_fields, parse_schema
+from varve.jobs.table.types import Decoded, dump_fields, parse_schema
 
 WIDE = parse_schema(
     json.dumps(

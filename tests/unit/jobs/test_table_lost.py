@@ -15,8 +15,7 @@ from varve.jobs.erase.outputs import find_outputs
 from varve.jobs.outputs.erased_rows import ErasedOutput, ErasedRows
 from varve.jobs.outputs.notes import DirectoryOutputs, Output
 from varve.jobs.table.catalog import CatalogAddress
-from varve.jobs.table.erase import count_in_table, erase_from_table
-from varve.jobs.table.lost import LostTable
+from varve.jobs.table.erase import OrphanedTable, count_in_table, erase_from_table
 
 KEY = ErasedRows(frozenset({b"k3"}), {})
 NOBODY = ErasedRows(frozenset({b"nobody"}), {})
@@ -100,13 +99,13 @@ def test_an_erasure_that_was_cut_short_is_ended_by_the_next(
     drop(bench, TABLE, BAD)
     metadata = {one for one in left(bench) if one.name.endswith(".metadata.json")}
 
-    def remove(lost: LostTable) -> list[str]:
+    def remove(lost: OrphanedTable) -> list[str]:
         for path in (*lost.data, *lost.others)[:-1]:
             Path(path.removeprefix("file://")).unlink()
         raise PowerLoss
 
     with monkeypatch.context() as patched:
-        patched.setattr(LostTable, "remove", remove)
+        patched.setattr(OrphanedTable, "remove", remove)
         with pytest.raises(PowerLoss):
             erase(bench)
     assert metadata & set(left(bench))

@@ -10,7 +10,7 @@ from tests.support.http_stub import http_stub
 from tests.support.table_bench import TableBench
 from tests.unit.jobs.test_table_avro import FIRST, SECOND, encode, serve
 from varve.foundation.errors import InvalidRequest, Unavailable
-from varve.jobs.table.settings import TableSettings, ValueFormat
+from varve.jobs.table.definition import TableSettings, ValueFormat
 from varve.records import Record
 
 

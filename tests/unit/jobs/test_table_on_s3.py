@@ -12,10 +12,9 @@ from tests.support.table_bench import TABLE, TableBench
 from varve.foundation.errors import NotFound, PowerLoss, StoreDenied, StoreError, StoreUnavailable
 from varve.jobs.outputs.erased_rows import ErasedRows
 from varve.jobs.table.catalog import CatalogAddress
-from varve.jobs.table.definition import BAD
+from varve.jobs.table.definition import BAD, TableMode, TableSettings, ValueFormat
 from varve.jobs.table.erase import count_in_table, erase_from_table
-from varve.jobs.table.history import expire_snapshots
-from varve.jobs.table.settings import TableMode, TableSettings, ValueFormat
+from varve.jobs.table.rewrite import expire_snapshots
 from varve.jobs.table.tasks import MergeTask
 from varve.jobs.tasks import LocalRunner
 

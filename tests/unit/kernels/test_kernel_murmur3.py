@@ -6,7 +6,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varve.jobs.table.rows import find_buckets
+from varve.jobs.table.tasks import find_buckets
 from varve.kernels.hashes import murmur3_cells
 
 

@@ -12,9 +12,9 @@ from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.outputs.erased_rows import ErasedRows
 from varve.jobs.outputs.notes import Output, OutputKind
-from varve.jobs.table.commit import CommitConflict
 from varve.jobs.table.erase import count_in_table, erase_from_table
-from varve.jobs.table.history import expire_snapshots
+from varve.jobs.table.rewrite import expire_snapshots
+from varve.jobs.table.table_state import CommitConflict
 from varve.spark.dedup.table import TableBatch, TableOutput, TableWriter
 
 KEYS = [b"k0", b"k1", b"k2", b"k3", b"k4", b"k5"]

@@ -69,7 +69,7 @@ def run_snapshot(context: JobContext) -> tuple[object, str | None]:
 def run_table(context: JobContext) -> tuple[object, str | None]:
     """Mode and format are those of the table once it exists."""
     from varve.jobs.table.catalog import CatalogAddress
-    from varve.jobs.table.job import sync_table
+    from varve.jobs.table.sync import sync_table
 
     settings = context.settings
     result = sync_table(

@@ -42,9 +42,8 @@ from pyiceberg.types import (
 
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.table.avro_registry import find_schema
-from varve.jobs.table.decode import Decoded
-from varve.jobs.table.schema import Fields, ValueField
-from varve.jobs.table.values import Unfit
+from varve.jobs.table.json_values import ValueRejected
+from varve.jobs.table.types import Decoded, Fields, ValueField
 
 Parsed = Any
 """A schema as fastavro has it."""
@@ -131,7 +130,7 @@ class AvroDecoder:
         for number, value in enumerate(values.to_pylist()):
             try:
                 rows.append(self._read(value, reader, missing))
-            except Unfit as error:
+            except ValueRejected as error:
                 reasons[number] = str(error)
         read = [number for number in range(len(values)) if number not in reasons]
         try:
@@ -167,22 +166,24 @@ class AvroDecoder:
         try:
             row = fastavro.schemaless_reader(stream, writer, reader)
         except Exception as error:  # fastavro raises whatever the bytes lead it to
-            raise Unfit(f"no Avro of that schema: {type(error).__name__}: {error}"[:200]) from None
+            raise ValueRejected(
+                f"no Avro of that schema: {type(error).__name__}: {error}"[:200]
+            ) from None
         if stream.read(1):
-            raise Unfit("bytes follow the Avro value: it is of another schema")
+            raise ValueRejected("bytes follow the Avro value: it is of another schema")
         if not isinstance(row, dict):
-            raise Unfit("the Avro value is no record")
+            raise ValueRejected("the Avro value is no record")
         return [_plain(row.get(one.name), one.arrow_type) for one in self.fields]
 
     def _open_frame(self, value: bytes, registry: str, missing: set[int]) -> tuple[Parsed, bytes]:
         """The schema that a value names, and its datum; a `missing` one is asked for once."""
         if len(value) < _FRAME.size or value[0] != 0:
-            raise Unfit("the value does not begin with the number of a schema")
+            raise ValueRejected("the value does not begin with the number of a schema")
         number = _FRAME.unpack_from(value)[1]
         text = None if number in missing else find_schema(registry, number)
         if text is None:
             missing.add(number)
-            raise Unfit(f"the registry has no schema {number}")
+            raise ValueRejected(f"the registry has no schema {number}")
         return _parse_known(text), value[_FRAME.size :]
 
 

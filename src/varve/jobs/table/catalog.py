@@ -132,14 +132,14 @@ class CatalogAddress:
 
     def open(self) -> Catalog:
         """The catalog, made where there is none."""
-        with told_when_opened(self.place):
+        with translate_open_errors(self.place):
             if self.catalog is None:
                 os.makedirs(self._folder(), exist_ok=True)
             return load_catalog(self._name, **self.properties())
 
     def open_existing(self) -> Catalog:
         """The catalog that holds a table already; raises NotFound where it is missing."""
-        with told_when_opened(self.place):
+        with translate_open_errors(self.place):
             missing = self._find_missing()
             if missing is not None:
                 raise NotFound(
@@ -150,7 +150,7 @@ class CatalogAddress:
 
     def check(self) -> None:
         """Raises what opening it would raise; a catalog that is not there yet is not made."""
-        with told_when_opened(self.place):
+        with translate_open_errors(self.place):
             missing = self._find_missing()
         if missing is None:
             close = getattr(self.open_existing(), "close", None)
@@ -219,7 +219,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def find_table(catalog: Catalog, name: str) -> Table | None:
-    with told_when_opened(name):
+    with translate_open_errors(name):
         try:
             return catalog.load_table(name)
         except NoSuchTableError:
@@ -234,7 +234,7 @@ def get_table(catalog: Catalog, name: str) -> Table:
 
 
 def make_namespace(catalog: Catalog, name: str) -> None:
-    with told_errors(name):
+    with translate_catalog_errors(name):
         try:
             if not catalog.namespace_exists(name):
                 catalog.create_namespace(name)
@@ -243,7 +243,7 @@ def make_namespace(catalog: Catalog, name: str) -> None:
 
 
 @contextmanager
-def told_errors(where: str) -> Iterator[None]:
+def translate_catalog_errors(where: str) -> Iterator[None]:
     """Errors of catalogs, warehouses and the network become varve's, in one line."""
     try:
         yield
@@ -264,13 +264,13 @@ def told_errors(where: str) -> Iterator[None]:
 
 
 @contextmanager
-def told_when_opened(where: str) -> Iterator[None]:
+def translate_open_errors(where: str) -> Iterator[None]:
     """For opening a catalog or a table, which fails with errors of Python's own too.
 
     It knows no catalog of that type, lacks a setting, or cannot read the metadata.
     """
     try:
-        with told_errors(where):
+        with translate_catalog_errors(where):
             yield
     except (ValueError, KeyError, NoSuchPropertyException, NotInstalledError) as error:
         raise InvalidRequest(f"{where}: {type(error).__name__}: {_line(error)}") from error

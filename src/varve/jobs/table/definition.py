@@ -1,11 +1,12 @@
-"""What a table is: of which topic, in which mode, with which columns; kept as its properties.
+"""What a table is: its topic, mode, value format and columns, stored as its properties.
 
-Invariant  a table that exists is never changed by a schema that does not fit it. Columns are only
+Invariant  an existing table is never changed by a schema that does not fit it. Columns are only
            added, and only when that is asked for.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Final
 
 from pyiceberg.catalog import Catalog
@@ -17,9 +18,25 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import StringType
 
 from varve.foundation.errors import Corrupt, InconsistentTopicId, InvalidRequest
-from varve.jobs.table.catalog import find_table, make_namespace, split_name, told_errors
-from varve.jobs.table.commit import PROPERTIES, CommitConflict
-from varve.jobs.table.schema import (
+from varve.jobs.table.catalog import (
+    find_table,
+    make_namespace,
+    split_name,
+    translate_catalog_errors,
+)
+from varve.jobs.table.table_state import (
+    AVRO,
+    BUCKETS,
+    FORMAT,
+    FRAMED,
+    MODE,
+    PROPERTIES,
+    SCHEMA,
+    TOPIC,
+    TOPIC_ID,
+    CommitConflict,
+)
+from varve.jobs.table.types import (
     KEY,
     REST,
     Fields,
@@ -33,14 +50,64 @@ from varve.jobs.table.schema import (
     show_type,
     to_arrow,
 )
-from varve.jobs.table.settings import BUCKETS as BUCKET_COUNT
-from varve.jobs.table.settings import TableMode, TableSettings, ValueFormat
-from varve.jobs.table.state import AVRO, BUCKETS, FORMAT, FRAMED, MODE, SCHEMA, TOPIC, TOPIC_ID
 
+COMMIT_BYTES: Final = 1 << 30
+DEFAULT_BUCKETS: Final = 16
+INFER_RECORDS: Final = 1000
+SPLIT_BYTES: Final = 32 << 20
 BAD: Final = "__bad"
 """Behind the name of a table: its side table."""
 _BUCKET_FIELD: Final = "_key_bucket"
 _FIRST_PARTITION_ID: Final = 1000
+
+
+class TableMode(StrEnum):
+    """What becomes a row."""
+
+    APPEND = "append"
+    """Every record, deletions among them."""
+    UPSERT = "upsert"
+    """The last record of each key; a deleted key has none."""
+
+
+class ValueFormat(StrEnum):
+    """What values are."""
+
+    RAW = "raw"
+    JSON = "json"
+    AVRO = "avro"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSettings:
+    """How a table is made and kept.
+
+    Mode, format and buckets are those of the table once it exists; None takes them from there.
+    `schema` is the text of a schema file. A batch of about `commit_bytes` is one commit.
+    """
+
+    mode: TableMode | None = None
+    format: ValueFormat | None = None
+    schema: str | None = None
+    schema_name: str = "the schema"
+    registry: str | None = None
+    buckets: int | None = None
+    commit_bytes: int = COMMIT_BYTES
+    split_bytes: int = SPLIT_BYTES
+    infer_records: int = INFER_RECORDS
+    is_adding_columns: bool = False
+    is_keeping_expired: bool = False
+
+    def __post_init__(self) -> None:
+        if self.buckets is not None and not 1 <= self.buckets <= 10_000:
+            raise InvalidRequest(f"{self.buckets} buckets: there are 1 to 10000")
+        for name in ("commit_bytes", "split_bytes", "infer_records"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(f"{name} is {getattr(self, name)}, it must be at least 1")
+        if self.format is ValueFormat.RAW and (self.schema or self.registry):
+            raise InvalidRequest("raw values have no schema: leave it out, or give another format")
+        if self.registry is not None and self.format not in (ValueFormat.AVRO, None):
+            raise InvalidRequest("a registry holds schemas of Avro values: give format avro")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +124,7 @@ class TableDefinition:
     fields: Fields
     avro: str | None = None
     is_framed: bool = False
-    buckets: int = BUCKET_COUNT
+    buckets: int = DEFAULT_BUCKETS
 
     @property
     def is_keyed(self) -> bool:
@@ -96,14 +163,14 @@ class TableDefinition:
         return {**told, AVRO: self.avro, FRAMED: str(self.is_framed).lower()}
 
 
-def create(catalog: Catalog, name: str, definition: TableDefinition) -> Table:
+def create_table(catalog: Catalog, name: str, definition: TableDefinition) -> Table:
     """Makes the table; one that somebody else made meanwhile is taken as it is."""
     make_namespace(catalog, split_name(name)[0])
     schema = definition.schema()
     return _create(catalog, name, schema, definition.spec(schema), definition.properties())
 
 
-def create_bad(catalog: Catalog, name: str, definition: TableDefinition) -> Table:
+def create_rejected_table(catalog: Catalog, name: str, definition: TableDefinition) -> Table:
     """The side table of one that exists."""
     told = {TOPIC: definition.topic, TOPIC_ID: definition.topic_id}
     return _create(catalog, f"{name}{BAD}", bad_schema(), UNPARTITIONED_PARTITION_SPEC, told)
@@ -112,7 +179,7 @@ def create_bad(catalog: Catalog, name: str, definition: TableDefinition) -> Tabl
 def _create(
     catalog: Catalog, name: str, schema: Schema, spec: PartitionSpec, told: Mapping[str, str]
 ) -> Table:
-    with told_errors(f"table {name}"):
+    with translate_catalog_errors(f"table {name}"):
         try:
             return catalog.create_table(
                 name, schema, partition_spec=spec, properties={**PROPERTIES, **told}
@@ -165,7 +232,7 @@ def _check_columns(table: Table, definition: TableDefinition) -> None:
             )
 
 
-def check_fits(
+def check_definition(
     definition: TableDefinition, name: str, topic_id: str, settings: TableSettings
 ) -> None:
     """Raises where a run wants another table than there is."""
@@ -230,7 +297,7 @@ def add_columns(
     """Adds columns that may be null, and notes them, in one commit."""
     wider = replace(definition, fields=definition.fields + new, avro=avro or definition.avro)
     name = ".".join(table.name())
-    with told_errors(f"table {name}"):
+    with translate_catalog_errors(f"table {name}"):
         try:
             with table.transaction() as transaction:
                 with transaction.update_schema() as update:

@@ -1,11 +1,20 @@
-"""JSON values as columns: a block at once where all of it is well, else value by value.
+"""JSON values as columns: a block at once where all of it is plain, else value by value.
 
-Invariant  a block is taken only if each value in it is one object of its own, and then holds what
-           reading value by value gives: whatever Arrow takes more freely goes the slow way.
+Invariant  a value that does not fit its type is rejected, not converted: no text for a number, no
+           fraction for an integer, no integer that a double would round, nothing out of range.
+           A block is taken only if each value in it is an object of its own, and then gives what
+           reading value by value gives: whatever Arrow accepts more freely takes the row path.
 """
 
-from collections.abc import Sequence
+import base64
+import binascii
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +23,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]  # ships no types
 import pyarrow.json as pj  # type: ignore[import-untyped]  # ships no types
 from pyiceberg.types import (
+    BinaryType,
     BooleanType,
     DateType,
     DecimalType,
@@ -23,22 +33,26 @@ from pyiceberg.types import (
     IntegerType,
     ListType,
     LongType,
+    MapType,
     StringType,
     StructType,
     TimestampType,
     TimestamptzType,
+    TimeType,
 )
 
-from varve.jobs.table.decode import Decoded, join_decoded
-from varve.jobs.table.schema import REST, Fields, to_arrow
-from varve.jobs.table.values import (
-    MICROSECONDS_MAX,
-    MICROSECONDS_MIN,
-    RowReader,
-    Unfit,
-    parse_json,
-)
+from varve.foundation.errors import InvalidRequest
+from varve.jobs.table.types import REST, Decoded, Fields, join_decoded, show_type, to_arrow
 
+MICROSECONDS_MIN: Final = -62_135_596_800_000_000
+"""The year 1, where calendars of readers begin."""
+MICROSECONDS_MAX: Final = 253_402_300_799_999_999
+
+_EPOCH: Final = datetime(1970, 1, 1)
+_EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SHOWN: Final = 60
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+"""Half of a pair: text of JSON may hold one as an escape, and no UTF-8 can."""
 _ROWS_MIN: Final = 64
 """So few values are read one by one when they do not pass as a block."""
 
@@ -52,7 +66,277 @@ _OPENED_MAX: Final = 1000
 """Brackets in one value: Arrow reads nested ones on the stack, and ends the process without it."""
 
 
-class _NotPlain(Exception):
+class ValueRejected(ValueError):
+    """Why a value cannot be a row."""
+
+
+Convert = Callable[[Any], Any]
+"""A value of JSON, not null, into what Arrow takes; raises ValueRejected."""
+
+
+class RowReader:
+    """Opens values one by one: exact, and slow beside reading a block of them."""
+
+    def __init__(self, fields: Fields) -> None:
+        self._fields = {one.name: (make_convert(one.type), one) for one in fields}
+        self._required = [one.name for one in fields if one.is_required]
+
+    def read(self, value: bytes) -> tuple[list[Any], str | None]:
+        """The columns of one value, and its other fields as JSON; raises ValueRejected."""
+        document = parse_json(value)
+        for name in self._required:
+            if document.get(name) is None:
+                raise ValueRejected(f"field {name} is required and is not there")
+        row: list[Any] = []
+        for name, (convert, column) in self._fields.items():
+            given = document.get(name)
+            try:
+                row.append(None if given is None else convert(given))
+            except ValueRejected as error:
+                told = json.dumps(given, default=str)[:_SHOWN]
+                raise ValueRejected(
+                    f"field {name}: {told} is no {show_type(column.type)}: {error}"
+                ) from None
+        return row, self.rest(document)
+
+    def rest(self, document: Mapping[str, Any]) -> str | None:
+        """The fields that no column takes; what is null is no loss."""
+        left = {
+            name: _rest_of(given, self._fields[name][1].type) if name in self._fields else given
+            for name, given in document.items()
+        }
+        kept = {name: given for name, given in left.items() if given is not None}
+        if not kept:
+            return None
+        told = json.dumps(kept, ensure_ascii=False, default=_show_decimal)
+        return _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", told)
+
+
+def parse_json(value: bytes) -> dict[str, Any]:
+    """An object of JSON with its numbers exact; raises ValueRejected."""
+    try:
+        document = json.loads(value.decode(), parse_float=Decimal, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueRejected("no JSON that can be read: nested too deep") from None
+    except InvalidOperation:
+        raise ValueRejected("a number in it is too large or too small") from None
+    except ValueError as error:
+        raise ValueRejected(f"no JSON: {error}"[:200]) from None
+    if not isinstance(document, dict):
+        raise ValueRejected(f"JSON, but no object: {type(document).__name__}")
+    return document
+
+
+def _refuse(word: str) -> Any:
+    raise ValueRejected(f"{word} is no JSON")
+
+
+def _show_decimal(value: Any) -> float | str:
+    """A number; as text where it is beyond those that JSON's readers take."""
+    made = float(value)
+    return made if math.isfinite(made) else str(value)
+
+
+def _rest_of(given: Any, type: IcebergType) -> Any:
+    """What the members of structures leave over; a list is kept whole if one of its items does."""
+    if isinstance(given, dict) and isinstance(type, StructType):
+        members = {one.name: one.field_type for one in type.fields}
+        left = {
+            name: _rest_of(inner, members[name]) if name in members else inner
+            for name, inner in given.items()
+        }
+        return {name: inner for name, inner in left.items() if inner is not None} or None
+    if isinstance(given, list) and isinstance(type, ListType):
+        return given if any(_rest_of(one, type.element_type) for one in given) else None
+    if isinstance(given, dict) and isinstance(type, MapType):
+        return given if any(_rest_of(one, type.value_type) for one in given.values()) else None
+    return None
+
+
+def make_convert(type: IcebergType) -> Convert:
+    """How values of a type are read."""
+    match type:
+        case ListType():
+            return _make_list(make_convert(type.element_type))
+        case MapType():
+            return _make_map(make_convert(type.value_type))
+        case StructType():
+            return _make_struct({one.name: make_convert(one.field_type) for one in type.fields})
+        case DecimalType():
+            return _make_decimal(type)
+    found = _CONVERTS.get(type.__class__)
+    if found is None:
+        raise InvalidRequest(f"JSON has no values of type {type}")
+    return found
+
+
+def _inner(convert: Convert, given: Any) -> Any:
+    return None if given is None else convert(given)
+
+
+def _make_list(convert: Convert) -> Convert:
+    def read(given: Any) -> list[Any]:
+        if not isinstance(given, list):
+            raise ValueRejected("not a list")
+        return [_inner(convert, one) for one in given]
+
+    return read
+
+
+def _make_map(convert: Convert) -> Convert:
+    def read(given: Any) -> list[tuple[str, Any]]:
+        if not isinstance(given, dict):
+            raise ValueRejected("not an object")
+        return [(_text(name), _inner(convert, one)) for name, one in given.items()]
+
+    return read
+
+
+def _make_struct(members: Mapping[str, Convert]) -> Convert:
+    def read(given: Any) -> dict[str, Any]:
+        if not isinstance(given, dict):
+            raise ValueRejected("not an object")
+        return {name: _inner(convert, given.get(name)) for name, convert in members.items()}
+
+    return read
+
+
+def _make_decimal(type: DecimalType) -> Convert:
+    limit = Decimal(10) ** (type.precision - type.scale)
+    step = Decimal(1).scaleb(-type.scale)
+
+    def read(given: Any) -> Decimal:
+        if isinstance(given, bool) or not isinstance(given, (int, str, Decimal)):
+            raise ValueRejected("not a number")
+        try:
+            number = Decimal(given)
+            rounded = number.quantize(step)
+        except (InvalidOperation, ValueError):
+            raise ValueRejected("not such a number") from None
+        if rounded != number or abs(number) >= limit:
+            raise ValueRejected("too many digits")
+        return rounded
+
+    return read
+
+
+def _boolean(given: Any) -> bool:
+    if not isinstance(given, bool):
+        raise ValueRejected("not true or false")
+    return given
+
+
+def _make_integer(bits: int) -> Convert:
+    limit = 1 << (bits - 1)
+
+    def read(given: Any) -> int:
+        if isinstance(given, bool) or not isinstance(given, int):
+            raise ValueRejected("not an integer")
+        if not -limit <= given < limit:
+            raise ValueRejected(f"beyond {bits} bits")
+        return given
+
+    return read
+
+
+def _double(given: Any) -> float:
+    if isinstance(given, bool) or not isinstance(given, (int, float, Decimal)):
+        raise ValueRejected("not a number")
+    try:
+        made = float(given)
+    except OverflowError:
+        made = float("inf")
+    if made in (float("inf"), float("-inf")):
+        raise ValueRejected("too large")
+    if isinstance(given, int) and int(made) != given:
+        raise ValueRejected("an integer with more digits than a double holds exactly")
+    return made
+
+
+def _text(given: Any) -> str:
+    if not isinstance(given, str):
+        raise ValueRejected("not a text")
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise ValueRejected("half of a surrogate pair") from None
+    return given
+
+
+def _bytes(given: Any) -> bytes:
+    try:
+        return base64.b64decode(_text(given), validate=True)
+    except binascii.Error as error:
+        raise ValueRejected(f"no base64: {error}") from None
+
+
+def _date(given: Any) -> date:
+    try:
+        return date.fromisoformat(_text(given))
+    except ValueError as error:
+        raise ValueRejected(str(error)) from None
+
+
+def _time(given: Any) -> int:
+    try:
+        moment = time.fromisoformat(_text(given))
+    except ValueError as error:
+        raise ValueRejected(str(error)) from None
+    if moment.tzinfo is not None:
+        raise ValueRejected("it has a zone")
+    seconds = (moment.hour * 60 + moment.minute) * 60 + moment.second
+    return seconds * 1_000_000 + moment.microsecond
+
+
+def _make_moment(*, has_zone: bool) -> Convert:
+    """Microseconds of an ISO 8601 text, or of a number of milliseconds."""
+
+    def read(given: Any) -> int:
+        if isinstance(given, int) and not isinstance(given, bool):
+            return _check_moment(given * 1000)
+        try:
+            moment = datetime.fromisoformat(_text(given))
+        except ValueError as error:
+            raise ValueRejected(str(error)) from None
+        if moment.tzinfo is None:
+            return _count_microseconds(moment, _EPOCH)
+        if not has_zone:
+            raise ValueRejected("it has a zone")
+        return _check_moment(_count_microseconds(moment, _EPOCH_UTC))
+
+    return read
+
+
+def _check_moment(found: int) -> int:
+    if not MICROSECONDS_MIN <= found <= MICROSECONDS_MAX:
+        raise ValueRejected("beyond the years 1 to 9999")
+    return found
+
+
+def _count_microseconds(moment: datetime, epoch: datetime) -> int:
+    span = moment - epoch
+    return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
+
+
+_CONVERTS: Final[dict[type[IcebergType], Convert]] = {
+    BooleanType: _boolean,
+    IntegerType: _make_integer(32),
+    LongType: _make_integer(64),
+    FloatType: _double,
+    DoubleType: _double,
+    StringType: _text,
+    BinaryType: _bytes,
+    DateType: _date,
+    TimeType: _time,
+    TimestampType: _make_moment(has_zone=False),
+    TimestamptzType: _make_moment(has_zone=True),
+}
+
+
+# Blocks of values
+
+
+class _NeedsRowPath(Exception):
     """The block must be read value by value."""
 
 
@@ -86,7 +370,7 @@ class JsonDecoder:
         """By halves, so that a bad value sends only those around it the slow way."""
         try:
             return [self.decode_block(values)]
-        except _NotPlain:
+        except _NeedsRowPath:
             if len(values) <= _ROWS_MIN:
                 return [self.decode_rows(values)]
         half = len(values) // 2
@@ -103,7 +387,7 @@ class JsonDecoder:
             try:
                 row, rest = self._rows.read(value)
                 rows.append([*row, rest])
-            except Unfit as error:
+            except ValueRejected as error:
                 is_bad[number] = True
                 reasons.append(str(error))
         columns = [list(column) for column in zip(*rows, strict=True)] if rows else None
@@ -117,13 +401,13 @@ class JsonDecoder:
     # A block at once
 
     def decode_block(self, values: pa.Array) -> Decoded:
-        """All values at once; raises _NotPlain where one of them is not as it should be."""
+        """All values at once; raises _NeedsRowPath where one of them is not as it should be."""
         found = self._parse(values)
         arrays: list[pa.Array] = []
         for one in self.fields:
             array = _convert(found.field(one.name), one.type)
             if one.is_required and array.null_count:
-                raise _NotPlain
+                raise _NeedsRowPath
             arrays.append(array)
         rest, is_bad, reasons = self._find_rest(values, found)
         if reasons:
@@ -137,10 +421,10 @@ class JsonDecoder:
         try:
             text = values.cast(pa.string())
         except pa.ArrowInvalid:
-            raise _NotPlain from None
+            raise _NeedsRowPath from None
         opened = pc.add(pc.count_substring(text, "["), pc.count_substring(text, "{"))
         if (pc.max(opened).as_py() or 0) > _OPENED_MAX:
-            raise _NotPlain
+            raise _NeedsRowPath
         numbers = pa.array(np.arange(len(values)))
         told = pc.binary_join_element_wise(
             '{"n":', numbers.cast(pa.string()), ',"v":', text, "}\n", ""
@@ -151,7 +435,7 @@ class JsonDecoder:
             found = self._read(data, is_numeric)
             if found is not None:
                 return _check_frame(found, numbers)
-        raise _NotPlain
+        raise _NeedsRowPath
 
     def _has_moments(self) -> bool:
         return any(isinstance(one.type, _MOMENTS) for one in self.fields)
@@ -189,7 +473,7 @@ class JsonDecoder:
         for number in np.flatnonzero(has_rest).tolist():
             try:
                 texts[number] = self._rows.rest(parse_json(values[number].as_py()))
-            except Unfit as error:
+            except ValueRejected as error:
                 is_bad[number] = True
                 reasons.append(str(error))
         return pa.array(texts, pa.string()), is_bad, reasons
@@ -205,11 +489,11 @@ def make_array(values: Sequence[Any], type: pa.DataType) -> pa.Array:
 def _check_frame(found: pa.Table, numbers: pa.Array) -> pa.StructArray:
     """Each value is one object, in its own frame: a crafted one cannot pose as several."""
     if found.column_names != ["n", "v"] or len(found) != len(numbers):
-        raise _NotPlain
+        raise _NeedsRowPath
     frame = found.combine_chunks()
     inner = frame["v"].chunk(0) if frame["v"].num_chunks else frame["v"].combine_chunks()
     if inner.null_count or not frame["n"].combine_chunks().equals(numbers):
-        raise _NotPlain
+        raise _NeedsRowPath
     return inner
 
 
@@ -258,7 +542,7 @@ def _plain_type(type: IcebergType) -> pa.DataType:
 
 
 def _convert(array: pa.Array, type: IcebergType) -> pa.Array:
-    """A column as its type wants it; raises _NotPlain."""
+    """A column as its type wants it; raises _NeedsRowPath."""
     wanted = to_arrow(type)
     try:
         if isinstance(type, _MOMENTS):
@@ -266,14 +550,14 @@ def _convert(array: pa.Array, type: IcebergType) -> pa.Array:
         if isinstance(type, (DateType, DecimalType)):
             return _convert_text(array, wanted)
         if array.type != _block_type(type, False):
-            raise _NotPlain  # members that no column takes
+            raise _NeedsRowPath  # members that no column takes
         if isinstance(type, (FloatType, DoubleType)) and not _is_exact(array):
-            raise _NotPlain
+            raise _NeedsRowPath
         if not isinstance(type, _PLAIN) and _has_floats(array.type):
-            raise _NotPlain
+            raise _NeedsRowPath
         return array.cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise _NotPlain from None
+        raise _NeedsRowPath from None
 
 
 def _has_floats(type: pa.DataType) -> bool:
@@ -299,7 +583,7 @@ def _convert_moments(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if bounds["min"] is not None and (
         bounds["min"] < MICROSECONDS_MIN or bounds["max"] > MICROSECONDS_MAX
     ):
-        raise _NotPlain
+        raise _NeedsRowPath
     return made.cast(wanted)
 
 
@@ -307,5 +591,5 @@ def _convert_text(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Only the forms that both ways of reading take alike."""
     pattern = _DATE if pa.types.is_date(wanted) else _DECIMAL
     if not pc.all(pc.match_substring_regex(array, pattern), skip_nulls=True).as_py() is not False:
-        raise _NotPlain
+        raise _NeedsRowPath
     return array.cast(wanted)

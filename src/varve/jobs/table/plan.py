@@ -14,7 +14,7 @@ from varve.jobs.source.options import SourceOptions
 from varve.jobs.source.pieces import Piece, pack
 from varve.jobs.source.plan import PartitionSource, open_partitions
 from varve.jobs.source.read import TaskRead
-from varve.jobs.table.state import Progress
+from varve.jobs.table.table_state import SyncState
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class TablePlan:
             offsets[partition] = self.ends[partition]
         yield Batch(tuple(taken), {**offsets, **self.ends}, is_last=True)
 
-    def advance(self, before: Progress, offsets: Mapping[int, int]) -> Progress:
+    def advance(self, before: SyncState, offsets: Mapping[int, int]) -> SyncState:
         """How far the table is with a batch, with the marks of the offsets that move."""
         moved = {
             one: offset
@@ -96,7 +96,7 @@ class TablePlan:
         )
 
 
-def plan_table(options: SourceOptions, progress: Progress, *, is_keyed: bool = False) -> TablePlan:
+def plan_table(options: SourceOptions, progress: SyncState, *, is_keyed: bool = False) -> TablePlan:
     """What is behind the table's offsets; raises NotFound where the topic is not.
 
     For a table of keys, which must see tombstones, it is all of the topic where some of them may
@@ -108,7 +108,7 @@ def plan_table(options: SourceOptions, progress: Progress, *, is_keyed: bool = F
     is_cold = any(source.manifest_version is not None for source in sources)
     breaks = _find_breaks(sources, progress)
     is_rebuild = is_keyed and (
-        progress.is_thinned
+        progress.needs_rebuild
         or bool(breaks)
         or not all(
             has_tombstones(progress, one.number, bounds[one.number], one.cleaned_up_to, is_cold)
@@ -139,7 +139,7 @@ def plan_table(options: SourceOptions, progress: Progress, *, is_keyed: bool = F
     )
 
 
-def _find_breaks(sources: Sequence[PartitionSource], progress: Progress) -> tuple[str, ...]:
+def _find_breaks(sources: Sequence[PartitionSource], progress: SyncState) -> tuple[str, ...]:
     told: list[str] = []
     for one in sources:
         reached = progress.offsets.get(one.number)
@@ -163,7 +163,7 @@ def check_history(plan: TablePlan, name: str, *, is_keyed: bool) -> None:
 
 
 def has_tombstones(
-    progress: Progress, partition: int, bounds: tuple[int, int], cleaned_up_to: int, is_cold: bool
+    progress: SyncState, partition: int, bounds: tuple[int, int], cleaned_up_to: int, is_cold: bool
 ) -> bool:
     """Whether every tombstone behind what the table has is still in the log.
 

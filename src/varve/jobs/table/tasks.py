@@ -1,15 +1,16 @@
-"""What executors do for a table: read records, open values, write files; the driver commits them.
+"""What executors do for a table: read records, decode values, write files; the driver commits them.
 
-Invariant  a task writes files that nobody knows until it has told of them; a repeated task writes
-           others. A data file of an appended table holds offsets of one partition, in order.
+Invariant  a record becomes either a row of the table or one of its side table. An upserted table
+           keeps one row for each key of a partition, the newest that could be decoded. Files of a
+           task are unknown to everybody until its result names them; a repeated task writes others.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]  # ships no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
@@ -20,38 +21,143 @@ from varve.jobs.source.arrow_columns import ArrowColumns
 from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.source.read import TaskRead, read_task
-from varve.jobs.table.catalog import told_errors
-from varve.jobs.table.decode import Decoder
-from varve.jobs.table.files import DataFileWriter, TableFiles
-from varve.jobs.table.rows import SOURCE, SplitRows, find_buckets, keep_newest, split_rows
-from varve.jobs.table.schema import DELETED, KEY, OFFSET, PARTITION
+from varve.jobs.table.catalog import translate_catalog_errors
+from varve.jobs.table.data_files import FileChanges, RowsWriter, TableFiles
+from varve.jobs.table.types import (
+    DELETED,
+    KEY,
+    OFFSET,
+    PARTITION,
+    REASON,
+    TIMESTAMP,
+    VALUE,
+    Decoder,
+)
+from varve.kernels.hashes import murmur3_cells
 
-FILE_BYTES: Final = 128 << 20
-"""About what one data file holds, before it is packed."""
+SOURCE: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
+"""The columns that are read of a topic."""
+
+NO_KEY: Final = "no key: a table of keys cannot tell which row it is"
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Files of a task, to be committed: of the table, of its side table.
-
-    `rows` are records that could be read, `deleted_rows` those of them without a value; `gone_rows`
-    are rows of the table that were removed.
-    """
-
-    added: tuple[DataFile, ...] = ()
-    removed: tuple[DataFile, ...] = ()
-    bad: tuple[DataFile, ...] = ()
-    rows: int = 0
-    bad_rows: int = 0
-    deleted_rows: int = 0
-    gone_rows: int = 0
+# Records as rows
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class SplitRows:
+    """Rows of the table, with `_deleted`, and of its side table."""
+
+    good: pa.Table
+    bad: pa.Table
+
+
+def split_rows(batch: pa.RecordBatch, decoder: Decoder, *, is_keyed: bool) -> SplitRows:
+    """A batch of the source, opened; without keys there is nothing to upsert by."""
+    bad_at: list[npt.NDArray[np.int64]] = []
+    reasons: list[str] = []
+    rows = np.arange(len(batch), dtype=np.int64)
+    if is_keyed:
+        has_key = _flags(batch["key"].is_valid())
+        bad_at.append(rows[~has_key])
+        reasons += [NO_KEY] * len(bad_at[0])
+        rows = rows[has_key]
+    values = batch["value"]
+    has_value = _flags(values.is_valid())[rows]
+    filled, deleted = rows[has_value], rows[~has_value]
+    decoded = decoder.decode(values.take(pa.array(filled)), batch["headers"].take(pa.array(filled)))
+    bad_at.append(filled[decoded.is_bad])
+    reasons += decoded.reasons
+    kept = filled[~decoded.is_bad]
+    columns = dict(zip(decoder.names, decoded.columns, strict=True))
+    good = _lay(batch, kept, deleted, columns)
+    return SplitRows(good, _make_bad(batch, np.concatenate(bad_at), reasons))
+
+
+def _lay(
+    batch: pa.RecordBatch,
+    kept: npt.NDArray[np.int64],
+    deleted: npt.NDArray[np.int64],
+    columns: dict[str, pa.Array],
+) -> pa.Table:
+    """Rows in the order of their records; deleted ones have no value."""
+    order = np.sort(np.concatenate([kept, deleted]))
+    if len(deleted):
+        slots = np.searchsorted(kept, order)
+        is_deleted = np.isin(order, deleted, assume_unique=True)
+        places = pa.array(np.where(is_deleted, 0, slots), mask=is_deleted)
+        columns = {name: _take(array, places) for name, array in columns.items()}
+    else:
+        is_deleted = np.zeros(len(order), np.bool_)
+    record = {**_record_columns(batch, order), DELETED: pa.array(is_deleted)}
+    return pa.table({**record, **columns})
+
+
+def _take(array: pa.Array, places: pa.Array) -> pa.Array:
+    return pa.nulls(len(places), array.type) if not len(array) else array.take(places)
+
+
+def _make_bad(batch: pa.RecordBatch, rows: npt.NDArray[np.int64], reasons: list[str]) -> pa.Table:
+    order = np.argsort(rows, kind="stable")
+    columns = _record_columns(batch, rows[order])
+    columns[VALUE] = batch["value"].take(pa.array(rows[order]))
+    columns[REASON] = pa.array([reasons[slot] for slot in order.tolist()], pa.string())
+    return pa.table(columns)
+
+
+def _record_columns(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+    names = {PARTITION: "partition", OFFSET: "offset", TIMESTAMP: "timestamp", KEY: "key"}
+    is_all = len(rows) == len(batch)
+    places = pa.array(rows)
+    return {
+        column: batch[name] if is_all else batch[name].take(places)
+        for column, name in names.items()
+    }
+
+
+def keep_newest(rows: pa.Table) -> pa.Table:
+    """One row for each key of a partition: that of the highest offset; in order of offsets."""
+    if len(rows) < 2:
+        return rows
+    rows = rows.take(pc.sort_indices(rows, sort_keys=[(OFFSET, "ascending")]))
+    number = pa.array(np.arange(len(rows)))
+    keys = pa.table({PARTITION: rows[PARTITION], KEY: rows[KEY], "number": number})
+    last = keys.group_by([PARTITION, KEY]).aggregate([("number", "max")])["number_max"]
+    if len(last) == len(rows):
+        return rows
+    return rows.take(pa.array(np.sort(last.to_numpy())))
+
+
+def find_buckets(keys: pa.ChunkedArray, count: int) -> npt.NDArray[np.int32]:
+    """Iceberg's bucket of each key, none of which is null."""
+    parts = [_hash(chunk) for chunk in keys.chunks]
+    hashes = np.concatenate(parts) if parts else np.empty(0, np.uint32)
+    return ((hashes & 0x7FFFFFFF) % count).astype(np.int32)
+
+
+def _hash(keys: pa.Array) -> npt.NDArray[np.uint32]:
+    small = keys.cast(pa.binary())
+    hashes = np.empty(len(small), np.uint32)
+    _, offsets, data = small.buffers()
+    cells = np.frombuffer(offsets, np.int32)[small.offset : small.offset + len(small) + 1]
+    bytes_ = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    murmur3_cells(bytes_, cells, hashes)
+    return hashes
+
+
+def _flags(array: pa.Array) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = array.to_numpy(zero_copy_only=False)
+    return found
+
+
+# Tasks
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
     """Rows put aside: one file, and which of its row groups belong to a bucket."""
 
-    written: Written
+    written: FileChanges
     path: str | None = None
     groups: tuple[tuple[int, int], ...] = ()
 
@@ -83,10 +189,10 @@ class AppendTask:
 
     source: TableRead
 
-    def run(self, shared: None) -> Written:
+    def run(self, shared: None) -> FileChanges:
         source = self.source
         with (
-            told_errors(source.files.location),
+            translate_catalog_errors(source.files.location),
             RowsWriter(source.files, source.run_id, source.name) as good,
             source.bad_writer() as bad,
         ):
@@ -95,7 +201,7 @@ class AppendTask:
                 good.write(part.good)
                 bad.write(part.bad)
                 deleted += pc.sum(part.good[DELETED]).as_py() or 0
-        return Written(good.finish(), (), bad.finish(), good.row_count, bad.row_count, deleted)
+        return FileChanges(good.finish(), (), bad.finish(), good.row_count, bad.row_count, deleted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +211,19 @@ class StageTask:
     source: TableRead
     buckets: int
 
-    def run(self, shared: None) -> Staged:
+    def run(self, shared: None) -> StagedRows:
         source = self.source
         parts: list[pa.Table] = []
         records = deleted = 0
-        with told_errors(source.files.location), source.bad_writer() as bad:
+        with translate_catalog_errors(source.files.location), source.bad_writer() as bad:
             for part in source.parts(is_keyed=True):
                 parts.append(part.good)
                 bad.write(part.bad)
                 records += len(part.good)
                 deleted += pc.sum(part.good[DELETED]).as_py() or 0
             path, groups = self._put_aside(pa.concat_tables(parts)) if records else (None, ())
-        written = Written((), (), bad.finish(), records, bad.row_count, deleted)
-        return Staged(written, path, groups)
+        written = FileChanges((), (), bad.finish(), records, bad.row_count, deleted)
+        return StagedRows(written, path, groups)
 
     def _put_aside(self, rows: pa.Table) -> tuple[str, tuple[tuple[int, int], ...]]:
         source = self.source
@@ -155,15 +261,15 @@ class MergeTask:
     staged: tuple[tuple[str, int], ...]
     starts: Mapping[int, int] | None = None
 
-    def run(self, shared: None) -> Written:
-        with told_errors(self.files.location):
+    def run(self, shared: None) -> FileChanges:
+        with translate_catalog_errors(self.files.location):
             rows = self._merge()
             removed = tuple(self.existing)
             if not len(rows):
-                return Written(removed=removed)
+                return FileChanges(removed=removed)
             with RowsWriter(self.files, self.run_id, self.name, Record(self.bucket)) as writer:
                 writer.write(rows)
-            return Written(writer.finish(), removed)
+            return FileChanges(writer.finish(), removed)
 
     def _merge(self) -> pa.Table:
         old = self.files.read(self.existing)
@@ -185,71 +291,6 @@ def _find_below(rows: pa.Table, starts: Mapping[int, int]) -> pa.Array:
     numbers, slots = np.unique(rows[PARTITION].to_numpy(), return_inverse=True)
     limits = np.array([starts.get(int(one), 0) for one in numbers], np.int64)
     return pa.array(rows[OFFSET].to_numpy() < limits[slots], pa.bool_())
-
-
-class RowsWriter:
-    """Writes rows to data files: another one for each partition, and when one is large."""
-
-    def __init__(
-        self, files: TableFiles, run_id: str, name: str, partition: Record | None = None
-    ) -> None:
-        self._files = files
-        self._run_id = run_id
-        self._name = name
-        self._partition = partition
-        self._open: DataFileWriter | None = None
-        self._number: object = None
-        self._size = 0
-        self._done: list[DataFileWriter] = []
-
-    @property
-    def row_count(self) -> int:
-        return sum(one.row_count for one in self._done)
-
-    def __enter__(self) -> "RowsWriter":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._close()
-
-    def write(self, rows: pa.Table) -> None:
-        """Rows of one partition, or in a bucket of any."""
-        if not len(rows):
-            return
-        number = None if self._partition is not None else rows[PARTITION][0].as_py()
-        if self._open is None or number != self._number or self._size >= FILE_BYTES:
-            self._close()
-            path = self._files.new_path(self._run_id, self._name)
-            self._open = self._files.writer(path, self._partition)
-            self._number, self._size = number, 0
-        self._open.write(rows)
-        self._size += rows.nbytes
-
-    def finish(self) -> tuple[DataFile, ...]:
-        return tuple(one.finish() for one in self._done)
-
-    def _close(self) -> None:
-        if self._open is not None:
-            self._open.__exit__(None, None, None)
-            self._done.append(self._open)
-            self._open = None
-
-
-def join_written(parts: Sequence[Written]) -> Written:
-    return Written(
-        added=tuple(file for part in parts for file in part.added),
-        removed=tuple(file for part in parts for file in part.removed),
-        bad=tuple(file for part in parts for file in part.bad),
-        rows=sum(part.rows for part in parts),
-        bad_rows=sum(part.bad_rows for part in parts),
-        deleted_rows=sum(part.deleted_rows for part in parts),
-        gone_rows=sum(part.gone_rows for part in parts),
-    )
 
 
 def _like(rows: pa.Table, schema: pa.Schema) -> pa.Table:

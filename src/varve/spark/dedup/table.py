@@ -22,18 +22,30 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.outputs.notes import OutputKind
 from varve.jobs.source.options import SourceOptions
-from varve.jobs.table.catalog import CatalogAddress, find_table, get_table, told_errors
-from varve.jobs.table.commit import CommitConflict, commit
-from varve.jobs.table.decode import Decoder
-from varve.jobs.table.decoders import define, make_decoder
-from varve.jobs.table.definition import BAD, check_fits, create, create_bad, read_definition
-from varve.jobs.table.files import TableFiles
+from varve.jobs.table.catalog import CatalogAddress, find_table, get_table, translate_catalog_errors
+from varve.jobs.table.columns import define_table, make_decoder
+from varve.jobs.table.data_files import FileChanges, RowsWriter, TableFiles, join_changes
+from varve.jobs.table.definition import (
+    BAD,
+    TableSettings,
+    check_definition,
+    create_rejected_table,
+    create_table,
+    read_definition,
+)
 from varve.jobs.table.plan import plan_table
-from varve.jobs.table.rows import split_rows
-from varve.jobs.table.runs import TableRun, sweep
-from varve.jobs.table.settings import TableSettings
-from varve.jobs.table.state import RUN, Progress, SinkBatch, read_progress
-from varve.jobs.table.tasks import RowsWriter, Written, join_written
+from varve.jobs.table.table_state import (
+    RUN,
+    CommitConflict,
+    SinkBatch,
+    SyncState,
+    TableRun,
+    commit,
+    read_sync_state,
+    sweep,
+)
+from varve.jobs.table.tasks import split_rows
+from varve.jobs.table.types import Decoder
 from varve.spark.columns import make_schema
 from varve.spark.dedup.plan import unpack_rows
 from varve.spark.dedup.rows import split_by_partition
@@ -76,7 +88,7 @@ class TableTask:
         """One row of _TASK_TYPES: the files, and the largest offset of each partition."""
         offsets: dict[int, int] = {}
         with (
-            told_errors(self.files.location),
+            translate_catalog_errors(self.files.location),
             RowsWriter(self.files, self.run_id, "rows") as good,
             RowsWriter(self.bad_files or self.files, self.run_id, "bad") as bad,
         ):
@@ -88,7 +100,7 @@ class TableTask:
                     offsets[partition] = max(
                         offsets.get(partition, 0), int(part.column("offset").to_numpy().max()) + 1
                     )
-        written = Written(good.finish(), (), bad.finish(), good.row_count, bad.row_count)
+        written = FileChanges(good.finish(), (), bad.finish(), good.row_count, bad.row_count)
         cells = [pickle.dumps(written), pickle.dumps(offsets)]
         arrays = [pa.array([cell], pa.binary()) for cell in cells]
         yield pa.RecordBatch.from_arrays(arrays, names=["written", "offsets"])
@@ -129,11 +141,13 @@ class TableWriter:
         """The table and its side table, made if need be; raises InvalidRequest for another one."""
         catalog = output.catalog.open()
         table = find_table(catalog, output.name)
-        plan = plan_table(options, Progress({}, {}))
+        plan = plan_table(options, SyncState({}, {}))
         if table is None:
-            table = create(catalog, output.name, define(plan, options, output.settings)[0])
+            table = create_table(
+                catalog, output.name, define_table(plan, options, output.settings)[0]
+            )
         definition = read_definition(table)
-        check_fits(definition, output.name, plan.topic_id, output.settings)
+        check_definition(definition, output.name, plan.topic_id, output.settings)
         if definition.is_keyed:
             raise InvalidRequest(
                 f"table {output.name} keeps the latest row of each key: records without duplicates "
@@ -141,7 +155,7 @@ class TableWriter:
             )
         _check_owner(table, output.name, sink_id)
         if definition.has_bad and find_table(catalog, f"{output.name}{BAD}") is None:
-            create_bad(catalog, output.name, definition)
+            create_rejected_table(catalog, output.name, definition)
         return cls(
             output=output,
             catalog=catalog,
@@ -196,14 +210,14 @@ class TableWriter:
         Spark repeats the batch when the query is started again.
         """
         table, bad, run_id = batch.table, batch.bad, batch.run.run_id
-        written = join_written([pickle.loads(written) for written, _ in outcomes])
+        written = join_changes([pickle.loads(written) for written, _ in outcomes])
         sink = SinkBatch(self.sink_id, batch_id)
-        before = read_progress(table)
+        before = read_sync_state(table)
         ends = {number: end for _, part in outcomes for number, end in pickle.loads(part).items()}
         after = replace(before, offsets={**before.offsets, **ends}, sink=sink)
         try:
             if bad is not None and written.bad and not self._has(bad, batch_id):
-                bad_after = replace(read_progress(bad), sink=sink)
+                bad_after = replace(read_sync_state(bad), sink=sink)
                 commit(bad, progress=bad_after, run_id=run_id, added=written.bad)
             commit(table, progress=after, run_id=run_id, added=written.added)
         except CommitConflict:
@@ -225,7 +239,7 @@ class TableWriter:
 
 def _find_last_batch(table: Table, sink_id: str) -> SinkBatch | None:
     """The last batch of a sink; tables of older versions name it as the run alone."""
-    sink = read_progress(table).sink
+    sink = read_sync_state(table).sink
     run = str(table.properties.get(RUN, ""))
     if sink is None and run.rpartition("-")[0] == sink_id:
         return SinkBatch.parse(run)

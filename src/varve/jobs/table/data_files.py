@@ -1,8 +1,9 @@
 """The files of a table: written with statistics, listed, removed.
 
-Layout     `<location>/data/<run id>/...parquet` data files of a run, and what it puts aside
-           `<location>/varve/<run id>.json`      a run that is under way. docs/formats/table.md
-Invariant  a file is complete before it is named to anybody; no name is used twice.
+Layout     `<location>/data/<run id>/...parquet` data files of a run, and what it stages
+           `<location>/varve/<run id>.json`      marker of a run under way. docs/formats/table.md
+Invariant  a file is complete before anything names it; no name is used twice. A data file of an
+           appended table holds offsets of one partition, in order.
 """
 
 import uuid
@@ -29,9 +30,13 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
+from varve.jobs.table.types import PARTITION
+
 DATA: Final = "data"
-MARKS: Final = "varve"
+RUN_MARKERS: Final = "varve"
 _CODEC: Final = "zstd"
+FILE_BYTES: Final = 128 << 20
+"""About what one data file holds, before it is packed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +119,12 @@ class TableFiles:
 
     # Writing and removing
 
-    def write_mark(self, run_id: str, text: bytes) -> None:
-        with self.io().new_output(f"{self.location}/{MARKS}/{run_id}.json").create(True) as file:
+    def write_run_marker(self, run_id: str, text: bytes) -> None:
+        with (
+            self.io()
+            .new_output(f"{self.location}/{RUN_MARKERS}/{run_id}.json")
+            .create(True) as file
+        ):
             file.write(text)
 
     def delete(self, paths: Iterable[str]) -> list[str]:
@@ -182,3 +191,85 @@ class DataFileWriter:
 def _pairs(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
     for one in schema:
         yield one.name, one.type
+
+
+class RowsWriter:
+    """Writes rows to data files: another one for each partition, and when one is large."""
+
+    def __init__(
+        self, files: TableFiles, run_id: str, name: str, partition: Record | None = None
+    ) -> None:
+        self._files = files
+        self._run_id = run_id
+        self._name = name
+        self._partition = partition
+        self._open: DataFileWriter | None = None
+        self._number: object = None
+        self._size = 0
+        self._done: list[DataFileWriter] = []
+
+    @property
+    def row_count(self) -> int:
+        return sum(one.row_count for one in self._done)
+
+    def __enter__(self) -> "RowsWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    def write(self, rows: pa.Table) -> None:
+        """Rows of one partition, or in a bucket of any."""
+        if not len(rows):
+            return
+        number = None if self._partition is not None else rows[PARTITION][0].as_py()
+        if self._open is None or number != self._number or self._size >= FILE_BYTES:
+            self._close()
+            path = self._files.new_path(self._run_id, self._name)
+            self._open = self._files.writer(path, self._partition)
+            self._number, self._size = number, 0
+        self._open.write(rows)
+        self._size += rows.nbytes
+
+    def finish(self) -> tuple[DataFile, ...]:
+        return tuple(one.finish() for one in self._done)
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+            self._done.append(self._open)
+            self._open = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileChanges:
+    """Files of a task, to be committed: of the table, of its side table.
+
+    `rows` are records that could be read, `deleted_rows` those of them without a value; `gone_rows`
+    are rows of the table that were removed.
+    """
+
+    added: tuple[DataFile, ...] = ()
+    removed: tuple[DataFile, ...] = ()
+    bad: tuple[DataFile, ...] = ()
+    rows: int = 0
+    bad_rows: int = 0
+    deleted_rows: int = 0
+    gone_rows: int = 0
+
+
+def join_changes(parts: Sequence[FileChanges]) -> FileChanges:
+    return FileChanges(
+        added=tuple(file for part in parts for file in part.added),
+        removed=tuple(file for part in parts for file in part.removed),
+        bad=tuple(file for part in parts for file in part.bad),
+        rows=sum(part.rows for part in parts),
+        bad_rows=sum(part.bad_rows for part in parts),
+        deleted_rows=sum(part.deleted_rows for part in parts),
+        gone_rows=sum(part.gone_rows for part in parts),
+    )

@@ -1,8 +1,8 @@
-"""A topic as an Iceberg table: read where the table ended, written by executors, committed once.
+"""A topic as an Iceberg table: read where the table ends, written by executors, committed once.
 
 Invariant  how far the table is stands in the commit that brings the rows, so that a repeated, a
            killed or a second run neither loses nor repeats. The side table is committed first, and
-           what it has beyond the table is taken back before it gets more.
+           what it has beyond the table is removed before it gets more.
 Crash      docs/jobs/table.md; a run may be killed anywhere and started again.
 """
 
@@ -21,44 +21,47 @@ from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavailable
 from varve.jobs.outputs.notes import Output, OutputKind
 from varve.jobs.outputs.registering import find_outputs
+from varve.jobs.results import JobResult
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.table.catalog import CatalogAddress, find_table, get_table, split_name
-from varve.jobs.table.commit import (
-    CommitConflict,
-    check_not_taken_over,
-    commit,
-    data_files,
-    snapshot_id,
+from varve.jobs.table.columns import (
+    define_table,
+    infer_value_fields,
+    make_decoder,
+    read_given_fields,
 )
-from varve.jobs.table.decode import Decoder
-from varve.jobs.table.decoders import define, given_fields, guess_fields, make_decoder
+from varve.jobs.table.data_files import FileChanges, TableFiles, join_changes
 from varve.jobs.table.definition import (
     BAD,
     TableDefinition,
+    TableMode,
+    TableSettings,
+    ValueFormat,
     add_columns,
-    check_fits,
+    check_definition,
     check_registry,
-    create,
-    create_bad,
+    create_rejected_table,
+    create_table,
     find_new_fields,
     read_definition,
 )
-from varve.jobs.table.expire import BelowStarts, FromOffsets, plan_expiry
-from varve.jobs.table.files import TableFiles
 from varve.jobs.table.plan import Batch, TablePlan, check_history, make_reads, plan_table
-from varve.jobs.table.result import TableResult
-from varve.jobs.table.runs import TableRun, new_run_id, sweep, take_over
-from varve.jobs.table.schema import Fields
-from varve.jobs.table.settings import TableSettings, ValueFormat
-from varve.jobs.table.state import Progress, read_progress
-from varve.jobs.table.tasks import (
-    AppendTask,
-    MergeTask,
-    StageTask,
-    TableRead,
-    Written,
-    join_written,
+from varve.jobs.table.rewrite import BelowStarts, FromOffsets, plan_expiry
+from varve.jobs.table.table_state import (
+    CommitConflict,
+    SyncState,
+    TableRun,
+    check_not_fenced,
+    commit,
+    data_files,
+    fence_other_runs,
+    new_run_id,
+    read_sync_state,
+    snapshot_id,
+    sweep,
 )
+from varve.jobs.table.tasks import AppendTask, MergeTask, StageTask, TableRead
+from varve.jobs.table.types import Decoder, Fields
 from varve.jobs.tasks import Task, TaskRunner
 from varve.jobs.tier.address import TierAddress
 
@@ -67,7 +70,91 @@ _T = TypeVar("_T")
 _TRIES: Final = 5
 """How often a batch is begun anew because another program committed to the table."""
 
-_NOTHING: Final = Progress({}, {})
+_NOTHING: Final = SyncState({}, {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableResult(JobResult):
+    """One run.
+
+    `records` were read; `deleted` of them had no value, `bad` of them went to the side table.
+    `expired_rows` were removed below the log start. `missed` offsets had left the log before the
+    table had them. `is_rebuilt` tells that a table of keys was made anew, since deletions may have
+    left the log unseen, or single records were erased. `inferred` and `added_columns` tell columns
+    as a schema file has them. `offsets` are the next ones to read.
+    """
+
+    table: str
+    topic: str
+    mode: TableMode
+    format: ValueFormat
+    columns: tuple[str, ...]
+    inferred: tuple[str, ...] = ()
+    added_columns: tuple[str, ...] = ()
+    records: int = 0
+    deleted: int = 0
+    bad: int = 0
+    expired_rows: int = 0
+    missed: int = 0
+    is_rebuilt: bool = False
+    commits: int = 0
+    files: int = 0
+    bytes: int = 0
+    swept: int = 0
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    snapshot_id: int | None = None
+    elapsed_ms: int = 0
+
+    @classmethod
+    def begin(
+        cls, table: str, definition: TableDefinition, guessed: Fields, added: Fields, swept: int
+    ) -> "TableResult":
+        return cls(
+            table=table,
+            topic=definition.topic,
+            mode=definition.mode,
+            format=definition.format,
+            columns=tuple(one.describe() for one in definition.fields),
+            inferred=tuple(one.describe() for one in guessed),
+            added_columns=tuple(one.describe() for one in added),
+            swept=swept,
+        )
+
+    def add(self, written: FileChanges) -> "TableResult":
+        """With one more commit."""
+        return replace(
+            self,
+            records=self.records + written.rows + written.bad_rows,
+            deleted=self.deleted + written.deleted_rows,
+            bad=self.bad + written.bad_rows,
+            commits=self.commits + 1,
+            files=self.files + len(written.added),
+            bytes=self.bytes + sum(one.file_size_in_bytes for one in written.added),
+        )
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "table": self.table,
+            "topic": self.topic,
+            "mode": str(self.mode),
+            "format": str(self.format),
+            "columns": list(self.columns),
+            "inferred": list(self.inferred),
+            "added_columns": list(self.added_columns),
+            "records": self.records,
+            "deleted": self.deleted,
+            "bad": self.bad,
+            "expired_rows": self.expired_rows,
+            "missed": self.missed,
+            "rebuilt": self.is_rebuilt,
+            "commits": self.commits,
+            "files": self.files,
+            "bytes": self.bytes,
+            "swept": self.swept,
+            "offsets": {str(number): offset for number, offset in self.offsets.items()},
+            "snapshot_id": self.snapshot_id,
+            "elapsed_ms": self.elapsed_ms,
+        }
 
 
 def sync_table(
@@ -117,7 +204,7 @@ def check_tier_is_given(
 
 def _check_no_sink(table: Table) -> None:
     """Raises InvalidRequest for a table that a stream writes: its rows would come twice."""
-    sink = read_progress(table).sink
+    sink = read_sync_state(table).sink
     if sink is not None:
         raise InvalidRequest(
             f"table {'.'.join(table.name())} holds the records of a deduplication (sink "
@@ -157,28 +244,28 @@ class TableSync:
     def _open(self, catalog: Catalog) -> "_Tables":
         """The table and its side table, made if need be; what a killed run left is swept."""
         table = find_table(catalog, self.name)
-        progress = _NOTHING if table is None else read_progress(table)
+        progress = _NOTHING if table is None else read_sync_state(table)
         guessed: Fields = ()
         if table is None:
             plan = plan_table(self.options, progress)
-            definition, guessed = define(plan, self.options, self.settings)
+            definition, guessed = define_table(plan, self.options, self.settings)
             self._note(definition, plan)
-            table = create(catalog, self.name, definition)
+            table = create_table(catalog, self.name, definition)
         definition = read_definition(table)
-        plan = plan_table(self.options, read_progress(table))
-        check_fits(definition, self.name, plan.topic_id, self.settings)
+        plan = plan_table(self.options, read_sync_state(table))
+        check_definition(definition, self.name, plan.topic_id, self.settings)
         _check_no_sink(table)
         check_registry(definition, self.name, self.settings.registry)
         check_history(plan, self.name, is_keyed=definition.is_keyed)
         definition, added = self._widen(table, definition, plan)
         bad = None
         if definition.has_bad:
-            bad = find_table(catalog, f"{self.name}{BAD}") or create_bad(
+            bad = find_table(catalog, f"{self.name}{BAD}") or create_rejected_table(
                 catalog, self.name, definition
             )
         both = [table] if bad is None else [table, bad]
         self._note(definition, plan, [one.location() for one in both])
-        swept = take_over(both, self.run_id)
+        swept = fence_other_runs(both, self.run_id)
         self._result = TableResult.begin(self.name, definition, guessed, added, len(swept))
         return _Tables(catalog, definition, table, bad)
 
@@ -204,9 +291,9 @@ class TableSync:
     ) -> tuple[TableDefinition, Fields]:
         """Adds the columns that are asked for."""
         settings = self.settings
-        given = given_fields(settings, definition.format)
+        given = read_given_fields(settings, definition.format)
         if settings.is_adding_columns and not given and definition.format is ValueFormat.JSON:
-            given = guess_fields(plan, self.options, settings, definition.fields)
+            given = infer_value_fields(plan, self.options, settings, definition.fields)
         new = find_new_fields(definition, self.name, given, is_adding=settings.is_adding_columns)
         if not new:
             return definition, ()
@@ -220,7 +307,7 @@ class TableSync:
         began_ms = self.clock.now_ms()
         plan = plan_table(
             self.options,
-            read_progress(tables.table),
+            read_sync_state(tables.table),
             is_keyed=tables.definition.is_keyed,
         )
         check_history(plan, self.name, is_keyed=tables.definition.is_keyed)
@@ -237,7 +324,7 @@ class TableSync:
                 raise Unavailable(f"{error}: run again when it is at rest") from error
             raise
         self._sweep(tables, run)
-        progress = read_progress(tables.table)
+        progress = read_sync_state(tables.table)
         self._result = replace(
             self._result,
             offsets=dict(progress.offsets),
@@ -255,7 +342,7 @@ class TableSync:
         if self.settings.is_keeping_expired:
             return
         for table in tables.both():
-            before = read_progress(table)
+            before = read_sync_state(table)
             if all(before.starts.get(one, 0) >= start for one, start in plan.starts.items()):
                 continue
             after = replace(before, starts={**before.starts, **plan.starts})
@@ -266,22 +353,22 @@ class TableSync:
                 self._result, expired_rows=self._result.expired_rows + written.gone_rows
             )
 
-    def _rewrite(self, table: Table, unwanted: BelowStarts) -> Written:
+    def _rewrite(self, table: Table, unwanted: BelowStarts) -> FileChanges:
         tasks = plan_expiry(TableFiles.of(table), data_files(table), unwanted, self.run_id)
-        return join_written(self._run("remove rows", tasks))
+        return join_changes(self._run("remove rows", tasks))
 
     def _take(
         self, tables: "_Tables", plan: TablePlan, batch: Batch, decoder: Decoder, began_ms: int
     ) -> None:
         """One batch: tasks, the commit of the side table, the commit of the table."""
-        before = read_progress(tables.table)
+        before = read_sync_state(tables.table)
         after = replace(plan.advance(before, batch.offsets), is_cold=plan.is_cold)
         if after.offsets == before.offsets and not batch.pieces and not plan.is_rebuild:
             return
         if batch.is_last:
             after = replace(after, synced_ms=began_ms)
         if plan.is_rebuild:
-            after = replace(after, is_thinned=False)
+            after = replace(after, needs_rebuild=False)
         for left in reversed(range(_TRIES)):
             bases = [snapshot_id(one) for one in tables.both()]
             try:
@@ -290,14 +377,14 @@ class TableSync:
             except CommitConflict:
                 tables.reload(self.name)
                 for table, base in zip(tables.both(), bases, strict=True):
-                    check_not_taken_over(table, base, self.run_id)
-                if not left or read_progress(tables.table).offsets != before.offsets:
+                    check_not_fenced(table, base, self.run_id)
+                if not left or read_sync_state(tables.table).offsets != before.offsets:
                     raise
             except NotFound:
                 # A run that took over has removed the files of this one.
                 tables.reload(self.name)
                 for table, base in zip(tables.both(), bases, strict=True):
-                    check_not_taken_over(table, base, self.run_id)
+                    check_not_fenced(table, base, self.run_id)
                 raise
 
     def _take_once(
@@ -306,7 +393,7 @@ class TableSync:
         plan: TablePlan,
         batch: Batch,
         decoder: Decoder,
-        after: Progress,
+        after: SyncState,
     ) -> None:
         reads = [
             TableRead(
@@ -326,13 +413,15 @@ class TableSync:
             written = self._upsert(tables, reads, plan)
         else:
             tasks = [AppendTask(read) for read in reads]
-            written = join_written(self._run("read and write", tasks))
-        reached = _NOTHING if plan.is_rebuild else read_progress(tables.table)
+            written = join_changes(self._run("read and write", tasks))
+        reached = _NOTHING if plan.is_rebuild else read_sync_state(tables.table)
         self._commit_bad(tables, written.bad, reached, after)
         self._commit(tables.table, after, written.added, written.removed)
         self._result = self._result.add(written)
 
-    def _upsert(self, tables: "_Tables", reads: Sequence[TableRead], plan: TablePlan) -> Written:
+    def _upsert(
+        self, tables: "_Tables", reads: Sequence[TableRead], plan: TablePlan
+    ) -> FileChanges:
         """Two stages: records by bucket, then the buckets that they touch.
 
         All that a table has makes room for what is read anew, but expired rows that are kept.
@@ -362,17 +451,17 @@ class TableSync:
         ]
         merged = self._run("merge", tasks)
         is_replaced = plan.is_rebuild and not is_keeping
-        replaced = Written(removed=tuple(there)) if is_replaced else Written()
-        return join_written([*(one.written for one in staged), *merged, replaced])
+        replaced = FileChanges(removed=tuple(there)) if is_replaced else FileChanges()
+        return join_changes([*(one.written for one in staged), *merged, replaced])
 
     def _commit_bad(
-        self, tables: "_Tables", added: Sequence[DataFile], reached: Progress, after: Progress
+        self, tables: "_Tables", added: Sequence[DataFile], reached: SyncState, after: SyncState
     ) -> None:
         """What the side table has beyond the table goes, and the bad rows of the batch come."""
         if tables.bad is None:
             return
-        there = read_progress(tables.bad)
-        stale = Written()
+        there = read_sync_state(tables.bad)
+        stale = FileChanges()
         if reached.is_behind(there):
             ends = {one: reached.offsets.get(one, 0) for one in there.offsets}
             stale = self._rewrite(tables.bad, FromOffsets(ends))
@@ -384,7 +473,7 @@ class TableSync:
     def _commit(
         self,
         table: Table,
-        progress: Progress,
+        progress: SyncState,
         added: Sequence[DataFile],
         removed: Sequence[DataFile],
     ) -> None:

@@ -1,0 +1,246 @@
+"""The columns of a table that is to be created or widened, and the decoder of its values.
+
+Invariant  a column is inferred only from a field that had one type in all values read: integers
+           and fractions give `double`, any other mixture has no column and is kept in `_rest`.
+           A text stays a text, whatever it looks like.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
+from itertools import count, groupby, islice
+from typing import Any, Final
+
+from pyiceberg.types import (
+    BooleanType,
+    DoubleType,
+    IcebergType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+)
+
+from varve.foundation.errors import InvalidRequest
+from varve.jobs.source.arrow_columns import ArrowColumns
+from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.options import SourceOptions
+from varve.jobs.source.read import TaskRead, read_task
+from varve.jobs.table.avro_values import AvroDecoder, avro_fields, find_first_schema, parse_avro
+from varve.jobs.table.definition import (
+    DEFAULT_BUCKETS,
+    TableDefinition,
+    TableMode,
+    TableSettings,
+    ValueFormat,
+)
+from varve.jobs.table.json_values import JsonDecoder, ValueRejected, parse_json
+from varve.jobs.table.plan import TablePlan
+from varve.jobs.table.tasks import SOURCE
+from varve.jobs.table.types import (
+    RESERVED,
+    Decoder,
+    Fields,
+    RawDecoder,
+    ValueField,
+    check_fields,
+    is_column_name,
+    parse_schema,
+    raw_fields,
+)
+
+_REMEDY: Final = "give a schema, or run again when there are some"
+_LONG: Final = 1 << 63
+_COLUMNS_MAX: Final = 1000
+
+Guess = str | tuple["Guess"] | dict[str, "Guess"]
+"""A primitive by name, a list of one item, a structure; `_NULL` where nothing is known yet."""
+
+_NUMBERS: Final = ("long", "double")
+_NULL: Final = "null"
+_MIXED: Final = "mixed"
+
+
+def make_decoder(definition: TableDefinition, settings: TableSettings) -> Decoder:
+    match definition.format:
+        case ValueFormat.RAW:
+            return RawDecoder()
+        case ValueFormat.JSON:
+            return JsonDecoder(definition.fields)
+        case ValueFormat.AVRO:
+            assert definition.avro is not None
+            return AvroDecoder(definition.fields, definition.avro, settings.registry)
+
+
+def define_table(
+    plan: TablePlan, options: SourceOptions, settings: TableSettings
+) -> tuple[TableDefinition, Fields]:
+    """A table that is to be made, and the fields of it that were guessed."""
+    format = settings.format or ValueFormat.RAW
+    guessed: Fields = ()
+    avro = None
+    match format:
+        case ValueFormat.RAW:
+            fields = raw_fields()
+        case ValueFormat.JSON:
+            fields = read_given_fields(settings, format)
+            if not fields:
+                fields = guessed = infer_value_fields(plan, options, settings)
+        case ValueFormat.AVRO:
+            avro = settings.schema
+            if avro is None:
+                avro = find_avro_schema(plan, options, settings)
+            fields = avro_fields(parse_avro(avro, settings.schema_name), settings.schema_name)
+            check_fields(fields, settings.schema_name)
+    definition = TableDefinition(
+        topic=plan.topic,
+        topic_id=plan.topic_id,
+        mode=settings.mode or TableMode.APPEND,
+        format=format,
+        fields=fields,
+        avro=avro,
+        is_framed=settings.registry is not None,
+        buckets=settings.buckets or DEFAULT_BUCKETS,
+    )
+    return definition, guessed
+
+
+def read_given_fields(settings: TableSettings, format: ValueFormat) -> Fields:
+    """The fields of the schema that was given; none where none was."""
+    if settings.schema is None:
+        return ()
+    if format is ValueFormat.AVRO:
+        return avro_fields(parse_avro(settings.schema, settings.schema_name), settings.schema_name)
+    return parse_schema(settings.schema, settings.schema_name)
+
+
+def infer_value_fields(
+    plan: TablePlan, options: SourceOptions, settings: TableSettings, known: Fields = ()
+) -> Fields:
+    """The fields of the first JSON values that are not known."""
+    values = first_values(plan, options, settings.infer_records)
+    found = infer_fields(values, [one.name for one in known])
+    if not found and not known:
+        raise InvalidRequest(
+            f"topic {plan.topic}: none of its first {settings.infer_records} records is an object "
+            f"of JSON with fields that can be columns: {_REMEDY}"
+        )
+    return found
+
+
+def find_avro_schema(plan: TablePlan, options: SourceOptions, settings: TableSettings) -> str:
+    """The schema of the first value that names one."""
+    if settings.registry is None:
+        raise InvalidRequest("Avro values need a schema (.avsc) or the URL of a registry")
+    values = first_values(plan, options, settings.infer_records)
+    found = find_first_schema(values, settings.registry)
+    if found is None:
+        raise InvalidRequest(
+            f"topic {plan.topic}: none of its first {settings.infer_records} records names a "
+            f"schema of the registry: {_REMEDY}"
+        )
+    return found
+
+
+def first_values(plan: TablePlan, options: SourceOptions, count: int) -> list[bytes]:
+    """The first values of each partition that are there, in all about so many."""
+    each = -(-count // max(1, len(plan.ends)))
+    found: list[bytes] = []
+    for _, pieces in groupby(plan.pieces, key=lambda piece: piece.partition):
+        read = TaskRead(plan.topic, plan.topic_id, tuple(pieces))
+        found += islice(_values(read, options), each)
+    return found
+
+
+def _values(read: TaskRead, options: SourceOptions) -> Iterator[bytes]:
+    for batch in read_task(read, ArrowColumns(SOURCE), options, SourceFilters()):
+        yield from (one.as_py() for one in batch["value"] if one.is_valid)
+
+
+# Inference
+
+
+def infer_fields(values: Iterable[bytes], known: Iterable[str] = ()) -> Fields:
+    """Columns for the fields of these values that are not known; bad values are skipped."""
+    guessed: dict[str, Guess] = {}
+    for value in values:
+        try:
+            document = parse_json(value)
+        except ValueRejected:
+            continue
+        for name, given in document.items():
+            guessed[name] = _join(guessed.get(name, _NULL), _guess(given))
+    taken = {name.lower() for name in (*RESERVED, *known)}
+    fields: list[ValueField] = []
+    for name, guess in guessed.items():
+        type = _make_type(guess)
+        if type is None or not is_column_name(name) or name.lower() in taken:
+            continue
+        taken.add(name.lower())
+        fields.append(ValueField(name, type))
+    return tuple(fields[:_COLUMNS_MAX])
+
+
+def _guess(given: Any) -> Guess:
+    match given:
+        case None:
+            return _NULL
+        case bool():
+            return "boolean"
+        case int():
+            return "long" if -_LONG <= given < _LONG else _MIXED
+        case float() | Decimal():
+            return "double"
+        case str():
+            return "string"
+        case list():
+            inner: Guess = _NULL
+            for one in given:
+                inner = _join(inner, _guess(one))
+            return (inner,)
+        case dict():
+            return {name: _guess(one) for name, one in given.items()}
+    return _MIXED
+
+
+def _join(first: Guess, second: Guess) -> Guess:
+    if first == second or second == _NULL:
+        return first
+    if first == _NULL:
+        return second
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return (_join(first[0], second[0]),)
+    if isinstance(first, dict) and isinstance(second, dict):
+        names = [*first, *(name for name in second if name not in first)]
+        return {name: _join(first.get(name, _NULL), second.get(name, _NULL)) for name in names}
+    if first in _NUMBERS and second in _NUMBERS:
+        return "double"
+    return _MIXED
+
+
+_PRIMITIVES: Final[Mapping[str, IcebergType]] = {
+    "boolean": BooleanType(),
+    "long": LongType(),
+    "double": DoubleType(),
+    "string": StringType(),
+}
+
+
+def _make_type(guess: Guess) -> IcebergType | None:
+    """None where no column can hold all of it."""
+    if isinstance(guess, str):
+        return _PRIMITIVES.get(guess)
+    if isinstance(guess, tuple):
+        inner = _make_type(guess[0])
+        if inner is None:
+            return None
+        return ListType(element_id=1, element_type=inner, element_required=False)
+    members: list[NestedField] = []
+    taken: set[str] = set()
+    ids = count(1)
+    for name, one in guess.items():
+        type = _make_type(one)
+        if type is not None and is_column_name(name) and name.lower() not in taken:
+            taken.add(name.lower())
+            members.append(NestedField(next(ids), name, type, required=False))
+    return StructType(*members) if members else None

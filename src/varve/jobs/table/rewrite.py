@@ -1,0 +1,279 @@
+"""Removes rows from a table by rewriting its files, and expires its older snapshots.
+
+Invariant  a file is left alone where its bounds or its rows say that nothing in it must go; no
+           delete file is ever written. A file is deleted only when no remaining snapshot names it;
+           the current snapshot stays, and so do those that a branch or a tag holds.
+Crash      files that were not deleted yet are found by the next run, which lists what is there.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+from pyiceberg.catalog import Catalog
+from pyiceberg.conversions import from_bytes
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import IntegerType, LongType
+
+from varve.foundation.errors import NotFound
+from varve.foundation.settings import LONG_MAX
+from varve.jobs.table.catalog import CatalogAddress, find_table, translate_catalog_errors
+from varve.jobs.table.data_files import DATA, FileChanges, RowsWriter, TableFiles
+from varve.jobs.table.definition import BAD, read_definition
+from varve.jobs.table.table_state import CommitConflict, find_run_markers, snapshot_id
+from varve.jobs.table.types import KEY, OFFSET, PARTITION
+
+Flags = npt.NDArray[np.bool_]
+
+_PLACES: Final = (PARTITION, OFFSET, KEY)
+METADATA: Final = "metadata"
+DAY_MS: Final = 86_400_000
+
+
+class Unwanted(Protocol):
+    """Says which rows must go; it travels to executors."""
+
+    def find(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array | None) -> Flags: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BelowStarts:
+    """Rows below the log start of their partition."""
+
+    starts: Mapping[int, int]
+
+    def find(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array | None) -> Flags:
+        return self._compare(partitions, offsets, np.less)
+
+    def _compare(
+        self, partitions: pa.Array, offsets: pa.Array, is_gone: Callable[..., Flags]
+    ) -> Flags:
+        numbers = np.asarray(partitions)
+        found = np.zeros(len(numbers), np.bool_)
+        for number, start in self.starts.items():
+            found |= (numbers == number) & is_gone(np.asarray(offsets), start)
+        return found
+
+    def may_hold(self, bounds: "FileBounds") -> bool:
+        return any(bounds.low < self.starts.get(one, 0) for one in bounds.partitions(self.starts))
+
+
+@dataclass(frozen=True, slots=True)
+class FromOffsets(BelowStarts):
+    """Rows at or above an offset of their partition: a side table that ran ahead."""
+
+    def find(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array | None) -> Flags:
+        return self._compare(partitions, offsets, np.greater_equal)
+
+    def may_hold(self, bounds: "FileBounds") -> bool:
+        return any(bounds.high >= self.starts.get(one, 0) for one in bounds.partitions(self.starts))
+
+
+@dataclass(frozen=True, slots=True)
+class FileBounds:
+    """Partitions and offsets that a file may hold, ends included."""
+
+    first: int
+    last: int
+    low: int
+    high: int
+
+    @classmethod
+    def of(cls, file: DataFile, schema: Schema) -> "FileBounds":
+        partition = schema.find_field(PARTITION).field_id
+        offset = schema.find_field(OFFSET).field_id
+        lower, upper = file.lower_bounds or {}, file.upper_bounds or {}
+        return cls(
+            _decode_bound(IntegerType(), lower.get(partition), 0),
+            _decode_bound(IntegerType(), upper.get(partition), LONG_MAX),
+            _decode_bound(LongType(), lower.get(offset), 0),
+            _decode_bound(LongType(), upper.get(offset), LONG_MAX),
+        )
+
+    def partitions(self, known: Iterable[int]) -> list[int]:
+        return [one for one in known if self.first <= one <= self.last]
+
+
+def _decode_bound(type: IntegerType | LongType, bound: bytes | None, otherwise: int) -> int:
+    return otherwise if bound is None else int(from_bytes(type, bound))
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteTask:
+    """One file without the rows that must go; nothing where there are none in it."""
+
+    run_id: str
+    name: str
+    files: TableFiles
+    file: DataFile
+    unwanted: Unwanted
+
+    def run(self, shared: None) -> FileChanges:
+        with translate_catalog_errors(self.files.location):
+            places = self.files.read([self.file], _PLACES)
+            arrays = [places[name].combine_chunks() for name in _PLACES]
+            gone = self.unwanted.find(*arrays)
+            if not gone.any():
+                return FileChanges()
+            count = int(gone.sum())
+            if gone.all():
+                return FileChanges(removed=(self.file,), gone_rows=count)
+            rows = self.files.read([self.file]).filter(pa.array(~gone))
+            partition = self.file.partition
+            is_parted = len(self.files.metadata.spec().fields) > 0
+            with RowsWriter(
+                self.files, self.run_id, self.name, partition if is_parted else None
+            ) as writer:
+                for part in split_by_partition(rows, is_parted):
+                    writer.write(part)
+            return FileChanges(writer.finish(), (self.file,), gone_rows=count)
+
+
+def split_by_partition(rows: pa.Table, is_parted: bool) -> list[pa.Table]:
+    """Rows of one partition each, for a table that has no buckets."""
+    if is_parted:
+        return [rows]
+    numbers = rows[PARTITION].combine_chunks().to_numpy(zero_copy_only=False)
+    return [rows.filter(pa.array(numbers == one)) for one in np.unique(numbers)]
+
+
+def plan_expiry(
+    files: TableFiles, there: Sequence[DataFile], unwanted: BelowStarts, run_id: str
+) -> list[RewriteTask]:
+    """A task for each file that may hold such rows."""
+    chosen = [one for one in there if unwanted.may_hold(FileBounds.of(one, files.schema))]
+    return [
+        RewriteTask(run_id, f"kept-{number}", files, file, unwanted)
+        for number, file in enumerate(chosen)
+    ]
+
+
+# Snapshots
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryResult:
+    """What became of a table's history."""
+
+    table: str
+    snapshots: int
+    kept: int
+    removed: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "table": self.table,
+            "snapshots": self.snapshots,
+            "kept": self.kept,
+            "removed": len(self.removed),
+        }
+
+
+def expire_snapshots(
+    address: CatalogAddress, name: str, *, older_than_ms: int
+) -> list[ExpiryResult]:
+    """Expires what is older than a moment, of a table and its side table.
+
+    Files of runs that are not under way and that no snapshot names go too.
+    """
+    catalog = address.open_existing()
+    table = find_table(catalog, name)
+    if table is None:
+        raise NotFound(f"{address.place} has no table {name}")
+    read_definition(table)
+    tables = [table, *find_bad(catalog, name)]
+    return [_expire_one(one, older_than_ms) for one in tables]
+
+
+def find_bad(catalog: Catalog, name: str) -> list[Table]:
+    bad = find_table(catalog, f"{name}{BAD}")
+    return [] if bad is None else [bad]
+
+
+def _expire_one(table: Table, older_than_ms: int) -> ExpiryResult:
+    old = [one for one in find_expirable(table) if one.timestamp_ms < older_than_ms]
+    removed = expire(table, old)
+    removed += remove_unnamed(table)
+    name = ".".join(table.name())
+    return ExpiryResult(name, len(old), len(table.metadata.snapshots), tuple(removed))
+
+
+def find_expirable(table: Table) -> list[Snapshot]:
+    """The snapshots that are neither current nor held by a branch or a tag."""
+    held = {ref.snapshot_id for ref in table.metadata.refs.values()}
+    held |= {snapshot_id(table) or 0}
+    return [one for one in table.metadata.snapshots if one.snapshot_id not in held]
+
+
+def find_named_refs(table: Table) -> list[str]:
+    """Branches and tags beside the main branch."""
+    return [name for name in table.metadata.refs if name != MAIN_BRANCH]
+
+
+def find_referenced(table: Table, holder: str) -> list[str]:
+    """The files with rows that a branch or a tag names."""
+    id = table.metadata.refs[holder].snapshot_id
+    held = [one for one in table.metadata.snapshots if one.snapshot_id == id]
+    return sorted(path for path in named_files(table, held) if path.endswith(".parquet"))
+
+
+def expire(table: Table, snapshots: Sequence[Snapshot]) -> list[str]:
+    """Expires snapshots, then removes the files that only they named."""
+    if not snapshots:
+        return []
+    name = ".".join(table.name())
+    with translate_catalog_errors(f"table {name}"):
+        before = named_files(table, snapshots)
+        try:
+            expiry = table.maintenance.expire_snapshots()
+            expiry.by_ids([one.snapshot_id for one in snapshots]).commit()
+        except CommitFailedException as error:
+            raise CommitConflict(
+                f"table {name} was changed by somebody else meanwhile: run again"
+            ) from error
+        table.refresh()
+        left = named_files(table, table.metadata.snapshots)
+        return TableFiles.of(table).delete(sorted(before - left))
+
+
+def named_files(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
+    """Manifest lists, manifests and data files of snapshots."""
+    found: set[str] = set()
+    for snapshot in snapshots:
+        found.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path in found:
+                continue
+            found.add(manifest.manifest_path)
+            entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+            found |= {entry.data_file.file_path for entry in entries}
+    return found
+
+
+def remove_unnamed(table: Table, *, own_run: str | None = None) -> list[str]:
+    """Removes data files and manifests that no snapshot names, except those of other runs.
+
+    While another run is under way its manifests are not known, so that none is removed. The files
+    are listed before the run markers, and both before the snapshots: a listed file belongs to a
+    run whose marker is still there, or whose commit is visible.
+    """
+    files = TableFiles.of(table)
+    with translate_catalog_errors(f"table {'.'.join(table.name())}"):
+        data = [one.path for one in files.find(DATA)]
+        manifests = [one.path for one in files.find(METADATA) if one.path.endswith(".avro")]
+        others = [run for run in find_run_markers(table) if run != own_run]
+        there = data if others else data + manifests
+        folders = tuple(f"{files.data_folder(run)}/" for run in others)
+        table.refresh()
+        named = named_files(table, table.metadata.snapshots)
+        return files.delete(
+            path for path in there if path not in named and not path.startswith(folders)
+        )

@@ -1,0 +1,332 @@
+"""How far a table is, and the commits that move it.
+
+Layout     `varve.offsets`, `varve.marks`, `varve.starts`, `varve.sink` and `varve.run` in the
+           summary of each snapshot that varve commits, and as properties of the table in the same
+           commit. docs/formats/table.md
+Invariant  the newest ancestor of the current snapshot with a state is right: a table that was
+           rolled back has the state of then. The properties are read only when every such snapshot
+           has expired. A commit asserts the snapshot it was planned on; pyiceberg must not retry
+           it on top of another, which would repeat rows. A run writes a marker before its first
+           file. Whoever finds the marker of another run commits first, so that the other cannot,
+           and then removes the files of it that no snapshot names.
+Crash      a marker that stays is found by the next run.
+"""
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyiceberg.exceptions import CommitFailedException, ValidationException
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+
+from varve.foundation.clock import Clock
+from varve.foundation.errors import Corrupt, Fenced, NotFound, Unavailable
+from varve.jobs.source.history_mark import HistoryMark
+from varve.jobs.table.catalog import translate_catalog_errors
+from varve.jobs.table.data_files import DATA, RUN_MARKERS, TableFiles
+
+OFFSETS: Final = "varve.offsets"
+BATCH_MARKS: Final = "varve.marks"
+CLEANED: Final = "varve.cleaned"
+STARTS: Final = "varve.starts"
+SYNCED: Final = "varve.synced.ms"
+TIER: Final = "varve.tier"
+THINNED: Final = "varve.thinned"
+RUN: Final = "varve.run"
+SINK: Final = "varve.sink"
+TOPIC: Final = "varve.topic"
+TOPIC_ID: Final = "varve.topic.id"
+MODE: Final = "varve.mode"
+FORMAT: Final = "varve.format"
+SCHEMA: Final = "varve.schema"
+AVRO: Final = "varve.avro"
+FRAMED: Final = "varve.avro.framed"
+BUCKETS: Final = "varve.buckets"
+
+_COLD: Final = "cold"
+_YES: Final = "true"
+_RETRIES: Final = "commit.retry.num-retries"
+
+PROPERTIES: Final = {
+    "format-version": "2",
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "write.parquet.compression-codec": "zstd",
+}
+"""Of a table that varve makes: what is written at every commit does not pile up."""
+_MARKER_SUFFIX: Final = ".json"
+_FENCE_TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SyncState:
+    """By partition: the next offset to read, and the log start up to which rows were removed.
+
+    At `synced_ms` the table had the whole topic, which was in the cold tier or not. Where it
+    `is_thinned` an erasure took single records of keys, of which older ones may be the latest now.
+    `marks` are of the batches in front of the offsets, as far as there are such; `cleaned` tells
+    how far each partition was compacted. `sink` is the last batch of the stream that writes the
+    table, and stays in the commits of others, an erasure's among them.
+    """
+
+    offsets: Mapping[int, int]
+    starts: Mapping[int, int]
+    synced_ms: int = 0
+    is_cold: bool = False
+    needs_rebuild: bool = False
+    marks: Mapping[int, HistoryMark] = field(default_factory=dict)
+    cleaned: Mapping[int, int] = field(default_factory=dict)
+    sink: "SinkBatch | None" = None
+
+    def to_summary(self, run_id: str) -> dict[str, str]:
+        return {
+            OFFSETS: _encode_by_partition(self.offsets),
+            BATCH_MARKS: _encode_by_partition(
+                {one: mark.to_json() for one, mark in self.marks.items()}
+            ),
+            CLEANED: _encode_by_partition(self.cleaned),
+            STARTS: _encode_by_partition(self.starts),
+            SYNCED: str(self.synced_ms),
+            TIER: _COLD if self.is_cold else "",
+            THINNED: _YES if self.needs_rebuild else "",
+            SINK: "" if self.sink is None else str(self.sink),
+            RUN: run_id,
+        }
+
+    def is_behind(self, other: "SyncState") -> bool:
+        """Whether the other has read what this one has not."""
+        return any(self.offsets.get(one, 0) < offset for one, offset in other.offsets.items())
+
+
+@dataclass(frozen=True, slots=True)
+class SinkBatch:
+    """A batch of a stream: batches of a sink are numbered upwards, and committed in order."""
+
+    sink_id: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.sink_id}-{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> "SinkBatch | None":
+        """None where nothing stands there; raises ValueError for what is not a batch."""
+        sink_id, _, number = text.rpartition("-")
+        return cls(sink_id, int(number)) if text else None
+
+
+def read_sync_state(table: Table) -> SyncState:
+    """How far the current snapshot is."""
+    for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
+        told = summary_of(snapshot)
+        if OFFSETS in told:
+            return _decode_state(told, table)
+    return _decode_state(table.properties, table)
+
+
+def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties
+
+
+def runs_since(table: Table, base_id: int | None) -> set[str]:
+    """The runs of varve that committed behind a snapshot; all of them where it has gone."""
+    found: set[str] = set()
+    for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
+        if snapshot.snapshot_id == base_id:
+            break
+        run = summary_of(snapshot).get(RUN)
+        if run is not None:
+            found.add(run)
+    return found
+
+
+def _encode_by_partition(values: Mapping[int, int] | Mapping[int, dict[str, int]]) -> str:
+    return json.dumps({str(one): values[one] for one in sorted(values)})
+
+
+def _decode_state(told: Mapping[str, str], table: Table) -> SyncState:
+    try:
+        offsets, starts, cleaned = (
+            {int(name): int(number) for name, number in json.loads(told.get(key, "{}")).items()}
+            for key in (OFFSETS, STARTS, CLEANED)
+        )
+        synced_ms = int(told.get(SYNCED, 0))
+        marks = {
+            int(name): HistoryMark.of_json(mark)
+            for name, mark in json.loads(told.get(BATCH_MARKS, "{}")).items()
+        }
+        sink = SinkBatch.parse(told.get(SINK, ""))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(
+            f"table {'.'.join(table.name())}: {OFFSETS}, {BATCH_MARKS}, {CLEANED}, {STARTS} or "
+            f"{SINK} cannot be read ({type(error).__name__}: {error}): varve cannot tell which "
+            "records are in it. Drop the table and create it again"
+        ) from error
+    return SyncState(
+        offsets,
+        starts,
+        synced_ms,
+        told.get(TIER) == _COLD,
+        told.get(THINNED) == _YES,
+        # A varve that knew no marks left those of an earlier commit among the properties.
+        {one: mark for one, mark in marks.items() if mark.is_of(offsets.get(one, 0))},
+        cleaned,
+        sink,
+    )
+
+
+# Commits
+
+
+class CommitConflict(Unavailable):
+    """Somebody else committed to the table meanwhile: look again."""
+
+
+def commit(
+    table: Table,
+    *,
+    progress: SyncState,
+    run_id: str,
+    added: Iterable[DataFile] = (),
+    removed: Sequence[DataFile] = (),
+) -> None:
+    """One snapshot; raises CommitConflict when the table is not as it was loaded."""
+    name = ".".join(table.name())
+    summary = progress.to_summary(run_id)
+    table.metadata.properties[_RETRIES] = "0"  # of this object, not of the table
+    try:
+        with translate_catalog_errors(f"table {name}"):
+            transaction = table.transaction()
+            transaction.set_properties(summary)
+            update = transaction.update_snapshot(snapshot_properties=summary)
+            with update.overwrite() if removed else update.merge_append() as files:
+                for one in removed:
+                    files.delete_data_file(one)
+                for one in added:
+                    files.append_data_file(one)
+            transaction.commit_transaction()
+    except (CommitFailedException, ValidationException, NotFound) as error:
+        # Files of the snapshot it stands on are missing where that one expired meanwhile.
+        raise CommitConflict(f"table {name} was changed by somebody else meanwhile") from error
+
+
+def commit_fence(table: Table, *, progress: SyncState, run_id: str) -> None:
+    """A snapshot without files: no run that began before can commit any more."""
+    commit(table, progress=progress, run_id=run_id)
+
+
+def check_not_fenced(table: Table, base_id: int | None, run_id: str) -> None:
+    """After a conflict: raises Fenced if it was another run, which has swept this one's files."""
+    others = runs_since(table, base_id) - {run_id}
+    if others:
+        raise Fenced(
+            f"table {'.'.join(table.name())} was taken over by another run ({sorted(others)[0]}, "
+            f"property {RUN}): this one changed nothing since, and need not be repeated"
+        )
+
+
+def snapshot_id(table: Table) -> int | None:
+    snapshot = table.current_snapshot()
+    return None if snapshot is None else snapshot.snapshot_id
+
+
+def data_files(table: Table) -> list[DataFile]:
+    """The files of the current snapshot."""
+    with translate_catalog_errors(f"table {'.'.join(table.name())}"):
+        return [task.file for task in table.scan().plan_files()]
+
+
+def referenced_paths(table: Table) -> set[str]:
+    """Every data file that a retained snapshot names."""
+    found: set[str] = set()
+    seen: set[str] = set()
+    with translate_catalog_errors(f"table {'.'.join(table.name())}"):
+        for snapshot in table.metadata.snapshots:
+            for manifest in snapshot.manifests(table.io):
+                if manifest.manifest_path in seen:
+                    continue
+                seen.add(manifest.manifest_path)
+                entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+                found |= {entry.data_file.file_path for entry in entries}
+    return found
+
+
+# Runs
+
+
+def new_run_id() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class TableRun:
+    """One run over a table and its side table, which may be missing."""
+
+    run_id: str
+    files: tuple[TableFiles, ...]
+
+    @classmethod
+    def begin(cls, tables: Sequence[Table], run_id: str, clock: Clock) -> "TableRun":
+        """Leaves the marks."""
+        run = cls(run_id, tuple(TableFiles.of(table) for table in tables))
+        text = json.dumps({"run": run_id, "began_ms": clock.now_ms()}).encode()
+        for one in run.files:
+            with translate_catalog_errors(one.location):
+                one.write_run_marker(run_id, text)
+        return run
+
+
+def fence_other_runs(tables: Sequence[Table], run_id: str) -> list[str]:
+    """Ends the runs that left marks at a table or its side table; the files that are gone now.
+
+    All tables are fenced before a file is removed: a run commits to the one, then to the other.
+    """
+    marks = {one for table in tables for one in find_run_markers(table)}
+    others = sorted(marks - {run_id})
+    for table in tables if others else ():
+        _fence_table(table, run_id)
+    return [path for other in others for table in tables for path in sweep(table, other)]
+
+
+def _fence_table(table: Table, run_id: str) -> None:
+    for left in reversed(range(_FENCE_TRIES)):
+        try:
+            commit_fence(table, progress=read_sync_state(table), run_id=run_id)
+            return
+        except CommitConflict:
+            if not left:
+                raise
+            with translate_catalog_errors(f"table {'.'.join(table.name())}"):
+                table.refresh()
+
+
+def find_run_markers(table: Table) -> list[str]:
+    """The runs that began and did not end."""
+    with translate_catalog_errors(f"table {'.'.join(table.name())}"):
+        found = TableFiles.of(table).find(RUN_MARKERS)
+    return [
+        one.path.rpartition("/")[2].removesuffix(_MARKER_SUFFIX)
+        for one in found
+        if one.path.endswith(_MARKER_SUFFIX)
+    ]
+
+
+def sweep(table: Table, run_id: str, committed: set[str] | None = None) -> list[str]:
+    """Removes the files of a run that no snapshot names, then its mark.
+
+    A run that knows what it committed says so, and spares the look at every snapshot.
+    """
+    files = TableFiles.of(table)
+    with translate_catalog_errors(f"table {'.'.join(table.name())}"):
+        there = files.find(f"{DATA}/{run_id}")
+        kept = set() if committed is None else committed
+        if there and committed is None:
+            kept = referenced_paths(table)
+        gone = files.delete(one.path for one in there if one.path not in kept)
+        files.delete([f"{files.location}/{RUN_MARKERS}/{run_id}{_MARKER_SUFFIX}"])
+    return gone
