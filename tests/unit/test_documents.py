@@ -1,6 +1,7 @@
 """The documents and the lock say what the code says."""
 
 import ast
+import importlib
 import re
 import tomllib
 from collections.abc import Iterator
@@ -18,12 +19,12 @@ def _read(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-def _rooms_in_table() -> dict[str, str]:
+def _packages_in_table() -> dict[str, str]:
     rows = re.findall(r"^\| \d+ \| `(\w+)` \| (.*) \|$", _read("ARCHITECTURE.md"), re.MULTILINE)
     return dict(rows)
 
 
-def _room_folders() -> list[str]:
+def _package_folders() -> list[str]:
     return sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
@@ -38,13 +39,15 @@ def _guarantees() -> dict[str, tuple[str, list[str]]]:
     rows = re.findall(
         r"^\| ([GS]\d+) \| ([^|]*) \|([^|]*)\|$", _read("docs/guarantees.md"), re.MULTILINE
     )
-    return {number: (told, re.findall(r"`([^`]+)`", tests)) for number, told, tests in rows}
+    return {number: (sentence, re.findall(r"`([^`]+)`", tests)) for number, sentence, tests in rows}
 
 
 def _promises_of_shapes() -> dict[str, str]:
     """What docs/shapes.md promises, by number."""
-    found = re.findall(r"^- \*\*(S\d+)\*\* (.*(?:\n  .*)*)$", _read("docs/shapes.md"), re.MULTILINE)
-    return {number: " ".join(told.split()) for number, told in found}
+    promises = re.findall(
+        r"^- \*\*(S\d+)\*\* (.*(?:\n  .*)*)$", _read("docs/shapes.md"), re.MULTILINE
+    )
+    return {number: " ".join(text.split()) for number, text in promises}
 
 
 def _contract_sentences() -> dict[str, str]:
@@ -80,15 +83,35 @@ def _hex_examples() -> Iterator[tuple[Path, int, bytes]]:
             text_before = text_after
 
 
-def test_the_room_table_names_every_folder_of_the_package() -> None:
-    assert sorted(_rooms_in_table()) == _room_folders()
+def test_the_package_table_names_every_package() -> None:
+    assert sorted(_packages_in_table()) == _package_folders()
 
 
-@pytest.mark.parametrize("room", _room_folders())
-def test_a_rooms_docstring_is_its_sentence_in_the_table(room: str) -> None:
-    module = ast.parse((PACKAGE / room / "__init__.py").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("package", _package_folders())
+def test_the_docstring_of_a_package_is_its_sentence_in_the_table(package: str) -> None:
+    module = ast.parse((PACKAGE / package / "__init__.py").read_text(encoding="utf-8"))
     sentence = " ".join((ast.get_docstring(module) or "").split())
-    assert sentence == _rooms_in_table()[room]
+    assert sentence == _packages_in_table()[package]
+
+
+def _documented_imports() -> list[tuple[str, str, str]]:
+    """Page, module and name of every import from varve in the Python blocks of the documents."""
+    imports = set()
+    for page in _markdown_files():
+        blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M)
+        for node in (node for block in blocks for node in ast.walk(ast.parse(block))):
+            where = str(page.relative_to(ROOT))
+            if isinstance(node, ast.Import):
+                imports |= {(where, alias.name, "") for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imports |= {(where, node.module or "", alias.name) for alias in node.names}
+    return sorted(entry for entry in imports if entry[1].split(".")[0] == "varve")
+
+
+@pytest.mark.parametrize(("page", "module", "name"), _documented_imports())
+def test_a_documented_import_works(page: str, module: str, name: str) -> None:
+    imported = importlib.import_module(module)
+    assert not name or hasattr(imported, name), f"{page}: {module} has no {name}"
 
 
 def test_every_dependency_is_explained() -> None:
@@ -122,16 +145,15 @@ def test_the_tests_that_carry_a_guarantee_exist_and_carry_its_number() -> None:
 def test_what_shapes_promise_is_among_the_guarantees_in_the_same_words() -> None:
     promises = _promises_of_shapes()
     assert list(promises) == [f"S{number}" for number in range(1, len(promises) + 1)]
-    guarantees = _guarantees()
-    told = {number: said for number, (said, _) in guarantees.items() if number[0] == "S"}
-    assert told == promises
+    guarantees = {number: text for number, (text, _) in _guarantees().items() if number[0] == "S"}
+    assert guarantees == promises
 
 
 def test_every_sentence_of_the_contract_is_the_docstring_of_one_test() -> None:
     sentences = _contract_sentences()
     assert list(sentences) == [f"D{number}" for number in range(1, len(sentences) + 1)]
-    told = sorted(f"{number} {text}" for number, text in sentences.items())
-    assert sorted(text for _, text in _contract_tests()) == told
+    expected = sorted(f"{number} {text}" for number, text in sentences.items())
+    assert sorted(text for _, text in _contract_tests()) == expected
     for number, text in _contract_tests():
         assert text.split()[0] == number, f"the test of {number} speaks of {text:.20}"
 
