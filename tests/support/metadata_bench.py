@@ -44,6 +44,9 @@ class MetadataBench:
     def __post_init__(self) -> None:
         self.reopen()
 
+    def get(self, partition: TopicPartition) -> Log:
+        return self.open_log(partition.partition)
+
     def open_log(self, number: int) -> Log:
         if number not in self.logs:
             directory = f"data/{METADATA_TOPIC}-{number}"
@@ -68,7 +71,7 @@ class MetadataBench:
             log.abandon()
         self.logs = {}
         self.topic = MetadataTopic(
-            self.open_log,
+            self,  # type: ignore[arg-type]  # of a LogStore it needs `get` alone
             partition_count=self.partition_count,
             broker_id=7,
             custom_bytes_max=self.custom_bytes_max,
@@ -94,4 +97,5 @@ class MetadataBench:
         return found
 
     def events(self) -> list[Event]:
-        return [decode_event(value, "event") for value in self.values()]
+        decoded = (decode_event(value, "event") for value in self.values())
+        return [event for event in decoded if event is not None]

@@ -19,6 +19,7 @@ from varve.tiering.copy.copier import CopyReport, TierCopier
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
 from varve.tiering.manifest.store import ObjectManifestStore
+from varve.tiering.metadata.backends import ManifestStores
 from varve.tiering.partition import TieredPartitions
 from varve.tiering.remote_bounds import find_remote_bounds
 from varve.tiering.settings import TierSettings
@@ -56,12 +57,15 @@ class TierBench:
         self.objects = FaultyObjectStore(self.bucket, plan)
         self.partitions = TieredPartitions(
             self.hot.store,
-            self.objects,
+            ManifestStores(
+                "object",
+                self.objects,
+                random=random.Random(self.starts),
+                wait=lambda wait_ms: None,
+                settings=self.tier_settings,
+            ),
             clock=self.hot.clock,
-            random=random.Random(self.starts),
-            settings=self.tier_settings,
             writer="varve",
-            wait=lambda wait_ms: None,
         )
         self.hot.cleaner = LogCleaner(
             self.hot.store,

@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from varve.cleaning.compaction.log_cleaner import LogCleaner
-from varve.commit_log import LogStore, TopicPartition
+from varve.commit_log import LogStore
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.embedded.mirror_mark import MirrorInSyncFile
 from varve.embedded.store_settings import MIRROR_STORE_PREFIX
@@ -95,7 +95,7 @@ class TierOpening:
             settings=self.settings,
             cache_directory=f"{live[0].path}/{REMOTE_INDEX_CACHE_DIRECTORY}",
             backend=place.metadata,
-            metadata_topic=self._open_metadata_topic,
+            metadata_topic=self._open_metadata_topic() if place.metadata == "topic" else None,
             before_first_copy=lambda: self._remember(place),
             may_be_new=known is None,
             store_metrics=self._store_metrics,
@@ -152,10 +152,10 @@ class TierOpening:
             remember_place(self._logs.fs, self._logs.directories, place)
 
     def _open_metadata_topic(self) -> "MetadataTopic":
-        from varve.tiering.metadata.topic import METADATA_TOPIC, MetadataTopic
+        from varve.tiering.metadata.topic import MetadataTopic
 
         return MetadataTopic(
-            lambda number: self._logs.get(TopicPartition(METADATA_TOPIC, number)),
+            self._logs,
             partition_count=self._metadata.remote_log_metadata_topic_num_partitions,
             custom_bytes_max=self._metadata.remote_log_metadata_custom_metadata_max_bytes,
         )

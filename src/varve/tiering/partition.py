@@ -8,9 +8,8 @@ Threads    any; `TieredPartitions` hands out the same one to all. No copy or exp
 """
 
 import logging
-import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -32,17 +31,15 @@ from varve.tiering.manifest.commit import ManifestEdit
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
-from varve.tiering.manifest.store import ManifestStore, ObjectManifestStore
+from varve.tiering.manifest.store import ManifestStore
+from varve.tiering.metadata.backends import ManifestStores
 from varve.tiering.metrics import TierMetrics
 from varve.tiering.partition_lease import find_lease
-from varve.tiering.settings import TierSettings
 
 RECENT_MS: Final = 600_000
 """How long a manifest counts as recent: what other processes commit is seen by then."""
 
 _RETIRE_INTERVAL_MS: Final = 3_600_000
-
-ManifestMaker = Callable[[RemotePath], ManifestStore]
 
 
 @dataclass(slots=True)
@@ -182,37 +179,29 @@ def get_copied_offset(tiered: TieredPartition) -> int:
 
 
 class TieredPartitions:
-    """The partitions of one store, made when first asked for.
+    """The partitions of one store, created when first asked for.
 
-    `make_manifests` opens another keeper of manifests than the object store itself. `wait` sleeps
-    for so many milliseconds and may end early. Unless the tier `may_be_new`, something was copied
-    to it before: one that is empty is then not believed to be all there ever was.
+    Unless the tier `may_be_new`, something was copied to it before: an empty one is then an error.
     """
 
     def __init__(
         self,
         store: LogStore,
-        objects: ObjectStore,
+        manifests: ManifestStores,
         *,
         clock: Clock,
-        random: random.Random,
-        settings: TierSettings,
         writer: str,
-        wait: Callable[[float], object],
-        make_manifests: ManifestMaker | None = None,
         metrics: TierMetrics | None = None,
         may_be_new: bool = True,
     ) -> None:
         self._may_be_new = may_be_new
         self.metrics = metrics or TierMetrics()
         self.store = store
-        self.objects = objects
-        self.settings = settings
+        self.objects = manifests.objects
+        self.settings = manifests.settings
         self.clock = clock
-        self._random = random
         self._writer = writer
-        self._wait = wait
-        self._make_manifests = make_manifests or self._keep_with_objects
+        self._manifests = manifests
         self._lock = threading.Lock()
         self._known: dict[TopicPartition, TieredPartition] = {}  # guarded by _lock
         self._leaving: dict[TopicPartition, Log] = {}  # guarded by _lock
@@ -280,13 +269,13 @@ class TieredPartitions:
         self, partition: TopicPartition, log: Log, directory: LogDirectory
     ) -> TieredPartition:
         home = self._home(partition, directory)
-        manifests = self._make_manifests(home)
+        manifests = self._manifests.open(home)
         segments = SegmentCopier(
             self.objects,
             manifests,
             home,
             fs=self.store.fs,
-            random=self._random,
+            random=self._manifests.random,
             writer=self._writer,
             replaced_ms=self.settings.replaced_ms,
         )
@@ -300,15 +289,6 @@ class TieredPartitions:
             self.objects,
             self.store.fs,
             may_be_new=self._may_be_new,
-        )
-
-    def _keep_with_objects(self, home: RemotePath) -> ManifestStore:
-        return ObjectManifestStore(
-            self.objects,
-            home,
-            random=self._random,
-            wait=self._wait,
-            grace_ms=self.settings.varve_tier_grace_ms,
         )
 
     def _home(self, partition: TopicPartition, directory: LogDirectory) -> RemotePath:

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from varve.cleaning.compaction.cleanable_log import RemoteBounds
@@ -21,17 +20,16 @@ from varve.cleaning.retention.retention import LogRetention, RetentionPlan
 from varve.cleaning.retention.segments import RemoteSegments
 from varve.commit_log import Log, LogStore, TopicPartition
 from varve.foundation.clock import Clock
-from varve.foundation.errors import InvalidSetting, StoreError, StoreUnavailable
+from varve.foundation.errors import StoreError, StoreUnavailable
 from varve.foundation.metrics import MetricTable
 from varve.object_store import ObjectStore
 from varve.tiering.copy.copier import UNAVAILABLE_MAX, CopyReport, Progress, TierCopier
 from varve.tiering.expiry import RemoteExpiry, TierExpiry
 from varve.tiering.local_retention import evict_copied_segments
-from varve.tiering.metadata.backends import BackendContext, open_backend
+from varve.tiering.metadata.backends import ManifestStores
 from varve.tiering.metadata.topic import MetadataTopic
 from varve.tiering.metrics import TierMetrics
 from varve.tiering.partition import (
-    ManifestMaker,
     TieredPartition,
     TieredPartitions,
     check_removable,
@@ -79,7 +77,7 @@ class Tier:
         settings: TierSettings,
         cache_directory: str,
         backend: str = "object",
-        metadata_topic: Callable[[], MetadataTopic] | None = None,
+        metadata_topic: MetadataTopic | None = None,
         writer: str = "varve",
         wait: Callable[[float], object] | None = None,
         before_first_copy: Callable[[], None] | None = None,
@@ -101,13 +99,16 @@ class Tier:
         )
         self.partitions = TieredPartitions(
             store,
-            objects,
+            ManifestStores(
+                backend,
+                objects,
+                random=random,
+                wait=self._wait,
+                settings=settings,
+                topic=metadata_topic,
+            ),
             clock=clock,
-            random=random,
-            settings=settings,
             writer=writer,
-            wait=self._wait,
-            make_manifests=self._open_backend(backend, metadata_topic, random),
             metrics=self.metrics,
             may_be_new=may_be_new,
         )
@@ -124,35 +125,6 @@ class Tier:
         )
         self.failures: dict[TopicPartition, str] = {}
         """What went wrong in the last pass over a partition, for those it went wrong with."""
-
-    def _open_backend(
-        self,
-        name: str,
-        metadata_topic: Callable[[], MetadataTopic] | None,
-        random: random.Random,
-    ) -> ManifestMaker:
-        opened: list[MetadataTopic] = []
-        lock = threading.Lock()
-
-        def open_topic() -> MetadataTopic:
-            if metadata_topic is None:
-                raise InvalidSetting(
-                    "varve.tier.metadata is topic, but there is no topic of this store to keep "
-                    "manifests in: use object"
-                )
-            with lock:
-                if not opened:
-                    opened.append(metadata_topic())
-                return opened[0]
-
-        context = BackendContext(
-            objects=self.objects,
-            random=random,
-            wait=self._wait,
-            metadata_topic=open_topic,
-            settings=self.settings,
-        )
-        return partial(open_backend(name), context)
 
     def border(self, partition: TopicPartition) -> RemoteBounds | None:
         """What local cleaning keeps to; raises StoreError when the store cannot tell."""

@@ -1,7 +1,7 @@
 """Kafka's messages as Python objects and as bytes: declared once, compiled per version."""
 
 from varve.wire.apis import APIS, Api, ApiKey
-from varve.wire.codec import decode, encode, encode_parts
+from varve.wire.codec import decode, decode_exactly, encode, encode_parts
 from varve.wire.errors import ErrorCode, KafkaError, code_for
 from varve.wire.header import (
     RequestHeader,
@@ -23,6 +23,7 @@ __all__ = [
     "RequestHeader",
     "code_for",
     "decode",
+    "decode_exactly",
     "encode",
     "encode_parts",
     "read_request_header",

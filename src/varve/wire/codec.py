@@ -38,9 +38,26 @@ def decode(
     with more array elements and tagged fields than `element_count_max` is refused before they are
     made.
     """
+    message, _ = _decode(kind, version, data, start, element_count_max)
+    return message
+
+
+def decode_exactly(kind: type[M], version: int, data: Buffer, start: int = 0) -> M:
+    """Reads a message that takes all bytes from `start` on; raises MalformedMessage."""
+    message, end = _decode(kind, version, data, start, ELEMENT_COUNT_MAX)
+    if end != len(data):
+        raise MalformedMessage(
+            f"{kind.__name__} version {version}: {len(data) - end} bytes behind the end"
+        )
+    return message
+
+
+def _decode(
+    kind: type[M], version: int, data: Buffer, start: int, element_count_max: int
+) -> tuple[M, int]:
     view = data if isinstance(data, memoryview) else memoryview(data)
     try:
-        message, _ = _compiler.decoder(kind, version, version >= kind.FLEXIBLE)(
+        message, end = _compiler.decoder(kind, version, version >= kind.FLEXIBLE)(
             view, start, [element_count_max]
         )
     except (StructError, IndexError) as error:
@@ -49,7 +66,7 @@ def decode(
         ) from error
     except MalformedMessage as error:
         raise MalformedMessage(f"{kind.__name__} version {version}: {error}") from error
-    return message  # type: ignore[no-any-return]  # made from the class
+    return message, end
 
 
 def encode(message: Message, version: int, out: bytearray | None = None) -> bytearray:

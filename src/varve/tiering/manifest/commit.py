@@ -43,21 +43,36 @@ from varve.tiering.manifest.segment import (
 from varve.tiering.manifest.versions import ManifestVersions, NewestManifest
 
 
-def check_change(base: Manifest, changed: Manifest, pages: PageStore) -> bool:
-    """Whether `changed` says anything else than `base`; no page of it may cover a segment.
+def apply_edit(
+    base: Manifest, edit: "ManifestEdit", pages: PageStore, *, leader_epoch: int | None, writer: str
+) -> tuple[Manifest, bool]:
+    """The edited manifest, and whether it differs from `base` in anything but its version.
+
+    Raises Fenced for a leader epoch below the stored one, and InvalidRequest for an edit that
+    cannot follow `base`, naming what is wrong.
+    """
+    if leader_epoch is not None and leader_epoch < base.leader_epoch:
+        raise Fenced(
+            f"{base.home}: {writer} commits in leader epoch {leader_epoch}, but {base.writer} "
+            f"wrote manifest version {base.version} in {base.leader_epoch}: another leader has "
+            "taken over"
+        )
+    start = replace(base, retired=())
+    edited = inline_overlapping(edit(start), pages)
+    if leader_epoch is not None:
+        edited = replace(edited, leader_epoch=leader_epoch)
+    is_new = check_edit(start, edited, pages)
+    check_overlaps(edited)
+    return edited, is_new or edited.leader_epoch != base.leader_epoch
+
+
+def check_edit(base: Manifest, changed: Manifest, pages: PageStore) -> bool:
+    """Whether `changed` lists anything else than `base`; no page of it may cover a segment.
 
     Raises InvalidRequest when it cannot follow `base`, naming what is wrong.
     """
     _check_partition(base, changed)
     return _check_segments(base, in_order(_expand(base, changed, pages)), changed)
-
-
-def check_whole_change(base: Manifest, changed: Manifest) -> bool:
-    """The same for manifests that have no pages and list all segments in order."""
-    _check_partition(base, changed)
-    if changed.pages or changed.retired:
-        raise InvalidRequest(f"{base.home}: a manifest of this store has no pages, leave them out")
-    return _check_segments(base, base.segments, changed)
 
 
 def _check_partition(base: Manifest, changed: Manifest) -> None:
@@ -289,30 +304,24 @@ class Committer:
         return base, self._apply(commit, base)
 
     def _apply(self, commit: Commit, base: Manifest) -> Manifest | None:
-        if commit.leader_epoch is not None and commit.leader_epoch < base.leader_epoch:
-            raise Fenced(
-                f"{base.home}: {commit.writer} commits in leader epoch {commit.leader_epoch}, but "
-                f"{base.writer} wrote manifest version {base.version} in {base.leader_epoch}: "
-                "another leader has taken over"
-            )
-        start = replace(base, retired=())
-        changed = inline_overlapping(commit.change(start), self._pages)
-        is_new = check_change(start, changed, self._pages)
-        check_overlaps(changed)
-        is_new_epoch = commit.leader_epoch not in (None, base.leader_epoch)
-        return changed if is_new or is_new_epoch or commit.is_forced else None
+        edited, is_new = apply_edit(
+            base,
+            commit.change,
+            self._pages,
+            leader_epoch=commit.leader_epoch,
+            writer=commit.writer,
+        )
+        return edited if is_new or commit.is_forced else None
 
     def _sign(self, commit: Commit, base: Manifest, folded: Manifest) -> Manifest:
         at_ms = max(commit.now_ms, base.at_ms)
         removable_ms = at_ms + self._grace_ms
-        epoch = base.leader_epoch if commit.leader_epoch is None else commit.leader_epoch
         return replace(
             folded,
             version=base.version + 1,
             commit_id=commit.id,
             previous_commit_id=base.commit_id,
             writer=commit.writer,
-            leader_epoch=epoch,
             at_ms=at_ms,
             retired=tuple(
                 replace(entry, removable_ms=max(entry.removable_ms, removable_ms))

@@ -10,6 +10,7 @@ Threads    any: a store may be shared; a manifest is a value, and holding one ne
 import heapq
 import random
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from varve.foundation.errors import InvalidRequest, NotFound
@@ -45,11 +46,14 @@ DAY_MS = 86_400_000
 
 
 class ManifestStore(ABC):
-    """The manifest of one partition, wherever it is kept; the segments are in `objects`."""
+    """The manifest of one partition, wherever it is kept; segments and pages are in `objects`."""
 
-    def __init__(self, objects: ObjectStore, home: RemotePath) -> None:
+    def __init__(
+        self, objects: ObjectStore, home: RemotePath, *, cache: PageCache | None = None
+    ) -> None:
         self.home = home
         self.objects = objects
+        self._pages = PageStore(objects, home, cache or PageCache())
 
     @abstractmethod
     def load(self) -> Manifest:
@@ -57,7 +61,7 @@ class ManifestStore(ABC):
 
     @abstractmethod
     def find_known(self) -> Manifest | None:
-        """The newest that was loaded or committed through this store, without asking anybody."""
+        """The newest that was loaded or committed through this store, without a request."""
 
     @abstractmethod
     def commit(
@@ -71,39 +75,83 @@ class ManifestStore(ABC):
         breaks a rule, and Unavailable when the store fails or others are always first.
         """
 
-    @abstractmethod
     def at(self, *, version: int | None = None, time_ms: int | None = None) -> Manifest:
         """The version of this number, or the one that was the newest at this time.
 
         Raises NotFound for one that is not retained.
         """
+        if version is not None and time_ms is None:
+            return self._at_version(version)
+        if time_ms is not None and version is None:
+            return self._at_time(time_ms)
+        raise InvalidRequest(f"{self.home}: give either a manifest version or a time")
 
     @abstractmethod
-    def segments(self, manifest: Manifest, *, from_offset: int = 0) -> Iterator[RemoteSegment]:
-        """All segments, in any state, that end at or behind an offset, in order; pages lazily."""
+    def _at_version(self, version: int) -> Manifest: ...
 
     @abstractmethod
-    def pending(self, manifest: Manifest) -> Iterator[RemoteSegment]:
-        """The segments that are not readable: announced ones and those that go."""
-
-    @abstractmethod
-    def find(self, manifest: Manifest, offset: int) -> RemoteSegment | None:
-        """The readable segment that holds an offset."""
-
-    @abstractmethod
-    def find_by_time(self, manifest: Manifest, timestamp: int) -> RemoteSegment | None:
-        """The first readable segment from the log start on with a record of this time or later."""
-
-    @abstractmethod
-    def unfold(self, manifest: Manifest, *, start_offset: int, end_offset: int) -> Manifest:
-        """The manifest with the segments that touch [start, end) within reach of its edits.
-
-        To be used within a change: a segment that has moved into a page is not found otherwise.
-        """
+    def _at_time(self, time_ms: int) -> Manifest: ...
 
     @abstractmethod
     def retire_versions(self, *, now_ms: int, retention_ms: int) -> ExpiredVersions:
         """Removes versions past their retention and the pages that only they named."""
+
+    def segments(self, manifest: Manifest, *, from_offset: int = 0) -> Iterator[RemoteSegment]:
+        """All segments, in any state, that end at or behind an offset, in order; pages lazily."""
+        paged = self._walk(manifest.pages, lambda ref: ref.end_offset >= from_offset)
+        merged = heapq.merge(paged, manifest.segments, key=lambda segment: segment.place)
+        return (segment for segment in merged if segment.end_offset >= from_offset)
+
+    def pending(self, manifest: Manifest) -> Iterator[RemoteSegment]:
+        """The segments that are not readable: announced ones and those being deleted."""
+        paged = self._walk(manifest.pages, lambda ref: ref.readable_count < ref.segment_count)
+        merged = heapq.merge(paged, manifest.segments, key=lambda segment: segment.place)
+        return (segment for segment in merged if not segment.is_readable)
+
+    def find(self, manifest: Manifest, offset: int) -> RemoteSegment | None:
+        """The readable segment that holds an offset."""
+        place = bisect_right(manifest.segments, offset, key=lambda one: one.base_offset)
+        # Readable segments do not overlap, so only the last that begins up to there can hold it.
+        for index in range(place - 1, -1, -1):
+            segment = manifest.segments[index]
+            if segment.is_readable:
+                if offset <= segment.end_offset:
+                    return segment
+                break
+        for segment in self._walk(manifest.pages, lambda ref: ref.reads(offset)):
+            if segment.is_readable and segment.base_offset <= offset <= segment.end_offset:
+                return segment
+        return None
+
+    def find_by_time(self, manifest: Manifest, timestamp: int) -> RemoteSegment | None:
+        """The first readable segment from the log start on with a record of this time or later."""
+        start = manifest.log_start_offset
+        paged = self._walk(
+            manifest.pages,
+            lambda ref: ref.max_timestamp >= timestamp and ref.readable_end >= start,
+        )
+        for segment in heapq.merge(paged, manifest.segments, key=lambda one: one.place):
+            is_late = segment.max_timestamp >= timestamp and segment.end_offset >= start
+            if is_late and segment.is_readable:
+                return segment
+        return None
+
+    def unfold(self, manifest: Manifest, *, start_offset: int, end_offset: int) -> Manifest:
+        """The manifest with the segments that touch [start, end) outside of its pages.
+
+        To be used within a change: a segment that has moved into a page is not found otherwise.
+        """
+        return inline_range(manifest, self._pages, start=start_offset, end=end_offset)
+
+    def _walk(
+        self, refs: Iterable[PageRef], is_wanted: Callable[[PageRef], bool]
+    ) -> Iterator[RemoteSegment]:
+        """The segments of wanted pages, in order; each page is read when it is reached."""
+        for ref in refs:
+            if is_wanted(ref):
+                page = self._pages.read(ref)
+                yield from page.segments
+                yield from self._walk(page.pages, is_wanted)
 
     def remove(
         self,
@@ -172,10 +220,9 @@ class ObjectManifestStore(ManifestStore):
         cache: PageCache | None = None,
         grace_ms: int = DAY_MS,
     ) -> None:
-        super().__init__(objects, home)
+        super().__init__(objects, home, cache=cache)
         self._random = random
         self._versions = ManifestVersions(objects, home)
-        self._pages = PageStore(objects, home, cache or PageCache())
         self._newest = NewestManifest(self._versions)
         self._committer = Committer(
             self._versions,
@@ -211,49 +258,6 @@ class ObjectManifestStore(ManifestStore):
             )
         )
 
-    def at(self, *, version: int | None = None, time_ms: int | None = None) -> Manifest:
-        if (version is None) == (time_ms is None):
-            raise InvalidRequest(f"{self.home}: give either a manifest version or a time")
-        chain, _ = self._versions.list_retained()
-        if version is not None:
-            return self._read_retained(version, chain)
-        assert time_ms is not None
-        return self._find_at_time(time_ms, chain)
-
-    def segments(self, manifest: Manifest, *, from_offset: int = 0) -> Iterator[RemoteSegment]:
-        paged = self._walk(manifest.pages, lambda ref: ref.end_offset >= from_offset)
-        merged = heapq.merge(paged, manifest.segments, key=lambda segment: segment.place)
-        return (segment for segment in merged if segment.end_offset >= from_offset)
-
-    def pending(self, manifest: Manifest) -> Iterator[RemoteSegment]:
-        paged = self._walk(manifest.pages, lambda ref: ref.readable_count < ref.segment_count)
-        merged = heapq.merge(paged, manifest.segments, key=lambda segment: segment.place)
-        return (segment for segment in merged if not segment.is_readable)
-
-    def find(self, manifest: Manifest, offset: int) -> RemoteSegment | None:
-        for segment in manifest.segments:
-            if segment.is_readable and segment.base_offset <= offset <= segment.end_offset:
-                return segment
-        for segment in self._walk(manifest.pages, lambda ref: ref.reads(offset)):
-            if segment.is_readable and segment.base_offset <= offset <= segment.end_offset:
-                return segment
-        return None
-
-    def find_by_time(self, manifest: Manifest, timestamp: int) -> RemoteSegment | None:
-        start = manifest.log_start_offset
-        paged = self._walk(
-            manifest.pages,
-            lambda ref: ref.max_timestamp >= timestamp and ref.readable_end >= start,
-        )
-        for segment in heapq.merge(paged, manifest.segments, key=lambda one: one.place):
-            is_late = segment.max_timestamp >= timestamp and segment.end_offset >= start
-            if is_late and segment.is_readable:
-                return segment
-        return None
-
-    def unfold(self, manifest: Manifest, *, start_offset: int, end_offset: int) -> Manifest:
-        return inline_range(manifest, self._pages, start=start_offset, end=end_offset)
-
     def retire_versions(self, *, now_ms: int, retention_ms: int) -> ExpiredVersions:
         return expire_versions(
             self.objects, self._versions, now_ms=now_ms, retention_ms=retention_ms
@@ -287,17 +291,8 @@ class ObjectManifestStore(ManifestStore):
         self.objects.delete([entry.key for entry in orphans])
         return orphans
 
-    def _walk(
-        self, refs: Iterable[PageRef], is_wanted: Callable[[PageRef], bool]
-    ) -> Iterator[RemoteSegment]:
-        """The segments of wanted pages, in order; each page is read when it is reached."""
-        for ref in refs:
-            if is_wanted(ref):
-                page = self._pages.read(ref)
-                yield from page.segments
-                yield from self._walk(page.pages, is_wanted)
-
-    def _read_retained(self, version: int, chain: list[int]) -> Manifest:
+    def _at_version(self, version: int) -> Manifest:
+        chain, _ = self._versions.list_retained()
         manifest = self._versions.find(version) if version in chain else None
         if manifest is None:
             kept = f"{chain[0]} to {chain[-1]}" if chain else "none"
@@ -306,7 +301,8 @@ class ObjectManifestStore(ManifestStore):
             )
         return manifest
 
-    def _find_at_time(self, time_ms: int, chain: list[int]) -> Manifest:
+    def _at_time(self, time_ms: int) -> Manifest:
+        chain, _ = self._versions.list_retained()
         low, high = 0, len(chain)
         found: Manifest | None = None
         while low < high:

@@ -1,20 +1,16 @@
-"""Where manifests are kept, by name; further backends are added by name.
+"""Where manifests are kept: what varve.tier.metadata names.
 
-What `register_backend` adds lives in this module, as there is one set per process; backends of
-installed packages are looked up in the entry point group `varve.manifest_stores` when first wanted.
-
-Threads    any; `_lock` guards the registered backends.
+Built in are `object` (beside the segments) and `topic` (__remote_log_metadata). Other names are
+looked up in the entry point group `varve.manifest_stores`; an entry point is a function that gets
+these `ManifestStores` and a path, and returns the ManifestStore of that partition.
 """
 
 import random
-import re
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Final
 
-from varve.foundation.errors import InvalidRequest, InvalidSetting
+from varve.foundation.errors import InvalidSetting
 from varve.object_store import ObjectStore
 from varve.tiering.manifest.pages import PageCache
 from varve.tiering.manifest.paths import RemotePath
@@ -24,80 +20,64 @@ from varve.tiering.metadata.topic_manifest_store import TopicManifestStore
 from varve.tiering.settings import TierSettings
 
 ENTRY_POINTS: Final = "varve.manifest_stores"
+_BUILT_IN: Final = ("object", "topic")
 
-_NAME: Final = re.compile(r"[a-z][a-z0-9_-]*")
 
+class ManifestStores:
+    """Opens the manifest store of each partition of one tier.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendContext:
-    """What the backends of one open store share.
-
-    `wait` sleeps for so many milliseconds. `metadata_topic` gives the store's own one, which it
-    makes when it is first asked for.
+    `wait` sleeps for so many milliseconds. `topic` is needed for `topic` alone.
     """
 
-    objects: ObjectStore
-    random: random.Random
-    wait: Callable[[float], object]
-    metadata_topic: Callable[[], MetadataTopic]
-    settings: TierSettings = field(default_factory=TierSettings)
-    pages: PageCache = field(default_factory=PageCache)
+    def __init__(
+        self,
+        backend: str,
+        objects: ObjectStore,
+        *,
+        random: random.Random,
+        wait: Callable[[float], object],
+        settings: TierSettings,
+        topic: MetadataTopic | None = None,
+    ) -> None:
+        self.objects = objects
+        self.random = random
+        self.wait = wait
+        self.settings = settings
+        self._topic = topic
+        self._pages = PageCache()
+        self._plugin = None if backend in _BUILT_IN else _load_plugin(backend)
+        if backend == "topic" and topic is None:
+            raise InvalidSetting(
+                "varve.tier.metadata is topic, but this store has no topic "
+                "__remote_log_metadata: use object"
+            )
 
-
-Backend = Callable[[BackendContext, RemotePath], ManifestStore]
-"""Gives the ManifestStore of a partition; called once for each."""
-
-_lock = threading.Lock()
-_registered: dict[str, Backend] = {}  # guarded by _lock
-
-
-def open_backend(name: str) -> Backend:
-    """The backend that varve.tier.metadata names: object, topic, or one registered."""
-    backend = _BUILT_IN.get(name) or _find_backend(name)
-    if backend is None:
-        with _lock:
-            known = ", ".join((*_BUILT_IN, *sorted(_registered)))
-        raise InvalidSetting(
-            f"varve.tier.metadata: {name!r:.80} is not known, only {known}; others come by "
-            f"`register_backend` or by a package with entry points of group {ENTRY_POINTS}"
+    def open(self, path: RemotePath) -> ManifestStore:
+        if self._plugin is not None:
+            return self._plugin(self, path)
+        if self._topic is not None:
+            return TopicManifestStore(self._topic, self.objects, path)
+        return ObjectManifestStore(
+            self.objects,
+            path,
+            random=self.random,
+            wait=self.wait,
+            cache=self._pages,
+            grace_ms=self.settings.varve_tier_grace_ms,
         )
-    return backend
 
 
-def register_backend(name: str, backend: Backend) -> None:
-    """Let varve.tier.metadata name a backend; one of varve's own cannot be replaced."""
-    if name in _BUILT_IN or not _NAME.fullmatch(name):
-        raise InvalidRequest(
-            f"manifest backend {name!r:.80} cannot be registered: its name must be of small "
-            f"letters, digits, '-' and '_', and none of {', '.join(_BUILT_IN)}"
-        )
-    with _lock:
-        _registered[name] = backend
+Plugin = Callable[[ManifestStores, RemotePath], ManifestStore]
 
 
-def _find_backend(name: str) -> Backend | None:
-    with _lock:
-        backend = _registered.get(name)
-    if backend is None and name:
-        for point in entry_points(group=ENTRY_POINTS, name=name):
-            loaded: Backend = point.load()
-            return loaded
-    return backend
-
-
-def _open_object(context: BackendContext, home: RemotePath) -> ManifestStore:
-    return ObjectManifestStore(
-        context.objects,
-        home,
-        random=context.random,
-        wait=context.wait,
-        cache=context.pages,
-        grace_ms=context.settings.varve_tier_grace_ms,
+def _load_plugin(name: str) -> Plugin:
+    points = entry_points(group=ENTRY_POINTS)
+    for point in points:
+        if point.name == name:
+            plugin: Plugin = point.load()
+            return plugin
+    known = ", ".join((*_BUILT_IN, *sorted(points.names)))
+    raise InvalidSetting(
+        f"varve.tier.metadata: {name!r:.80} is not known, only {known}; a package adds others by "
+        f"entry points of group {ENTRY_POINTS}"
     )
-
-
-def _open_topic(context: BackendContext, home: RemotePath) -> ManifestStore:
-    return TopicManifestStore(context.metadata_topic(), context.objects, home)
-
-
-_BUILT_IN: Final[Mapping[str, Backend]] = {"object": _open_object, "topic": _open_topic}

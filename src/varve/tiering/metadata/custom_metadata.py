@@ -1,34 +1,40 @@
-"""What varve has to say of a segment and of a commit beyond Kafka's events: their CustomMetadata.
+"""What varve records of a segment and of a commit beyond Kafka's events, in CustomMetadata.
 
 Layout     `v`, format 1, flags, the commit (event number, leader epoch, time, log start offset,
-           cleaned-up-to offset), then what is said of the segment.
-           docs/formats/remote-log-metadata.md
-Invariant  with the event it stands in, and for an update the facts of its segment, it gives back
-           the very ColdSegment it was made of.
+           cleaned-up-to offset), then the segment. docs/formats/remote-log-metadata.md
+Invariant  with the event that carries it, and for an update the first event of its segment, it
+           decodes to the RemoteSegment that was encoded.
 """
 
+import struct
 from dataclasses import dataclass
 from typing import Final
 
-from varve.foundation.errors import InvalidRequest, UnsupportedFormat
+from varve.foundation.errors import Corrupt, InvalidRequest, UnsupportedFormat
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
-from varve.tiering.metadata.events import SegmentFacts
-from varve.tiering.metadata.flexible_encoding import FieldReader, FieldWriter
+from varve.tiering.metadata.events import SegmentEvent
+from varve.wire.compiler import write_uvarint
 
 MARK: Final = b"v"
 FORMAT: Final = 1
 
 _HAS_SEGMENT: Final = 1
 _HAS_ABORTED: Final = 2
-_KEY_COUNT: Final = 4
-_STALE_BYTES: Final = 8
-_DELETE_HORIZON: Final = 16
-_REPLACED_UNTIL: Final = 32
-_UNDECIDED_FROM: Final = 64
+_OPTIONAL: Final = (
+    (4, "key_count", False),
+    (8, "stale_bytes", False),
+    (16, "delete_horizon_ms", True),
+    (32, "replaced_until_ms", True),
+    (64, "undecided_from", False),
+)
+"""Flag and field of what may be missing; times are relative to that of the event."""
 
 PART_NAMES: Final = ("log", "index", "timeindex", "txnindex", "snapshot", "epochs", "keys")
-"""Parts that a bit stands for, the lowest first; others are named."""
+"""Parts that a bit stands for, the lowest first; others are written with their names."""
 _OTHER_PARTS: Final = 1 << len(PART_NAMES)
+
+_CRC: Final = struct.Struct(">I")
+_VARINT_BYTES_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,54 +49,40 @@ class CommitNote:
 
 
 def encode_custom(note: CommitNote, segment: RemoteSegment | None, *, event_ms: int) -> bytes:
-    """The bytes for an event of this time; without a segment they are of the commit alone."""
-    out = FieldWriter("commit" if segment is None else str(segment))
-    out.raw(MARK)
-    out.uvarint(FORMAT)
-    out.uvarint(0 if segment is None else _flags(segment))
-    out.uvarint(note.number)
-    out.uvarint(note.leader_epoch + 1)
-    out.zigzag(note.at_ms - event_ms)
-    out.uvarint(note.log_start_offset)
-    out.uvarint(note.cleaned_up_to)
+    """The bytes for an event of this time; without a segment they describe the commit alone."""
+    out = bytearray(MARK)
+    write_uvarint(out, FORMAT)
+    write_uvarint(out, 0 if segment is None else _flags(segment))
+    write_uvarint(out, note.number)
+    write_uvarint(out, note.leader_epoch + 1)
+    _write_signed(out, note.at_ms - event_ms)
+    write_uvarint(out, note.log_start_offset)
+    write_uvarint(out, note.cleaned_up_to)
     if segment is not None:
         _write_segment(out, segment, event_ms)
-    return out.data
+    return bytes(out)
 
 
 def _flags(segment: RemoteSegment) -> int:
-    flags = _HAS_SEGMENT
-    for flag, is_set in (
-        (_HAS_ABORTED, segment.has_aborted),
-        (_KEY_COUNT, segment.key_count is not None),
-        (_STALE_BYTES, segment.stale_bytes is not None),
-        (_DELETE_HORIZON, segment.delete_horizon_ms is not None),
-        (_REPLACED_UNTIL, segment.replaced_until_ms is not None),
-        (_UNDECIDED_FROM, segment.undecided_from is not None),
-    ):
-        flags |= flag if is_set else 0
-    return flags
+    flags = _HAS_SEGMENT | (_HAS_ABORTED if segment.has_aborted else 0)
+    return flags | sum(flag for flag, name, _ in _OPTIONAL if getattr(segment, name) is not None)
 
 
-def _write_segment(out: FieldWriter, segment: RemoteSegment, event_ms: int) -> None:
+def _write_segment(out: bytearray, segment: RemoteSegment, event_ms: int) -> None:
     first_ms, last_ms = segment.append_ms
-    out.uvarint(segment.record_count)
-    out.zigzag(first_ms - event_ms)
-    out.zigzag(last_ms - first_ms)
-    if segment.key_count is not None:
-        out.uvarint(segment.key_count)
-    if segment.stale_bytes is not None:
-        out.uvarint(segment.stale_bytes)
-    if segment.delete_horizon_ms is not None:
-        out.zigzag(segment.delete_horizon_ms - event_ms)
-    if segment.replaced_until_ms is not None:
-        out.zigzag(segment.replaced_until_ms - event_ms)
-    if segment.undecided_from is not None:
-        out.uvarint(segment.undecided_from)
+    write_uvarint(out, segment.record_count)
+    _write_signed(out, first_ms - event_ms)
+    _write_signed(out, last_ms - first_ms)
+    for _, name, is_time in _OPTIONAL:
+        value = getattr(segment, name)
+        if value is not None and is_time:
+            _write_signed(out, value - event_ms)
+        elif value is not None:
+            write_uvarint(out, value)
     _write_parts(out, segment)
 
 
-def _write_parts(out: FieldWriter, segment: RemoteSegment) -> None:
+def _write_parts(out: bytearray, segment: RemoteSegment) -> None:
     """Parts in the usual order need no names; the first that is out of it begins the named ones."""
     bits, usual = 0, 0
     for part in segment.parts:
@@ -100,60 +92,24 @@ def _write_parts(out: FieldWriter, segment: RemoteSegment) -> None:
         bits |= bit
         usual += 1
     others = segment.parts[usual:]
-    out.uvarint(bits | (_OTHER_PARTS if others else 0))
+    write_uvarint(out, bits | (_OTHER_PARTS if others else 0))
     for part in segment.parts[:usual]:
         # The log's size is known from the event, so that it takes a byte instead of five.
-        out.zigzag(part.size - (segment.size if part.name == "log" else 0))
-        out.uint32(part.crc32c)
+        _write_signed(out, part.size - (segment.size if part.name == "log" else 0))
+        out += _CRC.pack(part.crc32c)
     if others:
-        out.uvarint(len(others))
+        write_uvarint(out, len(others))
     for part in others:
-        out.compact(part.name.encode())
-        out.uvarint(part.size)
-        out.uint32(part.crc32c)
+        name = part.name.encode()
+        write_uvarint(out, len(name) + 1)
+        out += name
+        write_uvarint(out, part.size)
+        out += _CRC.pack(part.crc32c)
 
 
-class CustomMetadata:
-    """The bytes of an event of this time, read as far as one asks."""
-
-    def __init__(self, custom: bytes, *, event_ms: int, where: str) -> None:
-        self._fields = FieldReader(custom, where)
-        self._event_ms = event_ms
-        self.note, self._flags = _read_note(self._fields, event_ms, where)
-
-    @property
-    def has_segment(self) -> bool:
-        return bool(self._flags & _HAS_SEGMENT)
-
-    def decode_segment(
-        self, id: str, facts: SegmentFacts, *, state: SegmentState, at_ms: int
-    ) -> RemoteSegment:
-        """The segment, of which the event itself says what is given here; to be called once."""
-        fields, flags, event_ms = self._fields, self._flags, self._event_ms
-        record_count = fields.uvarint()
-        first_ms = fields.zigzag() + event_ms
-        last_ms = fields.zigzag() + first_ms
-        segment = RemoteSegment(
-            id=id,
-            base_offset=facts.start_offset,
-            end_offset=facts.end_offset,
-            size=facts.size,
-            record_count=record_count,
-            max_timestamp=facts.max_timestamp,
-            append_ms=(first_ms, last_ms),
-            epochs=facts.epochs,
-            has_aborted=bool(flags & _HAS_ABORTED),
-            state=state,
-            at_ms=at_ms,
-            key_count=fields.uvarint() if flags & _KEY_COUNT else None,
-            stale_bytes=fields.uvarint() if flags & _STALE_BYTES else None,
-            delete_horizon_ms=fields.zigzag() + event_ms if flags & _DELETE_HORIZON else None,
-            replaced_until_ms=fields.zigzag() + event_ms if flags & _REPLACED_UNTIL else None,
-            undecided_from=fields.uvarint() if flags & _UNDECIDED_FROM else None,
-            parts=_read_parts(fields, facts.size),
-        )
-        fields.end()
-        return segment
+def _write_signed(out: bytearray, value: int) -> None:
+    """As a zigzag varint: the nearer to 0, the shorter."""
+    write_uvarint(out, value << 1 if value >= 0 else (-value << 1) - 1)
 
 
 def is_own(custom: bytes | None) -> bool:
@@ -161,33 +117,110 @@ def is_own(custom: bytes | None) -> bool:
     return custom is not None and custom.startswith(MARK)
 
 
-def _read_note(fields: FieldReader, event_ms: int, where: str) -> tuple[CommitNote, int]:
-    if fields.raw(len(MARK)) != MARK:
-        raise InvalidRequest(f"{where}: the custom metadata is not varve's")
-    found = fields.uvarint()
-    if found != FORMAT:
-        raise UnsupportedFormat(
-            f"{where}: own metadata of format {found}; this varve reads {FORMAT}, use a later one"
+class CustomMetadata:
+    """The custom metadata of an event of this time; the segment is decoded on request.
+
+    Raises Corrupt, naming `where`, for bytes that break the format.
+    """
+
+    def __init__(self, custom: bytes, *, event_ms: int, where: str) -> None:
+        self._data = custom
+        self._position = len(MARK)
+        self._event_ms = event_ms
+        self._where = where
+        if not is_own(custom):
+            raise InvalidRequest(f"{where}: the custom metadata is not varve's")
+        format = self._unsigned()
+        if format != FORMAT:
+            raise UnsupportedFormat(
+                f"{where}: own metadata of format {format}; this varve reads {FORMAT}, use a later "
+                "one"
+            )
+        self._flags = self._unsigned()
+        self.note = CommitNote(
+            number=self._unsigned(),
+            leader_epoch=self._unsigned() - 1,
+            at_ms=self._signed() + event_ms,
+            log_start_offset=self._unsigned(),
+            cleaned_up_to=self._unsigned(),
         )
-    flags = fields.uvarint()
-    note = CommitNote(
-        number=fields.uvarint(),
-        leader_epoch=fields.uvarint() - 1,
-        at_ms=fields.zigzag() + event_ms,
-        log_start_offset=fields.uvarint(),
-        cleaned_up_to=fields.uvarint(),
-    )
-    return note, flags
 
+    @property
+    def has_segment(self) -> bool:
+        return bool(self._flags & _HAS_SEGMENT)
 
-def _read_parts(fields: FieldReader, log_size: int) -> tuple[ObjectPart, ...]:
-    bits = fields.uvarint()
-    parts = []
-    for place, name in enumerate(PART_NAMES):
-        if bits & 1 << place:
-            size = fields.zigzag() + (log_size if name == "log" else 0)
-            parts.append(ObjectPart(name, size, fields.uint32()))
-    if bits & _OTHER_PARTS:
-        for _ in range(fields.uvarint()):
-            parts.append(ObjectPart(fields.compact_text(), fields.uvarint(), fields.uint32()))
-    return tuple(parts)
+    def decode_segment(
+        self, first: SegmentEvent, *, state: SegmentState, at_ms: int
+    ) -> RemoteSegment:
+        """The segment, whose first event is `first`; call it once."""
+        record_count = self._unsigned()
+        first_ms = self._signed() + self._event_ms
+        last_ms = self._signed() + first_ms
+        optional = {
+            name: self._signed() + self._event_ms if is_time else self._unsigned()
+            for flag, name, is_time in _OPTIONAL
+            if self._flags & flag
+        }
+        segment = RemoteSegment(
+            id=str(first.segment.id),
+            base_offset=first.start_offset,
+            end_offset=first.end_offset,
+            size=first.size,
+            record_count=record_count,
+            max_timestamp=first.max_timestamp,
+            append_ms=(first_ms, last_ms),
+            epochs=tuple((epoch.leader_epoch, epoch.offset) for epoch in first.epochs),
+            has_aborted=bool(self._flags & _HAS_ABORTED),
+            state=state,
+            at_ms=at_ms,
+            parts=self._parts(first.size),
+            **optional,
+        )
+        if self._position != len(self._data):
+            raise self._broken(f"{len(self._data) - self._position} bytes behind the end")
+        return segment
+
+    def _parts(self, log_size: int) -> tuple[ObjectPart, ...]:
+        bits = self._unsigned()
+        parts = []
+        for place, name in enumerate(PART_NAMES):
+            if bits & 1 << place:
+                size = self._signed() + (log_size if name == "log" else 0)
+                parts.append(ObjectPart(name, size, self._crc()))
+        for _ in range(self._unsigned() if bits & _OTHER_PARTS else 0):
+            name = self._text(self._unsigned() - 1)
+            parts.append(ObjectPart(name, self._unsigned(), self._crc()))
+        return tuple(parts)
+
+    def _unsigned(self) -> int:
+        value = 0
+        for place, byte in enumerate(self._data[self._position :][:_VARINT_BYTES_MAX]):
+            value |= (byte & 0x7F) << 7 * place
+            if byte < 0x80:
+                self._position += place + 1
+                return value
+        raise self._broken(f"no unsigned varint of at most {_VARINT_BYTES_MAX} bytes")
+
+    def _signed(self) -> int:
+        value = self._unsigned()
+        return value >> 1 if value & 1 == 0 else -(value >> 1) - 1
+
+    def _crc(self) -> int:
+        value: int = _CRC.unpack(self._raw(_CRC.size))[0]
+        return value
+
+    def _text(self, size: int) -> str:
+        try:
+            return self._raw(size).decode()
+        except UnicodeDecodeError as error:
+            raise self._broken(f"a name that is not UTF-8: {error}") from error
+
+    def _raw(self, size: int) -> bytes:
+        start, end = self._position, self._position + size
+        if size < 0 or end > len(self._data):
+            raise self._broken(f"{size} bytes expected, {len(self._data) - start} are left")
+        self._position = end
+        return self._data[start:end]
+
+    def _broken(self, problem: str) -> Corrupt:
+        return Corrupt(f"{self._where}: custom metadata, position {self._position}: {problem}")

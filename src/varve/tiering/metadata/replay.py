@@ -1,9 +1,9 @@
-"""What the events of one partition add up to: its segments, and the manifest they make.
+"""Replays the events of one partition: its segments, and the manifest that lists them.
 
 Invariant  events are applied in the order of the log, those of a batch together. Each has a number;
-           a missing one raises Corrupt, one that was applied before is passed over. As in Kafka,
-           an update of an unknown segment and a state that cannot follow change nothing.
-Threads    one at a time, under the lock of whoever holds it; a manifest is a value.
+           a missing one raises Corrupt, a repeated one is skipped. As in Kafka, an update of an
+           unknown segment and a state that cannot follow change nothing.
+Threads    not thread-safe; `MetadataPartition` calls it under its lock. A manifest is a value.
 """
 
 import logging
@@ -23,7 +23,7 @@ from varve.tiering.manifest.segment import (
     check_transition,
 )
 from varve.tiering.metadata.custom_metadata import CommitNote, CustomMetadata, is_own
-from varve.tiering.metadata.events import RemoteState, SegmentEvent, SegmentFacts, SegmentUpdate
+from varve.tiering.metadata.events import Event, RemoteState, SegmentEvent
 
 logger = logging.getLogger(__name__)
 
@@ -39,15 +39,15 @@ _NOTHING: Final = CommitNote(
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """An event of a segment as found in the log; `where` names the record."""
+    """An event read from the log; `where` names the record."""
 
-    event: SegmentEvent | SegmentUpdate
+    event: Event
     where: str
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCommit:
-    """The events of one partition in one batch; `id` is told by the place of the last."""
+    """The events of one partition in one batch; `id` is the position of the last."""
 
     id: str
     writer: str
@@ -55,12 +55,12 @@ class StoredCommit:
 
 
 class PartitionReplay:
-    """Takes up the events of one partition."""
+    """The state of one partition after the events that were applied."""
 
     def __init__(self) -> None:
         self.commit_count = 0
         self._segments: dict[UUID, RemoteSegment] = {}
-        self._facts: dict[UUID, SegmentFacts] = {}
+        self._first_events: dict[UUID, SegmentEvent] = {}
         self._note = _NOTHING
         self._writer = ""
         self._commit_id = ""
@@ -74,7 +74,7 @@ class PartitionReplay:
         return self._note.number
 
     def apply(self, commit: StoredCommit) -> None:
-        """Takes up a commit; a fault in it is raised by `manifest`, here and from then on."""
+        """Applies a commit; what is wrong with it is raised by `manifest` from then on."""
         if self._failure is not None:
             return
         before = self.version
@@ -94,71 +94,68 @@ class PartitionReplay:
         event, where = stored.event, stored.where
         if event.custom is None or not is_own(event.custom):
             raise InvalidRequest(
-                f"{where}: segment {event.key.id} was stored by another plugin than varve, which "
-                "cannot read its objects: set varve.tier.metadata=object, or let varve have a "
+                f"{where}: segment {event.segment.id} was stored by another plugin than varve, "
+                "which cannot read its objects: set varve.tier.metadata=object, or give varve a "
                 "topic __remote_log_metadata of its own"
             )
         custom = CustomMetadata(event.custom, event_ms=event.at_ms, where=where)
         if self._is_repeated(custom.note, where):
             return
         self._note = custom.note
-        if event.state is RemoteState.DELETE_FINISHED:
-            self._put(event.key.id, None, where)
+        if event.state == RemoteState.DELETE_FINISHED:
+            self._put(event.segment.id, None, where)
         elif custom.has_segment:
             self._update(event, custom, where)
 
-    def _update(
-        self, event: SegmentEvent | SegmentUpdate, custom: CustomMetadata, where: str
-    ) -> None:
-        id = event.key.id
-        facts = event.facts if isinstance(event, SegmentEvent) else self._facts.get(id)
-        if facts is None:
-            # As in Kafka: what it was is not known, and the commit counts all the same.
-            logger.warning("update of an unknown segment dropped", extra={"where": where})
+    def _update(self, event: Event, custom: CustomMetadata, where: str) -> None:
+        id = event.segment.id
+        first = event if isinstance(event, SegmentEvent) else self._first_events.get(id)
+        if first is None:
+            # As in Kafka: its offsets are not known, and the commit counts all the same.
+            logger.warning("update of an unknown segment skipped", extra={"where": where})
             return
-        segment = custom.decode_segment(
-            str(id), facts, state=_STATES[event.state], at_ms=event.at_ms
-        )
+        state = _STATES[RemoteState(event.state)]
+        segment = custom.decode_segment(first, state=state, at_ms=event.at_ms)
         if self._put(id, segment, where):
-            self._facts[id] = facts
+            self._first_events[id] = first
 
     def _is_repeated(self, note: CommitNote, where: str) -> bool:
         if note.number > self.version + 1:
             raise Corrupt(
                 f"{where}: event {note.number} of its partition follows event {self.version}: "
-                "those between are gone from the log; restore its directory, and keep "
+                "those between are missing in the log; restore its directory, and keep "
                 "remote.log.metadata.topic.retention.ms at -1"
             )
         return note.number <= self.version
 
     def _put(self, id: UUID, segment: RemoteSegment | None, where: str) -> bool:
-        """Whether the segment may become this, None meaning gone; if so, it does."""
+        """Stores the new state of a segment, None for deleted; False if it cannot follow."""
         try:
             check_transition(self._segments.get(id), segment)
             if segment is not None:
                 check_segment(segment)
         except InvalidRequest as error:
-            logger.warning("event dropped", extra={"where": where, "error": str(error)})
+            logger.warning("event skipped", extra={"where": where, "error": str(error)})
             return False
         if segment is None:
             self._segments.pop(id, None)
-            self._facts.pop(id, None)
+            self._first_events.pop(id, None)
         else:
             self._segments[id] = segment
         return True
 
-    def manifest(self, home: RemotePath) -> Manifest:
+    def manifest(self, path: RemotePath) -> Manifest:
         """The manifest as of the last commit; raises what was wrong with the events."""
         if self._failure is not None:
             raise self._failure
-        if self._manifest is None or self._manifest.home != home:
-            self._manifest = self._build(home)
+        if self._manifest is None or self._manifest.home != path:
+            self._manifest = self._build(path)
         return self._manifest
 
-    def _build(self, home: RemotePath) -> Manifest:
+    def _build(self, path: RemotePath) -> Manifest:
         note = self._note
         manifest = Manifest(
-            home=home,
+            home=path,
             version=note.number,
             commit_id=self._commit_id,
             previous_commit_id=self._previous_commit_id,
@@ -172,5 +169,5 @@ class PartitionReplay:
         try:
             check_overlaps(manifest)
         except InvalidRequest as error:
-            raise Corrupt(f"{home}: the events of __remote_log_metadata: {error}") from error
+            raise Corrupt(f"{path}: the events of __remote_log_metadata: {error}") from error
         return manifest

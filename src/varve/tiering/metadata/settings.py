@@ -1,4 +1,4 @@
-"""What may be told of the topic __remote_log_metadata: Kafka's names, defaults and ranges."""
+"""Settings of the topic __remote_log_metadata: Kafka's names, defaults and ranges."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ __all__ = ["MetadataSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataSettings:
-    """The settings of the second place for what the cold tier holds (varve.tier.metadata=topic)."""
+    """The settings of tier metadata in a topic (varve.tier.metadata=topic)."""
 
     remote_log_metadata_topic_num_partitions: int = setting(
         50,

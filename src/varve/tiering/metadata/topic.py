@@ -1,46 +1,41 @@
-"""The topic __remote_log_metadata: its making, its partitions, and what was read of them.
+"""The topic __remote_log_metadata: its creation, its partitions, and the state read from them.
 
 Layout     each record is one event; its key is null. A batch holds the events of one commit, and
            its first record a header with the writer's name. docs/formats/remote-log-metadata.md
-Invariant  what is read of a partition is what its log shows, in order; a batch is taken up whole.
-           The events of a user partition all stand in one partition of the topic.
-Crash      a batch is in the log whole or not at all: so is a commit. It is on disk before it is
+Invariant  the state of a partition is its events up to the high watermark, in order; a batch is
+           applied as a whole. The events of a user partition are all in one partition of the topic.
+Crash      a batch is in the log whole or not at all: so is a commit. It is synced before it is
            read back.
 Threads    any; one lock per partition of the topic, held while its log is read, written and synced.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Protocol
 from uuid import UUID
 
 import numpy as np
 
-from varve.commit_log import Log
+from varve.commit_log import Log, LogStore, TopicPartition
 from varve.foundation.errors import Corrupt, InvalidRequest, InvalidSetting
 from varve.foundation.settings import LONG_MAX, GivenValue
 from varve.kernels.hashes import murmur2
 from varve.records import Batch, Record, build_batch
-from varve.tiering.metadata.events import (
-    SegmentEvent,
-    SegmentUpdate,
-    TopicIdPartition,
-    decode_event,
-    encode_event,
-)
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.metadata.events import Event, TopicIdPartition, decode_event, encode_event
 from varve.tiering.metadata.replay import PartitionReplay, StoredCommit, StoredEvent
 from varve.tiering.metadata.settings import MetadataSettings
 
 METADATA_TOPIC: Final = "__remote_log_metadata"
 WRITER_HEADER: Final = "varve.writer"
 COMMIT_BYTES_MAX: Final = 16 << 20
-"""The largest batch, and so the largest commit, of a topic that was made here."""
+"""The largest batch, and so the largest commit, of a topic that varve created."""
 
 _READ_BYTES: Final = 1 << 20
 _MASK: Final = (1 << 32) - 1
 
 _UserPartition = tuple[UUID, int]
-_Result = TypeVar("_Result")
 
 
 class KnownTopic(Protocol):
@@ -49,7 +44,7 @@ class KnownTopic(Protocol):
 
 
 class TopicMaker(Protocol):
-    """Who makes topics: an embedded store's `TopicAdmin`, under the store's lock."""
+    """Creates topics: an embedded store's `TopicAdmin`, under the store's lock."""
 
     def find(self, name: str) -> KnownTopic | None: ...
 
@@ -64,14 +59,14 @@ class TopicMaker(Protocol):
 
 
 def ensure_metadata_topic(maker: TopicMaker, settings: MetadataSettings) -> None:
-    """Makes the topic unless it is there.
+    """Creates the topic unless it exists.
 
     Raises InvalidSetting when it has another number of partitions than the settings say: events
-    would be sought where they are not.
+    would be looked for in the wrong one.
     """
     wanted = settings.remote_log_metadata_topic_num_partitions
-    found = maker.find(METADATA_TOPIC)
-    if found is None:
+    topic = maker.find(METADATA_TOPIC)
+    if topic is None:
         maker.create(
             METADATA_TOPIC,
             partition_count=wanted,
@@ -85,18 +80,18 @@ def ensure_metadata_topic(maker: TopicMaker, settings: MetadataSettings) -> None
             },
             exist_ok=True,
         )
-    elif found.partition_count != wanted:
+    elif topic.partition_count != wanted:
         raise InvalidSetting(
-            f"topic {METADATA_TOPIC} has {found.partition_count} partitions, but "
+            f"topic {METADATA_TOPIC} has {topic.partition_count} partitions, but "
             f"remote.log.metadata.topic.num.partitions is {wanted}: set it to "
-            f"{found.partition_count}"
+            f"{topic.partition_count}"
         )
 
 
-def choose_partition(home: TopicIdPartition, partition_count: int) -> int:
+def choose_partition(path: TopicIdPartition, partition_count: int) -> int:
     """The partition of the topic that holds the events of a user partition, as Kafka chooses it."""
-    high, low = divmod(home.topic_id.int, 1 << 64)
-    hashed = 31 * (31 * (31 + _fold(low)) + _fold(high)) + home.partition & _MASK
+    high, low = divmod(path.topic_id.int, 1 << 64)
+    hashed = 31 * (31 * (31 + _fold(low)) + _fold(high)) + path.partition & _MASK
     key = np.frombuffer(hashed.to_bytes(4, "big"), np.uint8)
     return int(murmur2(key) & 0x7FFFFFFF) % partition_count
 
@@ -107,14 +102,11 @@ def _fold(number: int) -> int:
 
 
 class MetadataTopic:
-    """The topic as one process uses it; make one and share it between all user partitions.
-
-    `open_log` gives the log of a partition of the topic, by its number.
-    """
+    """The topic as one process uses it; all user partitions share one."""
 
     def __init__(
         self,
-        open_log: Callable[[int], Log],
+        logs: LogStore,
         *,
         partition_count: int,
         broker_id: int = 0,
@@ -125,51 +117,54 @@ class MetadataTopic:
         self.partition_count = partition_count
         self.broker_id = broker_id
         self.custom_bytes_max = custom_bytes_max
-        self._partitions = [
-            MetadataPartition(open_log, number) for number in range(partition_count)
-        ]
+        self._partitions = [MetadataPartition(logs, number) for number in range(partition_count)]
         self._lock = threading.Lock()
         self._commits: dict[_UserPartition, threading.Lock] = {}  # guarded by _lock
 
-    def partition_for(self, home: TopicIdPartition) -> "MetadataPartition":
+    def partition_for(self, path: TopicIdPartition) -> "MetadataPartition":
         """The partition of the topic that holds the events of a user partition."""
-        return self._partitions[choose_partition(home, self.partition_count)]
+        return self._partitions[choose_partition(path, self.partition_count)]
 
-    def commit_lock(self, home: TopicIdPartition) -> threading.Lock:
-        """Held by who commits to a user partition, from the load to the reading back."""
+    def commit_lock(self, path: TopicIdPartition) -> threading.Lock:
+        """Held during a commit to a user partition, from the load to the reading back."""
         with self._lock:
-            return self._commits.setdefault((home.topic_id, home.partition), threading.Lock())
+            return self._commits.setdefault((path.topic_id, path.partition), threading.Lock())
 
 
 class MetadataPartition:
     """One partition of the topic, and the states of the user partitions in it."""
 
-    def __init__(self, open_log: Callable[[int], Log], number: int) -> None:
+    def __init__(self, logs: LogStore, number: int) -> None:
         self.number = number
-        self._open_log = open_log
+        self._logs = logs
         self._lock = threading.Lock()
         self._log: Log | None = None  # guarded by _lock
         self._next_offset = 0  # guarded by _lock
         self._replays: dict[_UserPartition, PartitionReplay] = {}  # guarded by _lock
 
-    def read(self, home: TopicIdPartition, use: Callable[[PartitionReplay], _Result]) -> _Result:
-        """Takes up what is new in the log, then hands over the state of a user partition."""
+    def load(self, user: TopicIdPartition, path: RemotePath) -> Manifest:
+        """The manifest of a user partition, with all events that the log holds now."""
         with self._lock:
             self._catch_up_locked()
-            return use(self._find_locked(home))
+            return self._find_locked(user).manifest(path)
+
+    def commit_count(self, user: TopicIdPartition) -> int:
+        with self._lock:
+            self._catch_up_locked()
+            return self._find_locked(user).commit_count
 
     def append(
         self,
-        home: TopicIdPartition,
-        events: Sequence[SegmentEvent | SegmentUpdate],
+        user: TopicIdPartition,
+        events: Sequence[Event],
         *,
         after: int,
         writer: str,
         at_ms: int,
     ) -> bool:
-        """Puts the events that follow version `after` into the log, as one batch, and syncs it.
+        """Appends the events that follow version `after` to the log as one batch, and syncs it.
 
-        False, and nothing is done, when the user partition is at another version now.
+        False, and nothing is written, when the user partition is at another version now.
         """
         headers = ((WRITER_HEADER, writer.encode()),)
         records = [
@@ -179,7 +174,7 @@ class MetadataPartition:
         batch = build_batch(records)
         with self._lock:
             self._catch_up_locked()
-            if self._find_locked(home).version != after:
+            if self._find_locked(user).version != after:
                 return False
             log = self._open_locked()
             limit = log.settings.max_message_bytes
@@ -193,21 +188,21 @@ class MetadataPartition:
             log.flush()
             return True
 
-    def history(self, home: TopicIdPartition) -> Iterator[StoredCommit]:
-        """All commits to a user partition that the log holds, oldest first, read as one goes on."""
+    def history(self, user: TopicIdPartition) -> Iterator[StoredCommit]:
+        """All commits to a user partition that the log holds, oldest first, read lazily."""
         with self._lock:
             self._catch_up_locked()
             log, end = self._open_locked(), self._next_offset
-        wanted = (home.topic_id, home.partition)
-        for user, commit in _read_commits(log, log.log_start_offset, end):
-            if user == wanted:
+        wanted = (user.topic_id, user.partition)
+        for partition, commit in _read_commits(log, log.log_start_offset, end):
+            if partition == wanted:
                 yield commit
 
-    def _find_locked(self, home: TopicIdPartition) -> PartitionReplay:
-        return self._replays.get((home.topic_id, home.partition)) or PartitionReplay()
+    def _find_locked(self, user: TopicIdPartition) -> PartitionReplay:
+        return self._replays.get((user.topic_id, user.partition)) or PartitionReplay()
 
     def _open_locked(self) -> Log:
-        log = self._open_log(self.number)
+        log = self._logs.get(TopicPartition(METADATA_TOPIC, self.number))
         if log is not self._log:
             self._log, self._next_offset = log, log.log_start_offset
             self._replays = {}
@@ -245,15 +240,15 @@ def _split(batch: Batch, log: Log) -> Iterator[tuple[_UserPartition, StoredCommi
         raise Corrupt(f"{where}: the checksum of the batch is wrong; restore the log's directory")
     if batch.header.is_control:
         return
-    found: dict[_UserPartition, list[tuple[Record, StoredEvent]]] = {}
+    commits: dict[_UserPartition, list[tuple[Record, StoredEvent]]] = {}
     for record in batch.records():
         place = f"{log.topic_partition} at offset {record.offset}"
         event = decode_event(record.value or b"", place)
-        if isinstance(event, SegmentEvent | SegmentUpdate):
-            home = event.key.home
-            listed = found.setdefault((home.topic_id, home.partition), [])
+        if event is not None:
+            path = event.segment.path
+            listed = commits.setdefault((path.topic_id, path.partition), [])
             listed.append((record, StoredEvent(event, place)))
-    for user, pairs in found.items():
+    for user, pairs in commits.items():
         first, last = pairs[0][0], pairs[-1][0]
         writer = dict(first.headers).get(WRITER_HEADER) or b""
         id = f"{log.topic_partition.partition}-{last.offset}"

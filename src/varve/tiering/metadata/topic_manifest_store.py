@@ -1,37 +1,52 @@
 """The ManifestStore over Kafka's topic __remote_log_metadata.
 
 A commit is turned into events, which are appended as one batch, synced and read back; the manifest
-is what all events of the partition add up to. A version is the number of events up to it, so it
+is the result of all events of the partition. A version is the number of events up to it, so it
 grows by as many as a commit has. There are no pages: a manifest lists every segment, in memory.
 
 Invariant  commits of a partition follow each other under its lock, so none is lost; one process
            has the log, and one `MetadataTopic` belongs to it.
+Invariant  the events of a commit are in an order in which a reader may stop anywhere and miss no
+           data: announcements, then what becomes readable, then what is no longer readable, then
+           what is deleted. The log start offset is raised with the first event, the cleaned-up-to
+           offset, which allows others to drop tombstones, only with the last.
 Crash      before its batch is in the log nothing has changed, after it all has.
 Threads    any; a change is called under the partition's lock, so it must not commit itself.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
-from uuid import NAMESPACE_OID, uuid5
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 from varve.commit_log.partition_metadata import decode_topic_id
-from varve.foundation.errors import Corrupt, Fenced, InvalidRequest, NotFound, Unavailable
+from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, Unavailable
 from varve.object_store import ObjectStore
-from varve.tiering.manifest.commit import ManifestEdit, check_overlaps, check_whole_change
-from varve.tiering.manifest.manifest import Manifest, in_order
+from varve.tiering.manifest.commit import ManifestEdit, apply_edit
+from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import RemoteSegment
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.manifest.store import ManifestStore
 from varve.tiering.manifest.versions import ExpiredVersions
-from varve.tiering.metadata.custom_metadata import CustomMetadata
-from varve.tiering.metadata.events import SegmentEvent, SegmentUpdate, TopicIdPartition
-from varve.tiering.metadata.plan import EventSource, plan_events
+from varve.tiering.metadata.custom_metadata import CommitNote, CustomMetadata, encode_custom
+from varve.tiering.metadata.events import (
+    EpochStart,
+    Event,
+    RemoteState,
+    SegmentEvent,
+    SegmentId,
+    SegmentUpdate,
+    TopicIdPartition,
+)
 from varve.tiering.metadata.replay import PartitionReplay, StoredCommit
 from varve.tiering.metadata.topic import MetadataTopic
 
 _ATTEMPTS: Final = 8
+_STATES: Final = {
+    SegmentState.COPY_STARTED: RemoteState.COPY_STARTED,
+    SegmentState.COPY_FINISHED: RemoteState.COPY_FINISHED,
+    SegmentState.DELETE_STARTED: RemoteState.DELETE_STARTED,
+}
+_TXN_INDEX_PART: Final = "txnindex"
 
 
 class TopicManifestStore(ManifestStore):
@@ -40,12 +55,12 @@ class TopicManifestStore(ManifestStore):
     def __init__(self, topic: MetadataTopic, objects: ObjectStore, home: RemotePath) -> None:
         super().__init__(objects, home)
         self._topic = topic
-        self._named = TopicIdPartition(home.topic, decode_topic_id(home.topic_id), home.partition)
-        self._partition = topic.partition_for(self._named)
+        self._user = TopicIdPartition(home.topic, decode_topic_id(home.topic_id), home.partition)
+        self._partition = topic.partition_for(self._user)
         self._known: Manifest | None = None
 
     def load(self) -> Manifest:
-        self._known = self._partition.read(self._named, lambda replay: replay.manifest(self.home))
+        self._known = self._partition.load(self._user, self.home)
         return self._known
 
     def find_known(self) -> Manifest | None:
@@ -55,127 +70,88 @@ class TopicManifestStore(ManifestStore):
         self, change: ManifestEdit, *, leader_epoch: int | None, writer: str, now_ms: int
     ) -> Manifest:
         """See ManifestStore. Raises Unavailable too when the log cannot be written or synced."""
-        with self._topic.commit_lock(self._named):
+        with self._topic.commit_lock(self._user):
             for _ in range(_ATTEMPTS):
                 base = self.load()
-                epoch = self._check_epoch(base, leader_epoch, writer)
-                changed = self._apply(base, change, epoch)
-                if changed is None:
+                edited, is_new = apply_edit(
+                    base, change, self._pages, leader_epoch=leader_epoch, writer=writer
+                )
+                if not is_new:
                     return base
                 at_ms = max(now_ms, base.at_ms)
-                events = self._plan(base, changed, at_ms)
+                events = self._plan(base, edited, at_ms)
                 if self._partition.append(
-                    self._named, events, after=base.version, writer=writer, at_ms=at_ms
+                    self._user, events, after=base.version, writer=writer, at_ms=at_ms
                 ):
                     committed = self.load()
-                    self._check_read_back(changed, committed, base.version + len(events))
+                    self._check_read_back(edited, committed, base.version + len(events))
                     return committed
         raise Unavailable(
             f"{self.home}: {_ATTEMPTS} times another was first to append events to partition "
             f"{self._partition.number} of __remote_log_metadata, which one process alone may write"
         )
 
-    def _apply(self, base: Manifest, change: ManifestEdit, leader_epoch: int) -> Manifest | None:
-        """The manifest to be, None when it says nothing new."""
-        changed = change(base)
-        changed = replace(changed, segments=in_order(changed.segments), leader_epoch=leader_epoch)
-        is_new = check_whole_change(base, changed)
-        check_overlaps(changed)
-        return changed if is_new or leader_epoch != base.leader_epoch else None
-
-    def _check_epoch(self, base: Manifest, leader_epoch: int | None, writer: str) -> int:
-        if leader_epoch is None:
-            return base.leader_epoch
-        if leader_epoch < base.leader_epoch:
-            raise Fenced(
-                f"{self.home}: {writer} commits in leader epoch {leader_epoch}, but {base.writer} "
-                f"wrote manifest version {base.version} in {base.leader_epoch}: another leader has "
-                "taken over"
-            )
-        return leader_epoch
-
-    def _plan(
-        self, base: Manifest, changed: Manifest, at_ms: int
-    ) -> list[SegmentEvent | SegmentUpdate]:
-        source = EventSource(
-            home=self._named,
-            broker_id=self._topic.broker_id,
-            custom_bytes_max=self._topic.custom_bytes_max,
-        )
+    def _plan(self, base: Manifest, edited: Manifest, at_ms: int) -> list[Event]:
         name = f"{self.home.topic_id}-{self.home.partition}-{base.version}"
-        return plan_events(
-            source,
+        events = plan_events(
+            EventSource(self._user, self._topic.broker_id),
             base,
-            changed,
-            leader_epoch=changed.leader_epoch,
+            edited,
             at_ms=at_ms,
-            note_id=uuid5(NAMESPACE_OID, name),
+            empty_id=uuid5(NAMESPACE_OID, name),
         )
+        limit = self._topic.custom_bytes_max
+        for event in events:
+            if len(event.custom or b"") > limit:
+                raise InvalidRequest(
+                    f"{self.home}: {len(event.custom or b'')} bytes of custom metadata for segment "
+                    f"{event.segment.id}, the limit is {limit}: raise "
+                    "remote.log.metadata.custom.metadata.max.bytes"
+                )
+        return events
 
-    def _check_read_back(self, changed: Manifest, committed: Manifest, version: int) -> None:
+    def _check_read_back(self, edited: Manifest, committed: Manifest, version: int) -> None:
         if committed.version < version:
             raise Unavailable(
                 f"{self.home}: the events of manifest version {version} are in partition "
-                f"{self._partition.number} of __remote_log_metadata, but not shown yet: it is "
-                "replicated, and others must take them up; load before you repeat the change"
+                f"{self._partition.number} of __remote_log_metadata, but above its high watermark: "
+                "its other replicas must fetch them; load before you repeat the change"
             )
         if (
-            committed.segments != changed.segments
-            or committed.log_start_offset != changed.log_start_offset
-            or committed.cleaned_up_to != changed.cleaned_up_to
+            committed.segments != edited.segments
+            or committed.log_start_offset != edited.log_start_offset
+            or committed.cleaned_up_to != edited.cleaned_up_to
         ):
             raise Corrupt(
                 f"{self.home}: manifest version {version} reads back from __remote_log_metadata "
-                "as another than was committed; copy no more, and report it with the log's files"
+                "differently than it was committed; stop copying, and report it with the log's "
+                "files"
             )
 
-    def at(self, *, version: int | None = None, time_ms: int | None = None) -> Manifest:
-        """Reads the events from the beginning up to there."""
-        if (version is None) == (time_ms is None):
-            raise InvalidRequest(f"{self.home}: give either a manifest version or a time")
+    def _at_version(self, version: int) -> Manifest:
         replay = PartitionReplay()
-        for commit in self._partition.history(self._named):
-            is_later = time_ms is not None and _committed_ms(commit) > time_ms
-            if is_later or (version is not None and replay.version >= version):
+        for commit in self._partition.history(self._user):
+            if replay.version >= version:
                 break
             replay.apply(commit)
-        if version is not None and replay.version != version:
+        if replay.version != version:
             raise NotFound(
                 f"{self.home}: there is no manifest version {version}: a version is the number of "
                 f"events up to the end of a commit, and the nearest is {replay.version}"
             )
         return replay.manifest(self.home)
 
-    def segments(self, manifest: Manifest, *, from_offset: int = 0) -> Iterator[RemoteSegment]:
-        return (one for one in manifest.segments if one.end_offset >= from_offset)
-
-    def pending(self, manifest: Manifest) -> Iterator[RemoteSegment]:
-        return (one for one in manifest.segments if not one.is_readable)
-
-    def find(self, manifest: Manifest, offset: int) -> RemoteSegment | None:
-        place = bisect_right(manifest.segments, offset, key=lambda one: one.base_offset)
-        # Readable segments do not overlap, so only the last that begins up to there can hold it.
-        for index in range(place - 1, -1, -1):
-            segment = manifest.segments[index]
-            if segment.is_readable:
-                return segment if offset <= segment.end_offset else None
-        return None
-
-    def find_by_time(self, manifest: Manifest, timestamp: int) -> RemoteSegment | None:
-        start = manifest.log_start_offset
-        for segment in manifest.segments:
-            is_late = segment.max_timestamp >= timestamp and segment.end_offset >= start
-            if is_late and segment.is_readable:
-                return segment
-        return None
-
-    def unfold(self, manifest: Manifest, *, start_offset: int, end_offset: int) -> Manifest:
-        """The manifest itself: all its segments are within reach."""
-        return manifest
+    def _at_time(self, time_ms: int) -> Manifest:
+        replay = PartitionReplay()
+        for commit in self._partition.history(self._user):
+            if _committed_ms(commit) > time_ms:
+                break
+            replay.apply(commit)
+        return replay.manifest(self.home)
 
     def retire_versions(self, *, now_ms: int, retention_ms: int) -> ExpiredVersions:
-        """Removes nothing: the events of live segments stand between those of gone ones."""
-        count = self._partition.read(self._named, lambda replay: replay.commit_count)
+        """Removes nothing: events of live segments are mixed with those of deleted ones."""
+        count = self._partition.commit_count(self._user)
         return ExpiredVersions(versions_removed=0, objects_removed=0, versions_left=count)
 
 
@@ -183,3 +159,149 @@ def _committed_ms(commit: StoredCommit) -> int:
     first = commit.events[0]
     custom = first.event.custom or b""
     return CustomMetadata(custom, event_ms=first.event.at_ms, where=first.where).note.at_ms
+
+
+@dataclass(frozen=True, slots=True)
+class EventSource:
+    """What all events of a partition have in common."""
+
+    partition: TopicIdPartition
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One event of a commit: a segment enters a state, for the first time if `is_first`.
+
+    Without `has_segment` the event is about the commit alone.
+    """
+
+    segment: RemoteSegment
+    state: RemoteState
+    is_first: bool = False
+    has_segment: bool = True
+
+
+def plan_events(
+    source: EventSource, base: Manifest, changed: Manifest, *, at_ms: int, empty_id: UUID
+) -> list[Event]:
+    """The events that lead from `base` to `changed`, at least one.
+
+    `empty_id` is a new id, for a change of offsets or the leader epoch while there is no segment
+    whose event could carry it. Raises InvalidRequest for what events cannot express.
+    """
+    steps = _diff(base, changed) or _repeat(changed, at_ms, empty_id)
+    events = []
+    for place, step in enumerate(steps, start=1):
+        note = CommitNote(
+            number=base.version + place,
+            leader_epoch=changed.leader_epoch,
+            at_ms=at_ms,
+            log_start_offset=changed.log_start_offset,
+            cleaned_up_to=changed.cleaned_up_to if place == len(steps) else base.cleaned_up_to,
+        )
+        events.append(_build_event(source, step, note))
+    return events
+
+
+def _diff(base: Manifest, changed: Manifest) -> list[_Step]:
+    left = {segment.id: segment for segment in base.segments}
+    steps: list[_Step] = []
+    for segment in changed.segments:
+        old = left.pop(segment.id, None)
+        if old is not segment and old != segment:
+            steps += _transition(old, segment)
+    steps += [
+        _Step(segment, RemoteState.DELETE_FINISHED, has_segment=False) for segment in left.values()
+    ]
+    return sorted(steps, key=lambda step: step.state)
+
+
+def _transition(old: RemoteSegment | None, new: RemoteSegment) -> list[_Step]:
+    state = _STATES[new.state]
+    if new.state is SegmentState.COPY_STARTED:
+        return [_Step(new, state, is_first=True)]
+    if old is None or _fixed_fields(old) == _fixed_fields(new):
+        return [_Step(new, state)]
+    if old.state is not SegmentState.COPY_STARTED:
+        raise InvalidRequest(
+            f"{old}: its size, largest timestamp, leader epochs and transaction index are written "
+            "once, with its announcement, and cannot be changed: announce it under another id"
+        )
+    announced = replace(new, state=old.state, at_ms=old.at_ms)
+    return [_Step(announced, _STATES[old.state], is_first=True), _Step(new, state)]
+
+
+def _fixed_fields(segment: RemoteSegment) -> tuple[object, ...]:
+    """What only the first event of a segment carries."""
+    return (
+        segment.base_offset,
+        segment.end_offset,
+        segment.max_timestamp,
+        segment.size,
+        segment.epochs,
+        segment.find_part(_TXN_INDEX_PART) is None,
+    )
+
+
+def _repeat(changed: Manifest, at_ms: int, empty_id: UUID) -> list[_Step]:
+    """Steps that change no segment: one is repeated, or an empty one is added and deleted."""
+    if changed.segments:
+        readable = [segment for segment in changed.segments if segment.is_readable]
+        segment = readable[-1] if readable else changed.segments[-1]
+        state = _STATES[segment.state]
+        return [_Step(segment, state, is_first=state is RemoteState.COPY_STARTED)]
+    empty = RemoteSegment(
+        id=str(empty_id),
+        base_offset=changed.log_start_offset,
+        end_offset=changed.log_start_offset,
+        size=0,
+        record_count=0,
+        max_timestamp=-1,
+        append_ms=(at_ms, at_ms),
+        epochs=((max(changed.leader_epoch, 0), changed.log_start_offset),),
+        parts=(),
+        has_aborted=False,
+        state=SegmentState.COPY_STARTED,
+        at_ms=at_ms,
+    )
+    return [
+        _Step(empty, RemoteState.COPY_STARTED, is_first=True, has_segment=False),
+        _Step(empty, RemoteState.DELETE_STARTED, has_segment=False),
+        _Step(empty, RemoteState.DELETE_FINISHED, has_segment=False),
+    ]
+
+
+def _build_event(source: EventSource, step: _Step, note: CommitNote) -> Event:
+    segment = step.segment
+    id = SegmentId(source.partition, _parse_segment_id(segment.id))
+    at_ms = note.at_ms if step.state is RemoteState.DELETE_FINISHED else segment.at_ms
+    custom = encode_custom(note, segment if step.has_segment else None, event_ms=at_ms)
+    if not step.is_first:
+        return SegmentUpdate(id, source.broker_id, at_ms, custom, step.state)
+    return SegmentEvent(
+        segment=id,
+        start_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        broker_id=source.broker_id,
+        max_timestamp=segment.max_timestamp,
+        at_ms=at_ms,
+        epochs=[EpochStart(epoch, offset) for epoch, offset in segment.epochs],
+        size=segment.size,
+        custom=custom,
+        state=step.state,
+        is_txn_index_empty=segment.find_part(_TXN_INDEX_PART) is None,
+    )
+
+
+def _parse_segment_id(text: str) -> UUID:
+    try:
+        id = UUID(text)
+    except ValueError:
+        id = None
+    if id is None or str(id) != text:
+        raise InvalidRequest(
+            f"segment id {text!r:.80} cannot be written to __remote_log_metadata: use a UUID, as "
+            "in 1a5d8c3f-e0b4-4297-9f68-c7b2a1d4e3f5"
+        )
+    return id

@@ -1,7 +1,7 @@
 """Backends of manifests by name, and the making of the topic that one of them needs."""
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, EntryPoints
 
@@ -10,13 +10,13 @@ import pytest
 from tests.support.cold_builder import HOME
 from tests.support.metadata_bench import MetadataBench
 from varve.commit_log import LogSettings
-from varve.foundation.errors import InvalidRequest, InvalidSetting
+from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import GivenValue, parse_settings
 from varve.object_store import MemoryObjectStore
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.store import ManifestStore, ObjectManifestStore
-from varve.tiering.metadata import backends as manifest_backends
-from varve.tiering.metadata.backends import BackendContext, open_backend, register_backend
+from varve.tiering.metadata import backends
+from varve.tiering.metadata.backends import ManifestStores
 from varve.tiering.metadata.settings import MetadataSettings
 from varve.tiering.metadata.topic import (
     COMMIT_BYTES_MAX,
@@ -25,84 +25,51 @@ from varve.tiering.metadata.topic import (
     ensure_metadata_topic,
 )
 from varve.tiering.metadata.topic_manifest_store import TopicManifestStore
+from varve.tiering.settings import TierSettings
 
 
-@pytest.fixture(autouse=True)
-def _unregistered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest_backends, "_registered", {})
-
-
-@pytest.fixture
-def context() -> Iterator[BackendContext]:
-    topics: list[MetadataTopic] = []
-
-    def metadata_topic() -> MetadataTopic:
-        topics.append(MetadataBench().topic)
-        return topics[-1]
-
-    yield BackendContext(
-        objects=MemoryObjectStore(),
+def open_stores(backend: str, topic: MetadataTopic | None = None) -> ManifestStores:
+    return ManifestStores(
+        backend,
+        MemoryObjectStore(),
         random=random.Random(1),
         wait=lambda _: None,
-        metadata_topic=metadata_topic,
+        settings=TierSettings(),
+        topic=topic,
     )
-    assert len(topics) <= 1
 
 
-def make_mine(context: BackendContext, home: RemotePath) -> ManifestStore:
+def open_mine(stores: ManifestStores, path: RemotePath) -> ManifestStore:
     return ObjectManifestStore(
-        context.objects, home, random=context.random, wait=context.wait, grace_ms=1
+        stores.objects, path, random=stores.random, wait=stores.wait, grace_ms=1
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("object", ObjectManifestStore), ("topic", TopicManifestStore)]
-)
-def test_the_backends_of_varve_are_there(
-    context: BackendContext, name: str, kind: type[ManifestStore]
-) -> None:
-    store = open_backend(name)(context, HOME)
-    assert type(store) is kind
-    assert store.load().home == HOME
+def test_manifests_are_beside_the_segments_or_in_the_topic() -> None:
+    for stores, kind in (
+        (open_stores("object"), ObjectManifestStore),
+        (open_stores("topic", MetadataBench().topic), TopicManifestStore),
+    ):
+        store = stores.open(HOME)
+        assert type(store) is kind
+        assert store.load().home == HOME
 
 
-def test_the_topic_is_not_asked_for_where_it_is_not_needed(context: BackendContext) -> None:
-    def refuse() -> MetadataTopic:
-        raise AssertionError
-
-    lean = BackendContext(
-        objects=context.objects, random=context.random, wait=context.wait, metadata_topic=refuse
-    )
-    open_backend("object")(lean, HOME).load()
-
-
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    register_backend("mine", make_mine)
-    with pytest.raises(InvalidSetting, match="'etcd' is not known, only object, topic, mine"):
-        open_backend("etcd")
-
-
-def test_a_registered_backend_is_opened(context: BackendContext) -> None:
-    register_backend("mine", make_mine)
-    assert open_backend("mine") is make_mine
-
-
-@pytest.mark.parametrize("name", ["object", "topic", "", "Etcd", "a b"])
-def test_some_names_cannot_be_registered(name: str) -> None:
-    with pytest.raises(InvalidRequest, match="cannot be registered"):
-        register_backend(name, make_mine)
+def test_a_store_without_the_topic_says_so() -> None:
+    with pytest.raises(InvalidSetting, match="no topic __remote_log_metadata: use object"):
+        open_stores("topic")
 
 
 def test_a_backend_of_an_installed_package_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(*, group: str, name: str) -> EntryPoints:
-        point = EntryPoint(name=name, group=group, value=f"{__name__}:make_mine")
-        monkeypatch.setattr(EntryPoint, "load", lambda self: make_mine)
-        return EntryPoints([point] if (group, name) == ("varve.manifest_stores", "mine") else [])
+    def find(*, group: str) -> EntryPoints:
+        assert group == "varve.manifest_stores"
+        return EntryPoints([EntryPoint(name="mine", group=group, value=f"{__name__}:open_mine")])
 
-    monkeypatch.setattr(manifest_backends, "entry_points", find)
-    assert open_backend("mine") is make_mine
-    with pytest.raises(InvalidSetting):
-        open_backend("other")
+    monkeypatch.setattr(EntryPoint, "load", lambda self: open_mine)
+    monkeypatch.setattr(backends, "entry_points", find)
+    assert type(open_stores("mine").open(HOME)) is ObjectManifestStore
+    with pytest.raises(InvalidSetting, match="'etcd' is not known, only object, topic, mine"):
+        open_stores("etcd")
 
 
 @dataclass

@@ -9,13 +9,11 @@ from varve.commit_log.partition_metadata import decode_topic_id
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
 from varve.tiering.metadata.events import TopicIdPartition, encode_event
-from varve.tiering.metadata.plan import EventSource, plan_events
+from varve.tiering.metadata.topic_manifest_store import EventSource, plan_events
 
 PAGE = Path(__file__).parents[4] / "docs" / "formats" / "remote-log-metadata.md"
 SOURCE = EventSource(
-    home=TopicIdPartition(HOME.topic, decode_topic_id(HOME.topic_id), HOME.partition),
-    broker_id=1,
-    custom_bytes_max=128,
+    TopicIdPartition(HOME.topic, decode_topic_id(HOME.topic_id), HOME.partition), broker_id=1
 )
 ANNOUNCED = RemoteSegment(
     id="1a5d8c3f-e0b4-4297-9f68-c7b2a1d4e3f5",
@@ -46,15 +44,16 @@ def encode(base: Manifest, changed: Manifest) -> bytes:
         SOURCE,
         base,
         changed,
-        leader_epoch=5,
         at_ms=changed.segments[0].at_ms,
-        note_id=UUID(int=0),
+        empty_id=UUID(int=0),
     )
     return encode_event(event)
 
 
 def test_the_examples_are_what_is_written() -> None:
-    base = Manifest(home=HOME, version=6, log_start_offset=1_000, cleaned_up_to=2_000)
+    base = Manifest(
+        home=HOME, version=6, leader_epoch=5, log_start_offset=1_000, cleaned_up_to=2_000
+    )
     announced = base.announce(ANNOUNCED)
     seventh = replace(announced, version=7)
     finished = seventh.finish(
