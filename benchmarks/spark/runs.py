@@ -17,9 +17,8 @@ from varve.cleaning.removals.removal import Reason
 from varve.commit_log import LogSettings
 from varve.jobs.compact.job import compact
 from varve.jobs.compact.settings import CompactSettings
-from varve.jobs.erase.job import erase, new_erasure_id
-from varve.jobs.erase.request import ErasureRequest
-from varve.jobs.erase.rescan import RescanMode
+from varve.jobs.erase.erasure import erase, new_erasure_id
+from varve.jobs.erase.request import ErasureRequest, RescanMode
 from varve.jobs.tier.address import TierAddress
 from varve.spark.report import read_stages
 from varve.spark.runner import HERE_BYTES, SparkRunner

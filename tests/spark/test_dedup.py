@@ -16,7 +16,7 @@ from tests.support.spark_session import spark as spark
 from varve.cli.main import app
 from varve.dedup.rules import LatePolicy, parse_id_source
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.outputs.notes import DirectoryOutputs
+from varve.jobs.derived_outputs import LocalOutputRegistry
 from varve.jobs.source.arrow_columns import ArrowColumns
 from varve.jobs.source.columns import list_columns
 from varve.jobs.source.filters import SourceFilters
@@ -170,7 +170,7 @@ def test_state_survives_restarts_and_late_records_go_aside(
     first = stream.read("out")[0]
     assert (first["partition"], first["key"]) == (0, b"x")
     assert first["headers"] == [{"key": "h", "value": b"1"}]
-    noted = DirectoryOutputs.of(str(stream.directory))._read()
+    noted = LocalOutputRegistry.of(str(stream.directory))._read()
     assert sorted((note.kind, note.name.split(" in ")[0]) for note in noted) == [
         ("checkpoint", "out"),
         ("topic", "late"),

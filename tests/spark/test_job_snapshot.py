@@ -11,7 +11,7 @@ import varve
 from tests.support.spark_session import spark as spark
 from varve.cli.main import app
 from varve.foundation.settings import GivenValue
-from varve.jobs.outputs.notes import OutputKind, TierOutputs
+from varve.jobs.derived_outputs import OutputKind, RemoteOutputRegistry
 from varve.jobs.snapshot.job import take_snapshot
 from varve.jobs.snapshot.read import open_snapshot
 from varve.jobs.snapshot.result import SnapshotSettings
@@ -99,7 +99,9 @@ def test_executors_give_what_one_process_gives(spark: SparkSession, tmp_path: Pa
         state_of(data)
     )
     topic = find_topic(address, "state")
-    (output,) = TierOutputs(address.open(), find_cluster(address)).find("state", topic.topic_id)
+    (output,) = RemoteOutputRegistry(address.open(), find_cluster(address)).find(
+        "state", topic.topic_id
+    )
     assert (output.kind, output.place) == (OutputKind.SNAPSHOT, result.place)
     frame = spark.read.format("varve").options(
         url=address.url, topic="state", mode="latest", splitBytes="500"

@@ -11,11 +11,10 @@ from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE
 from varve.commit_log.check import Severity
 from varve.commit_log.names import LOG
 from varve.disk import FileSystem
-from varve.jobs.erase.places import ErasedStore, ErasedTier, Places
-from varve.jobs.erase.receipt_signature import SigningKey
+from varve.jobs.erase.erasure import ErasureResult, run_erasure
+from varve.jobs.erase.receipt import SigningKey
 from varve.jobs.erase.request import ErasureRequest
-from varve.jobs.erase.result import ErasureResult
-from varve.jobs.erase.run import erase_from
+from varve.jobs.erase.targets import BucketTarget, DirectoryTarget, ErasureTargets
 from varve.jobs.tasks import LocalRunner, TaskRunner
 from varve.jobs.tier.address import ColdTopic
 from varve.jobs.tier.reach import StoreReach
@@ -91,19 +90,19 @@ class ErasureBench:
 
     def places(
         self, objects: ObjectStore | None = None, *, hot: bool = True, cold: bool = True
-    ) -> Places:
+    ) -> ErasureTargets:
         tier = None
         if cold:
             home = self.home
             self.seed += 1
-            tier = ErasedTier(
+            tier = BucketTarget(
                 StoreReach(objects or self.topic.bucket, random.Random(self.seed)),
                 home.cluster,
                 lambda name: ColdTopic(home.topic, home.topic_id, (home,)),
             )
         kit = self.topic.kit
-        store = ErasedStore(kit.store, (kit.path,), kit.fs) if hot else None
-        return Places(tier, store)
+        store = DirectoryTarget(kit.store, (kit.path,), kit.fs) if hot else None
+        return ErasureTargets(tier, store)
 
     def erase(
         self,
@@ -119,7 +118,7 @@ class ErasureBench:
         """A job as a new process runs it."""
         self.seed += 1
         given: dict[str, Any] = {"id": f"request-{self.seed}", "buffer_bytes": 1 << 16, **request}
-        return erase_from(
+        return run_erasure(
             self.places(objects, hot=hot, cold=cold),
             ErasureRequest(
                 topics=("orders",), keys=frozenset(one.encode() for one in keys), **given

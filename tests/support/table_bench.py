@@ -8,7 +8,7 @@ from pyiceberg.table import Table
 
 from tests.support.source_topic import NAME, SourceTopic
 from varve.foundation.settings import GivenValue
-from varve.jobs.outputs.notes import Output, TierOutputs
+from varve.jobs.derived_outputs import DerivedOutput, RemoteOutputRegistry
 from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.table.definition import BAD, TableSettings
 from varve.jobs.table.sync import TableResult, sync_table
@@ -77,10 +77,10 @@ class TableBench:
         folder = self.root / "tables" / name.replace(".", "/") / "varve"
         return [path.name for path in folder.iterdir()] if folder.exists() else []
 
-    def outputs(self) -> list[Output]:
+    def outputs(self) -> list[DerivedOutput]:
         address = TierAddress(self.topic.url)
         topic = find_topic(address, NAME)
-        book = TierOutputs(address.open(), find_cluster(address))
+        book = RemoteOutputRegistry(address.open(), find_cluster(address))
         return book.find(topic.name, topic.topic_id)
 
     def expire_to(self, offset: int, partition: int = 0) -> None:

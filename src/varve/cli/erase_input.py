@@ -15,8 +15,8 @@ from varve.foundation.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from varve.foundation.settings import GivenValue
-    from varve.jobs.erase.field import FieldMatch
-    from varve.jobs.erase.receipt_signature import SigningKey
+    from varve.jobs.erase.receipt import SigningKey
+    from varve.jobs.erase.request import FieldMatch
     from varve.jobs.tier.address import TierAddress
 
 PASSPHRASE_VARIABLE: Final = "VARVE_SIGN_PASSPHRASE"
@@ -99,8 +99,7 @@ def read_field(
     path: str | None, values: Sequence[str], values_file: str | None, format: str
 ) -> "FieldMatch | None":
     """The field and its values; None where none is named."""
-    from varve.jobs.erase.field import FieldMatch, ValueFormat
-    from varve.jobs.erase.request import read_values
+    from varve.jobs.erase.request import FieldMatch, ValueFormat, read_values
 
     if path is None:
         if values or values_file is not None:
@@ -121,7 +120,7 @@ def read_field(
 
 def read_signing_key(path: str | None) -> "SigningKey | None":
     """The key that signs; its passphrase comes by the environment."""
-    from varve.jobs.erase.receipt_signature import SigningKey
+    from varve.jobs.erase.receipt import SigningKey
 
     if path is None:
         return None

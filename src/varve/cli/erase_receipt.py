@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from varve.foundation.errors import InvalidRequest, Unavailable
 
 if TYPE_CHECKING:
-    from varve.jobs.erase.result import ErasureResult
+    from varve.jobs.erase.erasure import ErasureResult
 
 
 def check_receipt_path(path: str) -> None:
@@ -31,8 +31,8 @@ def check_receipt_path(path: str) -> None:
 
 def write_receipt(path: str, result: "ErasureResult") -> None:
     """Writes both files; what is told where that fails is that all else is done."""
+    from varve.jobs.erase.receipt import encode_receipt
     from varve.jobs.erase.receipt_page import render_receipt
-    from varve.jobs.erase.receipt_store import encode_receipt
 
     assert result.receipt is not None
     pages = (encode_receipt(result.receipt), render_receipt(result.receipt).encode())

@@ -9,7 +9,7 @@ from varve.cli.tier_access import show_bytes
 from varve.foundation.clock import SystemClock
 
 if TYPE_CHECKING:
-    from varve.jobs.erase.result import ErasureResult, PartitionErasure
+    from varve.jobs.erase.erasure import ErasureResult, PartitionErasure
 
 
 def print_result(result: "ErasureResult") -> None:

@@ -180,10 +180,9 @@ def erase_person(story: Story, job: "Job") -> None:
     """Erases one customer from everything, and checks the receipt and the outcome."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from varve.jobs.erase.job import erase
+    from varve.jobs.erase.erasure import erase
+    from varve.jobs.erase.receipt import SigningKey, encode_receipt, verify_receipt
     from varve.jobs.erase.receipt_page import render_receipt
-    from varve.jobs.erase.receipt_signature import SigningKey, verify_receipt
-    from varve.jobs.erase.receipt_store import encode_receipt
     from varve.jobs.erase.request import ErasureRequest
 
     place, key = story.place, key_of(_PERSON)

@@ -41,9 +41,9 @@ from varve.foundation.errors import InvalidRequest
 if TYPE_CHECKING:
     from varve.cli.erase_input import Where
     from varve.foundation.settings import GivenValue
-    from varve.jobs.erase.receipt_signature import SigningKey
+    from varve.jobs.erase.erasure import ErasureResult
+    from varve.jobs.erase.receipt import SigningKey
     from varve.jobs.erase.request import ErasureRequest
-    from varve.jobs.erase.result import ErasureResult
     from varve.jobs.tasks import TaskRunner
     from varve.spark.report import JobReport
 
@@ -289,7 +289,7 @@ class _Call:
     table_settings: "dict[str, GivenValue]"
 
     def run(self, runner: "TaskRunner", *, is_dry_run: bool) -> "ErasureResult":
-        from varve.jobs.erase.job import erase
+        from varve.jobs.erase.erasure import erase
 
         return erase(
             self.request,
@@ -315,9 +315,8 @@ def _request(
     rescan: str,
     **given: object,
 ) -> "ErasureRequest":
-    from varve.jobs.erase.job import new_erasure_id
-    from varve.jobs.erase.request import ErasureRequest
-    from varve.jobs.erase.rescan import RescanMode
+    from varve.jobs.erase.erasure import new_erasure_id
+    from varve.jobs.erase.request import ErasureRequest, RescanMode
 
     if rescan not in tuple(RescanMode):
         raise InvalidRequest(f"--rescan {rescan!r:.40} is none of {', '.join(RescanMode)}")
@@ -390,7 +389,7 @@ def _tell(result: "ErasureResult", done: "JobReport | None", *, as_json: bool) -
 
 def verify_file(path: str, public_key: str | None) -> None:
     """Checks a receipt, and says in a line what it is; raises NotGenuine for another."""
-    from varve.jobs.erase.receipt_signature import read_public_key, verify_receipt
+    from varve.jobs.erase.receipt import read_public_key, verify_receipt
 
     if public_key is None:
         raise InvalidRequest("--verify-receipt needs --public-key, the PEM file of the signer")

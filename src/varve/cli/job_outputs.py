@@ -14,7 +14,7 @@ from varve.cli.tier_access import Cluster, MirrorUrl, StoreSettings, TierUrl
 from varve.foundation.clock import SystemClock
 
 if TYPE_CHECKING:
-    from varve.jobs.outputs.notes import Output
+    from varve.jobs.derived_outputs import DerivedOutput
 
 
 def command(
@@ -47,12 +47,12 @@ def command(
       varve job outputs customers --dir data
       varve job outputs customers --dir data --forget snapshot-2b1f0c86d1e5a3b7c4f2096e8d7a5b31
     """
-    from varve.jobs.erase.job import open_places
-    from varve.jobs.erase.noted import forget_output, list_outputs
+    from varve.jobs.erase.erasure import open_targets
+    from varve.jobs.erase.targets import forget_output, list_outputs
 
     where = find_where(store_url, store_settings, mirror_url, list(map(str, directories)), cluster)
     with ExitStack() as stack:
-        places = open_places(
+        places = open_targets(
             stack,
             address=where.address,
             mirror_url=where.mirror_url,
@@ -69,7 +69,7 @@ def command(
     typer.echo(f"forgotten: {gone.kind} {gone.name} at {gone.place}; no erasure looks there now")
 
 
-def _document(one: "Output") -> dict[str, object]:
+def _document(one: "DerivedOutput") -> dict[str, object]:
     return {
         "id": one.id,
         "kind": str(one.kind),
@@ -79,7 +79,7 @@ def _document(one: "Output") -> dict[str, object]:
     }
 
 
-def _print(outputs: "list[Output]", *, as_json: bool) -> None:
+def _print(outputs: "list[DerivedOutput]", *, as_json: bool) -> None:
     from varve.cli.screen import make_console, print_rows_with_details
 
     if as_json:

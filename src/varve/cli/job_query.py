@@ -202,7 +202,7 @@ def command(
         print_estimate(source, query.partition, query.key, as_json=as_json)
         return
     from varve.foundation.clock import SystemClock
-    from varve.jobs.outputs.registering import register_files
+    from varve.jobs.derived_outputs import register_files
 
     with open_job("query", spark_options(master, conf)) as job:
         spark = job.spark

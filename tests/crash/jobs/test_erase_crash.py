@@ -8,8 +8,8 @@ import pytest
 from tests.support.erasure_bench import ErasureBench
 from tests.support.tiered_topic import TieredTopic
 from varve.foundation.errors import PowerLoss, StoreError
-from varve.jobs.erase.hot import HotErasure
-from varve.jobs.erase.match import Matcher
+from varve.jobs.erase.local import LocalErasure
+from varve.jobs.erase.scan import Matcher
 from varve.records import Codec
 from varve.testing import FaultKind, FaultyObjectStore
 from varve.tiering.manifest.segment import SegmentState
@@ -91,7 +91,7 @@ def test_a_kill_at_any_change_of_the_disk_leaves_old_or_new() -> None:
         log = bench.topic.log
         topic_id = bench.topic.topic.id
         assert topic_id is not None
-        HotErasure(
+        LocalErasure(
             log,
             Matcher.of(bench.home.topic_id, [b"ann"]),
             fs=bench.fs,

@@ -13,7 +13,7 @@ import pytest
 from tests.support.snapshot_topic import SMALL, Rows, SnapshotTopic, rows_of
 from tests.support.source_topic import SourceTopic
 from varve.foundation.errors import PowerLoss, StoreError, Unavailable
-from varve.jobs.outputs.erased_rows import ErasedRows
+from varve.jobs.derived_outputs import ErasedRows
 from varve.jobs.snapshot.erase import count_in_place, erase_from_place
 from varve.jobs.snapshot.place import SnapshotPlace, named_files
 from varve.jobs.snapshot.read import Snapshot

@@ -12,10 +12,11 @@ from tests.support.tier_bench import TierBench, tiered
 from varve.cleaning.removals.audit import audit_partition
 from varve.commit_log.names import LOG
 from varve.commit_log.partition_metadata import encode_topic_id
-from varve.jobs.erase.cold import ColdErasure
-from varve.jobs.erase.hot import HotErasure
-from varve.jobs.erase.match import Matcher
-from varve.jobs.erase.rescan import Rescan, RescanMode, rescan_cold, rescan_hot
+from varve.jobs.erase.local import LocalErasure
+from varve.jobs.erase.remote import RemoteErasure
+from varve.jobs.erase.request import RescanMode
+from varve.jobs.erase.rescan import Rescan, rescan_local, rescan_remote
+from varve.jobs.erase.scan import Matcher
 from varve.jobs.tasks import LocalRunner, run_together
 from varve.jobs.tier.reach import StoreReach
 from varve.records import Batch, Codec, Record
@@ -97,7 +98,7 @@ def erase(cold: ColdCompaction, matcher: Matcher, *, first_hot: bool) -> None:
     reach = StoreReach(cold.bench.bucket, random.Random(5))
 
     def erase_hot() -> None:
-        HotErasure(
+        LocalErasure(
             cold.hot.log,
             matcher,
             fs=cold.hot.disk,
@@ -108,7 +109,7 @@ def erase(cold: ColdCompaction, matcher: Matcher, *, first_hot: bool) -> None:
         ).run(is_dry_run=False)
 
     def erase_cold() -> None:
-        run = ColdErasure(
+        run = RemoteErasure(
             cold.bench.home,
             reach,
             matcher,
@@ -125,8 +126,8 @@ def erase(cold: ColdCompaction, matcher: Matcher, *, first_hot: bool) -> None:
         one()
     for mode in RescanMode:
         rescan = Rescan()
-        rescan_cold(rescan, reach, [cold.bench.home], matcher, mode=mode, runner=LocalRunner())
-        rescan_hot(rescan, cold.hot.disk, cold.hot.log.directory, matcher)
+        rescan_remote(rescan, reach, [cold.bench.home], matcher, mode=mode, runner=LocalRunner())
+        rescan_local(rescan, cold.hot.disk, cold.hot.log.directory, matcher)
         rescan.check()
 
 

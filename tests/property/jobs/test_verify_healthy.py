@@ -9,8 +9,8 @@ from tests.property.jobs.test_compaction_agrees import Shared, make, shared_sett
 from tests.support.cleaning_bench import RETENTION_MS
 from tests.support.cold_compaction import ColdCompaction
 from tests.support.verification import verify_bench
-from varve.jobs.erase.cold import ColdErasure
-from varve.jobs.erase.match import Matcher
+from varve.jobs.erase.remote import RemoteErasure
+from varve.jobs.erase.scan import Matcher
 from varve.jobs.tasks import LocalRunner, run_together
 from varve.jobs.tier.reach import StoreReach
 
@@ -19,7 +19,7 @@ PHASES = set(Phase) - {Phase.explain}
 
 def erase(cold: ColdCompaction, source: random.Random) -> None:
     key = b"key-%d" % source.randrange(12)
-    run = ColdErasure(
+    run = RemoteErasure(
         cold.bench.home,
         StoreReach(cold.bench.bucket, source),
         Matcher.of(cold.bench.home.topic_id, [key]),

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 import varve
 from varve.cli.main import app
 from varve.commit_log.partition_metadata import encode_topic_id
-from varve.jobs.outputs.notes import DirectoryOutputs, Output, OutputKind
+from varve.jobs.derived_outputs import DerivedOutput, LocalOutputRegistry, OutputKind
 
 
 def run(*arguments: str) -> Result:
@@ -26,8 +26,8 @@ def data(tmp_path: Path) -> str:
         assert topic.id is not None
         topic_id = encode_topic_id(topic.id)
     for kind, name in ((OutputKind.SNAPSHOT, "daily"), (OutputKind.TABLE, "shop.people")):
-        DirectoryOutputs.of(str(path)).note(
-            Output(
+        LocalOutputRegistry.of(str(path)).note(
+            DerivedOutput(
                 kind=kind,
                 topic="people",
                 topic_id=topic_id,

@@ -14,11 +14,16 @@ from varve.cleaning.removals.removal_log import RemovalLog
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.commit_log.partition_metadata import encode_topic_id
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, PowerLoss, Unavailable
-from varve.jobs.erase.field import FieldMatch, ValueFormat
-from varve.jobs.erase.noted import forget_output, list_outputs
-from varve.jobs.erase.rescan import NotErased, RescanMode
-from varve.jobs.outputs.erased_rows import ErasedOutput
-from varve.jobs.outputs.notes import DirectoryOutputs, Output, OutputKind, TierOutputs
+from varve.jobs.derived_outputs import (
+    DerivedOutput,
+    ErasedOutput,
+    LocalOutputRegistry,
+    OutputKind,
+    RemoteOutputRegistry,
+)
+from varve.jobs.erase.request import FieldMatch, RescanMode, ValueFormat
+from varve.jobs.erase.rescan import NotErased
+from varve.jobs.erase.targets import forget_output, list_outputs
 from varve.jobs.tasks import LocalRunner, Task, TaskError
 from varve.object_store import MemoryObjectStore, MirroredObjectStore, ObjectInfo
 from varve.records import Codec
@@ -335,8 +340,8 @@ def test_what_outputs_could_not_do_is_told_with_the_result(
     """And of the outputs those alone count that were read."""
     home = bench.home
     for name in ("there", "gone"):
-        TierOutputs(bench.topic.bucket, home.cluster).note(
-            Output(
+        RemoteOutputRegistry(bench.topic.bucket, home.cluster).note(
+            DerivedOutput(
                 kind=OutputKind.TABLE,
                 topic="orders",
                 topic_id=home.topic_id,
@@ -345,12 +350,12 @@ def test_what_outputs_could_not_do_is_told_with_the_result(
             )
         )
 
-    def erase(output: Output, *given: object, **more: object) -> ErasedOutput:
+    def erase(output: DerivedOutput, *given: object, **more: object) -> ErasedOutput:
         told = (f"table {output.name} is not there",) if output.name == "gone" else ()
         return ErasedOutput(output.id, 0, (), (), (), told, is_there=not told)
 
-    monkeypatch.setattr("varve.jobs.erase.run.erase_output", erase)
-    monkeypatch.setattr("varve.jobs.erase.run.count_in_output", lambda *given, **more: 0)
+    monkeypatch.setattr("varve.jobs.erase.erasure.erase_output", erase)
+    monkeypatch.setattr("varve.jobs.erase.erasure.count_in_output", lambda *given, **more: 0)
     waiting = bench.erase("ann", id="slow", grace_ms=60_000)
     assert "table gone is not there" in waiting.out_of_reach
     result = bench.erase("eve")
@@ -432,14 +437,16 @@ def test_unknown_topics_and_empty_requests_are_named() -> None:
 
 def test_files_and_topics_elsewhere_are_named_as_out_of_reach(bench: ErasureBench) -> None:
     home = bench.home
-    book = TierOutputs(bench.topic.bucket, home.cluster)
+    book = RemoteOutputRegistry(bench.topic.bucket, home.cluster)
     for kind, place in (
         (OutputKind.FILES, "/exports"),
         (OutputKind.TOPIC, "/other"),
         (OutputKind.CHECKPOINT, "/checkpoint"),
     ):
         book.note(
-            Output(kind=kind, topic="orders", topic_id=home.topic_id, place=place, name="copy")
+            DerivedOutput(
+                kind=kind, topic="orders", topic_id=home.topic_id, place=place, name="copy"
+            )
         )
     receipt = bench.erase("ann").receipt
     assert receipt is not None
@@ -451,31 +458,31 @@ def test_files_and_topics_elsewhere_are_named_as_out_of_reach(bench: ErasureBenc
 def test_rows_that_an_output_keeps_are_told_with_their_reason(
     bench: ErasureBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output = Output(
+    output = DerivedOutput(
         kind=OutputKind.TABLE,
         topic="orders",
         topic_id=bench.home.topic_id,
         place="/tables",
         name="shop.orders",
     )
-    TierOutputs(bench.topic.bucket, bench.home.cluster).note(output)
+    RemoteOutputRegistry(bench.topic.bucket, bench.home.cluster).note(output)
     kept = ErasedOutput(output.id, 0, (), (), (), ("tag keep holds it: drop it",))
-    monkeypatch.setattr("varve.jobs.erase.run.erase_output", lambda *given, **more: kept)
-    monkeypatch.setattr("varve.jobs.erase.run.count_in_output", lambda *given, **more: 3)
+    monkeypatch.setattr("varve.jobs.erase.erasure.erase_output", lambda *given, **more: kept)
+    monkeypatch.setattr("varve.jobs.erase.erasure.count_in_output", lambda *given, **more: 3)
     with pytest.raises(NotErased, match=r"3 rows .* table shop\.orders .*: tag keep holds it"):
         bench.erase("ann")
 
 
 def test_a_note_in_the_bucket_is_forgotten_there(bench: ErasureBench) -> None:
     home = bench.home
-    output = Output(
+    output = DerivedOutput(
         kind=OutputKind.SNAPSHOT,
         topic="orders",
         topic_id=home.topic_id,
         place="/nowhere/at/all",
         name="daily",
     )
-    TierOutputs(bench.topic.bucket, home.cluster).note(output)
+    RemoteOutputRegistry(bench.topic.bucket, home.cluster).note(output)
     with pytest.raises(Unavailable, match=f"varve job outputs orders --forget {output.id}"):
         bench.erase("ann")
     assert not [one for one in bench.topic.object_keys() if "/erasure/" in one], "nothing was done"
@@ -493,8 +500,10 @@ def test_a_topic_that_was_made_of_another_is_erased_with_it() -> None:
     for key in ("bob", "ann", "cy"):
         copy.append(key=key, value="derived")
     topic_id = encode_topic_id(made.topic.topic.id or uuid4())
-    DirectoryOutputs(path, made.fs).note(
-        Output(kind=OutputKind.TOPIC, topic="orders", topic_id=topic_id, place=path, name="copy")
+    LocalOutputRegistry(path, made.fs).note(
+        DerivedOutput(
+            kind=OutputKind.TOPIC, topic="orders", topic_id=topic_id, place=path, name="copy"
+        )
     )
     receipt = made.erase("ann", cold=False).receipt
     assert [one.key for one in copy.read()] == [b"bob", b"cy"]

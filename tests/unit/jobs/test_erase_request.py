@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.erase.field import FieldMatch, ValueFormat
-from varve.jobs.erase.match import Matcher, hash_all
 from varve.jobs.erase.request import (
     DIGESTS_MAX,
     ErasureRequest,
+    FieldMatch,
+    ValueFormat,
     digest_key,
     parse_key,
     read_keys,
     read_values,
 )
+from varve.jobs.erase.scan import Matcher, hash_all
 from varve.jobs.source.keys import TopicHash
 from varve.jobs.source.record_blocks import RecordBlock, Stretch, Wanted, read_blocks
 from varve.records import Record, build_batch

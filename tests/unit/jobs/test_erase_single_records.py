@@ -6,10 +6,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 import pytest
 
 import varve
-from varve.jobs.erase.field import FieldMatch, ValueFormat
-from varve.jobs.erase.job import erase
-from varve.jobs.erase.request import ErasureRequest
-from varve.jobs.erase.result import ErasureResult
+from varve.jobs.erase.erasure import ErasureResult, erase
+from varve.jobs.erase.request import ErasureRequest, FieldMatch, ValueFormat
 from varve.jobs.snapshot.job import take_snapshot
 from varve.jobs.snapshot.read import open_snapshot
 from varve.jobs.snapshot.result import SnapshotResult

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pytest
 
-from varve.jobs.outputs.erased_rows import ErasedFile, ErasedOutput, ErasedRows
+from varve.jobs.derived_outputs import ErasedFile, ErasedOutput, ErasedRows
 
 
 def _wanted(keys: frozenset[bytes] = frozenset()) -> ErasedRows:

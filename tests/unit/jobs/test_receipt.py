@@ -10,15 +10,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.support.erasure_bench import ErasureBench
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.erase.receipt_page import render_receipt
-from varve.jobs.erase.receipt_signature import (
+from varve.jobs.erase.receipt import (
     NotGenuine,
     SigningKey,
+    encode_receipt,
     read_public_key,
     read_receipt,
     verify_receipt,
 )
-from varve.jobs.erase.receipt_store import encode_receipt
+from varve.jobs.erase.receipt_page import render_receipt
 
 PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 

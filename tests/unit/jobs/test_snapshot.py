@@ -22,8 +22,7 @@ from varve.foundation.errors import (
 )
 from varve.jobs.compact.job import compact
 from varve.jobs.compact.settings import CompactSettings
-from varve.jobs.outputs.erased_rows import ErasedRows
-from varve.jobs.outputs.notes import Output, OutputKind, TierOutputs
+from varve.jobs.derived_outputs import DerivedOutput, ErasedRows, OutputKind, RemoteOutputRegistry
 from varve.jobs.snapshot.document import SnapshotDocument, SnapshotPartition, find_snapshot
 from varve.jobs.snapshot.erase import count_in_snapshot, erase_from_snapshot
 from varve.jobs.snapshot.job import take_snapshot
@@ -402,8 +401,8 @@ def test_rows_are_erased_from_all_snapshots_of_a_directory(
         Path(orphan).read_bytes()
     )
     topic_id = open_snapshot(place).document.topic_id
-    (output,) = TierOutputs(address.open(), find_cluster(address)).find("orders", topic_id)
-    assert output == Output(
+    (output,) = RemoteOutputRegistry(address.open(), find_cluster(address)).find("orders", topic_id)
+    assert output == DerivedOutput(
         kind=OutputKind.SNAPSHOT,
         topic="orders",
         topic_id=topic_id,

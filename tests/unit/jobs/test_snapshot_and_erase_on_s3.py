@@ -21,9 +21,8 @@ from varve.foundation.errors import (
     StoreError,
 )
 from varve.foundation.settings import GivenValue
-from varve.jobs.erase.job import erase
+from varve.jobs.erase.erasure import ErasureResult, erase
 from varve.jobs.erase.request import ErasureRequest
-from varve.jobs.erase.result import ErasureResult
 from varve.jobs.snapshot.job import take_snapshot
 from varve.jobs.snapshot.read import open_snapshot
 from varve.jobs.snapshot.result import SnapshotResult, SnapshotSettings

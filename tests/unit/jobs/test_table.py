@@ -20,7 +20,7 @@ from varve.foundation.errors import (
     PowerLoss,
     Unavailable,
 )
-from varve.jobs.outputs.notes import OutputKind
+from varve.jobs.derived_outputs import OutputKind
 from varve.jobs.source.plan import PartitionSource
 from varve.jobs.table import table_state
 from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat

@@ -9,8 +9,7 @@ import pytest
 from tests.support.table_bench import TABLE, TableBench
 from tests.unit.jobs.test_table import JSON, UPSERT, Interfering, fail, put
 from varve.foundation.errors import Corrupt, Fenced, InvalidRequest, NotFound, PowerLoss
-from varve.jobs.outputs.erased_rows import ErasedRows
-from varve.jobs.outputs.notes import Output
+from varve.jobs.derived_outputs import DerivedOutput, ErasedRows
 from varve.jobs.table.definition import TableSettings
 from varve.jobs.table.erase import count_in_table, erase_from_table
 from varve.jobs.table.rewrite import expire_snapshots
@@ -29,7 +28,7 @@ def bench(tmp_path: Path) -> Iterator[TableBench]:
     made.close()
 
 
-def output(bench: TableBench) -> Output:
+def output(bench: TableBench) -> DerivedOutput:
     (found,) = bench.outputs()
     return found
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.s3_server import BUCKET, s3_server
 from tests.support.table_bench import TABLE, TableBench
 from varve.foundation.errors import NotFound, PowerLoss, StoreDenied, StoreError, StoreUnavailable
-from varve.jobs.outputs.erased_rows import ErasedRows
+from varve.jobs.derived_outputs import ErasedRows
 from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.table.definition import BAD, TableMode, TableSettings, ValueFormat
 from varve.jobs.table.erase import count_in_table, erase_from_table

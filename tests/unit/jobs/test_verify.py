@@ -16,7 +16,7 @@ from varve.cleaning.key_index.builder import build_key_index
 from varve.cleaning.key_index.key_index import ENTRY, HEADER_BYTES
 from varve.commit_log.finding import Severity
 from varve.disk import RealFileSystem
-from varve.jobs.outputs.notes import Output, OutputKind, TierOutputs
+from varve.jobs.derived_outputs import DerivedOutput, OutputKind, RemoteOutputRegistry
 from varve.jobs.scratch import scratch
 from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.cold_input import ColdInput, checksum, open_files
@@ -340,10 +340,10 @@ def test_notes_of_outputs_and_receipts_are_read() -> None:
     cold = make()
     home, bucket = cold.bench.home, cold.bench.bucket
     topic = (home.cluster, home.topic, home.topic_id)
-    output = Output(
+    output = DerivedOutput(
         kind=OutputKind.FILES, topic=home.topic, topic_id=home.topic_id, place="p", name="n"
     )
-    TierOutputs(bucket, home.cluster).note(output)
+    RemoteOutputRegistry(bucket, home.cluster).note(output)
     folder = f"{home.cluster}/{home.topic}.{home.topic_id}"
     bucket.put(f"{folder}/receipt/one.json", b"{}")
     assert list(verify_notes(bucket, *topic)) == []

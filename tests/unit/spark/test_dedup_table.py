@@ -10,8 +10,7 @@ from tests.support.table_bench import TABLE, TableBench
 from tests.unit.jobs.test_table import JSON, put
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.outputs.erased_rows import ErasedRows
-from varve.jobs.outputs.notes import Output, OutputKind
+from varve.jobs.derived_outputs import DerivedOutput, ErasedRows, OutputKind
 from varve.jobs.table.erase import count_in_table, erase_from_table
 from varve.jobs.table.rewrite import expire_snapshots
 from varve.jobs.table.table_state import CommitConflict
@@ -55,8 +54,8 @@ def write_batch(bench: TableBench, writer: TableWriter, batch_id: int) -> bool:
     return True
 
 
-def noted(bench: TableBench, writer: TableWriter) -> Output:
-    return Output(
+def noted(bench: TableBench, writer: TableWriter) -> DerivedOutput:
+    return DerivedOutput(
         kind=OutputKind.TABLE,
         topic="orders",
         topic_id="id",

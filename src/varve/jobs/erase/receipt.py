@@ -1,15 +1,29 @@
 """The receipt of an erasure: what was asked, what was done, what was read again, what was not
-reached.
+reached. It is signed, and stored beside the topics it is about.
 
-Layout     docs/formats/receipt.md
+A receipt exists when an erasure is over; until then the request does, from before the first change.
+
+Layout     `receipt/<id>.json` and `erasure/<id>.json` below `<cluster>/<topic>.<topic id>/` for a
+           tiered topic, `varve-receipt-<id>.json` and `varve-erasure-<id>.json` in the log
+           directory for one that is not. The signature is Ed25519 over the document without it as
+           canonical JSON: keys sorted, no spaces, UTF-8. docs/formats/receipt.md
 Invariant  holds no key and no value, but their salted digests. What was done is read back from the
-           evidence, that of an earlier run under the same id with it.
+           evidence, also of an earlier run under the same id. An id stands for one request: another
+           one under it is refused before anything changes. An object with a name twice is refused,
+           since readers differ in which of the two they take.
 """
 
+import base64
+import binascii
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final, Self
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from varve.cleaning.removals.audit import Outcome, find_outcome
 from varve.cleaning.removals.live_segments import LiveSegments
@@ -18,15 +32,50 @@ from varve.cleaning.removals.removal_json import decode_removal, encode_removal
 from varve.cleaning.removals.removal_log import read_removal_log
 from varve.commit_log import Log
 from varve.commit_log.check_partition import show_nothing
-from varve.disk import FileSystem
-from varve.foundation.errors import Corrupt
+from varve.disk import FileSystem, write_atomically
+from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound, StoreError
+from varve.jobs.erase.request import ErasureRequest, has_digests
+from varve.jobs.erase.targets import ErasureTargets, TopicTarget
 from varve.jobs.tier.reach import TierReach
+from varve.object_store import ObjectStore
 from varve.tiering.copy.history_check import ERASURE_PREFIX
 from varve.tiering.copy.segment_upload import LOG_PART
 from varve.tiering.manifest.paths import RemotePath
 
 KIND: Final = "varve erasure receipt"
 FORMAT: Final = 1
+_REQUEST_KIND: Final = "varve erasure request"
+_FORMAT: Final = 1
+SIGNATURE: Final = "signature"
+_ALGORITHM: Final = "Ed25519"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One version of an object or file; the checksum is the CRC-32C of its bytes, in hex.
+
+    `etag` and `version` are the store's own words, None where it has none.
+    """
+
+    key: str
+    size: int
+    crc32c: str | None
+    etag: str | None = None
+    version: str | None = None
+
+    def to_json(self) -> dict[str, object]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectChange:
+    """An object, and the one that took its place."""
+
+    before: StoredObject
+    after: StoredObject
+
+    def to_json(self) -> dict[str, object]:
+        return {"before": self.before.to_json(), "after": self.after.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +107,20 @@ class PartitionErased:
         }
 
 
-def read_cold_erased(reach: TierReach, home: RemotePath, request: str) -> PartitionErased:
+def read_remote_erased(reach: TierReach, partition: RemotePath, request: str) -> PartitionErased:
     """What the evidence of an erasure says of a cold partition, of all that was carried out."""
-    objects, manifests = reach.objects(), reach.manifests(home)
+    objects, manifests = reach.objects(), reach.manifests(partition)
     live = {
-        home.part_key(one, LOG_PART)
+        partition.part_key(one, LOG_PART)
         for one in manifests.segments(manifests.load())
         if one.is_readable
     }
     done: dict[str, tuple[Removal, dict[str, Any]]] = {}
-    prefix = home.evidence_key(f"{ERASURE_PREFIX}{request}-").removesuffix(".json")
+    prefix = partition.evidence_key(f"{ERASURE_PREFIX}{request}-").removesuffix(".json")
     for info in objects.list(prefix.rpartition("/")[0]):
         if not info.key.startswith(prefix):
             continue
-        for balance, change in _decode(bytes(objects.get(info.key)), info.key):
+        for balance, change in _decode_evidence(bytes(objects.get(info.key)), info.key):
             before = change["before"]["key"]
             known = done.get(before)
             # A run that was killed between evidence and commit left a change that never was: of
@@ -80,10 +129,10 @@ def read_cold_erased(reach: TierReach, home: RemotePath, request: str) -> Partit
             if before not in live and is_better:
                 done[before] = balance, change
     balances, changes = [one for one, _ in done.values()], [one for _, one in done.values()]
-    return PartitionErased(home.partition, "cold", tuple(balances), tuple(changes))
+    return PartitionErased(partition.partition, "cold", tuple(balances), tuple(changes))
 
 
-def _decode(data: bytes, key: str) -> Iterator[tuple[Removal, dict[str, Any]]]:
+def _decode_evidence(data: bytes, key: str) -> Iterator[tuple[Removal, dict[str, Any]]]:
     try:
         document = json.loads(data)
         for number, (balance, change) in enumerate(
@@ -97,7 +146,7 @@ def _decode(data: bytes, key: str) -> Iterator[tuple[Removal, dict[str, Any]]]:
         raise Corrupt(f"{key}: is no evidence of an erasure: {error}") from error
 
 
-def read_hot_erased(
+def read_local_erased(
     fs: FileSystem, log: Log, request: str, changes: Sequence[dict[str, Any]]
 ) -> PartitionErased:
     """The same of a local log; `changes` are the files of this run.
@@ -120,3 +169,271 @@ def read_hot_erased(
         if is_ours:
             balances.append(balance)
     return PartitionErased(log.topic_partition.partition, "hot", tuple(balances), tuple(changes))
+
+
+# Documents
+
+
+class _DocumentKind(StrEnum):
+    """Of a document in the cold tier; part of its name elsewhere."""
+
+    RECEIPT = "receipt"
+    REQUEST = "erasure"
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredDocument:
+    """A document in the cold tier, if it is there."""
+
+    objects: ObjectStore
+    key: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.objects.name}/{self.key}"
+
+    def find(self) -> bytes | None:
+        try:
+            return bytes(self.objects.get(self.key))
+        except ObjectNotFound:
+            return None
+
+    def put(self, data: bytes) -> None:
+        self.objects.put(self.key, data)
+
+    def remove(self) -> None:
+        self.objects.delete([self.key])
+
+
+@dataclass(frozen=True, slots=True)
+class _LocalDocument:
+    """The same in a log directory."""
+
+    fs: FileSystem
+    name: str
+
+    def find(self) -> bytes | None:
+        return self.fs.read(self.name) if self.fs.exists(self.name) else None
+
+    def put(self, data: bytes) -> None:
+        write_atomically(self.fs, self.name, data)
+
+    def remove(self) -> None:
+        if self.fs.exists(self.name):
+            self.fs.remove(self.name)
+
+
+_DocumentLocation = _StoredDocument | _LocalDocument
+
+
+class ErasureDocuments:
+    """The receipt and the request of one erasure, at each of its topics."""
+
+    def __init__(
+        self, targets: ErasureTargets, topics: Sequence[TopicTarget], request: ErasureRequest
+    ) -> None:
+        self._targets = targets
+        self._topics = topics
+        self._request = request
+
+    def check(self) -> None:
+        """Raises InvalidRequest if the id is that of an erasure of something else."""
+        for folder in _DocumentKind:
+            for spot in self._reachable(folder):
+                data = spot.find()
+                if data is not None:
+                    self._compare(_read_request(data, spot.name), spot, folder)
+
+    def _compare(
+        self, told: dict[str, Any], spot: _DocumentLocation, folder: _DocumentKind
+    ) -> None:
+        id = self._request.id
+        if other := self._request.find_difference(told):
+            raise InvalidRequest(
+                f"erasure {id} was of other {other}, as {spot.name} says: give those, or another "
+                "--id; nothing was changed"
+            )
+        if folder is _DocumentKind.RECEIPT and not has_digests(told):
+            raise InvalidRequest(
+                f"erasure {id} has its receipt, {spot.name}, which lists no digests: that it was "
+                "of the same keys cannot be told; take another --id, nothing was changed"
+            )
+
+    def put_request(self, salt: bytes) -> None:
+        """Puts on record what is asked, before the first change."""
+        document = {
+            "kind": _REQUEST_KIND,
+            "format": _FORMAT,
+            "erasure": self._request.id,
+            "request": self._request.describe(salt),
+        }
+        for spot in self._spots(_DocumentKind.REQUEST):
+            spot.put(encode_receipt(document))
+
+    def put_receipt(self, document: dict[str, Any]) -> tuple[str, ...]:
+        """Puts the receipt to every topic, in the place of the request; gives where it is."""
+        spots = self._spots(_DocumentKind.RECEIPT)
+        for spot in spots:
+            spot.put(encode_receipt(document))
+        self.remove_request()
+        return tuple(one.name for one in spots)
+
+    def remove_request(self) -> None:
+        """Where a receipt tells it, or nothing was changed for it."""
+        for spot in self._reachable(_DocumentKind.REQUEST):
+            spot.remove()
+
+    def _spots(self, folder: _DocumentKind) -> list[_DocumentLocation]:
+        """One for each topic in the cold tier, and one for all others."""
+        cold = list(self._remote_documents(folder))
+        is_elsewhere = any(not topic.partitions for topic in self._topics)
+        return [*cold, *list(self._local_documents(folder))[:1]] if is_elsewhere else cold
+
+    def _reachable(self, folder: _DocumentKind) -> Iterator[_DocumentLocation]:
+        """Wherever one may be: a topic may have come to the cold tier since."""
+        yield from self._remote_documents(folder)
+        yield from self._local_documents(folder)
+
+    def _remote_documents(self, folder: _DocumentKind) -> Iterator[_DocumentLocation]:
+        for topic in self._topics:
+            if topic.partitions:
+                assert self._targets.tier is not None
+                key = self._targets.object_key(topic, folder, self._request.id)
+                yield _StoredDocument(self._targets.tier.reach.objects(), key)
+
+    def _local_documents(self, folder: _DocumentKind) -> Iterator[_DocumentLocation]:
+        hot = self._targets.hot
+        for directory in () if hot is None else hot.directories:
+            assert hot is not None
+            yield _LocalDocument(hot.fs, f"{directory}/varve-{folder}-{self._request.id}.json")
+
+
+def _read_request(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        document = json.loads(data)
+        request: dict[str, Any] = document["request"]
+        if not isinstance(request["topics"], list):
+            raise ValueError("topics are missing")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Corrupt(
+            f"{where}: cannot be read as a document of an erasure ({error}): put it back from a "
+            "copy, or take another --id"
+        ) from None
+    return request
+
+
+def encode_receipt(document: dict[str, Any]) -> bytes:
+    """A receipt as it is kept, for people and programs to read."""
+    return json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+# Signature
+
+
+class NotGenuine(StoreError):
+    """A receipt that is not as its signer left it, or none at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """A private key in use."""
+
+    private: Ed25519PrivateKey
+
+    @classmethod
+    def read(cls, data: bytes, *, passphrase: bytes | None, where: str) -> Self:
+        """From a PEM file; raises InvalidRequest for what is no private key of Ed25519."""
+        try:
+            key = serialization.load_pem_private_key(data, passphrase)
+        except (ValueError, TypeError) as error:
+            raise InvalidRequest(
+                f"{where}: cannot be read as a private key ({error}): give a PEM file in PKCS8, "
+                "and its passphrase in VARVE_SIGN_PASSPHRASE if it has one"
+            ) from None
+        if not isinstance(key, Ed25519PrivateKey):
+            raise InvalidRequest(f"{where}: holds a key of another kind, Ed25519 is needed")
+        return cls(key)
+
+    def sign(self, document: dict[str, Any]) -> dict[str, Any]:
+        """The document with its signature."""
+        raw = self.private.public_key().public_bytes(
+            serialization.Encoding.Raw, serialization.PublicFormat.Raw
+        )
+        signature = {
+            "algorithm": _ALGORITHM,
+            "public_key": base64.b64encode(raw).decode(),
+            "value": base64.b64encode(self.private.sign(canonical(document))).decode(),
+        }
+        return {**document, SIGNATURE: signature}
+
+
+def read_public_key(data: bytes, where: str) -> Ed25519PublicKey:
+    """From a PEM file; raises InvalidRequest for what is no public key of Ed25519."""
+    try:
+        key = serialization.load_pem_public_key(data)
+    except (ValueError, TypeError) as error:
+        raise InvalidRequest(f"{where}: cannot be read as a public key ({error})") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise InvalidRequest(f"{where}: holds a key of another kind, Ed25519 is needed")
+    return key
+
+
+def canonical(document: dict[str, Any]) -> bytes:
+    """What is signed of a receipt."""
+    rest = {name: value for name, value in document.items() if name != SIGNATURE}
+    return json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def verify_receipt(data: bytes, public_key: Ed25519PublicKey, *, where: str) -> dict[str, Any]:
+    """The document of a receipt that this key signed; raises NotGenuine for any other."""
+    document = read_receipt(data, where)
+    found = document.get(SIGNATURE)
+    if not isinstance(found, dict):
+        raise NotGenuine(f"{where}: the receipt is not signed")
+    if found.get("algorithm") != _ALGORITHM:
+        raise NotGenuine(
+            f"{where}: signed with {found.get('algorithm')!r:.40}, {_ALGORITHM} is known"
+        )
+    raw = public_key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    try:
+        signer = base64.b64decode(str(found.get("public_key")), validate=True)
+        value = base64.b64decode(str(found.get("value")), validate=True)
+    except binascii.Error:
+        raise NotGenuine(f"{where}: the signature is no base64: it was changed") from None
+    if signer != raw:
+        raise NotGenuine(f"{where}: another key than the one given signed it, or it was changed")
+    try:
+        public_key.verify(value, canonical(document))
+    except (InvalidSignature, UnicodeEncodeError):  # what no UTF-8 can write was never signed
+        raise NotGenuine(
+            f"{where}: the signature does not fit: the receipt was changed since it was signed"
+        ) from None
+    return document
+
+
+def read_receipt(data: bytes, where: str) -> dict[str, Any]:
+    """A receipt's document; raises NotGenuine for what is none."""
+    try:
+        document = json.loads(data, object_pairs_hook=_refuse_duplicates)
+    except _DoubledName as error:
+        raise NotGenuine(
+            f"{where}: an object has the name {str(error)!r:.80} twice: it was changed"
+        ) from None
+    except (ValueError, RecursionError):
+        raise NotGenuine(f"{where}: is no JSON") from None
+    if not isinstance(document, dict) or document.get("kind") != "varve erasure receipt":
+        raise NotGenuine(f"{where}: is no receipt of an erasure")
+    return document
+
+
+class _DoubledName(Exception):
+    """A name that stands twice in one object."""
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _DoubledName(name)
+        found[name] = value
+    return found

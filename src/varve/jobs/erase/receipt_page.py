@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
-from varve.jobs.erase.receipt_signature import SIGNATURE
+from varve.jobs.erase.receipt import SIGNATURE
 
 _STYLE: Final = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 3rem auto;
@@ -136,7 +136,7 @@ def _render_rescan(rescan: dict[str, Any]) -> list[str]:
         ("Read", how),
         ("Objects", f"{rescan['objects']:,}"),
         ("Files", f"{rescan['files']:,}"),
-        ("Outputs", f"{rescan['outputs']:,}"),
+        ("OutputRegistry", f"{rescan['outputs']:,}"),
         ("Bytes", f"{rescan['bytes']:,}"),
         ("Records", f"{rescan['records']:,}"),
         ("Found", f'<b class="ok">{rescan["found"]:,}</b>'),

@@ -9,14 +9,13 @@ Invariant  a receipt is issued only after a re-scan found nothing (G8). An objec
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
 from varve.disk import FileSystem
 from varve.foundation.errors import StoreError
-from varve.jobs.erase.hot import rescan_directory
-from varve.jobs.erase.match import Matcher
-from varve.jobs.erase.scan import TASK_BYTES, TASK_ITEMS, Scan
+from varve.jobs.erase.local import rescan_directory
+from varve.jobs.erase.request import RescanMode
+from varve.jobs.erase.scan import TASK_BYTES, TASK_ITEMS, Matcher, Scan
 from varve.jobs.erase.tasks import LogObject, RescanTask
 from varve.jobs.tasks import TaskRunner, pack_by_size
 from varve.jobs.tier.reach import TierReach
@@ -28,13 +27,6 @@ _SHOWN: Final = 3
 
 class NotErased(StoreError):
     """Records are still there that were to be erased; no receipt is issued."""
-
-
-class RescanMode(StrEnum):
-    """`full` reads all data; `keys` the key indexes of live segments where they can prove it."""
-
-    FULL = "full"
-    KEYS = "keys"
 
 
 @dataclass(slots=True)
@@ -78,10 +70,10 @@ class Rescan:
         )
 
 
-def rescan_cold(
+def rescan_remote(
     rescan: Rescan,
     reach: TierReach,
-    homes: Sequence[RemotePath],
+    partitions: Sequence[RemotePath],
     matcher: Matcher,
     *,
     mode: RescanMode,
@@ -90,10 +82,10 @@ def rescan_cold(
     """All log objects below the prefixes of these partitions of one topic."""
     mode = mode if matcher.is_by_key else RescanMode.FULL
     tasks = [
-        RescanTask(reach, home, tuple(logs))
-        for home in homes
+        RescanTask(reach, partition, tuple(logs))
+        for partition in partitions
         for logs in pack_by_size(
-            _list_logs(reach, home, mode),
+            _list_logs(reach, partition, mode),
             lambda log: log.size,
             target_bytes=TASK_BYTES,
             max_items=TASK_ITEMS,
@@ -106,22 +98,22 @@ def rescan_cold(
                 rescan.note(one.key, scan)
 
 
-def _list_logs(reach: TierReach, home: RemotePath, mode: RescanMode) -> list[LogObject]:
+def _list_logs(reach: TierReach, partition: RemotePath, mode: RescanMode) -> list[LogObject]:
     """Every log object of a partition; in the mode `keys` the live ones with their segments."""
     live = {}
     if mode is RescanMode.KEYS:
-        manifests = reach.manifests(home)
+        manifests = reach.manifests(partition)
         for one in manifests.segments(manifests.load()):
             if one.is_readable:
-                live[home.part_key(one, LOG_PART)] = one
+                live[partition.part_key(one, LOG_PART)] = one
     return [
         LogObject(info.key, info.size, live.get(info.key))
-        for info in reach.objects().list(home.segment_folder)
+        for info in reach.objects().list(partition.segment_folder)
         if info.key.rpartition("/")[2] == LOG_PART
     ]
 
 
-def rescan_hot(rescan: Rescan, fs: FileSystem, directory: str, matcher: Matcher) -> None:
+def rescan_local(rescan: Rescan, fs: FileSystem, directory: str, matcher: Matcher) -> None:
     """All data files of a partition's directory."""
     for path, scan in rescan_directory(fs, directory, matcher):
         rescan.files += 1

@@ -26,8 +26,7 @@ from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import RealFileSystem
 from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
 from varve.jobs.compact.tasks import GroupTask, WrittenGroup
-from varve.jobs.erase.match import Matcher
-from varve.jobs.erase.scan import Scan, ask_index, scan_log
+from varve.jobs.erase.scan import Matcher, Scan, ask_index, scan_log
 from varve.jobs.scratch import scratch
 from varve.jobs.source.piece_stretches import ObjectSource
 from varve.jobs.tier.cold_input import ColdInput, open_files
@@ -40,7 +39,7 @@ WRITER = "varve erase"
 
 
 @contextmanager
-def open_cold_index(one: ColdInput, topic_id: bytes) -> Iterator[KeyIndex | None]:
+def open_remote_index(one: ColdInput, topic_id: bytes) -> Iterator[KeyIndex | None]:
     """The key index of a cold segment; None where there is none that can be used."""
     if one.cold.find_part(KEYS_PART) is None:
         yield None
@@ -56,14 +55,14 @@ def open_cold_index(one: ColdInput, topic_id: bytes) -> Iterator[KeyIndex | None
 
 
 @dataclass(frozen=True, slots=True)
-class LookTask:
+class FindTask:
     """Looks for the records of a shared Matcher in some segments, by key indexes where these do.
 
     Gives a Scan for each. Of a segment that is going some objects may be gone: nothing is there.
     """
 
     reach: TierReach
-    home: RemotePath
+    partition: RemotePath
     segments: tuple[RemoteSegment, ...]
     by_index: bool
 
@@ -71,7 +70,7 @@ class LookTask:
         return [self._look(segment, shared) for segment in self.segments]
 
     def _look(self, segment: RemoteSegment, matcher: Matcher) -> Scan:
-        source = ObjectSource(self.reach.objects(), self.home.part_key(segment, LOG_PART))
+        source = ObjectSource(self.reach.objects(), self.partition.part_key(segment, LOG_PART))
         try:
             is_asked = self.by_index and matcher.is_by_key
             if is_asked and not self._may_hold(segment, source, matcher):
@@ -83,10 +82,10 @@ class LookTask:
             return Scan.of_nothing()
 
     def _may_hold(self, segment: RemoteSegment, source: ObjectSource, matcher: Matcher) -> bool:
-        with open_files(self.reach.objects, self.home, [segment]) as files:
-            one = ColdInput(self.home, segment, files)
-            topic_id = decode_topic_id(self.home.topic_id).bytes
-            with open_cold_index(one, topic_id) as index:
+        with open_files(self.reach.objects, self.partition, [segment]) as files:
+            one = ColdInput(self.partition, segment, files)
+            topic_id = decode_topic_id(self.partition.topic_id).bytes
+            with open_remote_index(one, topic_id) as index:
                 return index is None or ask_index(index, source, matcher).is_matched
 
 
@@ -106,7 +105,7 @@ class EraseTask:
     """
 
     reach: TierReach
-    home: RemotePath
+    partition: RemotePath
     id: str
     number: int
     segment: RemoteSegment
@@ -119,12 +118,12 @@ class EraseTask:
     now_ms: int
 
     def run(self, shared: None) -> ErasedGroup:
-        topic_id = decode_topic_id(self.home.topic_id).bytes
+        topic_id = decode_topic_id(self.partition.topic_id).bytes
         with (
             scratch() as directory,
-            open_files(self.reach.objects, self.home, [self.segment]) as files,
+            open_files(self.reach.objects, self.partition, [self.segment]) as files,
         ):
-            one = ColdInput(self.home, self.segment, files)
+            one = ColdInput(self.partition, self.segment, files)
             digest = KeyDigest(
                 RealFileSystem(), f"{directory}/digest{KEYS}", topic_id, self.buffer_bytes
             )
@@ -140,7 +139,7 @@ class EraseTask:
             )
             written = GroupTask(
                 self.reach,
-                self.home,
+                self.partition,
                 self.id,
                 (self.segment,),
                 (plan,),
@@ -158,7 +157,7 @@ class EraseTask:
                 plan,
                 written.figure,
                 id=self.number,
-                partition=TopicPartition(self.home.topic, self.home.partition),
+                partition=TopicPartition(self.partition.topic, self.partition.partition),
                 digest_after=self._read_back(written, digest),
                 request=self.request,
             )
@@ -166,7 +165,7 @@ class EraseTask:
 
     def _find_keys(self, one: ColdInput, directory: str, topic_id: bytes) -> SegmentKeys:
         """Its key index as it is in the store, or one made in scratch."""
-        with open_cold_index(one, topic_id) as index:
+        with open_remote_index(one, topic_id) as index:
             if index is not None and _is_whole(index):
                 return one.keys(index.header)
         fs, path = RealFileSystem(), f"{directory}/input{KEYS}"
@@ -182,8 +181,8 @@ class EraseTask:
 
     def _read_back(self, written: WrittenGroup, digest: KeyDigest) -> tuple[int, int]:
         """The digest of what the store holds now."""
-        with open_files(self.reach.objects, self.home, [written.segment]) as files:
-            return digest.of(ColdInput(self.home, written.segment, files))
+        with open_files(self.reach.objects, self.partition, [written.segment]) as files:
+            return digest.of(ColdInput(self.partition, written.segment, files))
 
 
 def _is_whole(index: KeyIndex) -> bool:
@@ -211,7 +210,7 @@ class RescanTask:
     """
 
     reach: TierReach
-    home: RemotePath
+    partition: RemotePath
     objects: tuple[LogObject, ...]
 
     def run(self, shared: Matcher) -> list[Scan | None]:
@@ -228,9 +227,9 @@ class RescanTask:
 
     def _ask(self, segment: RemoteSegment, source: ObjectSource, matcher: Matcher) -> Scan:
         """What a key index proves that was read as a whole; a scan where it does not."""
-        with open_files(self.reach.objects, self.home, [segment]) as files:
-            one = ColdInput(self.home, segment, files)
-            with open_cold_index(one, decode_topic_id(self.home.topic_id).bytes) as index:
+        with open_files(self.reach.objects, self.partition, [segment]) as files:
+            one = ColdInput(self.partition, segment, files)
+            with open_remote_index(one, decode_topic_id(self.partition.topic_id).bytes) as index:
                 if index is not None and _is_whole(index):
                     found = ask_index(index, source, matcher)
                     if not found.is_matched:

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 
 from varve.foundation.errors import ObjectNotFound, Unavailable
 from varve.foundation.settings import GivenValue
-from varve.jobs.outputs.erased_rows import ErasedFile, ErasedOutput, ErasedRows
-from varve.jobs.outputs.notes import Output
+from varve.jobs.derived_outputs import DerivedOutput, ErasedFile, ErasedOutput, ErasedRows
+from varve.jobs.object_versions import ErasedVersions, erase_versions
 from varve.jobs.snapshot.document import (
     DATA_FOLDER,
     WORK_FOLDER,
@@ -29,7 +29,6 @@ from varve.jobs.snapshot.document import (
 from varve.jobs.snapshot.place import SnapshotPlace, find_place, is_work, named_files
 from varve.jobs.snapshot.rows import describe, open_rows, write_rows
 from varve.jobs.tier.address import TierAddress
-from varve.jobs.tier.removed_versions import ErasedVersions, erase_versions
 from varve.object_store.opening import BUCKETS, find_scheme
 from varve.object_store.s3_versions import S3Versions, open_versions
 
@@ -41,7 +40,7 @@ _PASSES_MAX: Final = 8
 
 
 def erase_from_snapshot(
-    output: Output, settings: Mapping[str, GivenValue], wanted: ErasedRows
+    output: DerivedOutput, settings: Mapping[str, GivenValue], wanted: ErasedRows
 ) -> ErasedOutput:
     """Rewrites what holds rows that are to be erased, in every snapshot of the place."""
     address = _address(output, settings)
@@ -54,13 +53,13 @@ def erase_from_snapshot(
 
 
 def count_in_snapshot(
-    output: Output, settings: Mapping[str, GivenValue], wanted: ErasedRows
+    output: DerivedOutput, settings: Mapping[str, GivenValue], wanted: ErasedRows
 ) -> int:
     """How many rows are left that match, in all files of the place."""
     return count_in_place(SnapshotPlace(_address(output, settings).open()), wanted)
 
 
-def _address(output: Output, settings: Mapping[str, GivenValue]) -> TierAddress:
+def _address(output: DerivedOutput, settings: Mapping[str, GivenValue]) -> TierAddress:
     given: dict[str, GivenValue] = {**dict(output.how), **settings}
     if find_scheme(output.place) not in BUCKETS:
         given = {}  # a directory has none, and what is given is for the stores of others

@@ -21,8 +21,7 @@ from typing import Final
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
 from varve.foundation.settings import GivenValue
-from varve.jobs.outputs.notes import Output, OutputKind
-from varve.jobs.outputs.registering import find_outputs
+from varve.jobs.derived_outputs import DerivedOutput, OutputKind, open_output_registry
 from varve.jobs.snapshot.document import WORK_FOLDER, SnapshotDocument, SnapshotFile
 from varve.jobs.snapshot.place import Opens, SnapshotPlace, check_apart, check_keep, make_place
 from varve.jobs.snapshot.result import PartitionState, SnapshotResult, SnapshotSettings
@@ -205,7 +204,7 @@ class SnapshotRun:
 
     def _note(self, sources: Sequence[PartitionSource]) -> None:
         """Before a record is written, so that an erasure finds the place."""
-        output = Output(
+        output = DerivedOutput(
             kind=OutputKind.SNAPSHOT,
             topic=sources[0].topic,
             topic_id=sources[0].topic_id,
@@ -218,7 +217,7 @@ class SnapshotRun:
             ),
             noted_ms=self._began_ms,
         )
-        find_outputs(self._options, is_cold=_is_cold(sources)).note(output)
+        open_output_registry(self._options, is_cold=_is_cold(sources)).note(output)
 
     # Stages
 

@@ -28,8 +28,7 @@ from pyiceberg.table import Table
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.foundation.settings import GivenValue
-from varve.jobs.outputs.erased_rows import ErasedFile, ErasedOutput, ErasedRows
-from varve.jobs.outputs.notes import Output
+from varve.jobs.derived_outputs import DerivedOutput, ErasedFile, ErasedOutput, ErasedRows
 from varve.jobs.table.catalog import (
     CatalogAddress,
     find_folder,
@@ -104,7 +103,7 @@ class OrphanedTables:
 
 
 def find_orphaned(
-    output: Output, catalog: Catalog, *, own: Collection[str], used: Sequence[str]
+    output: DerivedOutput, catalog: Catalog, *, own: Collection[str], used: Sequence[str]
 ) -> OrphanedTables:
     """What is left at the noted locations where none of the output's own tables is.
 
@@ -135,7 +134,7 @@ def overlap(one: str, other: str) -> bool:
 
 
 def _look(
-    output: Output, location: str, io: PyArrowFileIO, tables: dict[str, str]
+    output: DerivedOutput, location: str, io: PyArrowFileIO, tables: dict[str, str]
 ) -> OrphanedTable | str | None:
     """The files, or why they are out of reach; None where nothing is left."""
     whose = f"{location}, where table {output.name} was before it left its catalog"
@@ -166,7 +165,7 @@ def _look(
     return OrphanedTable(location, io, tuple(data), (*marks, *rest, *telling))
 
 
-def _is_reached(output: Output, location: str, io: PyArrowFileIO) -> bool:
+def _is_reached(output: DerivedOutput, location: str, io: PyArrowFileIO) -> bool:
     """Whether a location without files is empty, and not a disk or a bucket that is missing."""
     folder = find_folder(location)
     if folder is not None:
@@ -222,11 +221,11 @@ def _bare(location: str) -> str:
 
 
 def erase_from_table(
-    output: Output,
+    output: DerivedOutput,
     settings: Mapping[str, GivenValue],
     wanted: ErasedRows,
     *,
-    others: Sequence[Output] = (),
+    others: Sequence[DerivedOutput] = (),
     clock: Clock | None = None,
 ) -> ErasedOutput:
     """Removes the rows from the table that an output notes, and from its side table.
@@ -269,11 +268,11 @@ def erase_from_table(
 
 
 def count_in_table(
-    output: Output,
+    output: DerivedOutput,
     settings: Mapping[str, GivenValue],
     wanted: ErasedRows,
     *,
-    others: Sequence[Output] = (),
+    others: Sequence[DerivedOutput] = (),
 ) -> int:
     """How many such rows every file at the table's place holds, named by a snapshot or not."""
     opened = _Opened.of(output, settings, others)
@@ -297,7 +296,10 @@ class _Opened:
 
     @classmethod
     def of(
-        cls, output: Output, settings: Mapping[str, GivenValue], others: Sequence[Output]
+        cls,
+        output: DerivedOutput,
+        settings: Mapping[str, GivenValue],
+        others: Sequence[DerivedOutput],
     ) -> "_Opened":
         catalog = _open_catalog(output, settings)
         tables = _find_tables(catalog, output)
@@ -311,17 +313,17 @@ class _Opened:
         return cls(tables, find_orphaned(output, catalog, own=own, used=used))
 
 
-def _share(output: Output, other: Output) -> bool:
+def _share(output: DerivedOutput, other: DerivedOutput) -> bool:
     """Whether two notes name locations that may be one."""
     return any(overlap(one, two) for one in output.locations for two in other.locations)
 
 
-def _open_catalog(output: Output, settings: Mapping[str, GivenValue]) -> Catalog:
+def _open_catalog(output: DerivedOutput, settings: Mapping[str, GivenValue]) -> Catalog:
     more = {name: str(value) for name, value in settings.items()}
     return CatalogAddress.of_how(dict(output.how), more).open_existing()
 
 
-def _find_tables(catalog: Catalog, output: Output) -> list[Table]:
+def _find_tables(catalog: Catalog, output: DerivedOutput) -> list[Table]:
     found = (find_table(catalog, one) for one in (output.name, f"{output.name}{BAD}"))
     return [one for one in found if one is not None]
 

@@ -19,8 +19,7 @@ from varve.disk import RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavailable
-from varve.jobs.outputs.notes import Output, OutputKind
-from varve.jobs.outputs.registering import find_outputs
+from varve.jobs.derived_outputs import DerivedOutput, OutputKind, open_output_registry
 from varve.jobs.results import JobResult
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.table.catalog import CatalogAddress, find_table, get_table, split_name
@@ -273,8 +272,8 @@ class TableSync:
         self, definition: TableDefinition, plan: TablePlan, locations: Sequence[str] = ()
     ) -> None:
         """Before a row is written, with where its files are once the tables are there."""
-        find_outputs(self.options, is_cold=plan.is_cold).note(
-            Output(
+        open_output_registry(self.options, is_cold=plan.is_cold).note(
+            DerivedOutput(
                 kind=OutputKind.TABLE,
                 topic=definition.topic,
                 topic_id=definition.topic_id,

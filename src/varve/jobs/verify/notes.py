@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from varve.commit_log.finding import Severity
 from varve.foundation.errors import Corrupt, ObjectNotFound
-from varve.jobs.outputs.notes import TierOutputs
+from varve.jobs.derived_outputs import RemoteOutputRegistry
 from varve.jobs.verify.findings import PUT_BACK, VerifyFinding
 from varve.object_store import ObjectStore
 
@@ -18,7 +18,7 @@ def verify_notes(
 ) -> Iterator[VerifyFinding]:
     """What cannot be read of them."""
     try:
-        TierOutputs(objects, cluster).find(topic, topic_id)
+        RemoteOutputRegistry(objects, cluster).find(topic, topic_id)
     except Corrupt as error:
         key, _, message = str(error).partition(": ")
         yield _corrupt(topic, key, message)

@@ -20,8 +20,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, Unavailable
-from varve.jobs.outputs.notes import Output, OutputKind, Outputs
-from varve.jobs.outputs.registering import find_outputs
+from varve.jobs.derived_outputs import (
+    DerivedOutput,
+    OutputKind,
+    OutputRegistry,
+    open_output_registry,
+)
 from varve.jobs.source.options import SourceOptions, parse_options
 from varve.jobs.source.plan import open_partitions
 from varve.jobs.tier.address import TierAddress
@@ -124,14 +128,14 @@ class _Topic:
     name: str
     id: str
     partition_count: int
-    outputs: Outputs
+    outputs: OutputRegistry
 
 
 def _find_topic(options: SourceOptions) -> _Topic:
     """Raises NotFound."""
     found = open_partitions(options)
     is_cold = any(one.manifest_version is not None for one in found)
-    outputs = find_outputs(options, is_cold=is_cold)
+    outputs = open_output_registry(options, is_cold=is_cold)
     return _Topic(found[0].topic, found[0].topic_id, len(found), outputs)
 
 
@@ -181,7 +185,7 @@ def _note(
         names.append(settings.side_topic)
     for name in names:
         topic.outputs.note(
-            Output(
+            DerivedOutput(
                 kind=output.kind,
                 topic=topic.name,
                 topic_id=topic.id,
@@ -196,7 +200,7 @@ def _note(
 
 def _note_checkpoint(topic: _Topic, output: DedupOutput, checkpoint: str, clock: Clock) -> None:
     topic.outputs.note(
-        Output(
+        DerivedOutput(
             kind=OutputKind.CHECKPOINT,
             topic=topic.name,
             topic_id=topic.id,

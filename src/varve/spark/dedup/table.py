@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.outputs.notes import OutputKind
+from varve.jobs.derived_outputs import OutputKind
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.table.catalog import CatalogAddress, find_table, get_table, translate_catalog_errors
 from varve.jobs.table.columns import define_table, make_decoder

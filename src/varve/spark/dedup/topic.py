@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from varve.jobs.outputs.notes import OutputKind
+from varve.jobs.derived_outputs import OutputKind
 from varve.spark.columns import make_schema
 from varve.spark.dedup.plan import unpack_rows
 

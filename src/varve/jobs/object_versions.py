@@ -1,15 +1,19 @@
-"""Older versions of removed objects, which a bucket with versioning keeps: taken away for good.
+"""Versions that a bucket keeps of removed objects: deleted for good.
 
-Invariant  only versions of objects that are not there any more go, and the markers of their
-           deletion behind them: a marker that went first would bring the object back.
+Invariant  only versions of objects that no longer exist are deleted, and their delete markers
+           after them: deleting a marker first would bring the object back. All objects of a removed
+           segment are meant, its indexes too: they hold keys or hashes.
 Crash      may be run again: what is left is found by the list of versions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from varve.foundation.errors import StoreDenied, StoreError, StoreUnsupported
+from varve.jobs.tier.reach import TierReach
 from varve.object_store.s3_versions import ObjectVersion, S3Versions
+from varve.tiering.copy.segment_upload import LOG_PART
+from varve.tiering.manifest.paths import RemotePath
 
 IsKey = Callable[[str], bool]
 
@@ -78,3 +82,32 @@ def _tell_refusal(where: str, error: StoreError) -> str:
         f"{where}: the bucket may keep versions of removed objects, which could not be removed "
         f"({error}): remove them there, or let a rule of the bucket's do it."
     )
+
+
+def erase_remote_versions(
+    reach: TierReach, partitions: Sequence[RemotePath], keys: Collection[str]
+) -> ErasedVersions:
+    """Of all objects of segments that were removed, told by the keys of their log objects."""
+    folders = {folder_of(one) for one in keys}
+    done = [
+        ErasedVersions(is_asked=False)
+        if one is None
+        else erase_versions(
+            one,
+            partition.segment_folder,
+            is_removed=lambda key: folder_of(key) in folders,
+            is_data=lambda key: key.endswith(f"/{LOG_PART}"),
+        )
+        for one in reach.versions()
+        for partition in partitions
+    ]
+    return ErasedVersions(
+        tuple(version for one in done for version in one.removed),
+        tuple(told for one in done for told in one.out_of_reach),
+        all(one.is_asked for one in done),
+    )
+
+
+def folder_of(key: str) -> str:
+    """Where the objects of a segment are, by the key of one."""
+    return key.rpartition("/")[0]

@@ -29,9 +29,8 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, Unavailable
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.compact.tasks import no_pace
-from varve.jobs.erase.match import Matcher
-from varve.jobs.erase.objects import ObjectChange, StoredObject
-from varve.jobs.erase.scan import Scan, ask_index, scan_log
+from varve.jobs.erase.receipt import ObjectChange, StoredObject
+from varve.jobs.erase.scan import Matcher, Scan, ask_index, scan_log
 from varve.jobs.scratch import scratch
 from varve.jobs.source.hot_log import FileSource
 from varve.kernels.crc import extend_crc32c
@@ -42,7 +41,7 @@ _CHUNK_BYTES: Final = 4 << 20
 
 
 @dataclass(slots=True)
-class HotFindings:
+class LocalFindings:
     """What one pass over a local log found and did."""
 
     directory: str
@@ -58,7 +57,7 @@ class HotFindings:
     changes: list[ObjectChange] = field(default_factory=list)
 
 
-class HotErasure:
+class LocalErasure:
     """One pass over one log of an open store; `request` is the erasure's id."""
 
     def __init__(
@@ -80,9 +79,9 @@ class HotErasure:
         self._buffer_bytes = buffer_bytes
         self._now_ms = clock.now_ms()
         self._evidence = RemovalLog(fs, log.directory)
-        self._found = HotFindings(log.directory)
+        self._found = LocalFindings(log.directory)
 
-    def run(self, *, is_dry_run: bool) -> HotFindings:
+    def run(self, *, is_dry_run: bool) -> LocalFindings:
         """Erases; a dry run ends when it knows what there is to do."""
         if not is_dry_run:
             remove_unfinished(self._fs, self._log.directory)

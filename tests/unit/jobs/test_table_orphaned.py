@@ -11,9 +11,13 @@ from tests.support.table_bench import TABLE, TableBench
 from tests.unit.jobs.test_table import JSON, UPSERT, put
 from varve.disk import RealFileSystem
 from varve.foundation.errors import PowerLoss
-from varve.jobs.erase.outputs import find_outputs
-from varve.jobs.outputs.erased_rows import ErasedOutput, ErasedRows
-from varve.jobs.outputs.notes import DirectoryOutputs, Output
+from varve.jobs.derived_outputs import (
+    DerivedOutput,
+    ErasedOutput,
+    ErasedRows,
+    LocalOutputRegistry,
+    find_topic_outputs,
+)
 from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.table.erase import OrphanedTable, count_in_table, erase_from_table
 
@@ -41,7 +45,7 @@ def drop(bench: TableBench, *names: str) -> None:
     catalog.close()
 
 
-def output(bench: TableBench) -> Output:
+def output(bench: TableBench) -> DerivedOutput:
     (found,) = bench.outputs()
     return found
 
@@ -51,7 +55,7 @@ def left(bench: TableBench) -> list[Path]:
 
 
 def erase(
-    bench: TableBench, wanted: ErasedRows = KEY, *, others: tuple[Output, ...] = ()
+    bench: TableBench, wanted: ErasedRows = KEY, *, others: tuple[DerivedOutput, ...] = ()
 ) -> ErasedOutput:
     return erase_from_table(output(bench), {}, wanted, others=others)
 
@@ -197,8 +201,8 @@ def test_locations_of_all_notes_are_taken_together(bench: TableBench, tmp_path: 
     books = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        books.append(DirectoryOutputs(str(tmp_path / name), RealFileSystem()))
+        books.append(LocalOutputRegistry(str(tmp_path / name), RealFileSystem()))
         books[-1].note(replace(noted, locations=(f"file:///{name}",)))
     books[0].note(replace(noted, locations=("file:///three",)))
-    (found,) = find_outputs(books, noted.topic, noted.topic_id, places=()).copies
+    (found,) = find_topic_outputs(books, noted.topic, noted.topic_id, reachable=()).copies
     assert found.locations == ("file:///one", "file:///three", "file:///two")

@@ -29,10 +29,9 @@ from varve.foundation.errors import ObjectNotFound, StoreError, Unavailable
 from varve.jobs.compact.commit import CompactCommit, DoneGroup
 from varve.jobs.compact.scope import find_chain, read_aborted, read_shells
 from varve.jobs.compact.sweep import find_leftovers
-from varve.jobs.erase.match import Matcher
-from varve.jobs.erase.objects import ObjectChange, StoredObject
-from varve.jobs.erase.scan import TASK_BYTES, TASK_ITEMS, Scan
-from varve.jobs.erase.tasks import WRITER, EraseTask, LookTask
+from varve.jobs.erase.receipt import ObjectChange, StoredObject
+from varve.jobs.erase.scan import TASK_BYTES, TASK_ITEMS, Matcher, Scan
+from varve.jobs.erase.tasks import WRITER, EraseTask, FindTask
 from varve.jobs.source.record_blocks import CHUNK_BYTES, aborted_within
 from varve.jobs.tasks import Stage, Stages, pack_by_size, run_stage
 from varve.jobs.tier.cold_input import open_files
@@ -50,10 +49,10 @@ Integers = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class ColdFindings:
+class RemoteFindings:
     """What one pass over a partition found and did; times and sizes are summed up."""
 
-    home: RemotePath
+    partition: RemotePath
     segments_looked: int = 0
     bytes_looked: int = 0
     segments_matched: int = 0
@@ -79,7 +78,7 @@ class ColdFindings:
     error: StoreError | None = None
 
 
-class ColdErasure:
+class RemoteErasure:
     """One pass over one partition; `request` is the erasure's id.
 
     With `only` just the segments with these log objects are looked into, and not by their indexes.
@@ -89,7 +88,7 @@ class ColdErasure:
 
     def __init__(
         self,
-        home: RemotePath,
+        partition: RemotePath,
         reach: TierReach,
         matcher: Matcher,
         *,
@@ -103,7 +102,7 @@ class ColdErasure:
         takes_over: bool = False,
         owns_copies: bool = False,
     ) -> None:
-        self._home = home
+        self._partition = partition
         self._reach = reach
         self._matcher = matcher
         self._random = random
@@ -117,10 +116,10 @@ class ColdErasure:
         self._lease: HeldLease | None = None
         self._clock = clock
         self._now_ms = clock.now_ms()
-        self._manifests = reach.manifests(home)
-        self._found = ColdFindings(home)
+        self._manifests = reach.manifests(partition)
+        self._found = RemoteFindings(partition)
 
-    def stages(self, *, is_dry_run: bool) -> Stages[ColdFindings]:
+    def stages(self, *, is_dry_run: bool) -> Stages[RemoteFindings]:
         """The pass; what fails on purpose is told in its findings, and others go on."""
         try:
             if is_dry_run:
@@ -135,7 +134,7 @@ class ColdErasure:
         """The pass, while no other job rewrites the partition."""
         with hold_lease(
             self._reach.objects(),
-            self._home,
+            self._partition,
             f"erase-{self._request}",
             clock=self._clock,
             takes_over=self._takes_over,
@@ -162,7 +161,7 @@ class ColdErasure:
         ends = [one.replaced_until_ms for one in going if one.replaced_until_ms is not None]
         if self._waits_for_grace and ends and max(ends) > self._now_ms:
             raise Unavailable(
-                f"{self._home}: readers may rely on replaced objects for another "
+                f"{self._partition}: readers may rely on replaced objects for another "
                 f"{max(ends) - self._now_ms} ms; finish the erasure then"
             )
 
@@ -187,7 +186,7 @@ class ColdErasure:
         if self._only is not None:
             chosen = [one for one in chosen if self._log_key(one) in self._only]
         tasks = [
-            LookTask(self._reach, self._home, tuple(segments), self._only is None)
+            FindTask(self._reach, self._partition, tuple(segments), self._only is None)
             for segments in pack_by_size(
                 chosen,
                 lambda segment: segment.size,
@@ -200,7 +199,7 @@ class ColdErasure:
         return list(zip(chosen, scans, strict=True))
 
     def _log_key(self, segment: RemoteSegment) -> str:
-        return self._home.part_key(segment, LOG_PART)
+        return self._partition.part_key(segment, LOG_PART)
 
     def _note(
         self,
@@ -268,9 +267,9 @@ class ColdErasure:
     ) -> list[EraseTask]:
         start, end = live[0][0].base_offset, max(one.end_offset for one, _ in live) + 1
         behind = [one for one in listed if one.is_readable and one.end_offset >= start]
-        with open_files(self._reach.objects, self._home, {*behind, *chain[-1:]}) as files:
-            aborted = read_aborted(self._home, behind, files, end_offset=end)
-            shells = read_shells(self._home, chain[-1], files) if chain else {}
+        with open_files(self._reach.objects, self._partition, {*behind, *chain[-1:]}) as files:
+            aborted = read_aborted(self._partition, behind, files, end_offset=end)
+            shells = read_shells(self._partition, chain[-1], files) if chain else {}
         undecided = chain[-1].undecided_from if chain else None
         return [
             self._task(number, segment, scan, aborted, undecided, shells)
@@ -289,7 +288,7 @@ class ColdErasure:
         end = segment.end_offset + 1
         return EraseTask(
             self._reach,
-            self._home,
+            self._partition,
             new_id(self._random),
             number,
             segment,
@@ -305,8 +304,8 @@ class ColdErasure:
     def _describe(self, group: DoneGroup) -> ObjectChange:
         objects = self._reach.objects()
         return ObjectChange(
-            find_stored(objects, self._home, group.inputs[0]),
-            find_stored(objects, self._home, group.written.segment),
+            find_stored(objects, self._partition, group.inputs[0]),
+            find_stored(objects, self._partition, group.written.segment),
         )
 
     def _put_evidence(self, balances: Sequence[Removal], changes: Sequence[ObjectChange]) -> None:
@@ -315,12 +314,14 @@ class ColdErasure:
             "balances": [encode_removal(one) for one in balances],
             "objects": [one.to_json() for one in changes],
         }
-        key = self._home.evidence_key(f"{ERASURE_PREFIX}{self._request}-{new_id(self._random)}")
+        key = self._partition.evidence_key(
+            f"{ERASURE_PREFIX}{self._request}-{new_id(self._random)}"
+        )
         self._reach.objects().put(key, json.dumps(document, separators=(",", ":")).encode())
 
     def _let_go(self, replaced: Sequence[RemoteSegment]) -> None:
         objects = self._reach.objects()
-        described = [find_stored(objects, self._home, one) for one in replaced]
+        described = [find_stored(objects, self._partition, one) for one in replaced]
         self._found.replaced_ids += [one.id for one in replaced]
         if self._grace_ms:
             self._found.waiting += described
@@ -329,9 +330,11 @@ class ColdErasure:
         self._found.removed += described
 
 
-def find_stored(objects: ObjectStore, home: RemotePath, segment: RemoteSegment) -> StoredObject:
+def find_stored(
+    objects: ObjectStore, partition: RemotePath, segment: RemoteSegment
+) -> StoredObject:
     """The log object of a segment as the store tells of it; without its own words if it is gone."""
-    key = home.part_key(segment, LOG_PART)
+    key = partition.part_key(segment, LOG_PART)
     part = segment.find_part(LOG_PART)
     crc = None if part is None else f"{part.crc32c:08x}"
     try:

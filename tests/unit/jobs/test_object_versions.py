@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from varve.foundation.errors import StoreDenied
-from varve.jobs.tier.removed_versions import ErasedVersions, erase_versions
+from varve.jobs.object_versions import ErasedVersions, erase_versions
 from varve.object_store.s3_versions import ObjectVersion, S3Versions
 
 A1 = ObjectVersion("a", "1", is_latest=False, is_marker=False)

@@ -12,20 +12,20 @@ from tests.support.source_topic import NAME, SourceTopic
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock, SystemClock
 from varve.foundation.errors import Corrupt, DiskFull, Locked, Unavailable
-from varve.jobs.outputs.notes import (
+from varve.jobs.derived_outputs import (
     OUTPUTS_FILE,
     OUTPUTS_LOCK,
-    DirectoryOutputs,
-    Output,
+    DerivedOutput,
+    LocalOutputRegistry,
     OutputKind,
-    Outputs,
-    TierOutputs,
+    OutputRegistry,
+    RemoteOutputRegistry,
+    register_files,
 )
-from varve.jobs.outputs.registering import register_files
 from varve.jobs.tier.address import TierAddress, find_cluster, find_topic
 from varve.object_store import MemoryObjectStore
 
-TABLE = Output(
+TABLE = DerivedOutput(
     kind=OutputKind.TABLE,
     topic="orders",
     topic_id="AAAAAAAAAAAAAAAAAAAAAA",
@@ -36,20 +36,20 @@ TABLE = Output(
 )
 
 
-def make_directory() -> DirectoryOutputs:
+def make_directory() -> LocalOutputRegistry:
     fs = MemoryFileSystem(ManualClock())
     fs.make_directory("/data")
-    return DirectoryOutputs("/data", fs)
+    return LocalOutputRegistry("/data", fs)
 
 
 @pytest.fixture(params=["tier", "directory"])
-def outputs(request: pytest.FixtureRequest) -> Outputs:
+def outputs(request: pytest.FixtureRequest) -> OutputRegistry:
     if request.param == "tier":
-        return TierOutputs(MemoryObjectStore(), "cluster")
+        return RemoteOutputRegistry(MemoryObjectStore(), "cluster")
     return make_directory()
 
 
-def test_a_noted_output_is_found_by_its_topic_alone(outputs: Outputs) -> None:
+def test_a_noted_output_is_found_by_its_topic_alone(outputs: OutputRegistry) -> None:
     other = replace(TABLE, topic="other", topic_id="BBBBBBBBBBBBBBBBBBBBBB")
     outputs.note(TABLE)
     outputs.note(other)
@@ -57,14 +57,14 @@ def test_a_noted_output_is_found_by_its_topic_alone(outputs: Outputs) -> None:
     assert outputs.find("nobody", TABLE.topic_id) == []
 
 
-def test_noting_twice_leaves_one_note_with_the_latest_words(outputs: Outputs) -> None:
+def test_noting_twice_leaves_one_note_with_the_latest_words(outputs: OutputRegistry) -> None:
     outputs.note(TABLE)
     later = replace(TABLE, noted_ms=8)
     outputs.note(later)
     assert outputs.find(TABLE.topic, TABLE.topic_id) == [later]
 
 
-def test_what_is_forgotten_is_not_found_and_the_rest_is(outputs: Outputs) -> None:
+def test_what_is_forgotten_is_not_found_and_the_rest_is(outputs: OutputRegistry) -> None:
     snapshot = replace(TABLE, kind=OutputKind.SNAPSHOT)
     outputs.note(TABLE)
     outputs.note(snapshot)
@@ -96,7 +96,7 @@ def test_a_note_is_json_that_people_can_read() -> None:
 
 def _note_some(directory: str, who: int) -> None:
     for number in range(10):
-        DirectoryOutputs.of(directory).note(replace(TABLE, name=f"shop.t{who}-{number}"))
+        LocalOutputRegistry.of(directory).note(replace(TABLE, name=f"shop.t{who}-{number}"))
 
 
 def test_processes_that_note_at_the_same_time_lose_no_note(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_processes_that_note_at_the_same_time_lose_no_note(tmp_path: Path) -> No
     for one in runs:
         one.join()
     assert [one.exitcode for one in runs] == [0] * 4
-    found = DirectoryOutputs.of(str(tmp_path)).find(TABLE.topic, TABLE.topic_id)
+    found = LocalOutputRegistry.of(str(tmp_path)).find(TABLE.topic, TABLE.topic_id)
     assert len(found) == 40
 
 
@@ -153,6 +153,6 @@ def test_files_of_a_query_are_noted_once_by_their_full_path(tmp_path: Path) -> N
         register_files(topic.options(), "rows", format="csv", clock=SystemClock())
     address = TierAddress(topic.url)
     home = find_topic(address, NAME)
-    (found,) = TierOutputs(address.open(), find_cluster(address)).find(NAME, home.topic_id)
+    (found,) = RemoteOutputRegistry(address.open(), find_cluster(address)).find(NAME, home.topic_id)
     assert (found.kind, found.place) == (OutputKind.FILES, str(Path("rows").absolute()))
     topic.close()

@@ -1,0 +1,508 @@
+"""What jobs derived from a topic and where it is, so that an erasure finds every copy.
+
+Layout     `<cluster>/<topic>.<topic id>/output/<id>.json` in the object store of a tiered topic,
+           `varve-outputs.json` in the log directory of one that is not, changed under the lock of
+           `varve-outputs.lock`. docs/formats/outputs.md
+Invariant  an output is registered before its first record is written. No credential is stored. A
+           location that was registered once stays until the output is removed from the registry.
+           Every registered output is erased, or named among what is out of reach. A row matches an
+           erasure by its partition and offset, or by its key: a copy of a record that has left
+           the log is found by its key.
+Crash      no output exists without a registration. A registration without an output makes
+           erasures fail until the job runs again, or `varve job outputs` removes it.
+"""
+
+import errno
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any, Final, Protocol, assert_never
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]  # ships no types
+
+from varve.disk import FileSystem, Lock, RealFileSystem, write_atomically
+from varve.foundation.clock import Clock
+from varve.foundation.errors import Corrupt, DiskFull, Locked, NotFound, Unavailable
+from varve.foundation.settings import GivenValue
+from varve.jobs.source.options import SourceOptions
+from varve.jobs.source.plan import open_partitions
+from varve.jobs.tier.address import find_cluster
+from varve.object_store import ObjectStore
+
+OUTPUTS_FILE: Final = "varve-outputs.json"
+OUTPUTS_LOCK: Final = "varve-outputs.lock"
+_FOLDER: Final = "output"
+_FORMAT: Final = 1
+_LOCK_WAIT_MS: Final = 30_000
+_PAUSE_MS: Final = 50
+
+Wait = Callable[[float], object]
+Offsets = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+class OutputKind(StrEnum):
+    """What was made of the topic."""
+
+    SNAPSHOT = "snapshot"
+    TABLE = "table"
+    TOPIC = "topic"
+    FILES = "files"
+    CHECKPOINT = "checkpoint"
+    """Of a deduplication: it holds the ids of records."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerivedOutput:
+    """One copy of a topic's records.
+
+    `place` is a URL of an object store, a path, or a topic; `name` tells which thing there, such as
+    a table's identifier; `how` what it takes to open it again, without credentials. `locations` are
+    where its files are or ever were, as far as `place` and `name` do not tell.
+    """
+
+    kind: OutputKind
+    topic: str
+    topic_id: str
+    place: str
+    name: str
+    how: tuple[tuple[str, str], ...] = ()
+    noted_ms: int = 0
+    locations: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The same for the same output, however often it is noted."""
+        words = "\0".join((self.kind, self.topic_id, self.place, self.name))
+        return f"{self.kind}-{sha256(words.encode()).hexdigest()[:32]}"
+
+    def with_locations(self, more: Iterable[str]) -> "DerivedOutput":
+        """The same, with what is known of its locations from elsewhere."""
+        return replace(self, locations=tuple(sorted({*self.locations, *more})))
+
+
+class OutputRegistry(Protocol):
+    """Where outputs of topics are noted."""
+
+    def note(self, output: DerivedOutput) -> None: ...
+    def find(self, topic: str, topic_id: str) -> list[DerivedOutput]: ...
+    def forget(self, output: DerivedOutput) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteOutputRegistry:
+    """In the object store of a cluster, beside the partitions of each topic."""
+
+    objects: ObjectStore
+    cluster: str
+
+    def note(self, output: DerivedOutput) -> None:
+        known = {one.id: one for one in self.find(output.topic, output.topic_id)}
+        self.objects.put(self._key(output), _encode_outputs([_joined(output, known)]))
+
+    def find(self, topic: str, topic_id: str) -> list[DerivedOutput]:
+        folder = f"{self.cluster}/{topic}.{topic_id}/{_FOLDER}/"
+        found = [
+            one
+            for entry in self.objects.list(folder)
+            for one in _decode_outputs(bytes(self.objects.get(entry.key)), entry.key)
+        ]
+        return sorted(found, key=lambda one: one.id)
+
+    def forget(self, output: DerivedOutput) -> None:
+        self.objects.delete([self._key(output)])
+
+    def _key(self, output: DerivedOutput) -> str:
+        topic = f"{output.topic}.{output.topic_id}"
+        return f"{self.cluster}/{topic}/{_FOLDER}/{output.id}.json"
+
+
+def _wait(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOutputRegistry:
+    """In one file of a log directory; those who note there take turns."""
+
+    directory: str
+    fs: FileSystem
+    wait: Wait = _wait
+
+    @classmethod
+    def of(cls, directory: str) -> "LocalOutputRegistry":
+        return cls(directory, RealFileSystem())
+
+    @property
+    def path(self) -> str:
+        return f"{self.directory}/{OUTPUTS_FILE}"
+
+    def note(self, output: DerivedOutput) -> None:
+        with self._turn():
+            known = {one.id: one for one in self._read()}
+            self._write({**known, output.id: _joined(output, known)}.values())
+
+    def find(self, topic: str, topic_id: str) -> list[DerivedOutput]:
+        wanted = (topic, topic_id)
+        with self._told_errors():
+            found = [one for one in self._read() if (one.topic, one.topic_id) == wanted]
+        return sorted(found, key=lambda one: one.id)
+
+    def forget(self, output: DerivedOutput) -> None:
+        with self._turn():
+            self._write(one for one in self._read() if one.id != output.id)
+
+    def _read(self) -> list[DerivedOutput]:
+        if not self.fs.exists(self.path):
+            return []
+        return _decode_outputs(self.fs.read(self.path), self.path)
+
+    def _write(self, outputs: Iterable[DerivedOutput]) -> None:
+        write_atomically(self.fs, self.path, _encode_outputs(outputs))
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """While nobody else changes the file; raises Locked after a time of waiting."""
+        with self._told_errors(), self._lock():
+            yield
+
+    def _lock(self) -> Lock:
+        path = f"{self.directory}/{OUTPUTS_LOCK}"
+        waited_ms = 0
+        while True:
+            try:
+                return self.fs.lock(path)
+            except Locked as error:
+                if waited_ms >= _LOCK_WAIT_MS:
+                    raise Locked(
+                        f"{path} was held by another job for {waited_ms} ms, so that nothing can "
+                        "be noted beside it: run again when that one is done"
+                    ) from error
+            self.wait(_PAUSE_MS / 1000)
+            waited_ms += _PAUSE_MS
+
+    @contextmanager
+    def _told_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            told = f"{error.filename or self.path}: {error.strerror or error}"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(f"{told}; free some space") from error
+            raise Unavailable(
+                f"{told}: what jobs made of a topic is noted there, and nothing is made without a "
+                "note. Mend the disk or its permissions"
+            ) from error
+
+
+def _joined(output: DerivedOutput, known: Mapping[str, DerivedOutput]) -> DerivedOutput:
+    """A note that is repeated keeps the locations of the one before: files may be left there."""
+    before = known.get(output.id)
+    return output if before is None else output.with_locations(before.locations)
+
+
+def _encode_outputs(outputs: Iterable[DerivedOutput]) -> bytes:
+    documents = [{**asdict(one), "how": dict(one.how)} for one in outputs]
+    return json.dumps({"format": _FORMAT, "outputs": documents}, indent=1).encode()
+
+
+def _decode_outputs(data: bytes, where: str) -> list[DerivedOutput]:
+    try:
+        document: dict[str, Any] = json.loads(data)
+        if document["format"] != _FORMAT:
+            raise ValueError(f"format {document['format']}, this varve knows {_FORMAT}")
+        return [_read_output(one) for one in document["outputs"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(
+            f"{where}: cannot be read as a note of outputs ({error}): put it back from a copy; "
+            "without it an erasure would miss a table or a snapshot"
+        ) from error
+
+
+def _read_output(document: dict[str, Any]) -> DerivedOutput:
+    return DerivedOutput(
+        kind=OutputKind(document["kind"]),
+        topic=str(document["topic"]),
+        topic_id=str(document["topic_id"]),
+        place=str(document["place"]),
+        name=str(document["name"]),
+        how=tuple((str(name), str(value)) for name, value in document["how"].items()),
+        noted_ms=int(document["noted_ms"]),
+        locations=tuple(str(one) for one in document.get("locations", ())),
+    )
+
+
+def open_output_registry(options: SourceOptions, *, is_cold: bool) -> OutputRegistry:
+    """Where what is made of a topic is noted: in its cold tier, or else in its log directory."""
+    if options.address is not None and is_cold:
+        return RemoteOutputRegistry(options.address.open(), find_cluster(options.address))
+    return LocalOutputRegistry.of(options.directories[0])
+
+
+def register_files(options: SourceOptions, path: str, *, format: str, clock: Clock) -> None:
+    """Notes files of a topic's records before the first of them is written.
+
+    An erasure of the topic names them as out of its reach. `path` is a URL or a local path.
+    """
+    partitions = open_partitions(options)
+    is_cold = any(one.manifest_version is not None for one in partitions)
+    open_output_registry(options, is_cold=is_cold).note(
+        DerivedOutput(
+            kind=OutputKind.FILES,
+            topic=partitions[0].topic,
+            topic_id=partitions[0].topic_id,
+            place=path if ":" in path else os.path.abspath(path),
+            name=format,
+            noted_ms=clock.now_ms(),
+        )
+    )
+
+
+# Rows to erase
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedRows:
+    """What is to be erased of one topic.
+
+    `keys` are exact keys, maybe millions. `offsets` are, by partition and sorted, those of every
+    record that was found to be erased, by its key or by a field.
+    """
+
+    keys: frozenset[bytes]
+    offsets: Mapping[int, Offsets]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.keys and not any(len(one) for one in self.offsets.values())
+
+    def find(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array | None) -> Mask:
+        """Which rows match; without `keys` by partition and offset alone. A null key is none."""
+        found = self._find_offsets(_numbers(partitions), _numbers(offsets))
+        if keys is None or not self.keys or not len(keys):
+            return found
+        mask: Mask = found | self._find_keys(_column(keys))
+        return mask
+
+    def find_single(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array) -> Mask:
+        """Which rows match by their offset alone: the log may hold older records of their keys."""
+        found = self._find_offsets(_numbers(partitions), _numbers(offsets))
+        if not self.keys or not len(keys):
+            return found
+        mask: Mask = found & ~self._find_keys(_column(keys))
+        return mask
+
+    def _find_offsets(self, partitions: Offsets, offsets: Offsets) -> Mask:
+        found = np.zeros(len(offsets), np.bool_)
+        for partition, wanted in self.offsets.items():
+            if not len(wanted):
+                continue
+            rows = np.flatnonzero(partitions == partition)
+            places = np.searchsorted(wanted, offsets[rows])
+            places[places == len(wanted)] = 0
+            found[rows] = wanted[places] == offsets[rows]
+        return found
+
+    def _find_keys(self, keys: pa.Array) -> Mask:
+        if len(self.keys) <= len(keys):
+            wanted = pa.array(self.keys, pa.large_binary())
+            matches = pc.is_in(keys.cast(pa.large_binary()), value_set=wanted)
+            mask: Mask = matches.to_numpy(zero_copy_only=False)
+            return mask
+        # The set is there already: looking few rows up in it is cheaper than hashing it once more.
+        return np.fromiter((one in self.keys for one in _values(keys)), np.bool_, len(keys))
+
+
+def _column(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def _numbers(values: pa.Array | pa.ChunkedArray) -> Offsets:
+    """As 64-bit numbers; a null, which no record has, becomes -1."""
+    numbers: Offsets = pc.fill_null(_column(values).cast(pa.int64()), -1).to_numpy()
+    return numbers
+
+
+def _values(keys: pa.Array) -> Iterator[bytes | None]:
+    return iter(keys.cast(pa.large_binary()).to_pylist())
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedFile:
+    """One file or object as it was, or is; `sha256` in hex."""
+
+    path: str
+    size: int
+    sha256: str
+    rows: int
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedOutput:
+    """What became of one output.
+
+    `rows` went. `files_before` are those that held them, `files_after` those in their place,
+    `removed` are gone for good. `out_of_reach` are sentences: what could not be reached, and why.
+    One that is not there was not looked into, and such a sentence says so. `versions` went with the
+    removed files, of which a bucket had kept them.
+    """
+
+    output_id: str
+    rows: int
+    files_before: tuple[ErasedFile, ...]
+    files_after: tuple[ErasedFile, ...]
+    removed: tuple[str, ...]
+    out_of_reach: tuple[str, ...]
+    is_there: bool = True
+    versions: tuple[Mapping[str, object], ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "output": self.output_id,
+            "rows": self.rows,
+            "files_before": [one.to_json() for one in self.files_before],
+            "files_after": [one.to_json() for one in self.files_after],
+            "removed": list(self.removed),
+            "versions": list(self.versions),
+            "out_of_reach": list(self.out_of_reach),
+        }
+
+
+# Erasure of outputs
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOutputs:
+    """All that was made of one topic: `copies` can be erased, `topics` are topics within reach."""
+
+    copies: tuple[DerivedOutput, ...]
+    topics: tuple[DerivedOutput, ...]
+    out_of_reach: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSettings:
+    """What it takes to open outputs, credentials among it: a note of an output holds none.
+
+    Snapshots at a place of the same kind as the bucket, `store_url`, take its settings too.
+    """
+
+    snapshots: Mapping[str, GivenValue] = field(default_factory=dict)
+    tables: Mapping[str, GivenValue] = field(default_factory=dict)
+    store_url: str = ""
+    store: Mapping[str, GivenValue] = field(default_factory=dict)
+
+    def of(self, output: DerivedOutput) -> Mapping[str, GivenValue]:
+        if output.kind is OutputKind.TABLE:
+            return self.tables
+        if self.store_url and _scheme(output.place) == _scheme(self.store_url):
+            return {**self.store, **self.snapshots}
+        return self.snapshots
+
+
+def _scheme(place: str) -> str:
+    return place.partition(":")[0] if ":" in place else "file"
+
+
+def _same_place(place: str) -> str:
+    """A place as it is compared: paths in full."""
+    return place if _scheme(place) != "file" else os.path.abspath(place.removeprefix("file:"))
+
+
+def find_topic_outputs(
+    books: Iterable[OutputRegistry], topic: str, topic_id: str, *, reachable: Sequence[str]
+) -> TopicOutputs:
+    """What is noted of a topic; topics at these places can be erased like any other."""
+    found: dict[str, DerivedOutput] = {}
+    for book in books:
+        for one in book.find(topic, topic_id):
+            known = found.get(one.id)
+            found[one.id] = one if known is None else one.with_locations(known.locations)
+    reached = {_same_place(one) for one in reachable}
+    copies, topics, out_of_reach = [], [], []
+    for one in found.values():
+        match one.kind:
+            case OutputKind.SNAPSHOT | OutputKind.TABLE:
+                copies.append(one)
+            case OutputKind.TOPIC:
+                if _same_place(one.place) in reached:
+                    topics.append(one)
+                else:
+                    out_of_reach.append(
+                        f"topic {one.name} at {one.place} was made of {topic}: erase it there"
+                    )
+            case OutputKind.FILES:
+                out_of_reach.append(
+                    f"files at {one.place} ({one.name}) were made of {topic}: remove them by hand"
+                )
+            case OutputKind.CHECKPOINT:
+                out_of_reach.append(
+                    f"the checkpoint at {one.place} of {one.name} holds ids of records of "
+                    f"{topic} until they leave the window of the deduplication"
+                )
+            case _:
+                assert_never(one.kind)
+    return TopicOutputs(tuple(copies), tuple(topics), tuple(out_of_reach))
+
+
+def erase_output(
+    output: DerivedOutput,
+    settings: OutputSettings,
+    wanted: ErasedRows,
+    *,
+    others: Sequence[DerivedOutput] = (),
+) -> ErasedOutput:
+    """Takes the rows out of a snapshot or table, for good; raises Unavailable where it is not.
+
+    `others` are all copies of the topic: what one of them still uses is not taken for left over.
+    """
+    given = settings.of(output)
+    with _name_remedy(output):
+        if output.kind is OutputKind.SNAPSHOT:
+            from varve.jobs.snapshot.erase import erase_from_snapshot
+
+            return erase_from_snapshot(output, given, wanted)
+        from varve.jobs.table.erase import erase_from_table
+
+        return erase_from_table(output, given, wanted, others=others)
+
+
+@contextmanager
+def _name_remedy(output: DerivedOutput) -> Iterator[None]:
+    """An output that is gone for good would keep every erasure of its topic from its end."""
+    try:
+        yield
+    except (Unavailable, NotFound) as error:
+        raise Unavailable(
+            f"{output.kind} {output.name} of topic {output.topic} cannot be reached: {error}. If "
+            f"it is gone for good: varve job outputs {output.topic} --forget {output.id}"
+        ) from error
+
+
+def count_in_output(
+    output: DerivedOutput,
+    settings: OutputSettings,
+    wanted: ErasedRows,
+    *,
+    others: Sequence[DerivedOutput] = (),
+) -> int:
+    """How many rows are left, over every retained file."""
+    given = settings.of(output)
+    if output.kind is OutputKind.SNAPSHOT:
+        from varve.jobs.snapshot.erase import count_in_snapshot
+
+        return count_in_snapshot(output, given, wanted)
+    from varve.jobs.table.erase import count_in_table
+
+    return count_in_table(output, given, wanted, others=others)

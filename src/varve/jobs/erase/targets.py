@@ -1,0 +1,292 @@
+"""Where the records of a topic are: its remote partitions, local logs, and outputs; and what an
+erasure cannot reach of it, which a receipt says as plainly as what was done.
+
+Invariant  an output is removed from the registry by its id alone, and what it was is shown.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from varve.commit_log import Log
+from varve.commit_log.names import DirectoryState, parse_partition_directory
+from varve.commit_log.partition_metadata import encode_topic_id
+from varve.disk import FileSystem
+from varve.embedded import Store
+from varve.foundation.errors import Corrupt, InvalidRequest, NotFound
+from varve.jobs.derived_outputs import (
+    DerivedOutput,
+    ErasedOutput,
+    LocalOutputRegistry,
+    OutputRegistry,
+    OutputSettings,
+    RemoteOutputRegistry,
+    TopicOutputs,
+    find_topic_outputs,
+)
+from varve.jobs.erase.request import ErasureRequest, RescanMode
+from varve.jobs.object_versions import ErasedVersions
+from varve.jobs.tier.address import ColdTopic
+from varve.jobs.tier.reach import TierReach
+from varve.tiering.manifest.paths import RemotePath
+
+_TOPICS_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class BucketTarget:
+    """The cold tier of a cluster; `find_topic` raises NotFound for one that it does not hold."""
+
+    reach: TierReach
+    cluster: str
+    find_topic: Callable[[str], ColdTopic]
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryTarget:
+    """A store that is open in this process, and its log directories."""
+
+    store: Store
+    directories: tuple[str, ...]
+    fs: FileSystem
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTarget:
+    """Where one topic is."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[RemotePath, ...]
+    logs: tuple[Log, ...]
+    outputs: TopicOutputs
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureTargets:
+    """All that an erasure can reach, and what it takes to open outputs."""
+
+    tier: BucketTarget | None
+    hot: DirectoryTarget | None
+    output_settings: OutputSettings = field(default_factory=OutputSettings)
+
+    def __post_init__(self) -> None:
+        if self.tier is None and self.hot is None:
+            raise InvalidRequest("give the object store, the log directory, or both")
+
+    def find_all(self, names: Sequence[str]) -> list[TopicTarget]:
+        """These topics, and within reach those that were made of them; raises NotFound."""
+        found: dict[str, TopicTarget] = {}
+        waiting = list(dict.fromkeys(names))
+        while waiting:
+            place = self.find(waiting.pop(0))
+            found[place.name] = place
+            for one in place.outputs.topics:
+                if one.name not in found and one.name not in waiting:
+                    waiting.append(one.name)
+            if len(found) + len(waiting) > _TOPICS_MAX:
+                raise InvalidRequest(f"more than {_TOPICS_MAX} topics: erase them in several runs")
+        return list(found.values())
+
+    def find(self, name: str) -> TopicTarget:
+        """One topic; raises NotFound."""
+        cold = self._find_remote(name)
+        plain = name if cold is None else cold.name
+        logs, topic_id = self._find_logs(plain)
+        if cold is not None and topic_id is not None and cold.topic_id != topic_id:
+            raise InvalidRequest(
+                f"topic {plain} has the id {topic_id} in the log directory and {cold.topic_id} in "
+                "the object store: they are two topics, erase them one by one"
+            )
+        found = topic_id if cold is None else cold.topic_id
+        if found is None:
+            raise NotFound(f"topic {name!r:.260} is neither in the object store nor on the disk")
+        partitions = () if cold is None else cold.partitions
+        urls = [self.tier.url] if self.tier is not None and self.tier.url else []
+        locations = [*urls, *(self.hot.directories if self.hot is not None else ())]
+        outputs = find_topic_outputs(self.books(), plain, found, reachable=locations)
+        return TopicTarget(plain, found, partitions, logs, outputs)
+
+    def _find_remote(self, name: str) -> ColdTopic | None:
+        if self.tier is None:
+            return None
+        try:
+            return self.tier.find_topic(name)
+        except NotFound:
+            if self.hot is None:
+                raise
+            return None
+
+    def _find_logs(self, name: str) -> tuple[tuple[Log, ...], str | None]:
+        """The logs of a topic in the store, and its id; none where the store has it not."""
+        if self.hot is None:
+            return (), None
+        try:
+            topic = self.hot.store.topic(name)
+        except NotFound:
+            return (), None
+        if topic.id is None:
+            raise InvalidRequest(
+                f"topic {name} has no id, by which keys are hashed: open the store for writing once"
+            )
+        try:
+            logs = tuple(one.log for one in topic.partitions)
+        except NotFound as error:
+            raise InvalidRequest(
+                f"topic {name} has partitions that are in none of the log directories "
+                f"{', '.join(self.hot.directories)} ({error}): give every directory of the store"
+            ) from error
+        return logs, encode_topic_id(topic.id)
+
+    def books(self) -> Iterator[OutputRegistry]:
+        """Where outputs are noted."""
+        if self.tier is not None:
+            yield RemoteOutputRegistry(self.tier.reach.objects(), self.tier.cluster)
+        if self.hot is not None:
+            for directory in self.hot.directories:
+                yield LocalOutputRegistry(directory, self.hot.fs)
+
+    def object_key(self, place: TopicTarget, folder: str, id: str) -> str:
+        """Where a document of an erasure of a topic in the cold tier is kept."""
+        assert self.tier is not None
+        return f"{self.tier.cluster}/{place.name}.{place.topic_id}/{folder}/{id}.json"
+
+
+def list_outputs(targets: ErasureTargets, topic: str) -> list[DerivedOutput]:
+    """All that is noted of a topic, by id; raises NotFound for a topic that is nowhere."""
+    found = _find_registered(targets, topic)
+    return [found[id][0] for id in sorted(found)]
+
+
+def forget_output(targets: ErasureTargets, topic: str, id: str) -> DerivedOutput:
+    """Forgets an output that is gone for good: no erasure looks for it any more."""
+    found = _find_registered(targets, topic)
+    if id in found:
+        output, books = found[id]
+        for book in books:
+            book.forget(output)
+        return output
+    known = ", ".join(found) or "none"
+    raise NotFound(f"topic {topic} has no note of an output {id!r:.80} (noted: {known:.400})")
+
+
+def _find_registered(
+    targets: ErasureTargets, topic: str
+) -> dict[str, tuple[DerivedOutput, list[OutputRegistry]]]:
+    """By id, with every book that has it: of several disks each may, noted at another time."""
+    place = targets.find(topic)
+    found: dict[str, tuple[DerivedOutput, list[OutputRegistry]]] = {}
+    for book in targets.books():
+        for one in book.find(place.name, place.topic_id):
+            found.setdefault(one.id, (one, []))[1].append(book)
+    return found
+
+
+# Out of reach
+
+
+def list_unreached(
+    targets: ErasureTargets,
+    topics: Sequence[TopicTarget],
+    request: ErasureRequest,
+    *,
+    unread: int,
+    outputs: Sequence[ErasedOutput],
+    is_versioned: bool,
+    versions: ErasedVersions,
+) -> list[str]:
+    """Each sentence once, the particular ones first."""
+    told = [
+        *(one for output in outputs for one in output.out_of_reach),
+        *(one for topic in topics for one in topic.outputs.out_of_reach),
+        *_tell_request(request, unread, has_outputs=any(one.outputs.copies for one in topics)),
+        *_tell_places(targets, topics),
+        *_tell_versions(targets, versions, is_versioned=is_versioned),
+        "Temporary files of jobs that were killed on other machines: the next job there that "
+        "rewrites or verifies segments removes them.",
+        "Consumers, and what they made of records that they had read before; checkpoints of "
+        "streaming queries among it.",
+    ]
+    return list(dict.fromkeys(told))
+
+
+def _tell_request(request: ErasureRequest, unread: int, *, has_outputs: bool) -> list[str]:
+    told = []
+    if request.field is not None:
+        told.append("Headers of records: a field is looked for in keys and values alone.")
+        if unread:
+            told.append(f"{unread} values that could not be read as JSON.")
+        if has_outputs:
+            told.append(
+                "Rows of snapshots and tables whose records had left the log before: without a key "
+                "these are found by their offsets alone."
+            )
+    if request.rescan is RescanMode.KEYS:
+        told.append(
+            "Data of live segments was not read again where their key indexes rule the keys out."
+        )
+    return told
+
+
+def _tell_aside(hot: DirectoryTarget) -> list[str]:
+    """What lies in and beside the log directories and is of no log."""
+    told = []
+    for directory in hot.directories:
+        folders = [one for one in hot.fs.names(directory) if _is_aside(one)]
+        if folders:
+            told.append(f"{directory}: {', '.join(folders)}, which are no longer logs of a topic.")
+        aside = (f"{os.path.dirname(directory)}/varve-quarantine", f"{directory}.staging")
+        for path in aside:
+            if hot.fs.exists(path):
+                told.append(f"{path}: what a repair or a write that was cut has left aside.")
+    return told
+
+
+def _is_aside(name: str) -> bool:
+    try:
+        return parse_partition_directory(name).state is not DirectoryState.ACTIVE
+    except Corrupt:
+        return False
+
+
+def _tell_versions(
+    targets: ErasureTargets, versions: ErasedVersions, *, is_versioned: bool
+) -> list[str]:
+    """What a bucket keeps, where it was not asked for it or did not let it go."""
+    told = list(versions.out_of_reach)
+    if targets.tier is None or versions.is_asked:
+        return told
+    if is_versioned:
+        return [
+            *told,
+            "The bucket keeps versions: those of the deleted objects are named above. Delete them "
+            "there, or let a rule of the bucket's do it.",
+        ]
+    return [
+        *told,
+        "Versions that the bucket keeps of deleted objects, where versioning or a retention lock "
+        "is on: they go with a rule of the bucket's.",
+    ]
+
+
+def _tell_places(targets: ErasureTargets, topics: Sequence[TopicTarget]) -> list[str]:
+    told = []
+    if targets.hot is None:
+        told.append(
+            "Log directories of servers: none was given. A segment that is copied later may bring "
+            "records back, and snapshots and tables may be noted there alone, of the time before "
+            "the topic came to the bucket; erase there as well."
+        )
+    else:
+        told.append("Backups and file system snapshots of the log directories.")
+        told += _tell_aside(targets.hot)
+        missing = [one.name for one in topics if not one.logs]
+        if missing:
+            told.append(f"Local logs of {', '.join(missing)}: the log directory has none of them.")
+    if targets.tier is None:
+        told.append("Object storage: none was given.")
+    else:
+        told.append("Mirrors, replicas and backups of the bucket that this store does not know of.")
+    return told
