@@ -10,7 +10,7 @@ import varve
 from tests.support.spark_session import spark as spark
 from varve.cli.main import app
 from varve.foundation.settings import GivenValue
-from varve.jobs.snapshot.read import open_snapshot
+from varve.jobs.snapshot.store import open_snapshot
 
 pytestmark = [
     pytest.mark.spark,

@@ -12,9 +12,8 @@ from tests.support.spark_session import spark as spark
 from varve.cli.main import app
 from varve.foundation.settings import GivenValue
 from varve.jobs.derived_outputs import OutputKind, RemoteOutputRegistry
-from varve.jobs.snapshot.job import take_snapshot
-from varve.jobs.snapshot.read import open_snapshot
-from varve.jobs.snapshot.result import SnapshotSettings
+from varve.jobs.snapshot.snapshot import SnapshotSettings, take_snapshot
+from varve.jobs.snapshot.store import open_snapshot
 from varve.jobs.tier.address import TierAddress, find_cluster, find_topic
 from varve.spark.runner import SparkRunner
 

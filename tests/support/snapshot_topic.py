@@ -8,10 +8,8 @@ from typing import Any
 
 from tests.support.source_topic import SourceTopic
 from varve.foundation.clock import Clock, SystemClock
-from varve.jobs.snapshot.job import SnapshotRun
-from varve.jobs.snapshot.place import SnapshotPlace
-from varve.jobs.snapshot.read import Snapshot
-from varve.jobs.snapshot.result import SnapshotResult, SnapshotSettings
+from varve.jobs.snapshot.snapshot import SnapshotResult, SnapshotRun, SnapshotSettings
+from varve.jobs.snapshot.store import Snapshot, SnapshotStore
 from varve.jobs.source.options import Mode, Offsets, SourceOptions
 from varve.jobs.source.plan import open_partitions
 from varve.jobs.tasks import LocalRunner, TaskRunner
@@ -82,8 +80,8 @@ class SnapshotTopic:
         ).run(open_partitions(options))
 
     @property
-    def place(self) -> SnapshotPlace:
-        return SnapshotPlace(self.store)
+    def place(self) -> SnapshotStore:
+        return SnapshotStore(self.store)
 
     def open(self, snapshot: int | None = None) -> Snapshot:
         return Snapshot(URL, self.store, self.place.get(snapshot))

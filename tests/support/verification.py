@@ -5,8 +5,8 @@ import random
 from tests.support.tier_bench import TierBench
 from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.reach import StoreReach
-from varve.jobs.verify.job import verify_partitions
 from varve.jobs.verify.result import PartitionVerdict
+from varve.jobs.verify.verification import verify_partitions
 
 
 def verify_bench(

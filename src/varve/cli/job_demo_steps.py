@@ -105,8 +105,8 @@ def compact_cold(story: Story, job: "Job") -> None:
 
 def bootstrap(story: Story, job: "Job") -> None:
     """Takes a snapshot, lets the log go on, and begins a consumer from both."""
-    from varve.jobs.snapshot.job import take_snapshot
-    from varve.jobs.snapshot.read import open_snapshot
+    from varve.jobs.snapshot.snapshot import take_snapshot
+    from varve.jobs.snapshot.store import open_snapshot
 
     place = story.place
     taken = job.run(
@@ -231,8 +231,8 @@ def _look_for(story: Story, job: "Job", key: bytes) -> int:
 
 def verify_all(story: Story, job: "Job") -> None:
     """Every object of the cold tier, and a page with pictures."""
-    from varve.jobs.verify.job import verify
     from varve.jobs.verify.page import render_page
+    from varve.jobs.verify.verification import verify
 
     result = job.run(lambda: verify(story.address, [TOPIC], runner=_runner(job)))
     Path(story.place.page).write_text(render_page(result), encoding="utf-8")

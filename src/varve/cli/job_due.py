@@ -15,8 +15,7 @@ from varve.foundation.clock import SystemClock
 
 if TYPE_CHECKING:
     from varve.foundation.settings import GivenValue
-    from varve.jobs.due.job import JobOutcome
-    from varve.jobs.due.schedule import DueJob
+    from varve.jobs.schedule import JobOutcome, ScheduledJob
     from varve.spark.report import JobReport
 
 _WHEN_INTERRUPTED: Final = "stopped; jobs that were over are noted, the one under way is due again"
@@ -64,7 +63,7 @@ def command(
       varve job due --dir data
       varve job due --dir data --run --conf spark.driver.memory=4g
     """
-    from varve.jobs.due.job import list_jobs
+    from varve.jobs.schedule import list_jobs
 
     defaults: dict[str, GivenValue] = dict(parse_setting(text) for text in topic_settings)
     now_ms = SystemClock().now_ms()
@@ -76,7 +75,7 @@ def command(
         if not as_json:
             typer.echo("nothing is due")
         return
-    from varve.jobs.due.job import run_due
+    from varve.jobs.schedule import run_due
     from varve.spark.runner import SparkRunner
 
     given = split_settings(store_settings)[0]
@@ -96,7 +95,7 @@ def command(
         raise typer.Exit(1)
 
 
-def _print_jobs(jobs: "Sequence[DueJob]", now_ms: int, *, as_json: bool) -> None:
+def _print_jobs(jobs: "Sequence[ScheduledJob]", now_ms: int, *, as_json: bool) -> None:
     from varve.cli.screen import make_console, print_rows_with_details
 
     if as_json:

@@ -28,8 +28,8 @@ from varve.foundation.settings import GivenValue
 
 if TYPE_CHECKING:
     from varve.jobs.snapshot.document import SnapshotDocument
-    from varve.jobs.snapshot.place import SnapshotPlace
-    from varve.jobs.snapshot.result import SnapshotResult
+    from varve.jobs.snapshot.snapshot import SnapshotResult
+    from varve.jobs.snapshot.store import SnapshotStore
     from varve.jobs.source.options import SourceOptions
     from varve.spark.report import JobReport
 
@@ -211,14 +211,13 @@ def _take(
     buckets: int | None,
     keep: int | None,
 ) -> "tuple[SnapshotResult, JobReport]":
-    from varve.jobs.snapshot.job import take_snapshot
-    from varve.jobs.snapshot.place import place_url
-    from varve.jobs.snapshot.result import SnapshotSettings
+    from varve.jobs.snapshot.snapshot import SnapshotSettings, take_snapshot
+    from varve.jobs.snapshot.store import make_store_url
     from varve.object_store.opening import find_scheme
     from varve.spark.runner import SparkRunner
 
     address = options.address
-    is_alike = address is not None and find_scheme(place_url(to)) == find_scheme(address.url)
+    is_alike = address is not None and find_scheme(make_store_url(to)) == find_scheme(address.url)
     if address is not None and is_alike and not place_settings:
         place_settings = dict(address.settings)
     with open_job("snapshot", spark, when_interrupted=_WHEN_INTERRUPTED) as job:
@@ -239,11 +238,11 @@ def _take(
         return result, job.report(result.rows, result.to_json())
 
 
-def _open_place(place: str, settings: dict[str, GivenValue]) -> "SnapshotPlace":
+def _open_place(place: str, settings: dict[str, GivenValue]) -> "SnapshotStore":
     """A place that holds a snapshot; raises NotFound."""
-    from varve.jobs.snapshot.place import SnapshotPlace, get_place
+    from varve.jobs.snapshot.store import SnapshotStore, get_store_address
 
-    opened = SnapshotPlace(get_place(place, settings).open())
+    opened = SnapshotStore(get_store_address(place, settings).open())
     opened.get()
     return opened
 
@@ -285,7 +284,7 @@ def _details(result: "SnapshotResult") -> Iterator[tuple[str, Any]]:
         yield "swept", f"{len(result.swept):,} leftovers of runs that were killed"
 
 
-def _list(place: "SnapshotPlace", *, as_json: bool) -> None:
+def _list(place: "SnapshotStore", *, as_json: bool) -> None:
     documents = place.documents()
     if as_json:
         for one in documents:
@@ -335,7 +334,7 @@ def _to_json(one: "SnapshotDocument") -> dict[str, object]:
     }
 
 
-def _verify(place: "SnapshotPlace", *, as_json: bool) -> None:
+def _verify(place: "SnapshotStore", *, as_json: bool) -> None:
     documents = place.documents()
     files = {file.path: file for one in documents for file in one.files}
     found = [(path, place.find_fault(file)) for path, file in sorted(files.items())]
@@ -351,9 +350,9 @@ def _verify(place: "SnapshotPlace", *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _keep(place: "SnapshotPlace", count: int, *, as_json: bool) -> None:
+def _keep(place: "SnapshotStore", count: int, *, as_json: bool) -> None:
     from varve.foundation.clock import SystemClock
-    from varve.jobs.snapshot.result import DAY_MS
+    from varve.jobs.snapshot.snapshot import DAY_MS
 
     removed = place.keep(count)
     swept = place.sweep(before_ms=SystemClock().now_ms() - DAY_MS)

@@ -24,8 +24,7 @@ from varve.cli.tier_access import Cluster, StoreSettings, TierUrl, show_bytes
 from varve.commit_log.finding import Severity
 
 if TYPE_CHECKING:
-    from varve.jobs.verify.findings import VerifyFinding
-    from varve.jobs.verify.result import PartitionVerdict, VerifyResult
+    from varve.jobs.verify.result import PartitionVerdict, VerifyFinding, VerifyResult
 
 _SHOWN_MAX: Final = 100
 """Findings in the terminal; --json has all of them."""
@@ -34,7 +33,7 @@ _SHOWN_MAX: Final = 100
 def _list_rules(is_wanted: bool) -> None:
     if is_wanted:
         from varve.commit_log.check_rules import RULES
-        from varve.jobs.verify.findings import VERIFY_RULES
+        from varve.jobs.verify.result import VERIFY_RULES
 
         for rule, sentence in {**VERIFY_RULES, **RULES}.items():
             typer.echo(f"{rule:30} {sentence}")
@@ -87,7 +86,7 @@ def command(
     """
     address = find_address(store_url, store_settings, directory, cluster)
     with open_job("verify", spark_options(master, conf)) as job:
-        from varve.jobs.verify.job import verify
+        from varve.jobs.verify.verification import verify
         from varve.spark.runner import SparkRunner
 
         runner = SparkRunner(job.spark)
@@ -123,7 +122,7 @@ def print_result(result: "VerifyResult") -> None:
     from rich.text import Text
 
     from varve.cli.screen import make_console, print_details, print_rows_with_details
-    from varve.jobs.verify.findings import gravest_first
+    from varve.jobs.verify.result import gravest_first
 
     console = make_console()
     shown = {id(one) for one in gravest_first(result.findings)[:_SHOWN_MAX]}
@@ -155,7 +154,7 @@ def _sum_up(result: "VerifyResult") -> str:
 
 def _cells(one: "PartitionVerdict") -> tuple[str, ...]:
     return (
-        f"{one.home.topic}-{one.home.partition}",
+        f"{one.partition.topic}-{one.partition.partition}",
         f"{len(one.segments):,}",
         f"{one.record_count:,}",
         show_bytes(sum(one.bytes.values())),

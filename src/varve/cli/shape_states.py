@@ -13,7 +13,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 
 from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest, NotFound, Unavailable
-from varve.jobs.snapshot.read import Snapshot, open_snapshot
+from varve.jobs.snapshot.store import Snapshot, open_snapshot
 from varve.jobs.source.arrow_columns import ArrowColumns
 from varve.jobs.source.columns import STANDARD_COLUMNS
 from varve.jobs.source.filters import SourceFilters

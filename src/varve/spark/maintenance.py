@@ -21,16 +21,15 @@ from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.erase.erasure import ErasureResult
 from varve.jobs.erase.erasure import erase as run_erasure
 from varve.jobs.erase.request import ErasureRequest, FieldMatch
-from varve.jobs.snapshot.job import take_snapshot
-from varve.jobs.snapshot.result import SnapshotResult, SnapshotSettings
+from varve.jobs.snapshot.snapshot import SnapshotResult, SnapshotSettings, take_snapshot
 from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.table.definition import TableSettings
 from varve.jobs.table.sync import TableResult
 from varve.jobs.table.sync import sync_table as run_table_sync
 from varve.jobs.tasks import TaskRunner
 from varve.jobs.tier.address import TierAddress
-from varve.jobs.verify.job import verify as run_verification
 from varve.jobs.verify.result import VerifyResult
+from varve.jobs.verify.verification import verify as run_verification
 from varve.spark.runner import SparkRunner
 
 

@@ -14,9 +14,8 @@ from tests.support.snapshot_topic import SMALL, Rows, SnapshotTopic, rows_of
 from tests.support.source_topic import SourceTopic
 from varve.foundation.errors import PowerLoss, StoreError, Unavailable
 from varve.jobs.derived_outputs import ErasedRows
-from varve.jobs.snapshot.erase import count_in_place, erase_from_place
-from varve.jobs.snapshot.place import SnapshotPlace, named_files
-from varve.jobs.snapshot.read import Snapshot
+from varve.jobs.snapshot.erase import count_in_store, erase_from_store
+from varve.jobs.snapshot.store import Snapshot, SnapshotStore, named_files
 from varve.jobs.tasks import LocalRunner, Task, TaskError
 from varve.jobs.tier.address import find_cluster, find_topic
 from varve.object_store import MemoryObjectStore, ObjectStore
@@ -57,16 +56,16 @@ def prepare(kit: SnapshotTopic) -> MemoryObjectStore:
 
 def states(store: ObjectStore) -> dict[int, Rows]:
     """What every snapshot of the place holds; each must be whole."""
-    place = SnapshotPlace(store)
+    place = SnapshotStore(store)
     return {one.snapshot: rows_of(Snapshot("", store, one)) for one in place.documents()}
 
 
 def check(kit: SnapshotTopic, store: ObjectStore) -> None:
     """Every snapshot is the state at its offset; a run then ends with the newest, swept."""
-    for one in SnapshotPlace(store).documents():
+    for one in SnapshotStore(store).documents():
         assert states(store)[one.snapshot] == kit.model(at=one.resume_offsets[0])
     kit.take(store=store)
-    place = SnapshotPlace(store)
+    place = SnapshotStore(store)
     assert rows_of(Snapshot("", store, place.get())) == kit.model()
     assert {entry.key for entry in place.files()} == named_files(place.documents())
     assert not list(store.list("work/"))
@@ -117,9 +116,9 @@ class Meanwhile(LocalRunner):
                 case "a receipt":
                     self._put_receipt()
                 case "an erasure":
-                    erase_from_place(SnapshotPlace(self._store), "id", WANTED)
+                    erase_from_store(SnapshotStore(self._store), "id", WANTED)
                 case _:
-                    SnapshotPlace(self._store).objects.delete(
+                    SnapshotStore(self._store).objects.delete(
                         ["snapshot/" + "2".zfill(20) + ".json"]
                     )
         return iter(outcomes)
@@ -156,15 +155,15 @@ def crashing(store: ObjectStore, step: int) -> Iterator[ObjectStore]:
 
 def test_an_erasure_killed_at_any_request_is_done_by_the_next(kit: SnapshotTopic) -> None:
     counted = FaultyObjectStore(prepare(kit))
-    erase_from_place(SnapshotPlace(counted), "id", WANTED)
+    erase_from_store(SnapshotStore(counted), "id", WANTED)
     for step in range(1, counted.steps + 1, STRIDE):
         store = prepare(kit)
         with crashing(store, step) as faulty:
-            erase_from_place(SnapshotPlace(faulty), "id", WANTED)
+            erase_from_store(SnapshotStore(faulty), "id", WANTED)
         states(store)
-        erase_from_place(SnapshotPlace(store), "id", WANTED)
-        assert count_in_place(SnapshotPlace(store), WANTED) == 0
-        for one in SnapshotPlace(store).documents():
+        erase_from_store(SnapshotStore(store), "id", WANTED)
+        assert count_in_store(SnapshotStore(store), WANTED) == 0
+        for one in SnapshotStore(store).documents():
             expected = {
                 place: row
                 for place, row in kit.model(at=one.resume_offsets[0]).items()

@@ -13,7 +13,7 @@ from tests.support.source_topic import SourceTopic
 from varve.commit_log import LogSettings
 from varve.jobs.compact.job import compact
 from varve.jobs.compact.settings import CompactSettings
-from varve.jobs.snapshot.result import DAY_MS
+from varve.jobs.snapshot.snapshot import DAY_MS
 from varve.jobs.tasks import LocalRunner
 from varve.object_store import MemoryObjectStore
 from varve.records import Codec, Record

@@ -15,7 +15,7 @@ import varve
 from tests.support.snapshot_topic import rows_of
 from varve.cli import job_snapshot, job_table
 from varve.cli.main import app
-from varve.jobs.snapshot.read import open_snapshot
+from varve.jobs.snapshot.store import open_snapshot
 from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.tasks import LocalRunner
 from varve.spark import runner as spark_runner

@@ -11,7 +11,7 @@ from tests.support.snapshot_topic import SMALL
 from tests.support.source_topic import SourceTopic
 from varve.cli.main import app
 from varve.foundation.errors import NotFound
-from varve.jobs.snapshot.job import take_snapshot
+from varve.jobs.snapshot.snapshot import take_snapshot
 from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.address import TierAddress
 

@@ -8,9 +8,8 @@ import pytest
 import varve
 from varve.jobs.erase.erasure import ErasureResult, erase
 from varve.jobs.erase.request import ErasureRequest, FieldMatch, ValueFormat
-from varve.jobs.snapshot.job import take_snapshot
-from varve.jobs.snapshot.read import open_snapshot
-from varve.jobs.snapshot.result import SnapshotResult
+from varve.jobs.snapshot.snapshot import SnapshotResult, take_snapshot
+from varve.jobs.snapshot.store import open_snapshot
 from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.table.definition import TableMode, TableSettings
 from varve.jobs.table.definition import ValueFormat as TableFormat

@@ -23,9 +23,8 @@ from varve.foundation.errors import (
 from varve.foundation.settings import GivenValue
 from varve.jobs.erase.erasure import ErasureResult, erase
 from varve.jobs.erase.request import ErasureRequest
-from varve.jobs.snapshot.job import take_snapshot
-from varve.jobs.snapshot.read import open_snapshot
-from varve.jobs.snapshot.result import SnapshotResult, SnapshotSettings
+from varve.jobs.snapshot.snapshot import SnapshotResult, SnapshotSettings, take_snapshot
+from varve.jobs.snapshot.store import open_snapshot
 from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.address import TierAddress
 from varve.object_store import open_object_store

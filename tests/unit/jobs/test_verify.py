@@ -21,9 +21,8 @@ from varve.jobs.scratch import scratch
 from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.cold_input import ColdInput, checksum, open_files
 from varve.jobs.tier.reach import StoreReach
-from varve.jobs.verify.findings import VerifyFinding
-from varve.jobs.verify.job import verify_partitions
-from varve.jobs.verify.notes import verify_notes
+from varve.jobs.verify.result import VerifyFinding
+from varve.jobs.verify.verification import verify_notes, verify_partitions
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import (
     ANNOUNCEMENT_TIMEOUT_MS,

@@ -10,9 +10,8 @@ from tests.support.tier_bench import TierBench, tiered
 from tests.support.verification import verify_bench
 from varve.cli.job_verify import print_result
 from varve.commit_log.finding import Severity
-from varve.jobs.verify.findings import VerifyFinding
 from varve.jobs.verify.page import render_page
-from varve.jobs.verify.result import PartitionVerdict, VerifyResult
+from varve.jobs.verify.result import PartitionVerdict, VerifyFinding, VerifyResult
 
 EVIL = "<script>alert('&')</script>"
 

@@ -11,8 +11,8 @@ from varve.commit_log.finding import Severity
 from varve.foundation.errors import NotFound
 from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.address import TierAddress
-from varve.jobs.verify.job import verify
 from varve.jobs.verify.result import VerifyResult
+from varve.jobs.verify.verification import verify
 
 
 @pytest.fixture
@@ -44,14 +44,14 @@ def test_a_healthy_tier_and_its_directory_have_no_findings(data: Path) -> None:
     result = run(data)
     assert result.findings == []
     assert not result.has_damage
-    assert [one.home.topic for one in result.partitions] == ["plain", "state"]
+    assert [one.partition.topic for one in result.partitions] == ["plain", "state"]
     assert sum(one.record_count for one in result.partitions) == 120
     assert result.verified_bytes > 0
     assert result.to_json()["has_damage"] is False
 
 
 def test_chosen_topics_alone_are_verified(data: Path) -> None:
-    assert [one.home.topic for one in run(data, "state").partitions] == ["state"]
+    assert [one.partition.topic for one in run(data, "state").partitions] == ["state"]
     with pytest.raises(NotFound, match="nothing"):
         run(data, "nothing")
 

@@ -26,8 +26,8 @@ from varve.jobs.snapshot.document import (
     SnapshotDocument,
     SnapshotFile,
 )
-from varve.jobs.snapshot.place import SnapshotPlace, find_place, is_work, named_files
-from varve.jobs.snapshot.rows import describe, open_rows, write_rows
+from varve.jobs.snapshot.store import SnapshotStore, find_store_address, is_work, named_files
+from varve.jobs.snapshot.tasks import describe, open_rows, write_rows
 from varve.jobs.tier.address import TierAddress
 from varve.object_store.opening import BUCKETS, find_scheme
 from varve.object_store.s3_versions import S3Versions, open_versions
@@ -44,8 +44,8 @@ def erase_from_snapshot(
 ) -> ErasedOutput:
     """Rewrites what holds rows that are to be erased, in every snapshot of the place."""
     address = _address(output, settings)
-    return erase_from_place(
-        SnapshotPlace(address.open()),
+    return erase_from_store(
+        SnapshotStore(address.open()),
         output.id,
         wanted,
         open_versions(address.url, dict(address.settings)),
@@ -56,18 +56,18 @@ def count_in_snapshot(
     output: DerivedOutput, settings: Mapping[str, GivenValue], wanted: ErasedRows
 ) -> int:
     """How many rows are left that match, in all files of the place."""
-    return count_in_place(SnapshotPlace(_address(output, settings).open()), wanted)
+    return count_in_store(SnapshotStore(_address(output, settings).open()), wanted)
 
 
 def _address(output: DerivedOutput, settings: Mapping[str, GivenValue]) -> TierAddress:
     given: dict[str, GivenValue] = {**dict(output.how), **settings}
     if find_scheme(output.place) not in BUCKETS:
         given = {}  # a directory has none, and what is given is for the stores of others
-    return find_place(output.place, given)
+    return find_store_address(output.place, given)
 
 
-def erase_from_place(
-    place: SnapshotPlace,
+def erase_from_store(
+    place: SnapshotStore,
     output_id: str,
     wanted: ErasedRows,
     versions: S3Versions | None = None,
@@ -89,7 +89,7 @@ def erase_from_place(
                 out_of_reach=(
                     *gone.out_of_reach,
                     *(() if gone.is_asked else _tell_versions(place, erasure.versioned)),
-                    *_tell_thinned(place, erasure.thinned_snapshots),
+                    *_describe_incomplete(place, erasure.incomplete_snapshots),
                 ),
             )
     raise Unavailable(
@@ -121,15 +121,15 @@ def _erase_versions(versions: S3Versions | None, erasure: "_Erasure") -> ErasedV
 class _Erasure:
     """Passes over a place; `changed` are files that held rows, and those in their place."""
 
-    def __init__(self, place: SnapshotPlace, wanted: ErasedRows) -> None:
+    def __init__(self, place: SnapshotStore, wanted: ErasedRows) -> None:
         self._place = place
         self._wanted = wanted
         self.rows = 0
         self.changed: dict[str, tuple[SnapshotFile, SnapshotFile | None]] = {}
         self.removed: list[str] = []
         self.versioned: set[str] = set()
-        self.thinned_snapshots: set[int] = set()
-        self._thinned_files: set[str] = set()
+        self.incomplete_snapshots: set[int] = set()
+        self._incomplete_files: set[str] = set()
 
     def run(self) -> bool:
         """One pass; False when a snapshot was added meanwhile."""
@@ -156,7 +156,7 @@ class _Erasure:
         self.rows += int(found.sum())
         self.changed[file.path] = (file, cleaned)
         if find_rows(opened, self._wanted.find_single).any():
-            self._thinned_files.add(file.path)
+            self._incomplete_files.add(file.path)
 
     def _replace(self, documents: Sequence[SnapshotDocument]) -> None:
         """Documents without the old files; one that was removed meanwhile stays so."""
@@ -174,9 +174,9 @@ class _Erasure:
 
     def _mark(self, document: SnapshotDocument, before: Sequence[SnapshotFile]) -> SnapshotDocument:
         """Tells which partitions are thinned."""
-        numbers = {file.partition for file in before if file.path in self._thinned_files}
+        numbers = {file.partition for file in before if file.path in self._incomplete_files}
         if numbers:
-            self.thinned_snapshots.add(document.snapshot)
+            self.incomplete_snapshots.add(document.snapshot)
         partitions = [
             replace(one, is_thinned=True) if one.partition in numbers else one
             for one in document.partitions
@@ -193,7 +193,7 @@ class _Erasure:
         self.removed += orphans
 
 
-def _tell_versions(place: SnapshotPlace, keys: set[str]) -> tuple[str, ...]:
+def _tell_versions(place: SnapshotStore, keys: set[str]) -> tuple[str, ...]:
     if not keys:
         return ()
     return (
@@ -202,7 +202,7 @@ def _tell_versions(place: SnapshotPlace, keys: set[str]) -> tuple[str, ...]:
     )
 
 
-def _tell_thinned(place: SnapshotPlace, snapshots: set[int]) -> tuple[str, ...]:
+def _describe_incomplete(place: SnapshotStore, snapshots: set[int]) -> tuple[str, ...]:
     if not snapshots:
         return ()
     numbers = ", ".join(str(one) for one in sorted(snapshots))
@@ -212,7 +212,7 @@ def _tell_thinned(place: SnapshotPlace, snapshots: set[int]) -> tuple[str, ...]:
     )
 
 
-def _is_versioned(place: SnapshotPlace, key: str) -> bool:
+def _is_versioned(place: SnapshotStore, key: str) -> bool:
     try:
         return place.objects.head(key).version is not None
     except ObjectNotFound:
@@ -229,7 +229,7 @@ def find_rows(opened: pq.ParquetFile, find: Find) -> npt.NDArray[np.bool_]:
     return find(table.column("partition"), table.column("offset"), table.column("key"))
 
 
-def count_in_place(place: SnapshotPlace, wanted: ErasedRows) -> int:
+def count_in_store(place: SnapshotStore, wanted: ErasedRows) -> int:
     """Matching rows in all files, those that no document names among them."""
     documents = place.documents()
     files = {file.path: file for one in documents for file in one.files}
@@ -241,7 +241,7 @@ def count_in_place(place: SnapshotPlace, wanted: ErasedRows) -> int:
     return total + sum(_count_orphan(place, key, wanted) for key in orphans)
 
 
-def _count_orphan(place: SnapshotPlace, key: str, wanted: ErasedRows) -> int:
+def _count_orphan(place: SnapshotStore, key: str, wanted: ErasedRows) -> int:
     """Matching rows of a file that no document names; of work under way every stream is read."""
     try:
         data = place.objects.get(key)

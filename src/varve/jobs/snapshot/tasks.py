@@ -1,24 +1,30 @@
 """The work of a snapshot that runs anywhere: read latest records, and write the files of buckets.
 
-A reading task puts its rows, parted by buckets, into one object; a writing task takes the parts of
+A reading task puts its rows, split by bucket, into one object; a merging task takes the parts of
 its buckets from all of them, and the file that the bucket had before.
 
 Layout     an object of work: for each bucket a stream of Arrow's IPC format, one after another.
-Invariant  a task that is run twice writes the same objects. Rows travel once.
+Invariant  a task that is run twice writes the same objects. Rows travel once. The rows of a file
+           are sorted by key, each of which occurs once; the same rows give the same bytes, as long
+           as the Parquet writer is the same.
 """
 
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from hashlib import sha256
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]  # ships no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 
-from varve.foundation.errors import ObjectNotFound, Unavailable
-from varve.jobs.snapshot.document import SnapshotFile
-from varve.jobs.snapshot.place import Opens
-from varve.jobs.snapshot.rows import describe, make_columns, merge_rows, open_rows, write_rows
+from varve.foundation.errors import Corrupt, ObjectNotFound, Unavailable
+from varve.jobs.snapshot.document import DATA_FOLDER, SnapshotFile
+from varve.jobs.source.arrow_columns import ArrowColumns
+from varve.jobs.source.columns import STANDARD_COLUMNS
 from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.keys import TopicHash
 from varve.jobs.source.options import SourceOptions
@@ -28,6 +34,16 @@ from varve.object_store import ObjectStore
 Codes = npt.NDArray[np.int64]
 
 _HALF: Final = np.uint64(32)
+_GROUP_BYTES: Final = 16 << 20
+_GROUP_ROWS_MIN: Final = 1024
+_COMPRESSION: Final = "zstd"
+_STATISTICS: Final = ["partition", "offset", "timestamp", "key"]
+
+
+class StoreOpener(Protocol):
+    """StoreOpener the store of snapshots; it travels to other processes."""
+
+    def open(self) -> ObjectStore: ...
 
 
 def bucket_of(hashes: npt.NDArray[np.uint64], buckets: int) -> Codes:
@@ -36,7 +52,7 @@ def bucket_of(hashes: npt.NDArray[np.uint64], buckets: int) -> Codes:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkPart:
+class BucketPart:
     """The rows of one bucket in an object of work, at [start, end)."""
 
     key: str
@@ -53,11 +69,11 @@ class ReadTask:
 
     read: TaskRead
     options: SourceOptions
-    place: Opens
+    place: StoreOpener
     key: str
     buckets: int
 
-    def run(self, shared: None) -> list[WorkPart]:
+    def run(self, shared: None) -> list[BucketPart]:
         rows, codes = self._read()
         if not len(codes):
             return []
@@ -65,13 +81,13 @@ class ReadTask:
         found, starts = np.unique(codes[order], return_index=True)
         ends = [*starts[1:].tolist(), len(codes)]
         streams: list[bytes] = []
-        parts: list[WorkPart] = []
+        parts: list[BucketPart] = []
         position = 0
         for code, start, end in zip(found.tolist(), starts.tolist(), ends, strict=True):
             data = _write_stream(rows.take(pa.array(order[start:end])))
             partition, bucket = divmod(code, self.buckets)
             stop = position + len(data)
-            parts.append(WorkPart(self.key, partition, bucket, position, stop, end - start))
+            parts.append(BucketPart(self.key, partition, bucket, position, stop, end - start))
             streams.append(data)
             position = stop
         self.place.open().put_parts(self.key, streams, size=position)
@@ -103,13 +119,13 @@ def _write_stream(rows: pa.Table) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class BucketWork:
+class BucketMerge:
     """One bucket to write: new rows, the file before, and where the log of the partition starts."""
 
     partition: int
     bucket: int
     start_offset: int
-    parts: tuple[WorkPart, ...]
+    parts: tuple[BucketPart, ...]
     previous: SnapshotFile | None
 
     @property
@@ -119,18 +135,18 @@ class BucketWork:
 
 
 @dataclass(frozen=True, slots=True)
-class BucketTask:
+class MergeTask:
     """Writes the files of some buckets; a bucket without rows has none."""
 
-    place: Opens
-    works: tuple[BucketWork, ...]
+    place: StoreOpener
+    works: tuple[BucketMerge, ...]
 
     def run(self, shared: None) -> list[SnapshotFile]:
         objects = self.place.open()
         return [file for work in self.works for file in _write_bucket(objects, work)]
 
 
-def _write_bucket(objects: ObjectStore, work: BucketWork) -> Iterator[SnapshotFile]:
+def _write_bucket(objects: ObjectStore, work: BucketMerge) -> Iterator[SnapshotFile]:
     rows = merge_rows(list(_tables(objects, work)), start_offset=work.start_offset)
     if not len(rows):
         return
@@ -140,7 +156,7 @@ def _write_bucket(objects: ObjectStore, work: BucketWork) -> Iterator[SnapshotFi
     yield file
 
 
-def _tables(objects: ObjectStore, work: BucketWork) -> Iterator[pa.Table]:
+def _tables(objects: ObjectStore, work: BucketMerge) -> Iterator[pa.Table]:
     try:
         if work.previous is not None:
             data = objects.get(work.previous.path)
@@ -154,9 +170,9 @@ def _tables(objects: ObjectStore, work: BucketWork) -> Iterator[pa.Table]:
         ) from error
 
 
-def pack_works(works: Sequence[BucketWork], *, split_bytes: int) -> list[tuple[BucketWork, ...]]:
+def pack_merges(works: Sequence[BucketMerge], *, split_bytes: int) -> list[tuple[BucketMerge, ...]]:
     """Buckets in runs of about the same bytes, in their order."""
-    runs: list[list[BucketWork]] = []
+    runs: list[list[BucketMerge]] = []
     size = split_bytes
     for work in works:
         if size >= split_bytes:
@@ -165,3 +181,78 @@ def pack_works(works: Sequence[BucketWork], *, split_bytes: int) -> list[tuple[B
         runs[-1].append(work)
         size += work.size
     return [tuple(run) for run in runs]
+
+
+# Rows
+
+
+def make_columns() -> ArrowColumns:
+    """Builds rows: all columns of a topic but its name."""
+    return ArrowColumns(name for name in STANDARD_COLUMNS if name != "topic")
+
+
+def column_types() -> dict[str, str]:
+    """The columns by name, with their types in Arrow's words."""
+    return {field.name: str(field.type) for field in make_columns().schema}
+
+
+def merge_rows(tables: Sequence[pa.Table], *, start_offset: int) -> pa.Table:
+    """The latest row of each key, by key; without tombstones and without rows below the start."""
+    rows = pa.concat_tables(tables)
+    order = pc.sort_indices(rows, sort_keys=[("key", "ascending"), ("offset", "descending")])
+    rows = rows.take(order)
+    keys = rows.column("key").combine_chunks()
+    if len(keys) > 1:
+        is_other = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1))
+        is_first = pa.concat_arrays([pa.array([True]), _flat(is_other)])
+        rows = rows.filter(is_first)
+    is_there = pc.is_valid(rows.column("value"))
+    return rows.filter(pc.and_(is_there, pc.greater_equal(rows.column("offset"), start_offset)))
+
+
+def _flat(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def write_rows(rows: pa.Table) -> bytes:
+    """Rows as a Parquet file."""
+    rows = rows.combine_chunks()
+    group_rows = max(_GROUP_ROWS_MIN, _GROUP_BYTES * len(rows) // max(rows.nbytes, 1))
+    out = io.BytesIO()
+    pq.write_table(
+        rows,
+        out,
+        row_group_size=group_rows,
+        compression=_COMPRESSION,
+        use_dictionary=["partition", "timestampType"],
+        write_statistics=_STATISTICS,
+    )
+    return out.getvalue()
+
+
+def describe(rows: pa.Table, data: bytes, *, partition: int, bucket: int) -> SnapshotFile:
+    """What a document says of a file; its name is derived from its bytes."""
+    digest = sha256(data).hexdigest()
+    offsets = pc.min_max(rows.column("offset")).as_py()
+    return SnapshotFile(
+        path=f"{DATA_FOLDER}/{partition:05}-{bucket:05}-{digest[:32]}.parquet",
+        partition=partition,
+        bucket=bucket,
+        rows=len(rows),
+        size=len(data),
+        sha256=digest,
+        min_offset=offsets["min"],
+        max_offset=offsets["max"],
+    )
+
+
+def open_rows(data: bytes, file: SnapshotFile, where: str) -> pq.ParquetFile:
+    """A file whose bytes are those that its document names; raises Corrupt."""
+    found = sha256(data).hexdigest()
+    if found != file.sha256:
+        raise Corrupt(
+            f"{where}: {file.path!r} has SHA-256 {found[:16]}… and {len(data)} bytes, its snapshot "
+            f"says {file.sha256[:16]}… and {file.size}: put it back from a copy, or take a full "
+            "snapshot (--full), from which later ones go on"
+        )
+    return pq.ParquetFile(pa.BufferReader(data))

@@ -215,7 +215,7 @@ class UniqueTask:
     """Looks for keys of one range of hashes that occur twice below the clean bound."""
 
     reach: TierReach
-    home: RemotePath
+    partition: RemotePath
     segments: tuple[RemoteSegment, ...]
     headers: tuple[KeyIndexHeader, ...]
     hashes: HashRange
@@ -231,9 +231,9 @@ class UniqueTask:
         rules = RunRules(
             now_ms=_NEVER_MS, delete_retention_ms=0, first_uncleanable_offset=LONG_MAX, shells={}
         )
-        with open_files(self.reach.objects, self.home, self.segments) as files:
+        with open_files(self.reach.objects, self.partition, self.segments) as files:
             sources = make_sources(
-                self.home, self.segments, self.headers, files, first_dirty_offset=0
+                self.partition, self.segments, self.headers, files, first_dirty_offset=0
             )
             plan = find_latest_records(
                 sources,

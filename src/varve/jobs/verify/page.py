@@ -1,24 +1,26 @@
-"""A verification as one HTML page: pictures of the tier, and a table of what was found.
+"""A verification as one HTML page: pictures of the tier as SVG, and a table of what was found.
 
 Invariant  the page needs nothing from elsewhere, runs no script, and shows every text as text.
+           However many segments there are, a strip has a limited number of rectangles: neighbours
+           share one, and the worst of them gives its colour.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
 from varve.commit_log.finding import Severity
-from varve.jobs.verify.findings import VerifyFinding, gravest_first
-from varve.jobs.verify.pictures import (
-    draw_bars,
-    draw_segments,
-    draw_sizes,
-    draw_times,
-    show_bytes,
+from varve.jobs.verify.result import (
+    PartitionVerdict,
+    SegmentVerdict,
+    VerifyFinding,
+    VerifyResult,
+    gravest_first,
 )
-from varve.jobs.verify.result import PartitionVerdict, SegmentVerdict, VerifyResult
 
 _ROWS_MAX: Final = 2000
 """Findings in the table; the JSON has all of them."""
@@ -55,6 +57,12 @@ svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font:11px sys
 .key{display:inline-block;width:11px;height:11px;border-radius:3px;margin:0 5px 0 14px;
 vertical-align:-1px}
 """
+_WIDTH: Final = 1000
+_BLOCKS_MAX: Final = 600
+_STRIP: Final = 22
+_BAR: Final = 20
+_LABEL: Final = 220
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def render_page(result: VerifyResult) -> str:
@@ -105,7 +113,7 @@ def _verdict(result: VerifyResult, findings: Sequence[VerifyFinding]) -> str:
 def _tiles(result: VerifyResult) -> str:
     partitions = result.partitions
     tiles = (
-        ("topics", f"{len({one.home.topic_id for one in partitions}):,}"),
+        ("topics", f"{len({one.partition.topic_id for one in partitions}):,}"),
         ("partitions", f"{len(partitions):,}"),
         ("segments", f"{sum(len(one.segments) for one in partitions):,}"),
         ("records", f"{sum(one.record_count for one in partitions):,}"),
@@ -121,7 +129,7 @@ def _tiles(result: VerifyResult) -> str:
 def _bytes_by_topic(partitions: Sequence[PartitionVerdict]) -> list[tuple[str, int]]:
     sizes: Counter[str] = Counter()
     for one in partitions:
-        sizes[one.home.topic] += sum(one.bytes.values())
+        sizes[one.partition.topic] += sum(one.bytes.values())
     return sizes.most_common()
 
 
@@ -179,7 +187,7 @@ def _pictures(result: VerifyResult) -> list[str]:
 
 
 def _picture(one: PartitionVerdict, now_ms: int) -> str:
-    name = escape(f"{one.home.topic}-{one.home.partition}")
+    name = escape(f"{one.partition.topic}-{one.partition.partition}")
     head = (
         f"{len(one.segments):,} segments, {one.record_count:,} records, "
         f"{show_bytes(one.log_bytes)}, clean below offset {one.cleaned_up_to:,}, "
@@ -191,3 +199,182 @@ def _picture(one: PartitionVerdict, now_ms: int) -> str:
         f'<div class="card"><h3>{name}</h3><span class="soft">{head}</span>'
         f"{draw_segments(one, now_ms=now_ms)}{draw_times(one.segments)}</div>"
     )
+
+
+# Pictures
+
+
+def show_bytes(size: float) -> str:
+    """A size in the unit that suits it."""
+    unit = min(int(math.log(size, 1024)), len(_UNITS) - 1) if size >= 1 else 0
+    return f"{size / 1024**unit:,.{1 if unit else 0}f} {_UNITS[unit]}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Segments that follow each other, drawn as one."""
+
+    base_offset: int
+    end_offset: int
+    segments: tuple[SegmentVerdict, ...]
+
+    @property
+    def stale_share(self) -> float:
+        size = sum(one.size for one in self.segments)
+        return sum(one.stale_bytes or 0 for one in self.segments) / size if size else 0.0
+
+    @property
+    def max_timestamp(self) -> int:
+        return max(one.max_timestamp for one in self.segments)
+
+    @property
+    def title(self) -> str:
+        size = sum(one.size for one in self.segments)
+        records = sum(one.record_count for one in self.segments)
+        found = sum(one.finding_count for one in self.segments)
+        words = [
+            f"offsets {self.base_offset:,} to {self.end_offset:,}",
+            f"{records:,} records, {show_bytes(size)}",
+            f"{self.stale_share:.0%} stale",
+            f"newest {_day(self.max_timestamp)}",
+        ]
+        if len(self.segments) > 1:
+            words.insert(0, f"{len(self.segments)} segments")
+        if found:
+            words.append(f"{found} findings")
+        return escape("\n".join(words))
+
+
+def _blocks(segments: Sequence[SegmentVerdict]) -> list[_Block]:
+    step = -(-len(segments) // _BLOCKS_MAX)
+    groups = [tuple(segments[at : at + step]) for at in range(0, len(segments), step)]
+    return [_Block(one[0].base_offset, one[-1].end_offset, one) for one in groups]
+
+
+def draw_segments(partition: PartitionVerdict, *, now_ms: int) -> str:
+    """Segments along the offsets: how they are, and below how old."""
+    blocks = _blocks(partition.segments)
+    first, end = blocks[0].base_offset, blocks[-1].end_offset + 1
+    oldest = min((one.max_timestamp for one in blocks if one.max_timestamp >= 0), default=now_ms)
+    rows = [_axis_text(f"{first:,}", 0, 12, "start"), _axis_text(f"{end:,}", _WIDTH, 12, "end")]
+    for one in blocks:
+        left = _place(one.base_offset, first, end)
+        width = max(_place(one.end_offset + 1, first, end) - left - 0.6, 0.8)
+        colour, opacity = _state(one)
+        rows.append(_rect(left, 18, width, _STRIP, colour, opacity, one.title))
+        age = _age(one.max_timestamp, oldest, now_ms)
+        rows.append(_rect(left, 44, width, 8, "--cold", 0.15 + 0.85 * age, one.title))
+    if first < partition.cleaned_up_to <= end:
+        at = _place(partition.cleaned_up_to, first, end)
+        rows.append(
+            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="14" y2="56" stroke="var(--ink)" '
+            f'stroke-dasharray="3 3"><title>clean below {partition.cleaned_up_to:,}</title></line>'
+        )
+    return _svg(58, rows, "segments along the offsets")
+
+
+def _state(block: _Block) -> tuple[str, float]:
+    if any(one.damage_count for one in block.segments):
+        return "--bad", 1.0
+    if any(one.finding_count for one in block.segments):
+        return "--warn", 1.0
+    if block.stale_share > 0:
+        return "--stale", 0.35 + 0.65 * min(block.stale_share, 1.0)
+    return "--good", 0.85
+
+
+def _age(timestamp: int, oldest: int, now_ms: int) -> float:
+    span = now_ms - oldest
+    return (now_ms - timestamp) / span if span > 0 and timestamp >= 0 else 0.0
+
+
+def draw_times(segments: Sequence[SegmentVerdict]) -> str:
+    """From the first to the largest timestamp of each segment, along the time."""
+    known = [one for one in segments if 0 <= one.first_timestamp <= one.max_timestamp]
+    if not known:
+        return ""
+    start = min(one.first_timestamp for one in known)
+    end = max(max(one.max_timestamp for one in known), start + 1)
+    rows = [
+        _axis_text(_day(start), 0, 12, "start"),
+        _axis_text("timestamps", _WIDTH / 2, 12, "middle"),
+        _axis_text(_day(end), _WIDTH, 12, "end"),
+    ]
+    lanes = min(len(known), 8)
+    step = -(-len(known) // _BLOCKS_MAX)
+    for number, at in enumerate(range(0, len(known), step)):
+        group = known[at : at + step]
+        left = _place(min(one.first_timestamp for one in group), start, end)
+        right = _place(max(one.max_timestamp for one in group), start, end)
+        title = f"offsets {group[0].base_offset:,} to {group[-1].end_offset:,}"
+        top = 18 + 5 * (number % lanes)
+        rows.append(_rect(left, top, max(right - left, 1.0), 4, "--cold", 0.7, escape(title)))
+    return _svg(20 + 5 * lanes, rows, "timestamps of segments")
+
+
+def draw_bars(sizes: Sequence[tuple[str, int]], rows_max: int = 40) -> str:
+    """A bar for each, the largest first; what does not fit is one bar more."""
+    shown = list(sizes[:rows_max])
+    if len(sizes) > rows_max:
+        rest = sum(size for _, size in sizes[rows_max:])
+        shown.append((f"{len(sizes) - rows_max} others", rest))
+    largest = max((size for _, size in shown), default=0) or 1
+    rows = []
+    for number, (name, size) in enumerate(shown):
+        top = number * (_BAR + 6)
+        width = max((_WIDTH - _LABEL - 110) * size / largest, 1.0)
+        label = name if len(name) <= 32 else f"{name[:31]}…"
+        rows.append(_axis_text(label, _LABEL - 8, top + 14, "end"))
+        title = escape(f"{name}: {size:,} bytes")
+        rows.append(_rect(_LABEL, top, width, _BAR, "--cold", 0.8, title))
+        rows.append(_axis_text(show_bytes(size), _LABEL + width + 8, top + 14, "start"))
+    return _svg(max(len(shown) * (_BAR + 6), 1), rows, "bytes by topic")
+
+
+def draw_sizes(sizes: Sequence[int]) -> str:
+    """How many segments there are of each size, by powers of two."""
+    if not sizes:
+        return '<span class="soft">no segment</span>'
+    counts = Counter(max(size, 1).bit_length() - 1 for size in sizes)
+    low, high = min(counts), max(counts)
+    width = min(_WIDTH / (high - low + 1), 90)
+    most = max(counts.values())
+    rows = []
+    for number, power in enumerate(range(low, high + 1)):
+        height = 70 * counts[power] / most
+        left = number * width
+        title = f"{counts[power]:,} segments from {show_bytes(2**power)} on"
+        rows.append(_rect(left + 1, 90 - height, width - 4, height, "--good", 0.8, title))
+        rows.append(_axis_text(show_bytes(2**power), left + width / 2, 104, "middle"))
+        rows.append(_axis_text(f"{counts[power]:,}", left + width / 2, 84 - height, "middle"))
+    return _svg(110, rows, "sizes of segments")
+
+
+def _place(value: int, start: int, end: int) -> float:
+    return _WIDTH * (value - start) / max(end - start, 1)
+
+
+def _rect(
+    left: float, top: float, width: float, height: float, colour: str, opacity: float, title: str
+) -> str:
+    return (
+        f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" rx="2" '
+        f'fill="var({colour})" fill-opacity="{opacity:.2f}"><title>{title}</title></rect>'
+    )
+
+
+def _axis_text(text: str, left: float, top: float, anchor: str) -> str:
+    return f'<text x="{left:.1f}" y="{top:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _svg(height: float, rows: Sequence[str], label: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height:.0f}" role="img" aria-label="{label}">'
+        f"{''.join(rows)}</svg>"
+    )
+
+
+def _day(timestamp: int) -> str:
+    if not 0 <= timestamp < 253_402_300_800_000:
+        return "-"
+    return datetime.fromtimestamp(timestamp / 1000, UTC).strftime("%Y-%m-%d %H:%M")

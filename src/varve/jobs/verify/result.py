@@ -1,10 +1,97 @@
-"""What a verification looked at, partition by partition, and what it found."""
+"""What a verification looked at, partition by partition, and what it found: where, what was
+expected and what is there, and what repairs it.
 
-from dataclasses import dataclass
+Invariant  every finding names a rule, of those below or of `commit_log.check_rules`.
+"""
 
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from varve.commit_log.check_rules import RULES
+from varve.commit_log.finding import Severity
 from varve.jobs.results import JobResult
-from varve.jobs.verify.findings import VerifyFinding
 from varve.tiering.manifest.paths import RemotePath
+
+VERIFY_RULES: Final[dict[str, str]] = {
+    "object-missing": "Every object that the newest manifest names is there.",
+    "object-size": "An object has the size that the manifest says.",
+    "object-checksum": "An object has the CRC-32C that the manifest says.",
+    "manifest-unreadable": "The newest manifest, the older ones and their pages can be read.",
+    "segment-figures": "The manifest says of a segment what its objects hold.",
+    "segment-offsets": "A segment's batches lie within its offsets.",
+    "segment-epochs": "The leader epochs of the manifest are those beside the segment.",
+    "chain-hole": "Segments follow each other from the log start on without a hole.",
+    "chain-overlap": "No offset is in two readable segments.",
+    "chain-left": "All readable segments are of one history.",
+    "keys-untrue": "A key index lists the latest record of each key of its segment, and no other.",
+    "keys-twice": "Below the clean bound a key occurs once, but for what the manifest calls stale.",
+    "keys-undercounted": "The manifest knows of all stale bytes below the clean bound.",
+    "retained-missing": "Objects that readers of older manifests may rely on are there.",
+    "orphan": "No object is there that no manifest names.",
+    "foreign": "No object has a name that is not varve's.",
+    "abandoned": "No announced copy was left for a day.",
+    "evidence-corrupt": "The evidence of removals can be read and adds up.",
+    "note-corrupt": "The notes of outputs and the receipts of a topic can be read.",
+    "not-verified": "Everything could be looked at.",
+    "directory-in-use": "The log directory could be looked at.",
+    "tier-hole": "Every offset from the log start on is in one of the tiers.",
+    "tier-lost-tail": "The local log has what was copied of its latest epoch.",
+}
+
+PUT_BACK: Final = "put it back from a mirror or a copy (`varve tier mirror --repair`)"
+SWEEP: Final = "`varve tier fsck --sweep` removes it"
+_ORDER: Final = list(Severity)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyFinding:
+    """One broken rule.
+
+    `where` is an object's key, a folder of keys or a path; `position` counts bytes in it, `offset`
+    records. `partition` is None for what is wrong with a topic as a whole or a directory.
+    """
+
+    severity: Severity
+    rule: str
+    where: str
+    message: str
+    remedy: str = ""
+    topic: str = ""
+    partition: int | None = None
+    base_offset: int | None = None
+    """Of the segment, where it is one's."""
+    position: int | None = None
+    offset: int | None = None
+    expected: str = ""
+    found: str = ""
+
+    def __post_init__(self) -> None:
+        assert self.rule in VERIFY_RULES or self.rule in RULES, f"{self.rule} is not a rule"
+
+    @property
+    def is_damage(self) -> bool:
+        return self.severity is Severity.ERROR
+
+    @property
+    def place(self) -> str:
+        """Where it is, in words."""
+        words = [self.where]
+        if self.position is not None:
+            words.append(f"at byte {self.position}")
+        if self.offset is not None:
+            words.append(f"offset {self.offset}")
+        return " ".join(words)
+
+    def within(self, topic: str, partition: int | None = None) -> "VerifyFinding":
+        return replace(self, topic=topic, partition=partition)
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def gravest_first(findings: list[VerifyFinding]) -> list[VerifyFinding]:
+    """In the order of a report."""
+    return sorted(findings, key=lambda one: (_ORDER.index(one.severity), one.where, one.rule))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +133,7 @@ class SegmentVerdict:
 class PartitionVerdict:
     """One partition; `objects` and `bytes` count by class, as an account of the tier does."""
 
-    home: RemotePath
+    partition: RemotePath
     manifest_version: int
     log_start_offset: int
     cleaned_up_to: int
@@ -70,9 +157,9 @@ class PartitionVerdict:
 
     def to_json(self) -> dict[str, object]:
         return {
-            "topic": self.home.topic,
-            "topic_id": self.home.topic_id,
-            "partition": self.home.partition,
+            "topic": self.partition.topic,
+            "topic_id": self.partition.topic_id,
+            "partition": self.partition.partition,
             "manifest_version": self.manifest_version,
             "log_start_offset": self.log_start_offset,
             "cleaned_up_to": self.cleaned_up_to,

@@ -1,18 +1,26 @@
-"""A place of snapshots: a directory or a prefix of a bucket, for one topic.
+"""A store of snapshots: a directory or a prefix of a bucket, for one topic.
+
+    snapshot = open_snapshot("s3://bucket/snapshots/orders")
+    for batch in snapshot.batches():
+        load(batch)
+    consume_from(snapshot.resume_offsets)
 
 Layout     `snapshot/<number>.json`, `data/*.parquet`, and `work/<run>/*` while a run is under way.
            docs/formats/snapshot.md
 Invariant  a snapshot exists when its document does. Files that no document names belong to a run
-           under way or to one that was killed; they go when they are older than a grace time.
+           under way or to one that was killed; they are deleted when older than a grace time. Rows
+           are read by partition, then bucket, then key; a file is checked against its digest first.
 """
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import quote
+
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 
 from varve.foundation.errors import (
     Corrupt,
@@ -31,6 +39,7 @@ from varve.jobs.snapshot.document import (
     SnapshotFile,
     find_snapshot,
 )
+from varve.jobs.snapshot.tasks import make_columns, open_rows
 from varve.jobs.tier.address import TierAddress
 from varve.object_store import ObjectInfo, ObjectStore, open_object_store
 from varve.object_store.directory import WRITING
@@ -47,13 +56,7 @@ _SCHEMES: Final = BUCKETS | {"file", "memory"}
 """Those that need no '//' to make a URL of a text."""
 
 
-class Opens(Protocol):
-    """How a process comes to the store of a place; it travels to other processes."""
-
-    def open(self) -> ObjectStore: ...
-
-
-def place_url(place: str) -> str:
+def make_store_url(place: str) -> str:
     """The URL of a place that is given as one, or as a path of any characters."""
     is_url = "://" in place or find_scheme(place) in _SCHEMES
     return normal_url(place if is_url else f"file:{quote(place)}")
@@ -72,22 +75,22 @@ def check_apart(place: str, others: Collection[str]) -> None:
 
 def _resolve(place: str) -> str:
     """The URL of a place, of a directory by the path without symbolic links."""
-    url = place_url(place)
+    url = make_store_url(place)
     if find_scheme(url) != "file":
         return url
     return f"file:{quote(os.path.realpath(split_directory(url)))}"
 
 
-def make_place(place: str, settings: Mapping[str, GivenValue] | None = None) -> TierAddress:
+def create_store(place: str, settings: Mapping[str, GivenValue] | None = None) -> TierAddress:
     """The address of a place, whose directory is made where it is missing."""
-    address = find_place(place, settings)
+    address = find_store_address(place, settings)
     open_object_store(address.url, dict(address.settings)).close()
     return address
 
 
-def get_place(place: str, settings: Mapping[str, GivenValue] | None = None) -> TierAddress:
+def get_store_address(place: str, settings: Mapping[str, GivenValue] | None = None) -> TierAddress:
     """The address of a place to be looked at; raises NotFound for a directory that is none."""
-    address = find_place(place, settings)
+    address = find_store_address(place, settings)
     if find_scheme(address.url) == "file":
         path = split_directory(address.url)
         names = set(os.listdir(path)) if os.path.isdir(path) else set()
@@ -96,13 +99,13 @@ def get_place(place: str, settings: Mapping[str, GivenValue] | None = None) -> T
     return address
 
 
-def find_place(place: str, settings: Mapping[str, GivenValue] | None = None) -> TierAddress:
+def find_store_address(place: str, settings: Mapping[str, GivenValue] | None = None) -> TierAddress:
     """The address of a place that is there."""
-    return TierAddress(place_url(place), tuple(sorted((settings or {}).items())))
+    return TierAddress(make_store_url(place), tuple(sorted((settings or {}).items())))
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotPlace:
+class SnapshotStore:
     """The documents and files of a place."""
 
     objects: ObjectStore
@@ -254,3 +257,70 @@ def is_work(key: str) -> bool:
 
 def named_files(documents: Collection[SnapshotDocument]) -> set[str]:
     return {file.path for one in documents for file in one.files}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One snapshot of a topic."""
+
+    url: str
+    objects: ObjectStore
+    document: SnapshotDocument
+
+    @property
+    def files(self) -> tuple[SnapshotFile, ...]:
+        return self.document.files
+
+    @property
+    def resume_offsets(self) -> dict[int, int]:
+        """Where to read on, by partition, once the rows are loaded."""
+        return self.document.resume_offsets
+
+    @property
+    def paths(self) -> list[str]:
+        """The files as URLs or, of a directory, as paths: `spark.read.parquet(*paths)`."""
+        is_directory = find_scheme(self.url) == "file"
+        root = split_directory(self.url) if is_directory else self.url
+        return [f"{root}/{file.path}" for file in self.files]
+
+    def batches(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        partitions: Collection[int] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows, a file in memory at a time."""
+        for file in self.files:
+            if partitions is None or file.partition in partitions:
+                opened = open_rows(self.objects.get(file.path), file, self.objects.name)
+                yield from opened.iter_batches(columns=columns)
+
+    def read(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        partitions: Collection[int] | None = None,
+    ) -> pa.Table:
+        """All rows at once."""
+        schema = make_columns().schema
+        if columns is not None:
+            unknown = [name for name in columns if name not in schema.names]
+            if unknown:
+                raise InvalidRequest(
+                    f"there is no column {unknown[0]!r:.80} (columns: {', '.join(schema.names)})"
+                )
+            schema = pa.schema([schema.field(name) for name in columns])
+        found = self.batches(columns=columns, partitions=partitions)
+        return pa.Table.from_batches([batch.select(schema.names) for batch in found], schema)
+
+
+def open_snapshot(
+    place: str,
+    snapshot: int | None = None,
+    *,
+    settings: Mapping[str, GivenValue] | None = None,
+) -> Snapshot:
+    """A snapshot of a place by its number, or the newest; raises NotFound."""
+    address = get_store_address(place, settings)
+    objects = address.open()
+    return Snapshot(address.url, objects, SnapshotStore(objects).get(snapshot))

@@ -35,8 +35,8 @@ from varve.foundation.errors import Corrupt, ObjectNotFound, OffsetOverflow
 from varve.jobs.scratch import scratch
 from varve.jobs.tier.cold_input import checksum
 from varve.jobs.tier.reach import TierReach
-from varve.jobs.verify.findings import PUT_BACK, VerifyFinding
 from varve.jobs.verify.keys import find_claimed, find_difference
+from varve.jobs.verify.result import PUT_BACK, VerifyFinding
 from varve.kernels.crc import extend_crc32c
 from varve.object_store import ObjectStore
 from varve.records import HEADER_BYTES, decode_header
@@ -85,7 +85,7 @@ class SegmentsTask:
     """Looks at a few segments of one partition, one after another."""
 
     reach: TierReach
-    home: RemotePath
+    partition: RemotePath
     works: tuple[SegmentWork, ...]
     aborted: tuple[AbortedTransaction, ...]
     trusted_from: int
@@ -105,7 +105,7 @@ class SegmentsTask:
         return found
 
     def _is_still_live(self, segment: RemoteSegment) -> bool:
-        manifests = self.reach.manifests(self.home)
+        manifests = self.reach.manifests(self.partition)
         now = find_now(manifests, base_offset=segment.base_offset, id=segment.id)
         return now is not None and now.is_readable
 
@@ -152,7 +152,7 @@ class _SegmentVerification:
         if LOG_PART in self._there:
             first_timestamp = self._first_timestamp()
             self._check_data(snapshot, epochs)
-        findings = self._settle()
+        findings = self._list_findings()
         header = None if any(one.is_damage for one in findings) else self._header
         return SegmentOutcome(
             self._segment.id, tuple(findings), header, self._verified, first_timestamp
@@ -163,7 +163,7 @@ class _SegmentVerification:
         return f"{self._directory}/{log_name(self._segment.base_offset, kind) if kind else name}"
 
     def _key(self, name: str) -> str:
-        return self._task.home.part_key(self._segment, name)
+        return self._task.partition.part_key(self._segment, name)
 
     # Fetching
 
@@ -231,7 +231,7 @@ class _SegmentVerification:
         part = None if previous is None else previous.find_part(SNAPSHOT_PART)
         if previous is None or part is None:
             return None
-        key = self._task.home.part_key(previous, SNAPSHOT_PART)
+        key = self._task.partition.part_key(previous, SNAPSHOT_PART)
         try:
             data = bytes(self._objects.get(key))
             is_right = checksum(data) == part.crc32c
@@ -441,7 +441,7 @@ class _SegmentVerification:
         key = self._key(LOG_PART)
         return any(one.where == key and one.is_damage for one in self._found)
 
-    def _settle(self) -> list[VerifyFinding]:
+    def _list_findings(self) -> list[VerifyFinding]:
         """One finding for each object whose bytes are wrong; what they break is its detail."""
         found = self._found
         if self._has_bad_data() or LOG_PART in self._wrong:

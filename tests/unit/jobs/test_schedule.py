@@ -13,9 +13,20 @@ from varve.disk import MemoryFileSystem, RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, InvalidSetting, Locked, StoreUnavailable
 from varve.foundation.settings import GivenValue
-from varve.jobs.due.job import JobContext, Runner, list_jobs, run_due
-from varve.jobs.due.schedule import FIRST_PAUSE_MS, JobName, LastRun, plan_jobs
-from varve.jobs.due.schedule_file import JOBS_FILE, LOCK_FILE, read_runs, write_runs
+from varve.jobs.schedule import (
+    FIRST_PAUSE_MS,
+    JOBS_FILE,
+    LOCK_FILE,
+    JobContext,
+    JobName,
+    LastRun,
+    Runner,
+    list_jobs,
+    plan_jobs,
+    read_runs,
+    run_due,
+    write_runs,
+)
 from varve.jobs.tasks import LocalRunner
 
 HOUR_MS = 3_600_000

@@ -14,7 +14,7 @@ Crash      before the last step there is no snapshot, only files that no documen
 import random
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Final
 
@@ -22,12 +22,19 @@ from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
 from varve.foundation.settings import GivenValue
 from varve.jobs.derived_outputs import DerivedOutput, OutputKind, open_output_registry
+from varve.jobs.results import JobResult
 from varve.jobs.snapshot.document import WORK_FOLDER, SnapshotDocument, SnapshotFile
-from varve.jobs.snapshot.place import Opens, SnapshotPlace, check_apart, check_keep, make_place
-from varve.jobs.snapshot.result import PartitionState, SnapshotResult, SnapshotSettings
-from varve.jobs.snapshot.rows import column_types
-from varve.jobs.snapshot.scope import PartitionScope, Scope, find_scope
-from varve.jobs.snapshot.tasks import BucketTask, BucketWork, ReadTask, WorkPart, pack_works
+from varve.jobs.snapshot.plan import PartitionPlan, SnapshotPlan, plan_snapshot
+from varve.jobs.snapshot.store import SnapshotStore, check_apart, check_keep, create_store
+from varve.jobs.snapshot.tasks import (
+    BucketMerge,
+    BucketPart,
+    MergeTask,
+    ReadTask,
+    StoreOpener,
+    column_types,
+    pack_merges,
+)
 from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.latest_plan import (
     LatestRequest,
@@ -44,9 +51,93 @@ from varve.jobs.tier.address import TierAddress
 from varve.jobs.tier.topic_receipts import Receipts, find_receipts
 from varve.tiering.manifest.pages import new_id
 
+DAY_MS: Final = 86_400_000
 _BUCKETS_MAX: Final = 4096
 _OPEN_SETTINGS: Final = ("endpoint", "region", "allow.http")
 """Settings of a place that are noted: what it takes to find it, and no credential."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSettings:
+    """How a snapshot is taken.
+
+    `bucket_bytes` is about how large files become; it decides on the buckets of a place when the
+    first snapshot is taken, unless `buckets` says how many. `keep` is how many snapshots stay, None
+    for all. Leftovers go when they are older than `grace_ms`.
+    """
+
+    bucket_bytes: int = 64 << 20
+    buckets: int | None = None
+    split_bytes: int = 32 << 20
+    range_bytes: int = 64 << 20
+    is_full: bool = False
+    keep: int | None = None
+    grace_ms: int = DAY_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """One partition of a snapshot."""
+
+    partition: int
+    start_offset: int
+    resume_offset: int
+    read_from: int
+    rows: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotResult(JobResult):
+    """A snapshot; `is_new` is False where one of the same offsets was there already.
+
+    `files_written` and `bytes_written` are those of this run, `rows_read` the records that it took
+    from the log. `removed` are older snapshots and their files, `swept` what killed runs had left.
+    """
+
+    place: str
+    document: SnapshotDocument
+    is_new: bool
+    partitions: tuple[PartitionState, ...]
+    files_written: int = 0
+    bytes_written: int = 0
+    rows_read: int = 0
+    removed: tuple[str, ...] = ()
+    swept: tuple[str, ...] = ()
+    elapsed_ms: int = 0
+
+    @property
+    def snapshot(self) -> int:
+        return self.document.snapshot
+
+    @property
+    def rows(self) -> int:
+        return self.document.rows
+
+    @property
+    def resume_offsets(self) -> dict[int, int]:
+        return self.document.resume_offsets
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "place": self.place,
+            "snapshot": self.snapshot,
+            "previous": self.document.previous,
+            "is_new": self.is_new,
+            "topic": self.document.topic,
+            "topic_id": self.document.topic_id,
+            "taken_ms": self.document.taken_ms,
+            "rows": self.rows,
+            "bytes": self.document.size,
+            "files": len(self.document.files),
+            "files_written": self.files_written,
+            "bytes_written": self.bytes_written,
+            "rows_read": self.rows_read,
+            "partitions": [asdict(one) for one in self.partitions],
+            "removed": list(self.removed),
+            "swept": list(self.swept),
+            "elapsed_ms": self.elapsed_ms,
+        }
 
 
 def take_snapshot(
@@ -82,7 +173,7 @@ def take_snapshot(
     if settings.keep is not None:
         check_keep(settings.keep)
     sources = open_partitions(options)
-    opened = make_place(place, place_settings)
+    opened = create_store(place, place_settings)
     return SnapshotRun(
         options,
         opened,
@@ -101,7 +192,7 @@ class SnapshotRun:
     def __init__(
         self,
         options: SourceOptions,
-        place: Opens,
+        place: StoreOpener,
         url: str,
         how: dict[str, GivenValue],
         settings: SnapshotSettings,
@@ -119,12 +210,12 @@ class SnapshotRun:
         self._clock = clock
         self._began_ms = clock.now_ms()
         self._id = new_id(random)
-        self._place = SnapshotPlace(place.open())
+        self._place = SnapshotStore(place.open())
 
     def run(self, sources: Sequence[PartitionSource]) -> SnapshotResult:
         documents = self._place.documents()
         receipts = self._find_receipts(sources)
-        scope = find_scope(
+        scope = plan_snapshot(
             sources,
             self._options,
             documents,
@@ -158,7 +249,7 @@ class SnapshotRun:
         return known
 
     def _make(
-        self, scope: Scope, number: int, known_buckets: int | None, receipts: Receipts
+        self, scope: SnapshotPlan, number: int, known_buckets: int | None, receipts: Receipts
     ) -> SnapshotResult:
         source = scope.partitions[0].source
         pieces = self._plan(scope, source.topic_id)
@@ -221,7 +312,7 @@ class SnapshotRun:
 
     # Stages
 
-    def _plan(self, scope: Scope, topic_id: str) -> dict[int, "_Pieces"]:
+    def _plan(self, scope: SnapshotPlan, topic_id: str) -> dict[int, "_Pieces"]:
         """What is to be read of each partition."""
         made: dict[int, _Pieces] = {}
         requests: dict[int, LatestRequest] = {}
@@ -260,7 +351,7 @@ class SnapshotRun:
 
     def _read(
         self, pieces: dict[int, "_Pieces"], topic: str, topic_id: str, buckets: int
-    ) -> list[WorkPart]:
+    ) -> list[BucketPart]:
         split_bytes = self._settings.split_bytes
         runs: list[tuple[AnyPiece, ...]] = []
         for one in pieces.values():
@@ -281,12 +372,12 @@ class SnapshotRun:
         return [part for parts in self._runner.run("read", tasks) for part in parts]
 
     def _write(
-        self, scope: Scope, parts: Sequence[WorkPart]
+        self, scope: SnapshotPlan, parts: Sequence[BucketPart]
     ) -> tuple[list[SnapshotFile], list[SnapshotFile]]:
         """The files that were written, and all files of the new state."""
         works, reused = _find_works(scope, parts)
-        runs = pack_works(works, split_bytes=self._settings.split_bytes)
-        files = self._runner.run("write", [BucketTask(self._opens, run) for run in runs])
+        runs = pack_merges(works, split_bytes=self._settings.split_bytes)
+        files = self._runner.run("write", [MergeTask(self._opens, run) for run in runs])
         written = [file for some in files for file in some]
         return written, [*written, *reused]
 
@@ -294,7 +385,7 @@ class SnapshotRun:
 
     def _end(
         self,
-        scope: Scope,
+        scope: SnapshotPlan,
         document: SnapshotDocument,
         *,
         is_new: bool,
@@ -335,7 +426,7 @@ class _Pieces:
         return sum(one.size for one in (*self.planned, *self.loose))
 
 
-def _state_of(scope: PartitionScope, rows: int) -> PartitionState:
+def _state_of(scope: PartitionPlan, rows: int) -> PartitionState:
     one = scope.partition
     return PartitionState(
         partition=one.partition,
@@ -348,8 +439,8 @@ def _state_of(scope: PartitionScope, rows: int) -> PartitionState:
 
 
 def _find_works(
-    scope: Scope, parts: Sequence[WorkPart]
-) -> tuple[list[BucketWork], list[SnapshotFile]]:
+    scope: SnapshotPlan, parts: Sequence[BucketPart]
+) -> tuple[list[BucketMerge], list[SnapshotFile]]:
     """The buckets that change, and the files of those that do not.
 
     A bucket changes by new rows, or when rows of it lie below the start of the log.
@@ -368,7 +459,7 @@ def _find_works(
     }
     cut = {place for place, file in before.items() if file.min_offset < starts[file.partition]}
     works = [
-        BucketWork(number, bucket, starts[number], fresh.get(place, ()), before.get(place))
+        BucketMerge(number, bucket, starts[number], fresh.get(place, ()), before.get(place))
         for place in sorted(fresh.keys() | cut)
         for number, bucket in (place,)
     ]

@@ -20,7 +20,7 @@ _EVERYTHING = SourceFilters()
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionScope:
+class PartitionPlan:
     """One partition as it will be read; `note` says what a user may wonder about.
 
     It `is_anew` where what a snapshot has of it is not, or no more, the state of the log.
@@ -29,7 +29,7 @@ class PartitionScope:
     source: PartitionSource
     partition: SnapshotPartition
     note: str = ""
-    is_anew: bool = False
+    is_reread: bool = False
 
     @property
     def number(self) -> int:
@@ -37,10 +37,10 @@ class PartitionScope:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class SnapshotPlan:
     """All partitions, and the snapshot that they go on from, if any."""
 
-    partitions: tuple[PartitionScope, ...]
+    partitions: tuple[PartitionPlan, ...]
     previous: SnapshotDocument | None
 
     @property
@@ -52,18 +52,18 @@ class Scope:
         return known.keys() != {one.number for one in self.partitions} or any(
             (one.partition.resume_offset, one.partition.start_offset)
             != (known[one.number].resume_offset, known[one.number].start_offset)
-            or one.is_anew
+            or one.is_reread
             for one in self.partitions
         )
 
 
-def find_scope(
+def plan_snapshot(
     sources: Sequence[PartitionSource],
     options: SourceOptions,
     documents: Sequence[SnapshotDocument],
     *,
     is_full: bool,
-) -> Scope:
+) -> SnapshotPlan:
     """The scope of a snapshot of these partitions among the snapshots of its place."""
     _check_topic(sources, documents)
     _check_partitions(sources, options)
@@ -71,8 +71,8 @@ def find_scope(
     ends = {one.number: one.partition.resume_offset for one in scopes}
     previous = None if is_full else _find_previous(documents, ends)
     if previous is not None:
-        scopes = [_go_on(one, previous) for one in scopes]
-    return Scope(tuple(scopes), previous)
+        scopes = [_continue_from(one, previous) for one in scopes]
+    return SnapshotPlan(tuple(scopes), previous)
 
 
 def _check_topic(sources: Sequence[PartitionSource], documents: Sequence[SnapshotDocument]) -> None:
@@ -96,7 +96,7 @@ def _check_partitions(sources: Sequence[PartitionSource], options: SourceOptions
         )
 
 
-def _find_bounds(source: PartitionSource, options: SourceOptions) -> PartitionScope:
+def _find_bounds(source: PartitionSource, options: SourceOptions) -> PartitionPlan:
     first, last = source.bounds()
     start, end = source.wanted(_EVERYTHING)
     given = for_partition(options.ending, source.number)
@@ -113,7 +113,7 @@ def _find_bounds(source: PartitionSource, options: SourceOptions) -> PartitionSc
     note = ""
     if given is not None and last < given < LONG_MAX:
         note = f"ends at offset {last}, behind which nothing is decided yet, not at {given}"
-    return PartitionScope(
+    return PartitionPlan(
         source,
         SnapshotPartition(
             partition=source.number,
@@ -144,7 +144,7 @@ def _find_previous(
     return None
 
 
-def _go_on(scope: PartitionScope, previous: SnapshotDocument) -> PartitionScope:
+def _continue_from(scope: PartitionPlan, previous: SnapshotDocument) -> PartitionPlan:
     known, now = previous.find_partition(scope.number), scope.partition
     if known is None:
         return scope
@@ -153,15 +153,15 @@ def _go_on(scope: PartitionScope, previous: SnapshotDocument) -> PartitionScope:
             f"read in full: single records of keys were erased from snapshot {previous.snapshot}, "
             "and older ones may be the latest now"
         )
-        return replace(scope, note=note, is_anew=True)
+        return replace(scope, note=note, is_reread=True)
     broken = find_break(scope.source, known.resume_offset, known.mark)
     if broken is not None:
         note = (
             f"read in full: {broken}: since snapshot {previous.snapshot} the log has lost records "
             "and gone on with others"
         )
-        return replace(scope, note=note, is_anew=True)
-    if not is_sound(known, now):
+        return replace(scope, note=note, is_reread=True)
+    if not has_all_tombstones(known, now):
         note = (
             f"read in full: compacted up to offset {now.cleaned_up_to}, and tombstones behind "
             f"offset {known.resume_offset} may have left the log since snapshot "
@@ -172,7 +172,7 @@ def _go_on(scope: PartitionScope, previous: SnapshotDocument) -> PartitionScope:
     return replace(scope, partition=replace(now, read_from=read_from))
 
 
-def is_sound(known: SnapshotPartition, now: SnapshotPartition) -> bool:
+def has_all_tombstones(known: SnapshotPartition, now: SnapshotPartition) -> bool:
     """Whether every tombstone written since is still in the log: one goes only when compacted.
 
     How long it stayed is not asked: a compaction may have been told another `delete.retention.ms`

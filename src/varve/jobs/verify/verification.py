@@ -4,31 +4,49 @@
 2. One task per few segments reads all their objects, and holds them against each other.
 3. One task per range of hashes looks for keys that occur twice below the clean bound.
 
-Invariant  reads only, beside running stores and jobs; it may be ended anywhere and run again.
+Invariant  reads only, beside running stores and jobs; it may be ended anywhere and run again. The
+           lock of a log directory is held meanwhile; one that a store has open is left alone, and
+           that is reported.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from varve.cleaning.compaction.key_plan import ENTRY_BYTES
 from varve.cleaning.key_index.key_index import KeyIndexHeader
-from varve.commit_log.finding import Severity
+from varve.cleaning.key_index.segment_indexes import check_keys
+from varve.commit_log.check import hold_lock, inspect_directory
+from varve.commit_log.check_partition import PartitionContext, PartitionFacts
+from varve.commit_log.checkpoints import decode_offsets
+from varve.commit_log.finding import Finding, Severity
+from varve.commit_log.names import LOG_START_OFFSET_FILE, TopicPartition
 from varve.commit_log.partition_metadata import decode_topic_id
-from varve.disk import RealFileSystem
+from varve.disk import FileSystem, RealFileSystem
 from varve.foundation.clock import Clock, SystemClock
+from varve.foundation.errors import Corrupt, Locked, ObjectNotFound, StoreError
+from varve.jobs.derived_outputs import RemoteOutputRegistry
 from varve.jobs.key_plans import cut_hashes
 from varve.jobs.tasks import Task, TaskError, TaskRunner, pack_by_size
 from varve.jobs.tier.address import ColdTopic, TierAddress, find_topic, find_topics
 from varve.jobs.tier.reach import AddressReach, TierReach
-from varve.jobs.verify.account import AccountTask, PartitionView
-from varve.jobs.verify.directory import verify_directory
-from varve.jobs.verify.findings import VerifyFinding, gravest_first
 from varve.jobs.verify.keys import SupersededKeys, UniqueTask
-from varve.jobs.verify.notes import verify_notes
-from varve.jobs.verify.result import PartitionVerdict, SegmentVerdict, VerifyResult
-from varve.jobs.verify.segment import SegmentOutcome, SegmentsTask, SegmentWork
+from varve.jobs.verify.manifests import ManifestTask, PartitionView
+from varve.jobs.verify.result import (
+    PUT_BACK,
+    PartitionVerdict,
+    SegmentVerdict,
+    VerifyFinding,
+    VerifyResult,
+    gravest_first,
+)
+from varve.jobs.verify.segments import SegmentOutcome, SegmentsTask, SegmentWork
+from varve.object_store import ObjectStore
+from varve.tiering.copy.history_check import LocalPart, find_holes, find_lost
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
+from varve.tiering.partition import get_remote_path
+from varve.tiering.restore import read_cluster
 
 T = TypeVar("T")
 
@@ -36,6 +54,7 @@ TASK_BYTES: Final = 256 << 20
 """About how much one task reads."""
 _BUFFER_BYTES: Final = 128 << 20
 _RANGE_BYTES: Final = 64 << 20
+_REPAIR: Final = "`varve check --repair`"
 
 
 def verify(
@@ -57,7 +76,7 @@ def verify(
     others = [one for topic in found for one in _notes_of(reach, topic)]
     partitions = verify_partitions(
         reach,
-        [home for topic in found for home in topic.partitions],
+        [partition for topic in found for partition in topic.partitions],
         runner=runner,
         now_ms=began_ms,
     )
@@ -81,7 +100,7 @@ def _notes_of(reach: TierReach, topic: ColdTopic) -> Iterator[VerifyFinding]:
 
 def verify_partitions(
     reach: TierReach,
-    homes: Sequence[RemotePath],
+    partitions: Sequence[RemotePath],
     *,
     runner: TaskRunner,
     now_ms: int,
@@ -90,8 +109,8 @@ def verify_partitions(
     range_bytes: int = _RANGE_BYTES,
 ) -> tuple[PartitionVerdict, ...]:
     """Verifies these partitions, all at once."""
-    runs = [_PartitionRun(reach, home, now_ms, buffer_bytes) for home in homes]
-    _run_stage(runner, "account", [(run, [run.account_task()]) for run in runs])
+    runs = [_PartitionRun(reach, partition, now_ms, buffer_bytes) for partition in partitions]
+    _run_stage(runner, "account", [(run, [run.manifest_task()]) for run in runs])
     _run_stage(runner, "segments", [(run, run.segment_tasks(task_bytes)) for run in runs])
     _run_stage(runner, "keys", [(run, run.key_tasks(range_bytes)) for run in runs])
     return tuple(run.verdict() for run in runs)
@@ -112,27 +131,29 @@ def _run_stage(
 class _PartitionRun:
     """What is known of one partition so far."""
 
-    def __init__(self, reach: TierReach, home: RemotePath, now_ms: int, buffer_bytes: int) -> None:
+    def __init__(
+        self, reach: TierReach, partition: RemotePath, now_ms: int, buffer_bytes: int
+    ) -> None:
         self._reach = reach
-        self._home = home
+        self._partition = partition
         self._now_ms = now_ms
         self._buffer_bytes = buffer_bytes
-        self._view = PartitionView(home=home, manifest_version=0)
+        self._view = PartitionView(partition=partition, manifest_version=0)
         self._outcomes: dict[str, SegmentOutcome] = {}
         self._findings: list[VerifyFinding] = []
 
     # Tasks
 
-    def account_task(self) -> AccountTask:
-        return AccountTask(self._reach, self._home, self._now_ms)
+    def manifest_task(self) -> ManifestTask:
+        return ManifestTask(self._reach, self._partition, self._now_ms)
 
     def segment_tasks(self, task_bytes: int) -> list[SegmentsTask]:
         view = self._view
-        topic_id = decode_topic_id(self._home.topic_id).bytes
+        topic_id = decode_topic_id(self._partition.topic_id).bytes
         return [
             SegmentsTask(
                 reach=self._reach,
-                home=self._home,
+                partition=self._partition,
                 works=tuple(works),
                 aborted=tuple(
                     one
@@ -164,7 +185,7 @@ class _PartitionRun:
             missing = frozenset(
                 part.name
                 for part in one.parts
-                if self._home.part_key(one, part.name) in self._view.damaged
+                if self._partition.part_key(one, part.name) in self._view.damaged
             )
             yield SegmentWork(one, previous if follows else None, missing)
             previous = one
@@ -178,7 +199,7 @@ class _PartitionRun:
         entries = sum(header.entry_count for header in headers)
         count = -(-entries * ENTRY_BYTES // range_bytes)
         return [
-            UniqueTask(self._reach, self._home, segments, headers, hashes, self._buffer_bytes)
+            UniqueTask(self._reach, self._partition, segments, headers, hashes, self._buffer_bytes)
             for hashes in cut_hashes(count)
         ]
 
@@ -199,7 +220,7 @@ class _PartitionRun:
         good: list[object] = []
         for outcome in outcomes:
             if isinstance(outcome, TaskError):
-                self._findings.append(_not_verified(self._home, stage, str(outcome.error)))
+                self._findings.append(_not_verified(self._partition, stage, str(outcome.error)))
             else:
                 good.append(outcome)
         if stage == "account":
@@ -235,7 +256,7 @@ class _PartitionRun:
         return VerifyFinding(
             severity=Severity.WARNING if is_noted else Severity.ERROR,
             rule="keys-undercounted" if is_noted else "keys-twice",
-            where=self._home.part_key(segment, "log"),
+            where=self._partition.part_key(segment, "log"),
             message=f"{count} records are superseded by later ones below the clean bound {bound}",
             remedy="`varve job compact --force` removes them; readers are not misled by them",
             base_offset=segment.base_offset,
@@ -247,14 +268,14 @@ class _PartitionRun:
     def verdict(self) -> PartitionVerdict:
         view = self._view
         findings = [
-            one.within(self._home.topic, self._home.partition)
+            one.within(self._partition.topic, self._partition.partition)
             for one in gravest_first(self._findings)
         ]
         by_base: dict[int | None, list[VerifyFinding]] = {}
         for one in findings:
             by_base.setdefault(one.base_offset, []).append(one)
         return PartitionVerdict(
-            home=self._home,
+            partition=self._partition,
             manifest_version=view.manifest_version,
             log_start_offset=view.log_start_offset,
             cleaned_up_to=view.cleaned_up_to,
@@ -293,11 +314,136 @@ def _of(kind: type[T], outcomes: Iterable[object]) -> Iterator[T]:
         yield one
 
 
-def _not_verified(home: RemotePath, stage: str, message: str) -> VerifyFinding:
+def _not_verified(partition: RemotePath, stage: str, message: str) -> VerifyFinding:
     return VerifyFinding(
         severity=Severity.ERROR,
         rule="not-verified",
-        where=home.prefix,
+        where=partition.prefix,
         message=f"{stage}: {message}",
         remedy="run it again",
+    )
+
+
+# Documents of a topic
+
+
+def verify_notes(
+    objects: ObjectStore, cluster: str, topic: str, topic_id: str
+) -> Iterator[VerifyFinding]:
+    """What cannot be read of them."""
+    try:
+        RemoteOutputRegistry(objects, cluster).find(topic, topic_id)
+    except Corrupt as error:
+        key, _, message = str(error).partition(": ")
+        yield _corrupt(topic, key, message)
+    for entry in objects.list(f"{cluster}/{topic}.{topic_id}/receipt/"):
+        if entry.key.endswith(".json"):
+            try:
+                json.loads(objects.get(entry.key))
+            except ObjectNotFound:
+                continue  # It went since it was listed.
+            except ValueError as error:
+                yield _corrupt(topic, entry.key, f"is no JSON: {error}")
+
+
+def _corrupt(topic: str, key: str, message: str) -> VerifyFinding:
+    return VerifyFinding(
+        severity=Severity.ERROR,
+        rule="note-corrupt",
+        where=key,
+        message=message,
+        remedy=PUT_BACK,
+        topic=topic,
+    )
+
+
+# The log directory
+
+
+def verify_directory(
+    fs: FileSystem, directory: str, reach: TierReach, *, now_ms: int
+) -> list[VerifyFinding]:
+    """What is wrong with a log directory, and between it and the cold tier."""
+    try:
+        with hold_lock(fs, directory):
+            context = PartitionContext(now_ms=now_ms, deep=True)
+            facts = inspect_directory(fs, directory, context)
+            found = [_translate_finding(one) for one in (*facts.findings, *check_keys(fs, facts))]
+            starts = _read_starts(fs, directory)
+            cluster = read_cluster(fs, directory)
+            for partition, one in sorted(facts.partitions.items()):
+                found += _check_join(partition, one, starts.get(partition), cluster, reach)
+            return found
+    except Locked as error:
+        return [
+            VerifyFinding(
+                severity=Severity.NOTE,
+                rule="directory-in-use",
+                where=directory,
+                message=str(error),
+                remedy="close the store and verify again, or `varve check --no-lock`",
+            )
+        ]
+
+
+def _read_starts(fs: FileSystem, directory: str) -> dict[TopicPartition, int]:
+    path = f"{directory}/{LOG_START_OFFSET_FILE}"
+    return decode_offsets(fs.read(path), where=path) if fs.exists(path) else {}
+
+
+def _translate_finding(one: Finding) -> VerifyFinding:
+    return VerifyFinding(
+        severity=one.severity,
+        rule=one.rule,
+        where=one.path,
+        message=one.message,
+        remedy="" if one.repair is None else f"{_REPAIR}: {one.repair}",
+        position=one.position,
+    )
+
+
+def _check_join(
+    partition: TopicPartition,
+    facts: PartitionFacts,
+    log_start_offset: int | None,
+    cluster: str | None,
+    reach: TierReach,
+) -> Iterator[VerifyFinding]:
+    """Whether every offset from the log start on is in one of the tiers."""
+    if facts.topic_id is None or cluster is None:
+        return
+    try:
+        manifests = reach.manifests(get_remote_path(partition, facts.topic_id, cluster))
+        manifest = manifests.load()
+    except StoreError:
+        return  # Told with the cold part of it.
+    if manifest.version == 0:
+        return
+    local = LocalPart(
+        log_start_offset=log_start_offset,
+        local_start_offset=facts.first_base_offset,
+        end_offset=facts.end_offset,
+        epochs=facts.history.entries,
+    )
+    for start, end in find_holes(manifests, manifest, local):
+        message = f"offsets {start} to {end - 1} are neither on the local disk nor in the cold tier"
+        yield _broken("tier-hole", partition, facts, message, start)
+    lost = find_lost(manifests, manifest, local)
+    if lost is not None:
+        message = f"the log ends at offset {lost[0]}, what was copied of its latest epoch at "
+        yield _broken("tier-lost-tail", partition, facts, f"{message}{lost[1]}", lost[0])
+
+
+def _broken(
+    rule: str, partition: TopicPartition, facts: PartitionFacts, message: str, offset: int
+) -> VerifyFinding:
+    return VerifyFinding(
+        severity=Severity.ERROR,
+        rule=rule,
+        where=facts.directory,
+        message=message,
+        remedy="`varve tier restore` into another directory has what the bucket holds",
+        topic=partition.topic,
+        partition=partition.partition,
+        offset=offset,
     )

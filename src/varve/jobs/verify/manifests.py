@@ -13,7 +13,7 @@ from varve.foundation.errors import Corrupt, ObjectNotFound
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.tier.cold_input import ColdInput, open_files
 from varve.jobs.tier.reach import TierReach
-from varve.jobs.verify.findings import PUT_BACK, SWEEP, VerifyFinding
+from varve.jobs.verify.result import PUT_BACK, SWEEP, VerifyFinding
 from varve.object_store import ObjectStore
 from varve.tiering.fsck import fsck_partition
 from varve.tiering.fsck_report import Damage, Listed, ObjectClass
@@ -35,7 +35,7 @@ class PartitionView:
     be read.
     """
 
-    home: RemotePath
+    partition: RemotePath
     manifest_version: int
     log_start_offset: int = 0
     cleaned_up_to: int = 0
@@ -49,22 +49,22 @@ class PartitionView:
 
 
 @dataclass(frozen=True, slots=True)
-class AccountTask:
+class ManifestTask:
     """Looks at one partition."""
 
     reach: TierReach
-    home: RemotePath
+    partition: RemotePath
     now_ms: int
 
     def run(self, shared: None) -> PartitionView:
-        objects, manifests = self.reach.objects(), self.reach.manifests(self.home)
+        objects, manifests = self.reach.objects(), self.reach.manifests(self.partition)
         assert isinstance(manifests, ObjectManifestStore), "addresses lead to manifests of objects"
         account = fsck_partition(objects, manifests, now_ms=self.now_ms, deep=False)
         if not account.account.objects:
-            return PartitionView(home=self.home, manifest_version=0)
+            return PartitionView(partition=self.partition, manifest_version=0)
         findings = [*map(_tell_damage, account.damage), *map(_tell_listed, account.listed)]
         view = PartitionView(
-            home=self.home,
+            partition=self.partition,
             manifest_version=account.manifest_version,
             damaged=frozenset(one.key for one in account.damage),
             findings=tuple(findings),
@@ -79,13 +79,13 @@ class AccountTask:
         manifest = manifests.load()
         segments = tuple(manifests.segments(manifest))
         readable = tuple(one for one in segments if one.is_readable)
-        chain = check_chain(self.home, manifest, readable)
+        chain = check_chain(self.partition, manifest, readable)
         aborted, is_whole = self._read_aborted(readable, view.damaged)
         findings = [
             *view.findings,
             *chain.findings,
             *self._check_others(segments, objects),
-            *_check_evidence(objects, manifests, self.home),
+            *_check_evidence(objects, manifests, self.partition),
         ]
         return replace(
             view,
@@ -103,9 +103,9 @@ class AccountTask:
         """All aborted transactions on record, and whether no record of them is damaged."""
         found: list[AbortedTransaction] = []
         is_whole = True
-        with open_files(self.reach.objects, self.home, readable) as files:
+        with open_files(self.reach.objects, self.partition, readable) as files:
             for one in readable:
-                cold = ColdInput(self.home, one, files)
+                cold = ColdInput(self.partition, one, files)
                 if one.find_part(_TXN_INDEX) is None:
                     continue
                 try:
@@ -128,7 +128,7 @@ class AccountTask:
                 yield VerifyFinding(
                     severity=Severity.NOTE,
                     rule="abandoned",
-                    where=self.home.part_key(one, ""),
+                    where=self.partition.part_key(one, ""),
                     message=f"announced at {one.at_ms} and never finished",
                     remedy="the next round of copies, or the next job, takes it back",
                     base_offset=one.base_offset,
@@ -143,7 +143,7 @@ class AccountTask:
         if until_ms is None or until_ms <= self.now_ms:
             return
         for part in segment.parts:
-            key = self.home.part_key(segment, part.name)
+            key = self.partition.part_key(segment, part.name)
             try:
                 objects.head(key)
             except ObjectNotFound:
@@ -167,7 +167,9 @@ class Chain:
     decided_end: int
 
 
-def check_chain(home: RemotePath, manifest: Manifest, readable: Sequence[RemoteSegment]) -> Chain:
+def check_chain(
+    partition: RemotePath, manifest: Manifest, readable: Sequence[RemoteSegment]
+) -> Chain:
     """Holes and overlaps from the log start on; a history that was left is worth a note."""
     findings: list[VerifyFinding] = []
     last: RemoteSegment | None = None
@@ -176,12 +178,12 @@ def check_chain(home: RemotePath, manifest: Manifest, readable: Sequence[RemoteS
             continue
         start = manifest.log_start_offset if last is None else last.end_offset + 1
         if last is not None and one.epochs[0][0] < last.epochs[-1][0]:
-            findings.append(_left(home, one, last))
+            findings.append(_left(partition, one, last))
             return Chain(tuple(findings), _decided_end(last))
         if one.base_offset > start:
-            findings.append(_hole(home, one, start))
+            findings.append(_hole(partition, one, start))
         elif last is not None and one.base_offset < start:
-            findings.append(_overlap(home, one, start))
+            findings.append(_overlap(partition, one, start))
         last = one
     return Chain(tuple(findings), LONG_MAX if last is None else _decided_end(last))
 
@@ -190,11 +192,11 @@ def _decided_end(last: RemoteSegment) -> int:
     return LONG_MAX if last.undecided_from is None else last.undecided_from
 
 
-def _left(home: RemotePath, one: RemoteSegment, last: RemoteSegment) -> VerifyFinding:
+def _left(partition: RemotePath, one: RemoteSegment, last: RemoteSegment) -> VerifyFinding:
     return VerifyFinding(
         severity=Severity.NOTE,
         rule="chain-left",
-        where=home.part_key(one, ""),
+        where=partition.part_key(one, ""),
         message=f"from offset {one.base_offset} on of a history that the log has left",
         remedy="nothing: it is not read, and goes when the log is copied as far",
         base_offset=one.base_offset,
@@ -204,11 +206,11 @@ def _left(home: RemotePath, one: RemoteSegment, last: RemoteSegment) -> VerifyFi
     )
 
 
-def _hole(home: RemotePath, one: RemoteSegment, start: int) -> VerifyFinding:
+def _hole(partition: RemotePath, one: RemoteSegment, start: int) -> VerifyFinding:
     return VerifyFinding(
         severity=Severity.ERROR,
         rule="chain-hole",
-        where=home.part_key(one, ""),
+        where=partition.part_key(one, ""),
         message=f"offsets {start} to {one.base_offset - 1} are in no readable segment",
         remedy="`varve tier restore --as-of` may still reach an older manifest that has them",
         base_offset=one.base_offset,
@@ -218,11 +220,11 @@ def _hole(home: RemotePath, one: RemoteSegment, start: int) -> VerifyFinding:
     )
 
 
-def _overlap(home: RemotePath, one: RemoteSegment, start: int) -> VerifyFinding:
+def _overlap(partition: RemotePath, one: RemoteSegment, start: int) -> VerifyFinding:
     return VerifyFinding(
         severity=Severity.ERROR,
         rule="chain-overlap",
-        where=home.part_key(one, ""),
+        where=partition.part_key(one, ""),
         message=f"offsets {one.base_offset} to {start - 1} are in the segment before as well",
         remedy="`varve tier restore --as-of` to a version before the two came to be",
         base_offset=one.base_offset,
@@ -272,7 +274,7 @@ def _tell_listed(listed: Listed) -> VerifyFinding:
 
 
 def _check_evidence(
-    objects: ObjectStore, manifests: ObjectManifestStore, home: RemotePath
+    objects: ObjectStore, manifests: ObjectManifestStore, partition: RemotePath
 ) -> Iterable[VerifyFinding]:
     try:
         read_remote_removals(objects, manifests)

@@ -1,1 +1,0 @@
-"""Jobs that topics want done at intervals."""
