@@ -1,352 +1,509 @@
-"""One client's connection: requests in, answers out, in the same order.
+"""One client's connection: requests in, responses out, in the same order.
 
-Several Produce requests may be in progress at a time, so that one sync serves them all. Any other
-request that is not answered at once keeps the next one waiting: long polls, joins of groups, work
-of coordinators. What comes meanwhile stays in the socket, but for one buffer.
+Several Produce requests may be in flight at a time, so that one sync serves them all. Any other
+request that is not answered at once delays the next one: long polls, joins of groups, work of
+coordinators. What the client sends meanwhile stays in the socket, except for one buffer.
 
-Invariant  answers leave in the order of their requests. A request's bytes stay untouched until it
-           is answered. A handler's error becomes an answer or ends the connection, never a gap.
-Threads    the loop's alone.
+Invariant  responses leave in the order of their requests. A request's bytes stay unchanged until it
+           is answered. A handler's error becomes a response or closes the connection, never a gap.
+           A connection waits for at most one of the memory budgets.
+Threads    the event loop's alone.
 """
 
 import asyncio
 import logging
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final, cast
 
 from varve.broker.context import ConnectionContext
+from varve.broker.timers import Timers
 from varve.foundation.errors import MalformedMessage
-from varve.kafka_server.answers import Answers
-from varve.kafka_server.authentication import Authenticator
-from varve.kafka_server.intake import Intake
-from varve.kafka_server.metrics import CLOSED_CONNECTIONS, REFUSED_FRAMES
-from varve.kafka_server.outlet import PIECE_BYTES, Outlet
-from varve.kafka_server.patience import ConnectionState
-from varve.kafka_server.router import Answer, RefusedFrame, Request
-from varve.kafka_server.shared import Door, Shared
-from varve.kafka_server.slot import Slot
-from varve.kafka_server.throttle import Throttle
+from varve.kafka_server.authentication import Authenticator, ListenerSecurity
+from varve.kafka_server.dispatcher import (
+    SASL_KEYS,
+    Dispatcher,
+    HandlerResult,
+    RejectedRequest,
+    Request,
+)
+from varve.kafka_server.frames import BufferPool, FrameReader, MemoryBudget
+from varve.kafka_server.metrics import CLOSED_CONNECTIONS, REFUSED_FRAMES, ServerMetrics
+from varve.kafka_server.registry import ConnectionRegistry, ConnectionState
+from varve.kafka_server.responses import (
+    WRITE_BYTES,
+    InFlightRequest,
+    ResponseQueue,
+    ResponseWriter,
+    encode_token,
+)
+from varve.kafka_server.settings import ServerSettings
 from varve.wire import ApiKey, Message
 
 logger = logging.getLogger(__name__)
 
+_MUTE_MAX_MS: Final = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionServices:
+    """What all connections of a server share."""
+
+    loop: asyncio.AbstractEventLoop
+    timers: Timers
+    settings: ServerSettings
+    dispatcher: Dispatcher
+    metrics: ServerMetrics
+    registry: ConnectionRegistry
+    buffers: BufferPool
+    response_memory: MemoryBudget
+    tasks: set[asyncio.Future[Any]] = field(default_factory=set)
+    """Requests in progress; they are carried out even if the client disconnects."""
+    long_polls: set[asyncio.Future[Any]] = field(default_factory=set)
+    """Long polls in progress; a stop does not wait for them."""
+
 
 class Connection(asyncio.BufferedProtocol):
-    """Made for each client that knocks at a door."""
+    """Made for each accepted client; `admit` of the registry comes before."""
 
-    def __init__(self, shared: Shared, door: Door, host: str) -> None:
+    def __init__(
+        self,
+        services: ConnectionServices,
+        listener: str,
+        security: ListenerSecurity,
+        host: str,
+    ) -> None:
         self.host = host
-        self._shared = shared
-        self._door = door
+        self._services = services
+        self._loop = services.loop
+        self._listener = listener
+        self._security = security
         self._context: ConnectionContext | None = None
         self._authenticator: Authenticator | None = None
-        self._intake = Intake(shared, self._go_on)
-        self._outlet = Outlet(shared.responses, shared.loop)
-        self._throttle = Throttle(shared, self._go_on)
-        self._answers = Answers(shared, self._outlet, self._throttle)
         self._transport: asyncio.Transport | None = None
-        self._blocker: Slot | None = None
-        self._is_refused = False
-        """Whether the answer waits that tells a client it is not who it says."""
-        self._is_parsing = False
-        self._is_flush_due = False
+        self._reader = FrameReader(services.buffers)
+        self._writer = ResponseWriter(services.response_memory, services.loop)
+        self._responses = ResponseQueue(self._writer, services.response_memory, services.settings)
+        self._delaying: InFlightRequest | None = None
+        """The request that must be answered before the next one is started."""
+        self._awaited_memory: MemoryBudget | None = None
+        self._is_next_in_turn = False
+        self._mute_count = 0
+        self._is_reading = True
+        self._has_failed_login = False
+        """Whether the response to a failed authentication is held back."""
+        self._is_starting_requests = False
+        self._is_write_scheduled = False
         self._is_closing = False
         self._is_stopping = False
-        self.made_at = self.active_at = shared.loop.time()
-        self.closing_at = 0.0
-
-    # What asyncio calls
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._intake.attach(transport)
-        self._outlet.attach(transport)
-        self._context, self._authenticator = self._door.admit(self, transport)
+        self._opened_at = self._active_at = services.loop.time()
+        self._closing_at = 0.0
+        self._frame_started_at = 0.0
+        """When the first bytes of an incomplete request came; 0 where there is none."""
 
     @property
     def context(self) -> ConnectionContext:
         assert self._context is not None, "the connection is not made yet"
         return self._context
 
+    # Called by the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast: the transports of uvloop are no subclasses of asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        self._writer.attach(transport)
+        principal = self._security.find_principal(transport)
+        id = self._services.registry.add(self)
+        self._context = ConnectionContext(id, self._listener, self.host, principal)
+        self._authenticator = self._security.make_authenticator(self._context)
+
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._intake.room()
+        return self._reader.free_space()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._intake.received(nbytes)
-        self.active_at = self._shared.loop.time()
-        self._parse()
+        self._reader.received(nbytes)
+        self._active_at = self._loop.time()
+        self._start_requests()
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
-        self._outlet.pause()
+        self._writer.pause()
 
     def resume_writing(self) -> None:
-        self._outlet.resume()
-        self._go_on()
+        self._writer.resume()
+        self.resume()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_closing = True
-        self._door.leave(self)
-        self._blocker = None
-        self._intake.discard()
-        self._answers.discard()
-        self._outlet.discard()
+        self._services.registry.remove(self)
+        self._delaying = None
+        if self._awaited_memory is not None:
+            self._awaited_memory.cancel(self)
+            self._awaited_memory = None
+        self._reader.discard()
+        self._responses.discard()
+        self._writer.discard()
 
-    # Requests
+    # Reading requests
+
+    def resume(self) -> None:
+        """Writes what is ready, then starts requests that may be started now."""
+        if self._is_closing:
+            return
+        self._write()
+        self._start_requests()
 
     def _is_blocked(self) -> bool:
         return (
-            self._blocker is not None
+            self._delaying is not None
             or self._is_closing
             or self._is_stopping
-            or self._throttle.mutes > 0
-            or self._is_refused
-            or self._intake.is_waiting
-            or self._outlet.queued > PIECE_BYTES
-            or self._answers.is_full
+            or self._mute_count > 0
+            or self._has_failed_login
+            or self._awaited_memory is not None
+            or self._writer.queued_bytes > WRITE_BYTES
+            or self._responses.is_full
         )
 
-    def _parse(self) -> None:
-        """Takes all requests that may be begun now."""
-        if self._is_parsing:
+    def _start_requests(self) -> None:
+        if self._is_starting_requests:
             return
-        self._is_parsing = True
+        self._is_starting_requests = True
         try:
             while not self._is_blocked() and (frame := self._next_frame()) is not None:
-                self._take(frame)
+                self._start_request(frame)
         finally:
-            self._is_parsing = False
+            self._is_starting_requests = False
         if self._is_closing:
             return
-        self._flush()
-        self._intake.settle(is_blocked=self._is_blocked())
+        self._write()
+        self._continue_reading(is_blocked=self._is_blocked())
 
     def _next_frame(self) -> memoryview | None:
-        settings, authenticator = self._shared.settings, self._authenticator
+        if self._must_wait_for_responses():
+            self._wait_for_memory(self._services.response_memory, 0)
+            return None
+        settings, authenticator = self._services.settings, self._authenticator
         produce_limit = settings.socket_request_max_bytes
         if authenticator is not None and not authenticator.is_done:
             produce_limit = min(produce_limit, settings.sasl_server_max_receive_size)
         other_limit = min(produce_limit, settings.request_max_bytes)
         try:
-            return self._intake.next_frame(produce_limit, other_limit)
+            frame = self._reader.next_frame(produce_limit, other_limit)
         except MalformedMessage as error:
-            self._refuse("frame_size", error)
+            self._reject("frame_size", error)
             return None
+        if frame is not None:
+            self._is_next_in_turn = False
+            self._frame_started_at = 0.0
+        return frame
 
-    def _take(self, frame: memoryview) -> None:
-        """Begins one request."""
-        slot = Slot(None, len(frame), self._shared.loop.time())
+    def _must_wait_for_responses(self) -> bool:
+        """Whether the next response may be large while too many wait for their clients."""
+        if not self._services.response_memory.is_exceeded or self._is_next_in_turn:
+            return False
+        return self._reader.next_api_key() == ApiKey.FETCH
+
+    def _wait_for_memory(self, budget: MemoryBudget, size: int) -> None:
+        self._awaited_memory = budget
+        budget.wait(self, size)
+
+    def memory_granted(self) -> None:
+        """Called by the budget that the connection waits for."""
+        awaited, self._awaited_memory = self._awaited_memory, None
+        if awaited is self._services.response_memory:
+            self._is_next_in_turn = True
+            self.resume()
+            self._is_next_in_turn = False
+        else:
+            self._reader.use_granted_memory()
+            self.resume()
+
+    def _continue_reading(self, *, is_blocked: bool) -> None:
+        """Decides whether to read more, and whether a request has begun to arrive."""
+        reader = self._reader
+        if not is_blocked or not reader.unparsed:
+            reader.prepare_space()
+            if reader.wanted_bytes and self._awaited_memory is None:
+                self._wait_for_memory(self._services.buffers.memory, reader.wanted_bytes)
+        if not reader.unparsed or is_blocked:
+            self._frame_started_at = 0.0
+        elif not self._frame_started_at:
+            self._frame_started_at = self._loop.time()
+        self._set_reading(not reader.wanted_bytes and not reader.is_full)
+
+    def _set_reading(self, is_reading: bool) -> None:
+        transport = self._transport
+        if transport is None or is_reading == self._is_reading or transport.is_closing():
+            return
+        self._is_reading = is_reading
+        if is_reading:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+    # Handling requests
+
+    def _start_request(self, frame: memoryview) -> None:
+        in_flight = InFlightRequest(len(frame), self._loop.time())
         authenticator = self._authenticator
-        is_bare = authenticator is not None and authenticator.takes_bare_frames
         try:
-            if is_bare:
-                assert authenticator is not None
-                self._begin_bare(slot, authenticator, bytes(frame))
+            if authenticator is not None and authenticator.takes_bare_frames:
+                self._start_token(in_flight, authenticator, bytes(frame))
             else:
-                slot.request = self._shared.router.read(frame, authenticator)
-                self._begin(slot, slot.request)
-        except RefusedFrame as error:
-            self._refuse(error.reason, error)
+                request = self._services.dispatcher.read(frame, self.context, authenticator)
+                in_flight.request = request
+                self._dispatch(in_flight, request)
+        except RejectedRequest as error:
+            self._reject(error.reason, error)
         except MalformedMessage as error:
-            self._refuse("malformed", error)
+            self._reject("malformed", error)
 
-    def _begin(self, slot: Slot, request: Request) -> None:
+    def _dispatch(self, in_flight: InFlightRequest, request: Request) -> None:
+        self._responses.add(in_flight)
         try:
-            answer: Answer = self._shared.router.answer(request, self.context, self._authenticator)
-        except RefusedFrame:
-            raise
+            result: HandlerResult = self._services.dispatcher.dispatch(request, self._authenticator)
         except Exception as error:
-            self._answers.expect(slot)
-            self._fail(slot, request, error)
+            self._respond_with_error(in_flight, request, error)
             return
-        self._answers.expect(slot)
-        if answer is None or isinstance(answer, Message):
-            self._answer(slot, request, answer)
+        if result is None or isinstance(result, Message):
+            self._respond(in_flight, request, result)
             return
-        slot.busy_seconds = self._shared.loop.time() - slot.began
-        slot.buffer = self._intake.buffer
-        slot.buffer.users += 1
-        slot.future = asyncio.ensure_future(answer, loop=self._shared.loop)
-        if slot.future is not answer:
-            self._keep(slot.future, is_parked=slot.is_long_poll)
+        in_flight.busy_seconds = self._loop.time() - in_flight.started_at
+        in_flight.buffer = self._reader.buffer
+        in_flight.buffer.users += 1
+        future = asyncio.ensure_future(result, loop=self._loop)
+        if future is not result:
+            self._keep_task(future, is_long_poll=in_flight.is_long_poll)
         if request.api.key is not ApiKey.PRODUCE:
-            self._blocker = slot
-        slot.future.add_done_callback(partial(self._on_done, slot))
+            self._delaying = in_flight
+        future.add_done_callback(partial(self._on_handled, in_flight))
 
-    def _keep(self, task: "asyncio.Future[Any]", *, is_parked: bool = False) -> None:
+    def _keep_task(self, task: "asyncio.Future[Any]", *, is_long_poll: bool = False) -> None:
         """The loop itself does not keep tasks from being collected."""
-        tasks = self._shared.parked if is_parked else self._shared.tasks
+        tasks = self._services.long_polls if is_long_poll else self._services.tasks
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    def _begin_bare(self, slot: Slot, authenticator: Authenticator, token: bytes) -> None:
-        self._answers.expect(slot)
-        self._blocker = slot
-        self._keep(self._shared.loop.create_task(self._answer_bare(slot, authenticator, token)))
+    def _on_handled(
+        self, in_flight: InFlightRequest, future: "asyncio.Future[Message | None]"
+    ) -> None:
+        buffer, in_flight.buffer = in_flight.buffer, None
+        request = in_flight.request
+        assert request is not None
+        assert buffer is not None
+        error = None if future.cancelled() else future.exception()
+        if self._is_closing:
+            if error is not None:
+                self._services.dispatcher.log_failure(request, error)
+        elif future.cancelled():
+            self.close("failed")
+        elif error is not None:
+            self._respond_with_error(in_flight, request, error)
+        else:
+            self._respond(in_flight, request, future.result())
+        if self._delaying is in_flight:
+            self._delaying = None
+        # A buffer is reused only if nothing refers to the request's records any more.
+        in_flight.request = request = None
+        self._services.buffers.drop_user(buffer)
+        self._schedule_write()
 
-    async def _answer_bare(self, slot: Slot, authenticator: Authenticator, token: bytes) -> None:
+    def _start_token(
+        self, in_flight: InFlightRequest, authenticator: Authenticator, token: bytes
+    ) -> None:
+        self._responses.add(in_flight)
+        self._delaying = in_flight
+        task = self._loop.create_task(self._handle_token(in_flight, authenticator, token))
+        self._keep_task(task)
+
+    async def _handle_token(
+        self, in_flight: InFlightRequest, authenticator: Authenticator, token: bytes
+    ) -> None:
+        """A SASL token without a header, as after SaslHandshake version 0."""
         try:
-            answer = authenticator.handle_bare(token)
-            found = answer if isinstance(answer, bytes) else await answer
+            result = authenticator.handle_bare(token)
+            response = result if isinstance(result, bytes) else await result
         except Exception:
-            logger.exception("SASL failed", extra={"client": self.context.client_host})
+            logger.exception("SASL failed", extra={"client": self.host})
             self.close("failed")
             return
         if self._is_closing:
             return
-        # An empty token would tell a client of PLAIN that it was let in.
-        is_told = bool(found) or not authenticator.has_failed
-        self._answers.complete_bare(slot, found if is_told else None)
-        self._blocker = None
+        # With PLAIN an empty token would tell the client that it is authenticated.
+        if response or not authenticator.has_failed:
+            in_flight.pieces, in_flight.response_bytes = encode_token(response)
+        self._responses.complete(in_flight)
+        self._delaying = None
         self._after_sasl()
-        self._go_on()
+        self.resume()
 
-    # Answers
+    # Writing responses
 
-    def _on_done(self, slot: Slot, future: "asyncio.Future[Message | None]") -> None:
-        buffer, slot.buffer, slot.future = slot.buffer, None, None
-        request = slot.request
-        assert request is not None
-        error = None if future.cancelled() else future.exception()
-        if not self._is_closing:
-            if future.cancelled():
-                self.close("failed")
-            elif error is not None:
-                self._fail(slot, request, error)
-            else:
-                self._answer(slot, request, future.result())
-        elif error is not None:
-            self._shared.router.note_failure(request, self.context, error)
-        if self._blocker is slot:
-            self._blocker = None
-        # The buffer is used again only if nothing refers to the request's records any more.
-        slot.request = request = None
-        if buffer is not None:
-            self._shared.pool.leave(buffer)
-        self._schedule_flush()
-
-    def _fail(self, slot: Slot, request: Request, error: BaseException) -> None:
-        answer = self._shared.router.fail(request, self.context, error)
-        if answer is None:
+    def _respond_with_error(
+        self, in_flight: InFlightRequest, request: Request, error: BaseException
+    ) -> None:
+        response = self._services.dispatcher.error_response(request, error)
+        if response is None:
             self.close("failed")
         else:
-            self._answer(slot, request, answer)
+            self._respond(in_flight, request, response)
 
-    def _answer(self, slot: Slot, request: Request, answer: Message | None) -> None:
-        """Puts an answer in its place; one that cannot be written ends the connection."""
+    def _respond(
+        self, in_flight: InFlightRequest, request: Request, response: Message | None
+    ) -> None:
+        """Queues a response; one that cannot be encoded closes the connection."""
         try:
-            self.active_at = self._answers.complete(slot, request, answer, self.context)
-            if request.api.key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE):
+            self._complete(in_flight, request, response)
+            if request.api.key in SASL_KEYS:
                 self._after_sasl()
         except Exception as error:
-            self._shared.router.note_failure(request, self.context, error)
+            self._services.dispatcher.log_failure(request, error)
             self.close("failed")
+
+    def _complete(
+        self, in_flight: InFlightRequest, request: Request, response: Message | None
+    ) -> None:
+        if response is not None and request.has_response:
+            in_flight.encode(request, response)
+        now = self._active_at = self._loop.time()
+        seconds = now - in_flight.started_at
+        used_ms = self._services.dispatcher.charge_quotas(
+            request,
+            received_bytes=in_flight.request_bytes,
+            sent_bytes=in_flight.response_bytes,
+            busy_seconds=in_flight.busy_seconds or seconds,
+        )
+        self._throttle(in_flight, request, response, used_ms)
+        self._responses.complete(in_flight)
+        self._services.metrics.count(
+            request.api.key,
+            request_bytes=in_flight.request_bytes,
+            response_bytes=in_flight.response_bytes,
+            seconds=seconds,
+        )
+
+    def _throttle(
+        self,
+        in_flight: InFlightRequest,
+        request: Request,
+        response: Message | None,
+        quota_ms: int,
+    ) -> None:
+        """Tells a client over its quotas to wait, and reads nothing from it meanwhile."""
+        throttle_ms: int = getattr(response, "throttle_time_ms", 0)
+        if quota_ms > throttle_ms:
+            if in_flight.response_bytes and hasattr(response, "throttle_time_ms"):
+                in_flight.encode(request, replace(cast(Any, response), throttle_time_ms=quota_ms))
+            throttle_ms = quota_ms
+        if throttle_ms > 0:
+            self._mute_count += 1
+            self._services.timers.call_later(min(throttle_ms, _MUTE_MAX_MS), self._unmute)
+
+    def _unmute(self) -> None:
+        self._mute_count -= 1
+        if not self._mute_count:
+            self.resume()
 
     def _after_sasl(self) -> None:
         authenticator = self._authenticator
         if authenticator is None:
             return
         if authenticator.has_failed:
-            self._is_refused = True
-            delay_ms = self._shared.settings.connection_failed_authentication_delay_ms
-            self._shared.loop.call_later(delay_ms / 1000, self._end_refused)
+            self._has_failed_login = True
+            delay_ms = self._services.settings.connection_failed_authentication_delay_ms
+            self._loop.call_later(delay_ms / 1000, self._close_after_failed_login)
         elif authenticator.is_done:
             self.context.principal = authenticator.principal
 
-    def _end_refused(self) -> None:
-        self._is_refused = False
-        self._flush()
+    def _close_after_failed_login(self) -> None:
+        self._has_failed_login = False
+        self._write()
         self.close("authentication")
 
-    def _schedule_flush(self) -> None:
-        """Answers that become ready together leave together."""
-        if self._is_flush_due or self._is_closing:
+    def _schedule_write(self) -> None:
+        """Responses that become ready together are written together."""
+        if self._is_write_scheduled or self._is_closing:
             return
-        if len(self._answers) == 1:
-            self._go_on()
+        if len(self._responses) == 1:
+            self.resume()
             return
-        self._is_flush_due = True
-        self._shared.loop.call_soon(self._flush_due)
+        self._is_write_scheduled = True
+        self._loop.call_soon(self._run_scheduled_write)
 
-    def _flush_due(self) -> None:
-        self._is_flush_due = False
-        self._go_on()
+    def _run_scheduled_write(self) -> None:
+        self._is_write_scheduled = False
+        self.resume()
 
-    def _go_on(self) -> None:
-        """Writes what is ready, then takes requests that may be begun now."""
-        if self._is_closing:
+    def _write(self) -> None:
+        if self._has_failed_login:
             return
-        self._flush()
-        self._parse()
-
-    def _flush(self) -> None:
-        if self._is_refused:
-            return
-        self._answers.write()
-        if self._shared.responses.taken > self._shared.responses.limit:
-            self._door.relieve()
-        if self._is_stopping and not self._outlet.queued and self._answers.awaits_only_event:
+        self._responses.write()
+        is_idle = not self._writer.queued_bytes and self._responses.has_only_long_polls
+        if self._is_stopping and is_idle:
             self.close("stop")
 
-    # The end
+    # Closing
 
-    def _refuse(self, reason: str, error: Exception) -> None:
-        self._shared.metrics.table.add(REFUSED_FRAMES, 1, reason)
+    def _reject(self, reason: str, error: Exception) -> None:
+        self._services.metrics.table.add(REFUSED_FRAMES, 1, reason)
         logger.warning(
-            "a request was refused and its connection closed",
-            extra={"client": self.context.client_host, "reason": reason, "told": str(error)},
+            "a request was rejected and its connection closed",
+            extra={"client": self.host, "reason": reason, "error": str(error)},
         )
-        self._flush()
+        self._write()
         self.close(reason)
 
     def close(self, reason: str) -> None:
-        """Ends the connection once what was written has gone out."""
+        """Closes the connection once what was written has been sent."""
         if self._is_closing:
             return
         self._is_closing = True
-        self.closing_at = self._shared.loop.time()
-        self._shared.metrics.table.add(CLOSED_CONNECTIONS, 1, reason)
+        self._closing_at = self._loop.time()
+        self._services.metrics.table.add(CLOSED_CONNECTIONS, 1, reason)
         if self._transport is not None:
-            # A transport that is closed while it calls resume_writing tells its end twice.
-            self._shared.loop.call_soon(self._transport.close)
+            # A transport that is closed within resume_writing calls connection_lost twice.
+            self._loop.call_soon(self._transport.close)
 
     def abort(self, reason: str) -> None:
-        """Ends the connection at once."""
+        """Closes the connection at once."""
         if not self._is_closing:
-            self._shared.metrics.table.add(CLOSED_CONNECTIONS, 1, reason)
+            self._services.metrics.table.add(CLOSED_CONNECTIONS, 1, reason)
         self._is_closing = True
         if self._transport is not None:
-            # As in `close`: memory that runs short ends a client within its own resume_writing.
-            self._shared.loop.call_soon(self._transport.abort)
+            # As in `close`.
+            self._loop.call_soon(self._transport.abort)
 
     def stop(self) -> None:
-        """Begins no more requests; ends when those in progress are answered, long polls at once."""
+        """Starts no more requests; closes when all but long polls are answered."""
         self._is_stopping = True
         if not self._is_closing:
-            self._flush()
+            self._write()
+
+    # Timeouts
 
     def state(self, now: float) -> ConnectionState:
-        """What there is to know of its client's pace."""
-        is_stalled = self._outlet.is_stalled
-        authenticator = self._authenticator
+        """What the timeouts depend on."""
+        writer, authenticator = self._writer, self._authenticator
+        is_authenticated = authenticator is None or authenticator.is_done
+        is_busy = len(self._responses) > 0 or self._mute_count > 0
         return ConnectionState(
-            closing_at=self.closing_at if self._is_closing else None,
-            stalled_since=self._outlet.note_progress(now) if is_stalled else None,
-            frame_began_at=self._intake.frame_began_at or None,
-            frame_bytes=self._intake.unparsed,
-            awaits_memory=self._intake.awaits_memory,
-            unknown_since=None if authenticator is None or authenticator.is_done else self.made_at,
-            idle_since=None if self._answers or self._throttle.mutes > 0 else self.active_at,
+            closing_since=self._closing_at if self._is_closing else None,
+            stalled_since=writer.last_progress(now) if writer.is_stalled else None,
+            frame_started_at=self._frame_started_at or None,
+            frame_bytes=self._reader.unparsed,
+            awaits_memory=bool(self._reader.wanted_bytes),
+            unauthenticated_since=None if is_authenticated else self._opened_at,
+            idle_since=None if is_busy else self._active_at,
         )
 
     @property
     def stalled_bytes(self) -> int:
-        """What waits because the client does not read."""
-        return self._outlet.queued if self._outlet.is_stalled else 0
+        """Response bytes that wait because the client does not read."""
+        return self._writer.queued_bytes if self._writer.is_stalled else 0
 
     @property
     def stalled_since(self) -> float:
-        return self._outlet.moved_at
+        return self._writer.progress_at

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from varve.foundation.metrics import MetricTable, counter, declared_metrics, gauge
-from varve.kafka_server.buffers import ByteBudget
+from varve.kafka_server.frames import MemoryBudget
 from varve.wire import ApiKey
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class ApiCount:
 class ServerMetrics:
     """The figures of one server; a collector for a registry."""
 
-    def __init__(self, requests: ByteBudget, responses: ByteBudget) -> None:
+    def __init__(self, requests: MemoryBudget, responses: MemoryBudget) -> None:
         self.table = MetricTable(declared_metrics(sys.modules[__name__]))
         self.lag_max = 0.0
         self._budgets = (requests, responses)
@@ -132,8 +132,8 @@ class ServerMetrics:
             self.table.add(RESPONSE_BYTES, found.response_bytes, api)
             self.table.add(REQUEST_SECONDS, found.seconds, api)
         requests, responses = self._budgets
-        self.table.set(QUEUED_REQUEST_BYTES, requests.taken)
-        self.table.set(QUEUED_RESPONSE_BYTES, responses.taken)
+        self.table.set(QUEUED_REQUEST_BYTES, requests.used)
+        self.table.set(QUEUED_RESPONSE_BYTES, responses.used)
         self.table.set(LOOP_LAG, self.lag_max)
         self.lag_max = 0.0
         return self.table.collect()

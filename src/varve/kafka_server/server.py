@@ -1,41 +1,40 @@
-"""The server: listeners in front of a broker, from the first port to the last answer.
+"""The server: listeners in front of a broker, from the first port to the last response.
 
-Invariant  a stop begins with taking nobody in, and ends the broker only when what clients have
-           asked for is answered, or the time for that is over.
-Threads    the loop's alone.
+Invariant  a stop first accepts no more clients, and stops the broker only when all requests are
+           answered or `varve.shutdown.timeout.ms` is over.
+Threads    the event loop's alone.
 """
 
 import asyncio
-import contextlib
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from varve.broker.broker import Broker, Endpoint, Handler
 from varve.broker.dispatch import HANDLERS
 from varve.foundation.errors import InvalidSetting, Unavailable
 from varve.kafka_server.authentication import ListenerSecurity, MakeSecurity, OpenSecurity
-from varve.kafka_server.buffers import BufferPool, ByteBudget
-from varve.kafka_server.doors import House, ListenerDoor
+from varve.kafka_server.connection import Connection, ConnectionServices
+from varve.kafka_server.dispatcher import Dispatcher
+from varve.kafka_server.frames import BufferPool, MemoryBudget
 from varve.kafka_server.listeners import Listener, SecurityProtocol
-from varve.kafka_server.metrics import ServerMetrics
-from varve.kafka_server.router import Router
+from varve.kafka_server.metrics import CLOSED_CONNECTIONS, ServerMetrics
+from varve.kafka_server.registry import ConnectionRegistry
 from varve.kafka_server.settings import ServerSettings
-from varve.kafka_server.shared import Shared
 from varve.wire import ApiKey
 
 logger = logging.getLogger(__name__)
 
-_ACCEPTED_AT_ONCE: Final = 64
+_ACCEPTED_PER_TURN: Final = 64
 _CHECK_SECONDS: Final = 1.0
-_LAG_SECONDS: Final = 0.25
+_WATCH_SECONDS: Final = 0.25
 _NO_FILES_SECONDS: Final = 0.1
-_STOP_LOOK_SECONDS: Final = 0.01
+_STOP_POLL_SECONDS: Final = 0.01
 
 
 def make_open_security(broker: Broker, listener: Listener) -> ListenerSecurity:
-    """Lets everybody in; a listener that wants more is refused."""
+    """Authenticates nobody; raises InvalidSetting for a listener with TLS or SASL."""
     if listener.protocol is not SecurityProtocol.PLAINTEXT:
         raise InvalidSetting(
             f"{listener} needs {listener.protocol}, which this server was not given"
@@ -60,96 +59,146 @@ class Server:
         self._make_security = make_security
         self._loop = broker.loop
         self._is_ready = False
-        requests = ByteBudget(settings.queued_max_request_bytes, self._loop)
-        responses = ByteBudget(settings.queued_max_response_bytes, self._loop)
-        self.metrics = ServerMetrics(requests, responses)
-        self._shared = Shared(
-            self._loop,
-            broker.timers,
+        self.request_memory = MemoryBudget(settings.queued_max_request_bytes, self._loop)
+        self.response_memory = MemoryBudget(settings.queued_max_response_bytes, self._loop)
+        self.metrics = ServerMetrics(self.request_memory, self.response_memory)
+        self.registry = ConnectionRegistry(
+            broker,
             settings,
-            Router(broker, handlers, self.metrics, settings),
             self.metrics,
-            BufferPool(requests),
-            responses,
+            request_memory=self.request_memory,
+            response_memory=self.response_memory,
         )
-        self._house = House(self._shared, broker.disconnected)
+        self._services = ConnectionServices(
+            loop=self._loop,
+            timers=broker.timers,
+            settings=settings,
+            dispatcher=Dispatcher(
+                broker, handlers, self.metrics, element_count_max=settings.request_max_elements
+            ),
+            metrics=self.metrics,
+            registry=self.registry,
+            buffers=BufferPool(self.request_memory),
+            response_memory=self.response_memory,
+        )
         self._sockets: list[socket.socket] = []
         self._workers: list[asyncio.Task[Any]] = []
 
     @property
     def is_ready(self) -> bool:
-        """Whether clients are let in."""
+        """Whether clients are accepted."""
         return self._is_ready
 
     @property
     def connection_count(self) -> int:
-        return len(self._house.inside)
+        return len(self.registry.connections)
+
+    # Start
 
     async def start(self) -> None:
-        """Starts the broker and listens; raises what keeps a listener from its port."""
-        advertised = self.settings.parsed_advertised()
-        doors: list[tuple[socket.socket, ListenerDoor]] = []
+        """Starts the broker and listens; raises Unavailable for a port that cannot be used."""
+        accepting: list[Coroutine[Any, Any, None]] = []
         try:
             for listener in self.settings.parsed_listeners():
-                door = ListenerDoor(
-                    self._house, listener, self._make_security(self.broker, listener)
-                )
-                opened = _bind(listener)
-                self._sockets += opened
-                doors += [(one, door) for one in opened]
-                port = int(opened[0].getsockname()[1])
-                told = advertised[listener.name]
-                self.broker.endpoints[listener.name] = Endpoint(
-                    listener.name, _told_host(told), told.port or port
-                )
+                security = self._make_security(self.broker, listener)
+                sockets = _bind(listener)
+                self._sockets += sockets
+                accepting += [self._accept(one, listener, security) for one in sockets]
+                self._advertise(listener, port=int(sockets[0].getsockname()[1]))
             await self.broker.start()
         except BaseException:
+            for coroutine in accepting:
+                coroutine.close()
             self._close_sockets()
             raise
-        for one, _ in doors:
-            one.listen(self.settings.socket_listen_backlog_size)
-        self._workers = [self._loop.create_task(self._accept(one, door)) for one, door in doors]
-        self._workers.append(self._loop.create_task(self._check_often()))
-        self._workers.append(self._loop.create_task(self._measure_lag()))
+        for listening in self._sockets:
+            listening.listen(self.settings.socket_listen_backlog_size)
+        workers = [*accepting, self._check_timeouts(), self._watch_loop()]
+        self._workers = [self._loop.create_task(worker) for worker in workers]
         self._is_ready = True
 
-    async def _accept(self, listening: socket.socket, door: ListenerDoor) -> None:
+    def _advertise(self, listener: Listener, *, port: int) -> None:
+        advertised = self.settings.parsed_advertised()[listener.name]
+        # Clients need a host: a listener on every interface is reached by the machine's name.
+        host = socket.gethostname() if advertised.is_everywhere else advertised.host
+        self.broker.endpoints[listener.name] = Endpoint(
+            listener.name, host, advertised.port or port
+        )
+
+    # Accept
+
+    async def _accept(
+        self, listening: socket.socket, listener: Listener, security: ListenerSecurity
+    ) -> None:
         while True:
-            await self._hear_knock(listening)
+            await self._wait_for_clients(listening)
             try:
-                for _ in range(_ACCEPTED_AT_ONCE):
+                for _ in range(_ACCEPTED_PER_TURN):
                     client, address = listening.accept()
-                    self._open_door(door, client, address)
-            except BlockingIOError:
-                continue
-            except ConnectionError:
+                    self._keep_task(
+                        self._open_connection(client, str(address[0]), listener, security)
+                    )
+            except (BlockingIOError, ConnectionError):
                 continue
             except OSError as error:
-                # Out of files: whoever waits is served when others have left.
-                logger.error("no connection can be accepted", extra={"told": str(error)})
+                # Out of file descriptors: waiting clients are accepted when others have left.
+                logger.error("no connection can be accepted", extra={"error": str(error)})
                 await asyncio.sleep(_NO_FILES_SECONDS)
 
-    async def _hear_knock(self, listening: socket.socket) -> None:
-        """Until somebody waits to be accepted.
+    async def _wait_for_clients(self, listening: socket.socket) -> None:
+        """Until a client can be accepted.
 
-        `sock_accept` takes one in even if it was cancelled in the same turn of the loop, and then
-        has nobody to give it to.
+        `sock_accept` accepts a client even if it was cancelled in the same turn of the loop, and
+        then the client's socket is lost.
         """
-        heard: asyncio.Future[None] = self._loop.create_future()
-        self._loop.add_reader(listening, _wake, heard)
+        readable: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(listening, _set_done, readable)
         try:
-            await heard
+            await readable
         finally:
             self._loop.remove_reader(listening)
 
-    def _open_door(self, door: ListenerDoor, client: socket.socket, address: Any) -> None:
-        self._keep(self._loop.create_task(door.open_to(client, str(address[0]))))
+    def _keep_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._services.tasks.add(task)
+        task.add_done_callback(self._services.tasks.discard)
 
-    def _keep(self, task: asyncio.Task[Any]) -> None:
-        self._shared.tasks.add(task)
-        task.add_done_callback(self._shared.tasks.discard)
+    async def _open_connection(
+        self, client: socket.socket, host: str, listener: Listener, security: ListenerSecurity
+    ) -> None:
+        """Makes the connection of an accepted socket; an error ends that client alone."""
+        if not self.registry.admit(host):
+            client.close()
+            return
+        tls = security.tls
+        handshake_seconds = self.settings.request_receive_timeout_ms / 1000
+        try:
+            client.setblocking(False)
+            self._set_options(client)
+            await self._loop.connect_accepted_socket(
+                lambda: Connection(self._services, listener.name, security, host),
+                client,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else handshake_seconds,
+            )
+        except (OSError, ConnectionError, TimeoutError) as error:
+            self.registry.dismiss(host)
+            client.close()
+            self.metrics.table.add(CLOSED_CONNECTIONS, 1, "handshake")
+            logger.info("a handshake failed", extra={"client": host, "error": str(error)})
 
-    async def _check_often(self) -> None:
+    def _set_options(self, client: socket.socket) -> None:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, size in (
+            (socket.SO_SNDBUF, self.settings.socket_send_buffer_bytes),
+            (socket.SO_RCVBUF, self.settings.socket_receive_buffer_bytes),
+        ):
+            if size > 0:
+                client.setsockopt(socket.SOL_SOCKET, option, size)
+
+    # Maintain
+
+    async def _check_timeouts(self) -> None:
         shortest_ms = min(
             self.settings.request_receive_timeout_ms,
             self.settings.response_send_timeout_ms,
@@ -158,95 +207,92 @@ class Server:
         seconds = min(_CHECK_SECONDS, shortest_ms / 2000)
         while True:
             await asyncio.sleep(seconds)
-            await self._house.check_all()
+            await self.registry.check_timeouts()
 
-    async def _measure_lag(self) -> None:
+    async def _watch_loop(self) -> None:
+        """Measures how late the loop runs, and bounds the memory of responses."""
         while True:
-            due = self._loop.time() + _LAG_SECONDS
-            await asyncio.sleep(_LAG_SECONDS)
+            due = self._loop.time() + _WATCH_SECONDS
+            await asyncio.sleep(_WATCH_SECONDS)
             self.metrics.lag_max = max(self.metrics.lag_max, self._loop.time() - due)
+            self.registry.close_slow_readers()
+
+    # Stop
 
     async def stop(self) -> None:
-        """Takes nobody in, answers what was asked, then stops the broker."""
-        self._is_ready = False
-        await self._end_workers()
-        self._close_sockets()
-        for connection in list(self._house.inside.values()):
+        """Accepts no clients, answers requests in progress, then stops the broker."""
+        await self._stop_listening()
+        for connection in list(self.registry.connections.values()):
             connection.stop()
         deadline = self._loop.time() + self.settings.shutdown_timeout_ms / 1000
-        while self._house.inside and self._loop.time() < deadline:
-            await asyncio.sleep(_STOP_LOOK_SECONDS)
-        for connection in list(self._house.inside.values()):
-            connection.abort("stop")
+        while self.registry.connections and self._loop.time() < deadline:
+            await asyncio.sleep(_STOP_POLL_SECONDS)
+        self._abort_connections()
         await self._end_tasks(deadline)
         await self.broker.stop()
 
     async def _end_tasks(self, deadline: float) -> None:
-        """What clients that have left asked for is carried out, too; long polls are not."""
+        """Requests of disconnected clients are carried out, too; long polls are not."""
         await asyncio.sleep(0)
-        working = set(self._shared.tasks)
+        working = set(self._services.tasks)
         if working:
             await asyncio.wait(working, timeout=max(0.0, deadline - self._loop.time()))
-        left = [*self._shared.tasks, *self._shared.parked]
-        for task in left:
+        unfinished = [*self._services.tasks, *self._services.long_polls]
+        for task in unfinished:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*unfinished, return_exceptions=True)
 
     async def cut(self) -> None:
-        """Ends all connections and takes nobody in, as a crash would; `stop` does the rest."""
-        self._is_ready = False
-        await self._end_workers()
-        self._close_sockets()
-        for connection in list(self._house.inside.values()):
+        """Closes all connections at once, as a crash would; `stop` does the rest."""
+        await self._stop_listening()
+        self._abort_connections()
+
+    def _abort_connections(self) -> None:
+        for connection in list(self.registry.connections.values()):
             connection.abort("stop")
 
-    async def _end_workers(self) -> None:
+    async def _stop_listening(self) -> None:
+        self._is_ready = False
         for task in self._workers:
             task.cancel()
-        for task in self._workers:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*self._workers, return_exceptions=True)
         self._workers = []
+        self._close_sockets()
 
     def _close_sockets(self) -> None:
-        for one in self._sockets:
-            one.close()
+        for listening in self._sockets:
+            listening.close()
         self._sockets = []
 
 
-def _wake(waiting: "asyncio.Future[None]") -> None:
-    if not waiting.done():
-        waiting.set_result(None)
+def _set_done(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _bind(listener: Listener) -> list[socket.socket]:
     """A socket for each address of the listener's host, all on one port."""
     host = listener.host or None
-    bound: list[socket.socket] = []
+    sockets: list[socket.socket] = []
     port = listener.port
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in dict.fromkeys(found):
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(addresses):
             if family == socket.AF_INET6 and not socket.has_dualstack_ipv6():
                 continue
-            one = socket.socket(family, kind, protocol)
-            bound.append(one)
-            one.setblocking(False)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening = socket.socket(family, kind, protocol)
+            sockets.append(listening)
+            listening.setblocking(False)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            one.bind((address[0], port, *address[2:]))
-            port = int(one.getsockname()[1])
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.bind((address[0], port, *address[2:]))
+            port = int(listening.getsockname()[1])
     except OSError as error:
-        for one in bound:
-            one.close()
+        for listening in sockets:
+            listening.close()
         raise Unavailable(
             f"cannot listen on {listener}: {error.strerror or error}; choose another address or "
             "port with listeners"
         ) from error
-    return bound
-
-
-def _told_host(listener: Listener) -> str:
-    """A host that clients can reach; on every interface that is this machine's name."""
-    return socket.gethostname() if listener.is_everywhere else listener.host
+    return sockets

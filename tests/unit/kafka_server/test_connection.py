@@ -273,7 +273,7 @@ def test_large_answers_arrive_whole_at_a_slow_reader() -> None:
                 found = await client.ask(FetchRequest(), 12)
                 records = [bytes(one.records) for one in found.responses[0].partitions]
                 assert records == parts
-            assert bench.server._shared.responses.taken == 0
+            assert bench.server.response_memory.used == 0
 
     run(scenario())
 
@@ -313,13 +313,13 @@ def test_a_connection_that_is_cut_as_its_client_reads_on_is_lost_once() -> None:
             client = await bench.connect(receive_buffer=1 << 14)
             await client.send(frame(FetchRequest(), 4))
             await until(lambda: len(slow.futures) == 1)
-            [connection] = bench.server._house.inside.values()
+            [connection] = bench.server.registry.connections.values()
             slow.release(0)
             await until(lambda: connection.stalled_bytes > 0)
-            connection._go_on = lambda: connection.abort("slow_reader")  # type: ignore[method-assign]
+            connection.resume = lambda: connection.abort("slow_reader")  # type: ignore[method-assign]
             with contextlib.suppress(ConnectionError):
                 await client.reader.read()
-            await until(lambda: not bench.server._house.inside)
+            await until(lambda: not bench.server.registry.connections)
         assert told == []
 
     run(scenario())

@@ -108,8 +108,8 @@ def test_mutated_requests_are_answered_or_end_their_connection() -> None:
                 client.close()
             await until(lambda: bench.server.connection_count == 0)
             await _is_served(bench)
-            assert bench.server._shared.pool.budget.taken == 0
-            assert bench.server._shared.responses.taken == 0
+            assert bench.server.request_memory.used == 0
+            assert bench.server.response_memory.used == 0
 
     run(scenario())
 
@@ -189,11 +189,11 @@ def test_lengths_alone_take_no_memory() -> None:
             for _ in range(50):
                 client = await bench.connect()
                 await client.send(begun)
-            inside = bench.server._house.inside
+            inside = bench.server.registry.connections
             await until(
-                lambda: sum(one._intake.unparsed for one in inside.values()) == 50 * len(begun)
+                lambda: sum(one._reader.unparsed for one in inside.values()) == 50 * len(begun)
             )
-            assert bench.server._shared.pool.budget.taken == 0
+            assert bench.server.request_memory.used == 0
             await _is_served(bench)
 
     run(scenario())
@@ -222,7 +222,7 @@ def test_a_metadata_request_with_millions_of_topics_is_refused_before_they_are_r
                 await honest.ask(HELLO, 3)
                 assert time.monotonic() - began < 10
             await sending
-            assert bench.server._shared.pool.budget.taken == 0
+            assert bench.server.request_memory.used == 0
 
     run(scenario())
 
@@ -257,14 +257,14 @@ def test_requests_wait_for_memory_and_are_answered_in_the_end() -> None:
         client = await bench.connect()
         for number in range(3):
             await client.send(frame(_produce(700 * KIB), 9, number))
-            taken.append(bench.server._shared.pool.budget.taken)
+            taken.append(bench.server.request_memory.used)
         assert [await client.receive_id() for _ in range(3)] == [0, 1, 2]
 
     async def scenario() -> None:
         async with ServerBench(settings, handlers={ApiKey.PRODUCE: answer}) as bench:
             await asyncio.gather(*(ask(bench) for _ in range(12)))
             assert max(taken) <= 2 * MIB
-            await until(lambda: bench.server._shared.pool.budget.taken == 0)
+            await until(lambda: bench.server.request_memory.used == 0)
             await _is_served(bench)
 
     run(scenario())
@@ -283,14 +283,14 @@ def test_half_sent_requests_do_not_keep_memory_from_others_for_ever() -> None:
             half = frame(_produce(900 * KIB), 9)[: 800 * KIB]
             hostile = [await bench.connect() for _ in range(6)]
             sending = [asyncio.ensure_future(_send(client, half)) for client in hostile]
-            await until(lambda: bench.server._shared.pool.budget.waiting_count > 0)
+            await until(lambda: bench.server.request_memory.waiting_count > 0)
             small = await bench.connect()
             await small.ask(HELLO, 3)
             await asyncio.gather(*sending)
             large = await bench.connect()
             await large.send(frame(_produce(900 * KIB), 9, 4))
             assert await large.receive_id() == 4
-            assert bench.server._shared.pool.budget.taken <= 2 * MIB
+            assert bench.server.request_memory.used <= 2 * MIB
 
     run(scenario())
 
@@ -316,9 +316,9 @@ def test_clients_that_do_not_read_are_let_go_when_memory_is_short() -> None:
             for _ in range(5):
                 client = await bench.connect(receive_buffer=4096)
                 await client.send(frame(FetchRequest(), 12))
-            await until(lambda: bench.server._shared.responses.is_over)
+            await until(lambda: bench.server.response_memory.is_exceeded)
             # Those beyond the limit are not begun; one more than fits may be.
-            assert bench.server._shared.responses.taken <= 8 * MIB + len(records)
+            assert bench.server.response_memory.used <= 8 * MIB + len(records)
             await _is_served(bench)
             honest = await bench.connect()
             found = await honest.ask(FetchRequest(), 12)
@@ -339,18 +339,18 @@ def test_hundreds_of_consumers_that_wait_for_response_memory_are_all_answered() 
 
     async def scenario() -> None:
         async with ServerBench(settings, handlers={ApiKey.FETCH: answer}) as bench:
-            responses = bench.server._shared.responses
-            responses.take(2 * MIB)  # as responses that nobody reads do
+            responses = bench.server.response_memory
+            responses.reserve(2 * MIB)  # as responses that nobody reads do
             consumers = [await bench.connect() for _ in range(consumer_count)]
             for client in consumers:
                 await client.send(frame(FetchRequest(), 12))
             await until(lambda: responses.waiting_count == consumer_count)
-            responses.give_back(2 * MIB)
+            responses.release(2 * MIB)
             for client in consumers:
                 assert len(await client.receive()) > len(records)
             # A later client is served as well, and no memory stays taken.
             await (await bench.connect()).ask(FetchRequest(), 12)
-            await until(lambda: not responses.taken and not responses.waiting_count)
+            await until(lambda: not responses.used and not responses.waiting_count)
 
     run(scenario())
 
@@ -370,6 +370,6 @@ def test_a_client_that_takes_nothing_for_too_long_is_let_go() -> None:
             await until(lambda: bench.server.connection_count == 1)
             await until(lambda: bench.server.connection_count == 0)
             assert bench.value(CLOSED_CONNECTIONS, "slow_reader") == 1
-            assert bench.server._shared.responses.taken == 0
+            assert bench.server.response_memory.used == 0
 
     run(scenario())

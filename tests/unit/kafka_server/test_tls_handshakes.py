@@ -56,7 +56,7 @@ async def _ask(port: int, who: Signed, folder: Path) -> bytes:
 
 async def _check_serves_others(bench: ServerBench, folder: Path) -> None:
     assert len(await _ask(bench.port, ALICE, folder)) == 8
-    await until(lambda: bench.server._house._count == 0)
+    await until(lambda: bench.server.registry.admitted_count == 0)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_client_that_does_not_trust_the_server_leaves_alone(
         async with _bench(server) as bench:
             with pytest.raises(ssl.SSLCertVerificationError, match=told):
                 await _ask(bench.port, ALICE, tmp_path)
-            await until(lambda: bench.server._house._count == 0)
+            await until(lambda: bench.server.registry.admitted_count == 0)
             assert bench.server.is_ready
 
     run(scenario())

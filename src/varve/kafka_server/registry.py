@@ -1,0 +1,173 @@
+"""All connections of a server: how many are admitted, and how long a client may take.
+
+Invariant  there are never more connections than the settings allow, in all and from one address,
+           those in a TLS handshake included. Clients that stop sending within a request, stop
+           reading or send nothing for too long are disconnected.
+Threads    the event loop's alone.
+"""
+
+import asyncio
+import itertools
+import logging
+import resource
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from varve.broker.broker import Broker
+from varve.kafka_server.frames import MemoryBudget
+from varve.kafka_server.metrics import (
+    ACCEPTED_CONNECTIONS,
+    CLOSED_CONNECTIONS,
+    CONNECTIONS,
+    ServerMetrics,
+)
+from varve.kafka_server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from varve.kafka_server.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+_CHECKED_PER_TURN: Final = 500
+_SLOW_READER_SECONDS: Final = 1.0
+_SLOW_REQUEST_GRACE_SECONDS: Final = 2.0
+_SLOW_REQUEST_BYTES: Final = 64 << 10
+"""Per second, after the grace, while other connections wait for memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionState:
+    """A connection as it is now; times are the loop's, None where a state does not apply."""
+
+    closing_since: float | None
+    stalled_since: float | None
+    """Since when the client has taken nothing of what was written to it."""
+    frame_started_at: float | None
+    """Of a request that has not arrived completely."""
+    frame_bytes: int
+    awaits_memory: bool
+    unauthenticated_since: float | None
+    idle_since: float | None
+
+
+def find_violation(
+    state: ConnectionState, settings: ServerSettings, now: float, *, is_memory_short: bool
+) -> str | None:
+    """The timeout that a connection has exceeded, as metrics label it; None where it has not."""
+    send_seconds = settings.response_send_timeout_ms / 1000
+    receive_seconds = settings.request_receive_timeout_ms / 1000
+    if state.closing_since is not None:
+        return "slow_reader" if now - state.closing_since > send_seconds else None
+    if state.stalled_since is not None:
+        return "slow_reader" if now - state.stalled_since > send_seconds else None
+    if state.frame_started_at is not None:
+        seconds = now - state.frame_started_at
+        if seconds > receive_seconds:
+            return "slow_request"
+        # A connection that waits for memory itself is not slow.
+        expected_bytes = (seconds - _SLOW_REQUEST_GRACE_SECONDS) * _SLOW_REQUEST_BYTES
+        is_slow = state.frame_bytes < expected_bytes and not state.awaits_memory
+        return "slow_request" if is_memory_short and is_slow else None
+    unauthenticated_since = state.unauthenticated_since
+    if unauthenticated_since is not None and now - unauthenticated_since > receive_seconds:
+        return "slow_authentication"
+    idle_ms = settings.connections_max_idle_ms
+    if idle_ms >= 0 and state.idle_since is not None and now - state.idle_since > idle_ms / 1000:
+        return "idle"
+    return None
+
+
+class ConnectionRegistry:
+    """Admits connections and disconnects those that exceed a timeout."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        settings: ServerSettings,
+        metrics: ServerMetrics,
+        *,
+        request_memory: MemoryBudget,
+        response_memory: MemoryBudget,
+    ) -> None:
+        self.connections: dict[int, Connection] = {}
+        self.admitted_count = 0
+        """Connections, with those in a TLS handshake."""
+        self._broker = broker
+        self._loop = broker.loop
+        self._settings = settings
+        self._metrics = metrics
+        self._request_memory = request_memory
+        self._response_memory = response_memory
+        self._count_by_host: Counter[str] = Counter()
+        self._ids = itertools.count(1)
+        files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._count_max = settings.max_connections
+        if files_max != resource.RLIM_INFINITY:
+            self._count_max = min(self._count_max, files_max // 2)
+
+    def admit(self, host: str) -> bool:
+        """Counts a new connection unless there are too many; `dismiss` ends it."""
+        table = self._metrics.table
+        if self.admitted_count >= self._count_max:
+            reason = "max_connections"
+        elif self._count_by_host[host] >= self._settings.max_connections_per_ip:
+            reason = "max_connections_per_ip"
+        else:
+            self.admitted_count += 1
+            self._count_by_host[host] += 1
+            table.add(ACCEPTED_CONNECTIONS, 1)
+            return True
+        table.add(CLOSED_CONNECTIONS, 1, reason)
+        logger.warning("too many connections", extra={"client": host, "limit": reason})
+        return False
+
+    def dismiss(self, host: str) -> None:
+        self.admitted_count -= 1
+        self._count_by_host[host] -= 1
+        if not self._count_by_host[host]:
+            del self._count_by_host[host]
+
+    def add(self, connection: "Connection") -> int:
+        """The id of an admitted connection whose TLS handshake is complete."""
+        id = next(self._ids)
+        self.connections[id] = connection
+        self._metrics.table.set(CONNECTIONS, len(self.connections))
+        return id
+
+    def remove(self, connection: "Connection") -> None:
+        del self.connections[connection.context.id]
+        self._metrics.table.set(CONNECTIONS, len(self.connections))
+        self.dismiss(connection.host)
+        self._broker.disconnected(connection.context)
+
+    def close_slow_readers(self) -> None:
+        """Closes connections whose clients do not read while their responses delay others."""
+        excess_bytes = self._response_memory.used - self._response_memory.limit
+        if excess_bytes <= 0:
+            return
+        now = self._loop.time()
+        stalled = [one for one in self.connections.values() if one.stalled_bytes]
+        for connection in sorted(stalled, key=lambda one: one.stalled_bytes, reverse=True):
+            if excess_bytes <= 0:
+                return
+            if now - connection.stalled_since > _SLOW_READER_SECONDS:
+                excess_bytes -= connection.stalled_bytes
+                connection.abort("slow_reader")
+
+    async def check_timeouts(self) -> None:
+        """Checks every connection, some in each turn of the loop."""
+        ids = list(self.connections)
+        for start in range(0, len(ids), _CHECKED_PER_TURN):
+            now = self._loop.time()
+            is_memory_short = self._request_memory.waiting_count > 0
+            for id in ids[start : start + _CHECKED_PER_TURN]:
+                connection = self.connections.get(id)
+                if connection is None:
+                    continue
+                violation = find_violation(
+                    connection.state(now), self._settings, now, is_memory_short=is_memory_short
+                )
+                if violation is not None:
+                    connection.abort(violation)
+            await asyncio.sleep(0)
