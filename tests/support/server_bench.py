@@ -16,6 +16,8 @@ from struct import Struct
 from types import TracebackType
 from typing import Any, Final, Self
 
+import uvloop
+
 import varve
 from varve.broker.broker import Broker, Handler
 from varve.broker.dispatch import HANDLERS
@@ -36,12 +38,13 @@ LISTENER: Final = "PLAINTEXT://127.0.0.1:0"
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    """Runs a scenario that must end by itself."""
+    """Runs a scenario that must end by itself, on the event loop of `varve serve`."""
 
     async def bounded() -> None:
         await asyncio.wait_for(scenario, _PATIENCE_SECONDS)
 
-    asyncio.run(bounded())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(bounded())
 
 
 def frame(message: Message, version: int, correlation_id: int = 0, client_id: str = "raw") -> bytes:

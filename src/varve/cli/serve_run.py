@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 import varve
 from varve.broker.broker import Broker
 from varve.broker.timers import LoopTimers
@@ -41,7 +43,8 @@ def serve(plan: ServePlan, tell: Callable[[str], None]) -> None:
         for partition, messages in store.recovered.items():
             for message in messages:
                 logger.warning("recovered", extra={"partition": partition, "told": message})
-        asyncio.run(_run(plan, store, began, tell))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(plan, store, began, tell))
     # Not before the store is closed: whoever reads it may open the directories.
     logger.info("stopped")
 
@@ -65,12 +68,14 @@ async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str]
     endpoint = HttpEndpoint(_pages(server, store))
     end = take_signals(loop)
     loop.add_signal_handler(signal.SIGHUP, lambda: broker.offload(_reload, guards))
+    # Before clients connect: their first requests would wait for it.
+    await broker.offload(batch_scan.warm)
     await server.start()
     guards.warn_if_no_users(broker.credentials)
     try:
         http = await _start_http(endpoint, plan)
         tell(_started(server, store, http, time.monotonic() - began))
-        await broker.offload(_warm)
+        await broker.offload(_warm_coordinators)
         keep_what_is_there()
         await end.wait()
         logger.info("stopping", extra={"connections": server.connection_count})
@@ -116,12 +121,8 @@ def _started(server: Server, store: Store, http: str, seconds: float) -> str:
     return "; ".join(parts)
 
 
-def _warm() -> None:
-    """Loads what the first append would wait for, while the first clients find their way.
-
-    What follows is for the records of groups and transactions.
-    """
-    batch_scan.warm()
+def _warm_coordinators() -> None:
+    """Loads what the first records of groups and transactions would wait for."""
     batch_build.warm()
     record_columns.warm()
 
