@@ -14,7 +14,7 @@ from varve.cli.shape_run import GARBAGE_THRESHOLDS
 from varve.embedded import Store, Topic
 from varve.foundation.clock import SystemClock
 from varve.shapes.definition import define
-from varve.shapes.engine import Engine
+from varve.shapes.engine import ShapeEngine
 from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.replay_state import ReplayState
@@ -59,7 +59,7 @@ def open_place(directory: Path, tenant_count: int) -> Iterator[Place]:
         yield Place(store, directory / "shapes", BenchmarkFileSystem())
 
 
-def open_engine(place: Place) -> Engine:
+def open_engine(place: Place) -> ShapeEngine:
     """An engine without threads of its own; garbage is looked for as seldom as its server does."""
     gc.set_threshold(*GARBAGE_THRESHOLDS)
 
@@ -75,7 +75,7 @@ def open_engine(place: Place) -> Engine:
             signature="benchmark",
         )
 
-    engine = Engine(
+    engine = ShapeEngine(
         str(place.data),
         make_feed,
         fs=place.files,
@@ -86,7 +86,7 @@ def open_engine(place: Place) -> Engine:
     return engine.open(maintain=False)
 
 
-def create_shapes(place: Place, engine: Engine, filters: Sequence[str | None]) -> None:
+def create_shapes(place: Place, engine: ShapeEngine, filters: Sequence[str | None]) -> None:
     """Shapes with complete snapshots."""
     with place.files.unsynced():
         for where in filters:
@@ -97,7 +97,7 @@ def create_shapes(place: Place, engine: Engine, filters: Sequence[str | None]) -
         raise RuntimeError(f"{len(waiting)} of {len(filters)} snapshots are not complete")
 
 
-def catch_up(engine: Engine) -> int:
+def catch_up(engine: ShapeEngine) -> int:
     """Changes until the topic's end, all durable."""
     total = 0
     while found := engine.run_turn(TOPIC):

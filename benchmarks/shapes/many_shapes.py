@@ -16,7 +16,7 @@ from benchmarks.shapes.engines import (
 )
 from benchmarks.sizes import SizeUnit
 from benchmarks.workspace import Workspace
-from varve.shapes.engine import Engine
+from varve.shapes.engine import ShapeEngine
 
 _CHANGES = 30_000
 _QUICK_CHANGES = 20_000
@@ -103,7 +103,7 @@ def _many_and_one(
 class _Feeding:
     """An engine that takes more and more changes."""
 
-    def __init__(self, place: Place, engine: Engine, tenant_count: int) -> None:
+    def __init__(self, place: Place, engine: ShapeEngine, tenant_count: int) -> None:
         self._place = place
         self._engine = engine
         self._tenant_count = tenant_count

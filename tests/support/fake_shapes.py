@@ -9,11 +9,11 @@ from varve.foundation.metrics import MetricTable
 from varve.shapes.compaction.balance import Balance
 from varve.shapes.compaction.report import CompactionReport, Outcome
 from varve.shapes.definition import Definition
-from varve.shapes.health import EngineHealth, TopicHealth
+from varve.shapes.metrics import EngineHealth, TopicHealth
 from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, SNAPSHOT_END, Offset
 from varve.shapes.query.subset import Subset
 from varve.shapes.shape import DropReason
-from varve.shapes.subset_reading import SubsetResult
+from varve.shapes.topic import SubsetResult
 
 
 class FakeShape:
@@ -56,11 +56,11 @@ class FakeShape:
         return self.is_tail
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def pin(self) -> Iterator[None]:
         yield
 
     @contextmanager
-    def followed(self) -> Iterator[None]:
+    def subscribe(self) -> Iterator[None]:
         self.followers += 1
         try:
             yield
@@ -144,7 +144,9 @@ class FakeEngine:
     def end_compactions(self) -> None:
         self.compactions_end.set()
 
-    def subset(self, shape: FakeShape, subset: Subset, is_left: Callable[[], bool]) -> SubsetResult:
+    def subset(
+        self, shape: FakeShape, subset: Subset, is_cancelled: Callable[[], bool]
+    ) -> SubsetResult:
         if self.refuses is not None:
             raise self.refuses
         return SubsetResult(self.rows, shape.latest, self.newest, 7)

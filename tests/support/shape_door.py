@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import httpx
 
@@ -14,6 +14,7 @@ from varve.http.access import Access
 from varve.http.server import HttpServer
 from varve.http.services import Services
 from varve.http.settings import HttpSettings
+from varve.shapes.engine import ShapeEngine
 
 OPEN = Access()
 
@@ -47,7 +48,7 @@ async def open_stage(
 ) -> AsyncIterator[Stage]:
     engine = FakeEngine()
     services = Services.make(
-        engine,
+        cast(ShapeEngine, engine),
         HttpSettings(**settings),
         access,
         can_delete=can_delete,

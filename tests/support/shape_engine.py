@@ -16,7 +16,7 @@ from varve.foundation.clock import Clock, ManualClock
 from varve.foundation.errors import NotFound
 from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.definition import define
-from varve.shapes.engine import Engine
+from varve.shapes.engine import ShapeEngine
 from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.replay_state import ReplayState
@@ -55,8 +55,8 @@ class Stage:
         self.store: Store = varve.open(path / "store", maintain=False)
         self.engine = self._open()
 
-    def _open(self) -> Engine:
-        engine = Engine(
+    def _open(self) -> ShapeEngine:
+        engine = ShapeEngine(
             str(self.path / "shapes"),
             self.make_feed,
             fs=self._files,

@@ -41,7 +41,7 @@ from varve.kernels import (
     shape_plan,
 )
 from varve.shapes.compaction.settings import CompactionSettings
-from varve.shapes.engine import LOCK_FILE, Engine
+from varve.shapes.engine import LOCK_FILE, ShapeEngine
 from varve.shapes.registry import FILE_NAME as REGISTRY_FILE
 from varve.shapes.settings import EngineSettings
 from varve.shapes.storage.layout import SCRATCH, TRASH
@@ -186,7 +186,7 @@ def serve(plan: ShapePlan, source: "Store | ClusterAddress", tell: Callable[[str
     )
     maker.check_place()
     make_data_directory(plan.data)
-    engine = Engine(
+    engine = ShapeEngine(
         str(plan.data),
         maker.make,
         fs=files,
@@ -214,7 +214,9 @@ def _adopt_log() -> None:
     adopted.setLevel(logging.ERROR)
 
 
-async def _run(plan: ShapePlan, engine: Engine, began: float, tell: Callable[[str], None]) -> None:
+async def _run(
+    plan: ShapePlan, engine: ShapeEngine, began: float, tell: Callable[[str], None]
+) -> None:
     services = Services.make(
         engine,
         plan.http,

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 from varve.http.answer import up_to_date
-from varve.http.engine import Shape
 from varve.http.exchange import Exchange
 from varve.http.services import Services
 from varve.http.shape_request import ShapeRequest
 from varve.kernels.json_split import split_messages
 from varve.shapes.offset import Offset
+from varve.shapes.shape import Shape
 
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 
@@ -39,7 +39,7 @@ class EventStream:
         until = loop.time() + services.settings.events_ms / 1000
         keep_alive_s = services.settings.keep_alive_ms / 1000
         place = request.offset
-        with services.waiters.at(shape.handle) as waiter, shape.followed():
+        with services.waiters.at(shape.handle) as waiter, shape.subscribe():
             exchange.watch(waiter.wake)
             while not (shape.is_dropped or exchange.is_gone or services.waiters.is_stopping):
                 last = shape.latest

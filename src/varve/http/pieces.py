@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from varve.foundation.errors import Closed, StoreError
-from varve.http.engine import Shape
 from varve.http.engine_pool import EnginePool
 from varve.shapes.offset import Offset
+from varve.shapes.shape import Shape
 
 PIECE_BYTES: Final = 256 << 10
 """A slow client holds one piece of about this size, which is never copied."""

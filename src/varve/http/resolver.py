@@ -13,10 +13,11 @@ from typing import Final
 from varve.foundation.errors import NotFound, StoreError
 from varve.http.access import Access, parse_definition
 from varve.http.answer import Refusal, invalid, must_refetch, refusal_of, unavailable
-from varve.http.engine import Engine, Shape
 from varve.http.engine_pool import EnginePool
 from varve.http.shape_request import DefinitionTexts, ShapeRequest
 from varve.shapes.definition import Definition
+from varve.shapes.engine import ShapeEngine
+from varve.shapes.shape import Shape
 
 _GOING_RETRY_S: Final = 1
 KEPT_CHARACTERS_MAX: Final = 2 << 20
@@ -28,7 +29,7 @@ class Resolver:
     """Finds and makes shapes; keeps parsed definitions, for parsing a filter takes a while."""
 
     def __init__(
-        self, engine: Engine, access: Access, quick: EnginePool, slow: EnginePool, wait_ms: int
+        self, engine: ShapeEngine, access: Access, quick: EnginePool, slow: EnginePool, wait_ms: int
     ) -> None:
         self._engine = engine
         self._access = access

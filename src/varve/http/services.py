@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from varve.foundation.clock import Clock
 from varve.http.access import Access
-from varve.http.engine import Engine
 from varve.http.engine_pool import EnginePool
 from varve.http.gate import Gate
 from varve.http.metrics import HttpMetrics
@@ -14,13 +13,14 @@ from varve.http.pieces import PieceReader
 from varve.http.resolver import Resolver
 from varve.http.settings import HttpSettings
 from varve.http.waiters import Waiters
+from varve.shapes.engine import ShapeEngine
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
     """The engine, and the door's own parts around it."""
 
-    engine: Engine
+    engine: ShapeEngine
     settings: HttpSettings
     access: Access
     can_delete: bool
@@ -39,7 +39,7 @@ class Services:
     @classmethod
     def make(
         cls,
-        engine: Engine,
+        engine: ShapeEngine,
         settings: HttpSettings,
         access: Access,
         *,

@@ -7,11 +7,10 @@ from typing import Any, Final
 
 from varve.http import headers
 from varve.http.answer import Answer, Refusal, invalid
-from varve.http.engine import Shape
 from varve.http.exchange import Exchange
 from varve.http.services import Services
 from varve.http.shape_request import parse_definition_texts, parse_handle
-from varve.shapes.shape import DropReason
+from varve.shapes.shape import DropReason, Shape
 
 _LISTED_MAX: Final = 1000
 _NOT_ALLOWED: Final = (*headers.NO_STORE, (b"allow", b"GET, POST, HEAD, OPTIONS"))

@@ -12,7 +12,6 @@ from typing import Final
 from varve.foundation.errors import NotFound, StoreError, Unavailable
 from varve.http import headers
 from varve.http.answer import Answer, Refusal, invalid, unavailable, up_to_date
-from varve.http.engine import Shape
 from varve.http.event_stream import EventStream
 from varve.http.exchange import Exchange, Gone
 from varve.http.headers import Header
@@ -20,6 +19,7 @@ from varve.http.pieces import Pieces
 from varve.http.services import Services
 from varve.http.shape_request import ShapeRequest
 from varve.shapes.offset import BEFORE_ALL, Offset
+from varve.shapes.shape import Shape
 
 _UNHEALTHY_RETRY_S: Final = 10
 _REPLAY_RETRY_S: Final = 1
@@ -95,7 +95,7 @@ class ShapeReads:
         return Answer(200, told, _body(pieces, tail))
 
     async def _read(self, shape: Shape, start: Offset, end: Offset) -> Pieces:
-        with shape.kept():
+        with shape.pin():
             pieces = await self._services.reader.read(shape, start, end)
             if not shape.is_dropped:
                 return pieces
@@ -261,7 +261,7 @@ class ShapeReads:
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
         waiters = self._services.waiters
-        with waiters.at(shape.handle) as waiter, shape.followed():
+        with waiters.at(shape.handle) as waiter, shape.subscribe():
             exchange.watch(waiter.wake)
             while not is_met():
                 if shape.is_dropped:

@@ -16,13 +16,13 @@ from typing import Final
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.http import headers
 from varve.http.answer import Answer, invalid, unavailable
-from varve.http.engine import Shape
 from varve.http.exchange import Exchange
 from varve.http.services import Services
 from varve.http.shape_reads import ShapeReads
 from varve.http.shape_request import SUBSET_NAMES, ShapeRequest, SubsetQuery
 from varve.shapes.query.subset import Subset, parse_order
-from varve.shapes.subset_reading import SubsetResult
+from varve.shapes.shape import Shape
+from varve.shapes.topic import SubsetResult
 
 _LOOKS: Final = 8
 """Rounds of the loop before a subset is begun: in fewer it sees who asked and left at once. A

@@ -1,11 +1,13 @@
 """Messages as clients get them, joined from raw JSON.
 
 Layout     `{"key":...,"value":{...},"headers":{...}}`, and `old_value` where the replica is full.
-Messages are made by a kernel, many in one go, or here one by one: both give the same bytes.
+Messages are encoded by a kernel, many at once, or here one by one: both give the same bytes.
 
-Invariant  no value is encoded anew. An update names each column that went away as null, so that
-           folding updates keeps it so. Key columns are told always, whatever columns are asked for.
-Threads    any; a form keeps no state but texts of its topic.
+Invariant  values keep their bytes. An update names each column that was removed as null, so that
+           folding updates keeps it so. Key columns are always included, whatever columns the shape
+           selects. Decoders put the key columns first; as many of them are the key as spell its
+           text, and no other number does, because a value's own slashes are doubled in it.
+Threads    any; an encoder keeps no state except texts of its topic.
 """
 
 import json
@@ -14,6 +16,7 @@ from functools import partial
 from json.encoder import encode_basestring
 from typing import Final, NamedTuple
 
+from varve.foundation.errors import Corrupt
 from varve.kernels.row_messages import MessageTexts, Telling
 from varve.shapes.definition import Replica
 from varve.shapes.feed.change import Change
@@ -23,32 +26,31 @@ from varve.shapes.feed.row import (
     join_row,
     name_prefix,
 )
-from varve.shapes.feed.row_key import SCHEMA
-from varve.shapes.key_columns import KeyColumns
+from varve.shapes.feed.row_key import SCHEMA, row_key, row_key_prefix
 from varve.shapes.offset import Offset
 from varve.shapes.storage.entry import DELETE, INSERT, TRANSACTION_END, UPDATE, Entry
 
-_ODD: Final = int(Telling.ODD)
+_NEEDS_PYTHON: Final = int(Telling.ODD)
 _NEW_ENTRY: Final = partial(tuple.__new__, Entry)
-"""Made without the detour by the class, for many are."""
+"""Builds an entry without calling the class, which is slow for many."""
 _LAST: Final = b"]," + TRANSACTION_END
 _NAMES: Final = {INSERT: b"insert", UPDATE: b"update", DELETE: b"delete"}
 
 
-class FormKey(NamedTuple):
-    """What decides how a change of a topic is told; shapes of equal ones share their messages."""
+class EncoderKey(NamedTuple):
+    """What decides how a change of a topic is encoded; shapes with equal keys share messages."""
 
     columns: frozenset[str] | None
     replica: Replica
 
 
-class MessageForm:
-    """How the changes of one topic are told to shapes with the same columns and replica."""
+class MessageEncoder:
+    """Encodes the changes of one topic for shapes with the same columns and replica."""
 
-    def __init__(self, topic: str, key: FormKey) -> None:
+    def __init__(self, topic: str, key: EncoderKey) -> None:
         self._columns = key.columns
         self._is_full = key.replica is Replica.FULL
-        self._key_columns = KeyColumns(topic)
+        self._key_prefix = row_key_prefix(topic)
         relation = json.dumps([SCHEMA, topic], separators=(",", ":")).encode()
         self._headers = {
             operation: b',"headers":{"operation":"%b","relation":%b' % (name, relation)
@@ -61,29 +63,30 @@ class MessageForm:
         )
 
     def entries(self, changes: list[Change]) -> list[Entry | None]:
-        """The entries of changes, each as the last of its transaction, in one go.
+        """The entries of changes, each as the last of its transaction.
 
-        None where nothing changed that is shown. What the kernel leaves is told one by one.
+        None if nothing changed that the shape shows. Changes that the kernel cannot encode are
+        encoded here.
         """
-        tellings, messages = self._texts.write(changes)
+        statuses, messages = self._texts.write(changes)
         offsets = [change[0] for change in changes]
         keys = [change[1][1] for change in changes]
         entries: list[Entry | None] = list(
-            map(_NEW_ENTRY, zip(offsets, keys, tellings, messages, strict=True))
+            map(_NEW_ENTRY, zip(offsets, keys, statuses, messages, strict=True))
         )
-        if min(tellings, default=_ODD + 1) <= _ODD:
-            for at, telling in enumerate(tellings):
-                if telling <= _ODD:
-                    entries[at] = self._odd_entry(changes[at], telling)
+        if min(statuses, default=_NEEDS_PYTHON + 1) <= _NEEDS_PYTHON:
+            for index, status in enumerate(statuses):
+                if status <= _NEEDS_PYTHON:
+                    entries[index] = self._encode_entry(changes[index], status)
         return entries
 
-    def _odd_entry(self, change: Change, telling: int) -> Entry | None:
-        json = self.tell(change) if telling == _ODD else None
+    def _encode_entry(self, change: Change, status: int) -> Entry | None:
+        json = self.encode(change) if status == _NEEDS_PYTHON else None
         if json is None:
             return None
         return Entry(change.offset, change.row_key.encoded, operation_of(change), json)
 
-    def tell(self, change: Change) -> bytes | None:
+    def encode(self, change: Change) -> bytes | None:
         """The message of one change, the last of its transaction."""
         key, columns, row, previous = (
             change.row_key.json,
@@ -107,7 +110,7 @@ class MessageForm:
         )
 
     def subset_row(self, key: str, row: Row, *, mark: int) -> bytes:
-        """A row of a subset's answer, with the mark of that answer."""
+        """A row of the response to a subset request, with the mark of that response."""
         return b'{"key":%b,"value":%b%b,"snapshot_mark":%d}}' % (
             message_key(key),
             self._table_row(key, row),
@@ -118,10 +121,19 @@ class MessageForm:
     def _table_row(self, key: str, row: Row) -> bytes:
         if self._columns is None:
             return join_row(row)
-        return join_row(self._columns_of(row, self._key_columns.get(key, row)))
+        return join_row(self._columns_of(row, self._key_columns(key, row)))
+
+    def _key_columns(self, key: str, row: Row) -> Row:
+        """The key columns of a row; raises Corrupt for a row that does not have its key."""
+        columns: Row = {}
+        for name, text in row.items():
+            columns[name] = text
+            if row_key(self._key_prefix, columns) == key:
+                return columns
+        raise Corrupt(f"a row under {key:.100} does not begin with the columns of that key")
 
     def insert(self, key: bytes, row: Row, key_columns: Row, end: bytes) -> bytes:
-        """A row that came in; `end` is what `ending` gives."""
+        """A row that is new; `end` is what `ending` returns."""
         value = self._selected(row, key_columns)
         return b"".join((b'{"key":', key, b',"value":', value, self._headers[INSERT], end))
 
@@ -150,13 +162,13 @@ class MessageForm:
         changed: Collection[str],
         end: bytes,
     ) -> bytes:
-        told = self._columns_of(row, key_columns)
+        value = self._columns_of(row, key_columns)
         old = {name: previous.get(name, NULL) for name in changed}
         for name in changed:
-            told.setdefault(name, NULL)
+            value.setdefault(name, NULL)
         return b'{"key":%b,"value":%b,"old_value":%b%b%b' % (
             key,
-            join_row(told),
+            join_row(value),
             join_row(old),
             self._headers[UPDATE],
             end,
@@ -166,7 +178,7 @@ class MessageForm:
         return sorted(self._shown(previous.keys() - row.keys()))
 
     def delete(self, key: bytes, previous: Row | None, key_columns: Row, end: bytes) -> bytes:
-        """A row that went; `previous` is None where it is not known."""
+        """A row that is gone; `previous` is None if it is not known."""
         if self._is_full and previous is not None:
             value = self._selected(previous, key_columns)
         else:
@@ -190,25 +202,25 @@ class MessageForm:
 
 
 def operation_of(change: Change) -> int:
-    """What a change is to who holds the row before and after it."""
+    """The operation of a change for a shape that holds the row before and after it."""
     if change.text is None:
         return DELETE
     return INSERT if change.previous_text is None else UPDATE
 
 
 def ending(offset: Offset) -> bytes:
-    """The end of a message of the log: where it stands, as the last of its transaction."""
+    """The end of a message of the log: its offset, as the last of its transaction."""
     tx, op = offset
     return b',"lsn":"%d","op_position":%d,"txids":[%d%b' % (tx, op, tx, _LAST)
 
 
 def without_last(message: bytes) -> bytes:
-    """The message where others of its transaction follow."""
+    """The message if others of its transaction follow."""
     return message.removesuffix(_LAST) + b"]}}"
 
 
 def snapshot_end(position: Offset) -> bytes:
-    """The last message of a snapshot that holds the topic up to and with a place."""
+    """The last message of a snapshot that holds the topic up to and including a position."""
     seen = max(position.tx, 0) + 1
     return b'{"headers":{"control":"snapshot-end","xmin":"%d","xmax":"%d","xip_list":[]}}' % (
         seen,

@@ -1,21 +1,23 @@
-"""What an engine of shapes measures.
+"""What an engine of shapes reports: its metrics and its health.
 
-Invariant  figures of topics are those of their feeds at the time of asking; counters begin anew
-           when the engine is opened.
-Threads    any.
+Invariant  gauges of topics are read from their feeds when they are collected.
+Threads    any; collecting waits for no turn of a feed.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from varve.foundation.errors import Closed
 from varve.foundation.metrics import Metric, MetricTable, counter, declared_metrics, gauge
 from varve.shapes.feed.counts import FeedCounts
-from varve.shapes.topic_shapes import TopicShapes
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
+
+    from varve.shapes.topic import ShapeTopic
+    from varve.shapes.topics import TopicMap
 
 _TOPIC: Final = ("topic",)
 _OUTCOMES: Final = (
@@ -94,7 +96,34 @@ REMAINING_ENTRIES = counter(
 )
 
 
-class _Feed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TopicHealth:
+    """The state of a topic's feed; `error` is empty unless its last attempt failed."""
+
+    topic: str
+    is_ready: bool
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """`status` is active, starting (a topic is still being opened) or waiting (one fails)."""
+
+    status: str
+    topics: list[TopicHealth]
+
+
+def engine_health(topics: Sequence[TopicHealth]) -> EngineHealth:
+    """The state of all topics: one that fails weighs more than one being opened."""
+    status = "active"
+    if any(topic.error for topic in topics):
+        status = "waiting"
+    elif not all(topic.is_ready for topic in topics):
+        status = "starting"
+    return EngineHealth(status, list(topics))
+
+
+class _FeedFigures(NamedTuple):
     """The figures of an open feed."""
 
     lag: int
@@ -105,27 +134,32 @@ class _Feed(NamedTuple):
 class EngineMetrics:
     """A collector for a registry of prometheus_client."""
 
-    def __init__(self, topics: Callable[[], Sequence[TopicShapes]]) -> None:
+    def __init__(self) -> None:
         self.table = MetricTable(declared_metrics(sys.modules[__name__]))
-        self._topics = topics
+        self.topics: TopicMap | None = None
+        """The topics of the engine, once it was opened."""
 
     def collect(self) -> "Iterator[Family]":
-        self._look()
+        if self.topics is not None:
+            self._update(self.topics.all())
         return self.table.collect()
 
-    def _look(self) -> None:
-        """Puts the gauges of topics where they are now."""
-        topics = self._topics()
-        found = {one.topic: look for one in topics if (look := _look_at(one)) is not None}
-        self._replace(SHAPES, {one.topic: one.shape_count for one in topics})
-        self._replace(READY, {one.topic: int(one.topic in found) for one in topics})
-        self._replace(CHANGES, {one.topic: one.changes for one in topics})
-        self._replace(ENTRIES, {one.topic: one.entries for one in topics})
-        self._replace(LAG, {name: feed.lag for name, feed in found.items()})
-        self._replace(PENDING_ROWS, {name: feed.pending_rows for name, feed in found.items()})
+    def _update(self, topics: "Sequence[ShapeTopic]") -> None:
+        """Sets the gauges of topics to their present values."""
+        feeds = {
+            topic.topic: figures
+            for topic in topics
+            if (figures := _find_figures(topic)) is not None
+        }
+        self._replace(SHAPES, {topic.topic: topic.shape_count for topic in topics})
+        self._replace(READY, {topic.topic: int(topic.topic in feeds) for topic in topics})
+        self._replace(CHANGES, {topic.topic: topic.changes for topic in topics})
+        self._replace(ENTRIES, {topic.topic: topic.entries for topic in topics})
+        self._replace(LAG, {name: feed.lag for name, feed in feeds.items()})
+        self._replace(PENDING_ROWS, {name: feed.pending_rows for name, feed in feeds.items()})
         counted: dict[tuple[str, ...], float] = {
             (name, outcome): float(getattr(feed.counts, outcome))
-            for name, feed in found.items()
+            for name, feed in feeds.items()
             for outcome in _OUTCOMES
         }
         self.table.replace(RECORDS, counted)
@@ -134,10 +168,10 @@ class EngineMetrics:
         self.table.replace(metric, {(name,): float(value) for name, value in values.items()})
 
 
-def _look_at(topic: TopicShapes) -> _Feed | None:
-    """What a feed tells; None for one that is not open, or is lost just now."""
+def _find_figures(topic: "ShapeTopic") -> _FeedFigures | None:
+    """None for a feed that is not open, or was just lost."""
     feed = topic.find_feed()
     try:
-        return None if feed is None else _Feed(feed.lag, feed.overlay_count, feed.counts)
+        return None if feed is None else _FeedFigures(feed.lag, feed.overlay_count, feed.counts)
     except Closed:
         return None

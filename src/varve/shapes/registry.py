@@ -1,29 +1,32 @@
-"""Which shapes there are: a small database of handles and definitions.
+"""Which shapes exist: a small database of handles and definitions, and the shapes in memory.
 
 Layout     registry.sqlite in the data directory, write-ahead log. `shapes`: handle, comparable
            definition, where its snapshot ends in the topic (NULL until it is complete), time of
            creation; `facts`: the highest stamp that a handle has carried. docs/shapes.md
-Invariant  a handle is given once: stamps only rise, also over a restart and a clock set back.
-           Handle and definition are both unique.
-Crash      a row is there before its directory; without a snapshot it goes at the next start, or
-           with the power. Whoever has a complete one is there for good, and what was removed is
-           gone so: the topic's table goes on without that shape. A file that is no database, or a
-           damaged one, is moved aside and the registry begins empty.
-Threads    any; `_lock` guards the connection.
+Invariant  a handle is used once: stamps only rise, also over a restart and a clock set back.
+           Handle and definition are both unique. Of two rows that now read as one definition the
+           older one stays.
+Crash      a row is written before the shape's directory; one without a complete snapshot is removed
+           at the next start, or lost with the power. Completed and removed rows are synced: the
+           topic's table continues without a removed shape. A file that is not a database, or a
+           damaged one, is moved aside and the registry starts empty.
+Threads    any; `_lock` of each class guards its connection or maps. Maps are locked for look-ups.
 """
 
+import heapq
 import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from varve.foundation.clock import Clock
-from varve.foundation.errors import DiskFull, Unavailable
-from varve.shapes.definition import Definition
+from varve.foundation.errors import Corrupt, DiskFull, Unavailable
+from varve.shapes.definition import Definition, parse_definition
 from varve.shapes.offset import Offset, parse_offset
+from varve.shapes.shape import Shape
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +44,7 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL)
 
 
 class RegisteredShape(NamedTuple):
-    """A shape whose snapshot is complete: it holds the topic up to and with `start`."""
+    """A shape whose snapshot is complete: it holds the topic up to and including `start`."""
 
     handle: str
     comparable: str
@@ -49,27 +52,27 @@ class RegisteredShape(NamedTuple):
     created_ms: int
 
 
-class Registry:
-    """The open database; `open` makes one."""
+class ShapeDatabase:
+    """The open database; `open` creates it."""
 
     def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
         self._connection = connection  # guarded by _lock
         self._clock = clock
         self._lock = threading.Lock()
-        self._owed: set[str] = set()  # guarded by _lock; to be removed with the next change
+        self._unremoved: set[str] = set()  # guarded by _lock; removed with the next change
 
     @classmethod
-    def open(cls, directory: str, clock: Clock) -> "Registry":
-        """Opens the registry of a directory; one that cannot be read is moved aside."""
+    def open(cls, directory: str, clock: Clock) -> "ShapeDatabase":
+        """Opens the database of a directory; one that cannot be read is moved aside."""
         path = f"{directory}/{FILE_NAME}"
         try:
             return cls(_connect(path), clock)
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
-                raise _failure(error, path) from error
+                raise _to_store_error(error, path) from error
             aside = f"{path}.unreadable-{clock.now_ms()}"
             logger.warning(
-                "registry of shapes cannot be read, begins empty",
+                "registry of shapes cannot be read and starts empty",
                 extra={"path": path, "aside": aside, "reason": str(error)},
             )
             os.replace(path, aside)
@@ -79,17 +82,17 @@ class Registry:
             return cls(_connect(path), clock)
 
     def add(self, definition: Definition) -> str:
-        """Enters a shape that has no snapshot yet, under a new handle."""
+        """Adds a shape that has no snapshot yet; returns its new handle."""
         with self._lock, self._changing_locked() as connection:
             stamp = max(_stamp(connection) + 1, self._clock.now_ms() * 1000)
             handle = f"{definition.hash_number}-{stamp}"
-            _delete(connection, self._owed)
+            _delete(connection, self._unremoved)
             connection.execute(
                 "INSERT INTO facts VALUES ('stamp', ?) "
                 "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
                 (stamp,),
             )
-            # A shape of that definition that is being dropped may have its row still.
+            # A shape of that definition that is being dropped may still have its row.
             connection.execute(
                 "INSERT OR REPLACE INTO shapes VALUES (?, ?, NULL, ?)",
                 (handle, definition.comparable, self._clock.now_ms()),
@@ -97,10 +100,7 @@ class Registry:
             return handle
 
     def complete(self, starts: Mapping[str, Offset]) -> None:
-        """Notes of each handle where in the topic its snapshot stands, which is complete.
-
-        Durable on return, with one sync for all.
-        """
+        """Records the offset in the topic of each complete snapshot; synced once for all."""
         with self._lock, self._changing_locked(is_synced=True) as connection:
             connection.executemany(
                 "UPDATE shapes SET start = ? WHERE handle = ?",
@@ -108,22 +108,22 @@ class Registry:
             )
 
     def remove(self, handles: Collection[str]) -> None:
-        """Forgets shapes; durable on return. What fails is made up for by the next change."""
+        """Removes shapes; durable on return. A removal that fails is part of the next change."""
         with self._lock:
-            self._owed.update(handles)
+            self._unremoved.update(handles)
             with self._changing_locked(is_synced=True) as connection:
-                _delete(connection, self._owed)
-            self._owed.clear()
+                _delete(connection, self._unremoved)
+            self._unremoved.clear()
 
     def remove_incomplete(self) -> list[str]:
-        """Forgets the shapes without a snapshot, and gives their handles."""
+        """Removes the shapes without a snapshot; returns their handles."""
         with self._lock, self._changing_locked() as connection:
             rows = connection.execute("DELETE FROM shapes WHERE start IS NULL RETURNING handle")
             return [handle for (handle,) in rows.fetchall()]
 
-    def shapes(self) -> list[RegisteredShape]:
+    def rows(self) -> list[RegisteredShape]:
         """All shapes with a snapshot, the oldest first."""
-        with self._lock, _failing():
+        with self._lock, _sqlite_errors():
             rows = self._connection.execute(
                 "SELECT handle, comparable, start, created_ms FROM shapes "
                 "WHERE start IS NOT NULL ORDER BY created_ms, handle"
@@ -139,10 +139,10 @@ class Registry:
 
     @contextmanager
     def _changing_locked(self, *, is_synced: bool = False) -> Iterator[sqlite3.Connection]:
-        """One change of the registry; what SQLite says becomes an error of ours."""
+        """One transaction; errors of SQLite become Unavailable or DiskFull."""
         connection = self._connection
-        with _failing():
-            if connection.in_transaction:  # a rollback failed as well
+        with _sqlite_errors():
+            if connection.in_transaction:  # an earlier rollback failed as well
                 connection.execute("ROLLBACK")
             # SQLite syncs a commit of a write-ahead log at FULL alone.
             connection.execute(f"PRAGMA synchronous = {'FULL' if is_synced else 'NORMAL'}")
@@ -156,12 +156,98 @@ class Registry:
                 raise
 
 
+class ShapeRegistry:
+    """All shapes of one engine: by handle, by definition, by when they were read."""
+
+    def __init__(self, database: ShapeDatabase) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._by_handle: dict[str, Shape] = {}  # guarded by _lock
+        self._by_definition: dict[str, Shape] = {}  # guarded by _lock
+
+    @classmethod
+    def open(cls, directory: str, clock: Clock) -> "ShapeRegistry":
+        return cls(ShapeDatabase.open(directory, clock))
+
+    def __len__(self) -> int:
+        return len(self._by_handle)
+
+    def find(self, handle: str) -> Shape | None:
+        return self._by_handle.get(handle)
+
+    def find_by_definition(self, definition: Definition) -> Shape | None:
+        return self._by_definition.get(definition.comparable)
+
+    def shapes(self) -> list[Shape]:
+        """All shapes, the oldest first."""
+        with self._lock:
+            return list(self._by_handle.values())
+
+    def least_recently_read(self, now_ms: int, count_max: int) -> list[Shape]:
+        """The shapes to evict first; empty if all of them are in use."""
+        evictable = (shape for shape in self.shapes() if shape.is_evictable(now_ms))
+        return heapq.nsmallest(count_max, evictable, key=lambda shape: shape.last_read)
+
+    def load(self) -> list[tuple[RegisteredShape, Definition]]:
+        """The shapes of earlier runs; removes rows that cannot be read and second ones."""
+        loaded: dict[str, tuple[RegisteredShape, Definition]] = {}
+        for row in self._database.rows():
+            definition = _find_definition(row)
+            if definition is None or definition.comparable in loaded:
+                self._database.remove([row.handle])
+            else:
+                loaded[definition.comparable] = row, definition
+        return list(loaded.values())
+
+    def remove_incomplete(self) -> list[str]:
+        """Removes the shapes of earlier runs without a snapshot; returns their handles."""
+        return self._database.remove_incomplete()
+
+    def new_handle(self, definition: Definition) -> str:
+        """Records a new shape of a definition; its `Shape` is to be added."""
+        return self._database.add(definition)
+
+    def add(self, shape: Shape) -> None:
+        """Makes a shape available under its handle and its definition."""
+        with self._lock:
+            assert shape.definition.comparable not in self._by_definition, shape
+            self._by_handle[shape.handle] = shape
+            self._by_definition[shape.definition.comparable] = shape
+
+    def complete(self, starts: Mapping[str, Offset]) -> None:
+        """Records the offset in the topic of each complete snapshot; durable on return."""
+        self._database.complete(starts)
+
+    def hide(self, shapes: Iterable[Shape]) -> None:
+        """Shapes are no longer found; their rows stay until `remove`."""
+        with self._lock:
+            for shape in shapes:
+                if self._by_handle.pop(shape.handle, None) is not None:
+                    del self._by_definition[shape.definition.comparable]
+
+    def remove(self, handles: Collection[str]) -> None:
+        """Removes the rows of shapes; durable on return. Raises Unavailable."""
+        self._database.remove(handles)
+
+    def close(self) -> None:
+        """Closes the database; shapes are found until the engine is opened again."""
+        self._database.close()
+
+
+def _find_definition(row: RegisteredShape) -> Definition | None:
+    try:
+        return parse_definition(row.comparable)
+    except Corrupt as error:
+        logger.warning("shape is dropped", exc_info=error, extra={"handle": row.handle})
+        return None
+
+
 @contextmanager
-def _failing() -> Iterator[None]:
+def _sqlite_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise _failure(error, FILE_NAME) from error
+        raise _to_store_error(error, FILE_NAME) from error
 
 
 def _stamp(connection: sqlite3.Connection) -> int:
@@ -170,7 +256,7 @@ def _stamp(connection: sqlite3.Connection) -> int:
 
 
 def _delete(connection: sqlite3.Connection, handles: Collection[str]) -> None:
-    connection.executemany("DELETE FROM shapes WHERE handle = ?", [(one,) for one in handles])
+    connection.executemany("DELETE FROM shapes WHERE handle = ?", [(handle,) for handle in handles])
 
 
 def _connect(path: str) -> sqlite3.Connection:
@@ -183,17 +269,17 @@ def _connect(path: str) -> sqlite3.Connection:
             raise sqlite3.DatabaseError(f"version {version}, not {VERSION}")
         connection.executescript(_TABLES)
         connection.execute(f"PRAGMA user_version = {VERSION}")
-        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if found != "ok":
-            raise sqlite3.DatabaseError(found)
+        (damage,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if damage != "ok":
+            raise sqlite3.DatabaseError(damage)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _failure(error: sqlite3.Error, path: str) -> Unavailable:
-    # What Python finds itself, such as a connection that is closed, has no name.
+def _to_store_error(error: sqlite3.Error, path: str) -> Unavailable:
+    # Errors that Python raises itself, such as for a closed connection, have no name.
     if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
         return DiskFull(f"registry {path}: {error}; free some space")
-    return Unavailable(f"registry {path}: {error}; mend the disk and start again")
+    return Unavailable(f"registry {path}: {error}; repair the disk and start again")

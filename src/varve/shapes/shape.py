@@ -1,38 +1,40 @@
 """One shape: its definition, its state, and its storage, which is opened when first needed.
 
-Invariant  a shape that is followed, or was just made for somebody, makes no room for others.
-           `latest` never goes back: what was seen before the shape was dropped stays. A shape gets
-           changes above `start` only; what is at or below it stands in the snapshot.
+Invariant  a shape that has subscribers, or was just created for a client, is not evicted. `latest`
+           never decreases, also after the shape was dropped. A shape gets changes above `start`
+           only; all up to `start` is in the snapshot.
 Crash      a shape without a complete snapshot is dropped at the next start.
-Threads    any; `_lock` guards opening, closing and dropping. Readers and writers take the storage
-           once, which has locks of its own. Callbacks run outside the lock.
+Threads    any; `_lock` guards opening, closing and dropping. Readers and writers read the storage
+           field once; the storage has locks of its own. A shape is dropped outside the lock.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from varve.foundation.clock import Clock
 from varve.foundation.errors import Closed, Corrupt, NotFound, StoreError, Unavailable
 from varve.shapes.definition import Definition
-from varve.shapes.messages import MessageForm
 from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, Offset
 from varve.shapes.storage.entry import Entry
 from varve.shapes.storage.storage import ShapeStorage, flush_storages
 
+if TYPE_CHECKING:
+    from varve.shapes.context import EngineContext
+    from varve.shapes.topic import ShapeTopic
+
 logger = logging.getLogger(__name__)
 
 UNREAD_MS: Final = 60_000
-"""How long a new shape stays for who asked for it to come and read."""
+"""How long a new shape is kept for the client that asked for it to read it."""
 BETWEEN_POLLS_MS: Final = 5_000
-"""How long a shape that was followed stays for who followed it to ask again."""
+"""How long a shape is kept for a client that followed it to poll again."""
 
 
 class DropReason(StrEnum):
-    """Why a shape went; its clients begin anew."""
+    """Why a shape was dropped; its clients refetch."""
 
     DELETED = "deleted"
     TRUNCATED = "truncated"
@@ -45,12 +47,11 @@ class DropReason(StrEnum):
 
 
 class Shape:
-    """A shape in use. Made by the engine alone."""
+    """A shape in use. Created by the engine only."""
 
     __slots__ = (
-        "_clock",
+        "_context",
         "_failure",
-        "_followers",
         "_is_closed",
         "_is_complete",
         "_is_started",
@@ -58,50 +59,45 @@ class Shape:
         "_latest",
         "_left_ms",
         "_lock",
-        "_open_storage",
-        "_reads",
         "_storage",
-        "_storage_failed",
+        "_users",
         "created_ms",
         "definition",
         "drop_reason",
-        "form",
+        "encoder",
         "handle",
         "last_read",
         "start",
+        "topic",
     )
 
     def __init__(
         self,
+        context: "EngineContext",
+        topic: "ShapeTopic",
         handle: str,
         definition: Definition,
-        form: MessageForm,
         *,
         created_ms: int,
         start: Offset | None,
-        reads: Iterator[int],
-        clock: Clock,
-        open_storage: "Callable[[Shape], ShapeStorage]",
-        storage_failed: "Callable[[Shape, BaseException], None]",
     ) -> None:
+        """`start` is None for a new shape, which has no snapshot yet."""
+        self._context = context
+        self.topic = topic
         self.handle = handle
         self.definition = definition
-        self.form = form
+        self.encoder = topic.encoder(definition)
         self.created_ms = created_ms
         self.start = BEFORE_ALL if start is None else start
-        """Up to here the topic is in the snapshot."""
-        self.last_read = next(reads) if start is None else 0
-        """The number of its newest read, or that of its making; 0 if in an earlier run."""
+        """The snapshot holds the topic up to here."""
+        self.last_read = next(context.read_numbers) if start is None else 0
+        """The number of its newest read, or of its creation; 0 if that was in an earlier run."""
         self.drop_reason: DropReason | None = None
-        self._reads = reads
-        self._clock = clock
-        self._open_storage = open_storage
-        self._storage_failed = storage_failed
         self._storage: ShapeStorage | None = None  # guarded by _lock
         self._is_closed = False  # guarded by _lock
         self._is_started = self._is_complete = start is not None
         self._is_unread = start is None
-        self._followers = 0  # guarded by _lock
+        self._users = 0  # guarded by _lock
         self._left_ms = -BETWEEN_POLLS_MS
         self._failure: StoreError | None = None
         self._latest = SNAPSHOT_END
@@ -133,70 +129,67 @@ class Shape:
 
     @property
     def is_open(self) -> bool:
-        """Whether the storage is open, so that asking for places needs no file."""
+        """Whether the storage is open, so that its offsets are known without opening a file."""
         return self._storage is not None
 
     @property
     def latest(self) -> Offset:
-        """The last place that readers may see, `0_inf` before the log has any."""
+        """The last offset that readers may see, `0_inf` before the log has any; opens the files."""
         storage = self._storage
         if storage is None and not self.is_dropped and self._is_started:
             storage = self.open()
         if storage is not None:
-            found = storage.latest
-            if not found.is_virtual and found > self._latest:
-                self._latest = found
+            latest = storage.latest
+            if not latest.is_virtual and latest > self._latest:
+                self._latest = latest
         return self._latest
 
     @property
     def compacted_to(self) -> Offset:
-        """Where the compacted part of the log ends: within it rows are told as of there."""
+        """Where the compacted part of the log ends; its rows are as of that offset."""
         storage = self._storage
         return BEFORE_ALL if storage is None else storage.manifest.boundary
 
     def chunk_end(self, offset: Offset) -> Offset | None:
-        """Where the chunk behind a place ends; None if it is open or there is none."""
+        """Where the chunk after an offset ends; None if it is open or there is none."""
         with self._reading():
             return self.open().chunk_end(offset)
 
     def read(self, start: Offset, end: Offset) -> Iterator[bytes]:
         """The messages in (start, end], in pieces joined by commas; raises NotFound if dropped."""
-        self._note_read()
+        self.last_read = next(self._context.read_numbers)
+        self._is_unread = False
         with self._reading():
             return self._checked(self.open().read(start, end))
 
-    def _note_read(self) -> None:
-        self.last_read = next(self._reads)
-        self._is_unread = False
-
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """To be entered while somebody asks it for something: it is not evicted meanwhile."""
+    def pin(self) -> Iterator[None]:
+        """Keeps the shape from being evicted while a request uses it."""
         with self._lock:
-            self._followers += 1
+            self._users += 1
         try:
             yield
         finally:
             with self._lock:
-                self._followers -= 1
+                self._users -= 1
 
     @contextmanager
-    def followed(self) -> Iterator[None]:
-        """To be entered while somebody waits for news of it."""
-        with self.kept():
+    def subscribe(self) -> Iterator[None]:
+        """Entered while a client waits for news of the shape; pins it."""
+        with self.pin():
             try:
                 yield
             finally:
-                # Who waited for its first rows alone has yet to read them.
+                # A client that waited for the first rows has yet to read them.
                 if not self._is_unread:
-                    self._left_ms = self._clock.now_ms()
-                self.last_read = next(self._reads)
+                    self._left_ms = self._context.clock.now_ms()
+                self.last_read = next(self._context.read_numbers)
 
-    def is_wanted(self, now_ms: int) -> bool:
-        """Whether somebody follows it, or is about to: between two polls, or for the first time."""
+    def is_evictable(self, now_ms: int) -> bool:
+        """False while a client uses it or is expected: between two polls, or for its first read."""
         is_expected = self._is_unread and now_ms - self.created_ms < UNREAD_MS
-        is_between = 0 <= now_ms - self._left_ms < BETWEEN_POLLS_MS
-        return self._followers > 0 or is_expected or is_between
+        is_between_polls = 0 <= now_ms - self._left_ms < BETWEEN_POLLS_MS
+        return self._users == 0 and not is_expected and not is_between_polls
 
     def _checked(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         with self._reading():
@@ -204,32 +197,32 @@ class Shape:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """A shape whose files are damaged would fail its readers for ever: they begin anew.
+        """Drops a shape whose files are damaged: it would fail its readers for ever.
 
-        What else the disk says may heal: a right that is lacking, too many open files.
+        Other errors of the disk may pass, such as missing permissions or too many open files.
         """
         try:
             yield
         except Corrupt as error:
-            self._storage_failed(self, error)
+            self._context.removal.drop_failed({self: error})
             raise NotFound(f"shape {self.handle} is damaged and was dropped: {error}") from error
         except OSError as error:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: OSError) -> Unavailable:
-        return Unavailable(f"shape {self.handle} cannot be read: {error}; mend that, and try again")
+        return Unavailable(f"shape {self.handle} cannot be read: {error}; fix that and try again")
 
     def is_in_memory(self, start: Offset) -> bool:
-        """Whether everything behind a place is in memory, so that reading it needs no file."""
+        """Whether everything after an offset is in memory, so that reading it opens no file."""
         storage = self._storage
         return storage is not None and storage.is_in_memory(start)
 
     def open(self) -> ShapeStorage:
-        """The storage, opened if need be.
+        """The storage, opened if necessary.
 
-        Raises NotFound if the shape was dropped, perhaps because its files are gone or damaged,
-        Unavailable before its snapshot has begun, or if they cannot be read now, and Closed behind
-        the end of the engine.
+        Raises NotFound if the shape was dropped, perhaps because its files are missing or damaged,
+        Unavailable before its snapshot has begun or if they cannot be read now, and Closed after
+        the engine was closed.
         """
         storage = self._storage
         if storage is not None and not self.is_dropped:
@@ -240,7 +233,7 @@ class Shape:
         except (NotFound, Corrupt) as error:
             if self.is_dropped:
                 raise
-            self._storage_failed(self, error)
+            self._context.removal.drop_failed({self: error})
             raise NotFound(f"shape {self.handle} cannot be opened and was dropped") from error
         except OSError as error:
             raise self._unreadable(error) from error
@@ -250,38 +243,40 @@ class Shape:
             raise NotFound(f"shape {self.handle} was dropped: {self.drop_reason}")
         if self._storage is None:
             if self._is_closed:
-                raise Closed(f"shape {self.handle} is closed with its engine: open that again")
+                raise Closed(
+                    f"shape {self.handle} is closed with its engine: open the engine again"
+                )
             if not self._is_started:
                 raise Unavailable(f"the snapshot of shape {self.handle} has not begun: try again")
-            self._storage = self._open_storage(self)
+            self._storage = self._open_checked()
         return self._storage
 
+    def _open_checked(self) -> ShapeStorage:
+        """Opens the files; raises Corrupt if they hold more than the topic had when it opened."""
+        storage = self._context.open_storage(self.handle)
+        try:
+            self.topic.check_opened(self, storage.latest)
+        except Corrupt:
+            storage.drop()
+            raise
+        return storage
+
     def adopt(self, storage: ShapeStorage) -> None:
-        """Takes the storage that was made for a new shape."""
+        """Takes the storage that was created for a new shape."""
         with self._lock:
             if not self.is_dropped:
                 self._storage = storage
 
-    def append(self, entries: Sequence[Entry]) -> bool:
-        """Appends whole transactions; False if the shape is gone, perhaps by this very write."""
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Appends whole transactions; raises StoreError or OSError, then it is to be dropped."""
         storage = self._storage
-        try:
-            if storage is None:
-                with self._lock:
-                    storage = self._storage_locked()
-            storage.append(entries)
-        except (StoreError, OSError) as error:
-            self.write_failed(error)
-            return False
-        return True
-
-    def write_failed(self, error: BaseException) -> None:
-        """A write has failed, for which the shape is dropped."""
-        if not self.is_dropped:
-            self._storage_failed(self, error)
+        if storage is None:
+            with self._lock:
+                storage = self._storage_locked()
+        storage.append(entries)
 
     def snapshot_started(self) -> None:
-        """Readers may begin."""
+        """Readers may start."""
         self._is_started = True
 
     def snapshot_complete(self) -> None:
@@ -289,7 +284,7 @@ class Shape:
         self._is_started = self._is_complete = True
 
     def snapshot_failed(self, error: BaseException) -> None:
-        """Keeps why there is no snapshot, for those who wait for it."""
+        """Keeps the reason why there is no snapshot, for clients that wait for it."""
         self._failure = (
             error
             if isinstance(error, StoreError)
@@ -297,7 +292,7 @@ class Shape:
         )
 
     def mark_dropped(self, reason: DropReason) -> bool:
-        """Turns readers and writers away; False if it was dropped before."""
+        """Refuses readers and writers from now on; False if it was dropped before."""
         with self._lock:
             if self.is_dropped:
                 return False
@@ -314,7 +309,7 @@ class Shape:
         return True
 
     def close(self) -> None:
-        """Makes the log durable and lets go of it for good."""
+        """Makes the log durable and closes it for good."""
         with self._lock:
             storage, self._storage = self._storage, None
             self._is_closed = True
@@ -322,17 +317,17 @@ class Shape:
             storage.close()
 
     def abandon(self) -> None:
-        """Lets go of the log as a crash would."""
+        """Closes as a crash would: nothing is made durable."""
         with self._lock:
             self._storage = None
             self._is_closed = True
 
 
-def flush_shapes(shapes: Iterable[Shape]) -> None:
-    """Makes durable what was appended, with few syncs; a shape that fails is dropped by that.
+def flush_shapes(shapes: Iterable[Shape]) -> dict[Shape, StoreError]:
+    """Makes durable what was appended, with few syncs; returns the shapes that failed.
 
-    One that is not open has been closed, which made it durable, or was dropped.
+    One that is not open was closed, which made it durable, or was dropped.
     """
     opened = {storage: shape for shape in shapes if (storage := shape.find_storage()) is not None}
-    for storage, error in flush_storages(list(opened)).items():
-        opened[storage].write_failed(error)
+    failures = flush_storages(list(opened))
+    return {opened[storage]: error for storage, error in failures.items()}

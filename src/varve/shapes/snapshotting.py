@@ -1,115 +1,104 @@
 """Snapshots of new shapes: one scan of a topic's table serves all that wait for it.
 
-Invariant  a snapshot holds the rows of its shape at the place where the shape joined the topic, and
-           ends with a message that names it. It is durable before the registry calls it complete.
-           Nobody waits for ever: a shape is served, or fails with a reason, or waits on because the
-           topic was lost before it joined it, which is opened again. What fails of one shape fails
-           that one alone. A scan ends with its topic, and its shapes go with that.
+Invariant  a snapshot holds the rows of its shape at the position where the shape joined the topic,
+           and ends with a message that names it. It is durable before the registry calls it
+           complete. No client waits for ever: a shape gets its snapshot, or fails with a reason, or
+           waits on because the feed was lost before it joined, which is opened again. What fails
+           for one shape fails that one alone. A scan ends with its topic, which drops its shapes.
 Crash      a shape whose snapshot was not complete is dropped at the next start.
 Threads    one scan per topic at a time; different topics may be scanned side by side.
 """
 
 import logging
 from collections.abc import Callable, Collection
-from concurrent.futures import Executor
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from varve.foundation.errors import Closed, StoreError
-from varve.foundation.metrics import MetricTable
 from varve.shapes.definition import LogMode
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.table import TableView
-from varve.shapes.messages import MessageForm, snapshot_end
+from varve.shapes.messages import MessageEncoder, snapshot_end
 from varve.shapes.metrics import SNAPSHOT_ROWS, SNAPSHOTS
 from varve.shapes.query.filter_index import FilterIndex
-from varve.shapes.registry import Registry
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.storage.snapshot_writer import SnapshotWriter
-from varve.shapes.storage.storage import ShapeStorage
-from varve.shapes.topic_shapes import TopicShapes
+from varve.shapes.topic import ShapeTopic
+
+if TYPE_CHECKING:
+    from varve.shapes.context import EngineContext
 
 logger = logging.getLogger(__name__)
 
 SCAN_SHAPES_MAX: Final = 512
-"""Shapes served by one scan: each has a buffer, and a file once that is full."""
+"""Shapes that share one scan: each has a buffer, and a file once that is full."""
 _SHOW_ROWS: Final = 4096
-"""After this many rows of the table, what a snapshot has so far is shown to readers."""
+"""After this many rows of the table readers may see what a snapshot has so far."""
 
 
 class Snapshotter:
-    """Gives snapshots to the shapes of a topic that wait for one."""
+    """Writes the snapshots of the shapes of a topic that wait for one."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        *,
-        create_storage: Callable[[str], ShapeStorage],
-        drop: Callable[[Collection[Shape], DropReason], None],
-        notify: Callable[[Collection[str]], None],
-        pool: Executor,
-        metrics: MetricTable,
-    ) -> None:
-        self._registry = registry
-        self._create_storage = create_storage
-        self._drop = drop
-        self._notify = notify
-        self._pool = pool
-        self._metrics = metrics
+    def __init__(self, context: "EngineContext") -> None:
+        self._context = context
 
-    def run(self, topic: TopicShapes) -> int:
-        """Serves all that wait; gives how many shapes have got a snapshot."""
-        served = 0
-        if topic.waiting.begin():
+    def run(self, topic: ShapeTopic) -> int:
+        """Writes all that are waited for; returns how many shapes have got a snapshot."""
+        written = 0
+        if topic.begin_snapshots():
             try:
-                while waiting := topic.waiting.take(SCAN_SHAPES_MAX):
-                    served += self._serve(topic, waiting)
+                while waiting := topic.take_waiting(SCAN_SHAPES_MAX):
+                    written += self._serve(topic, waiting)
             except BaseException:
-                topic.waiting.end()
+                topic.end_snapshots()
                 raise
-        return served
+        return written
 
-    def _serve(self, topic: TopicShapes, waiting: list[Shape]) -> int:
+    def _serve(self, topic: ShapeTopic, waiting: list[Shape]) -> int:
         try:
             return self._try(topic, waiting)
         except Exception as error:
             if topic.is_ended:
-                # They are dropped with the topic, or at the next start.
+                # The shapes are dropped with the topic, or at the next start.
                 return 0
-            # The top of a task: whatever failed, nobody is to wait for it for ever.
-            self._fail([shape for shape in waiting if not shape.is_snapshot_complete], error)
+            # The top of a task: whatever failed, no client is to wait for ever.
+            self.fail([shape for shape in waiting if not shape.is_snapshot_complete], error)
             return 0
 
-    def _try(self, topic: TopicShapes, waiting: list[Shape]) -> int:
+    def _try(self, topic: ShapeTopic, waiting: list[Shape]) -> int:
         shapes = [shape for shape in waiting if self._prepare(shape)]
         if not shapes:
             return 0
         try:
             view = topic.join(shapes)
         except Closed:
-            topic.waiting.put_back(shapes)
+            topic.put_back_waiting(shapes)
             return 0
         scan = self._scan(topic, view, shapes)
-        self._metrics.add(SNAPSHOT_ROWS, scan.rows)
-        done = [shape for shape in self._pool.map(self._finish(scan), scan.writers) if shape]
+        self._context.metrics.add(SNAPSHOT_ROWS, scan.rows)
+        done = [
+            shape
+            for shape in self._context.flush_pool.map(self._finish(scan), scan.writers)
+            if shape
+        ]
         if done:
-            self._registry.complete({shape.handle: shape.start for shape in done})
+            self._context.registry.complete({shape.handle: shape.start for shape in done})
         for shape in done:
             shape.snapshot_complete()
-        self._metrics.add(SNAPSHOTS, len(done))
-        self._notify([shape.handle for shape in done])
+        self._context.metrics.add(SNAPSHOTS, len(done))
+        self._context.events.publish([shape.handle for shape in done])
         return len(done)
 
     def _prepare(self, shape: Shape) -> bool:
         try:
             if not shape.is_open:
-                shape.adopt(self._create_storage(shape.handle))
+                shape.adopt(self._context.create_storage(shape.handle))
         except (StoreError, OSError) as error:
-            self._fail([shape], error)
+            self.fail([shape], error)
         return not shape.is_dropped
 
-    def _scan(self, topic: TopicShapes, view: TableView, shapes: list[Shape]) -> "_Scan":
+    def _scan(self, topic: ShapeTopic, view: TableView, shapes: list[Shape]) -> "_Scan":
         try:
-            scan = _Scan(topic, shapes, view, self._fail, self._notify)
+            scan = _Scan(self, topic, shapes, view)
             try:
                 scan.read()
             except BaseException:
@@ -129,14 +118,17 @@ class Snapshotter:
             except Exception as error:
                 # The top of a task, as above.
                 scan.writers[shape].abandon()
-                self._fail([shape], error)
+                self.fail([shape], error)
                 return None
             return shape
 
         return finish
 
-    def _fail(self, shapes: Collection[Shape], error: Exception) -> None:
-        """Drops shapes, but for those that were dropped for another reason meanwhile."""
+    def publish(self, handles: Collection[str]) -> None:
+        self._context.events.publish(handles)
+
+    def fail(self, shapes: Collection[Shape], error: Exception) -> None:
+        """Drops shapes, except those that were dropped for another reason meanwhile."""
         failed = [shape for shape in shapes if not shape.is_dropped]
         if not failed:
             return
@@ -151,24 +143,18 @@ class Snapshotter:
         )
         for shape in failed:
             shape.snapshot_failed(error)
-        self._drop(failed, DropReason.SNAPSHOT_FAILED)
+        self._context.removal.drop(failed, DropReason.SNAPSHOT_FAILED)
 
 
 class _Scan:
     """The rows of a view on their way into the snapshots of some shapes."""
 
     def __init__(
-        self,
-        topic: TopicShapes,
-        shapes: list[Shape],
-        view: TableView,
-        fail: Callable[[Collection[Shape], Exception], None],
-        notify: Callable[[Collection[str]], None],
+        self, snapshotter: Snapshotter, topic: ShapeTopic, shapes: list[Shape], view: TableView
     ) -> None:
+        self._snapshotter = snapshotter
         self._topic = topic
         self._view = view
-        self._fail = fail
-        self._notify = notify
         self._index: FilterIndex[Shape] = FilterIndex()
         self.writers: dict[Shape, SnapshotWriter] = {}
         self._started: set[Shape] = set()
@@ -178,67 +164,67 @@ class _Scan:
             try:
                 self.writers[shape] = SnapshotWriter(shape.open().snapshot)
             except (StoreError, OSError) as error:
-                self._fail([shape], error)
+                self._snapshotter.fail([shape], error)
         self._indexed = {one for one in self.writers if one.definition.log is LogMode.FULL}
         for shape in self._indexed:
             self._index.add(shape, shape.definition.where)
 
     def read(self) -> None:
-        """All rows to all who want them; a shape that is gone meanwhile is left out.
+        """Writes all rows to the shapes that match, except those that are dropped meanwhile.
 
         Raises Closed when the topic ends.
         """
         if not self._indexed:
             return
         for scanned, (key, row) in enumerate(self._view.rows(), start=1):
-            found = self._index.matches(row)
-            if found:
-                self._give(found, key, row)
+            shapes = self._index.matches(row)
+            if shapes:
+                self._write(shapes, key, row)
             if scanned % _SHOW_ROWS == 0:
                 if self._topic.is_ended:
-                    raise Closed(f"topic {self._topic.topic} ended while it was scanned")
+                    raise Closed(f"topic {self._topic.topic} ended during the scan")
                 self._show()
                 if not self._indexed:
                     return
 
     def abandon(self) -> None:
-        """Nobody writes on: who reads meanwhile is told."""
+        """Ends without a snapshot; readers that wait for more get an error."""
         for writer in self.writers.values():
             writer.abandon()
 
-    def _give(self, shapes: Collection[Shape], key: str, row: Row) -> None:
-        texts: dict[MessageForm, bytes] = {}
+    def _write(self, shapes: Collection[Shape], key: str, row: Row) -> None:
+        texts: dict[MessageEncoder, bytes] = {}
         for shape in list(shapes):
-            form = shape.form
-            if form not in texts:
-                texts[form] = form.snapshot_row(key, row)
+            encoder = shape.encoder
+            if encoder not in texts:
+                texts[encoder] = encoder.snapshot_row(key, row)
             try:
-                self.writers[shape].add(texts[form])
+                self.writers[shape].add(texts[encoder])
                 self.rows += 1
             except (StoreError, OSError) as error:
-                self._refuse(shape, error)
+                self._fail_one(shape, error)
 
     def _show(self) -> None:
-        """Lets readers begin, and forgets shapes that were dropped."""
+        """Lets readers start, and leaves out shapes that were dropped."""
         for shape in [one for one in self._indexed if one.is_dropped]:
             self._leave(shape)
-        fresh = []
+        shown = []
         for shape in self._indexed - self._started:
             try:
                 self.writers[shape].flush()
                 is_started = shape.open().snapshot.is_started
             except (StoreError, OSError) as error:
-                self._refuse(shape, error)
+                self._fail_one(shape, error)
                 continue
             if is_started:
                 shape.snapshot_started()
-                fresh.append(shape)
-        self._started.update(fresh)
-        if fresh:
-            self._notify([shape.handle for shape in fresh])
+                shown.append(shape)
+        self._started.update(shown)
+        if shown:
+            self._snapshotter.publish([shape.handle for shape in shown])
 
-    def _refuse(self, shape: Shape, error: Exception) -> None:
-        self._fail([shape], error)
+    def _fail_one(self, shape: Shape, error: Exception) -> None:
+        self._snapshotter.fail([shape], error)
         self._leave(shape)
 
     def _leave(self, shape: Shape) -> None:

@@ -1,59 +1,71 @@
-"""The topics of an engine by name, and those that it lost a moment ago.
+"""The topics of an engine: read from the first shape of a topic until a while after the last.
 
-Invariant  a topic that had shapes and is gone counts as missing for a while: it may be made again,
-           and until then it is asked for once a second, however many clients do.
-Threads    any; `_lock` guards the maps and nothing is called under it.
+Invariant  a topic has one feed at a time, and no shape outlives the feed that serves it. Nobody
+           gets a shape of a topic that is given up before its feed has ended. A topic that had
+           shapes and is gone counts as missing for a while: it may be created again, and until then
+           the broker is asked for it once a second, however many clients ask.
+Threads    any; `_lock` guards the maps and nothing is called under it. `changing` is held while a
+           shape is created or a topic is started or ended, but not while a broker is asked for a
+           topic (`connecting`).
 """
 
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
-from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavailable
-from varve.shapes.topic_shapes import TopicShapes
+from varve.shapes.topic import ShapeTopic
 
-MISSED_MS: Final = 300_000
-"""How long a topic that had shapes is expected to be made again."""
-LOOK_MS: Final = 1000
-"""How often it is looked for meanwhile."""
+if TYPE_CHECKING:
+    from varve.shapes.context import EngineContext
+
+MISSING_MS: Final = 300_000
+"""How long a topic that had shapes is expected to be created again."""
+LOOKUP_INTERVAL_MS: Final = 1000
+"""How often a missing topic is looked up."""
+UNUSED_ROUNDS: Final = 2
+"""Rounds of maintenance after which a topic without shapes is ended."""
 
 
 class _Missing:
-    """A topic that is gone: since when, and when it was looked for."""
+    """A topic that is gone: since when, and when it was last looked up."""
 
-    __slots__ = ("looked_ms", "since_ms")
+    __slots__ = ("looked_up_ms", "since_ms")
 
     def __init__(self, now_ms: int) -> None:
         self.since_ms = now_ms
-        self.looked_ms: int | None = None
+        self.looked_up_ms: int | None = None
 
 
-class Topics:
-    """All topics that have shapes, or had some lately."""
+class TopicMap:
+    """All topics that have shapes, or had some recently."""
 
-    def __init__(self, make: Callable[[str], TopicShapes], clock: Clock) -> None:
-        self._make = make
-        self._clock = clock
+    def __init__(self, context: "EngineContext") -> None:
+        self._context = context
+        self.changing = threading.Lock()
+        self._is_ended = False  # guarded by changing
         self._lock = threading.Lock()
-        self._by_name: dict[str, TopicShapes] = {}  # guarded by _lock
+        self._by_name: dict[str, ShapeTopic] = {}  # guarded by _lock
         self._missing: dict[str, _Missing] = {}  # guarded by _lock
 
-    def find(self, name: str) -> TopicShapes | None:
+    # Looking up
+
+    def find(self, name: str) -> ShapeTopic | None:
         return self._by_name.get(name)
 
-    def get(self, name: str) -> TopicShapes:
-        found = self._by_name.get(name)
-        if found is None:
+    def get(self, name: str) -> ShapeTopic:
+        topic = self._by_name.get(name)
+        if topic is None:
             raise NotFound(f"topic {name} has no shapes")
-        return found
+        return topic
 
-    def all(self) -> list[TopicShapes]:
+    def all(self) -> list[ShapeTopic]:
         with self._lock:
             return list(self._by_name.values())
 
-    def for_each(self, work: Callable[[TopicShapes], None]) -> None:
-        """Does it for all, though it fails for some; then raises the first failure."""
+    def for_each(self, work: Callable[[ShapeTopic], object]) -> None:
+        """Does the work for all topics, also if it fails for some; then raises the first error."""
         failures: list[Exception] = []
         for topic in self.all():
             try:
@@ -63,24 +75,59 @@ class Topics:
         if failures:
             raise failures[0]
 
-    def get_or_add(self, name: str) -> TopicShapes:
-        """The topic, taken as there without being asked for."""
+    # Starting
+
+    def get_or_add(self, name: str) -> ShapeTopic:
+        """The topic, without asking the broker whether it exists."""
         with self._lock:
-            found = self._by_name.get(name)
-            if found is None:
-                found = self._by_name[name] = self._make(name)
-            return found
+            topic = self._by_name.get(name)
+            if topic is None:
+                topic = self._by_name[name] = ShapeTopic(self._context, name)
+            return topic
 
-    def connect(self, name: str) -> TopicShapes:
-        """A topic that is new here, to be added or closed. Asking for it may take its time.
+    @contextmanager
+    def connecting(self, name: str) -> Iterator[ShapeTopic | None]:
+        """The topic, connected to its broker; None if it is read already.
 
-        Raises NotFound if it does not exist, and Unavailable if it cannot be asked for, or is
-        missing.
+        Raises NotFound if it does not exist, and Unavailable if the broker does not answer or the
+        topic is missing. It is closed afterwards unless `get_or_start` started it.
         """
+        if self._find_in_use(name) is not None:
+            yield None
+            return
+        topic = self._connect(name)
+        try:
+            yield topic
+        finally:
+            if self.find(name) is not topic:
+                topic.close()
+
+    def get_or_start(self, name: str, connected: ShapeTopic | None) -> ShapeTopic:
+        """The topic, read from now on; raises Unavailable while it is ending. Under `changing`."""
+        topic = self._find_in_use(name)
+        if topic is not None:
+            return topic
+        given_up = self.find(name)
+        if given_up is not None:
+            self._end(given_up)
+        # It was in use a moment ago if none was connected.
+        topic = connected or self._connect(name)
+        with self._lock:
+            self._by_name[name] = topic
+            self._missing.pop(name, None)
+        self._context.workers.start_topic(topic)
+        return topic
+
+    def _find_in_use(self, name: str) -> ShapeTopic | None:
+        """The topic unless it is given up."""
+        topic = self.find(name)
+        return None if topic is None or topic.is_given_up else topic
+
+    def _connect(self, name: str) -> ShapeTopic:
         missing = self._find_missing(name)
         if missing is not None:
-            self._check_look(name, missing)
-        topic = self._make(name)
+            self._check_lookup(name, missing)
+        topic = ShapeTopic(self._context, name)
         try:
             topic.connect()
         except InvalidRequest as error:
@@ -89,47 +136,85 @@ class Topics:
             raise NotFound(f"there is no topic {name!r:.260}") from error
         return topic
 
-    def add(self, topic: TopicShapes) -> None:
-        """Takes in a topic that is connected."""
-        with self._lock:
-            self._by_name[topic.topic] = topic
-            self._missing.pop(topic.topic, None)
+    # Missing topics
 
-    def miss(self, topic: TopicShapes) -> None:
-        """Notes that a topic with shapes is gone.
+    def handle_deleted(self, topic: ShapeTopic) -> None:
+        """A topic is gone; called by the thread of its feed. Maintenance ends the topic itself."""
+        topic.is_gone = topic.is_given_up = True
+        topic.end_turns()
+        topic.needs_opening()
+        self._add_missing(topic)
+        self._context.removal.drop_topic(topic.topic)
 
-        One that was found and could not be opened for that is not looked for at once.
-        """
-        missing = _Missing(self._clock.now_ms())
+    def _add_missing(self, topic: ShapeTopic) -> None:
+        missing = _Missing(self._context.clock.now_ms())
         if not topic.was_opened:
-            missing.looked_ms = missing.since_ms
+            # It was found and could not be opened: it is not looked up at once.
+            missing.looked_up_ms = missing.since_ms
         with self._lock:
             self._missing[topic.topic] = missing
 
     def _find_missing(self, name: str) -> _Missing | None:
-        now_ms = self._clock.now_ms()
+        now_ms = self._context.clock.now_ms()
         with self._lock:
-            old = [one for one, it in self._missing.items() if now_ms - it.since_ms >= MISSED_MS]
-            for one in old:
-                del self._missing[one]
+            self._missing = {
+                name: missing
+                for name, missing in self._missing.items()
+                if now_ms - missing.since_ms < MISSING_MS
+            }
             return self._missing.get(name)
 
-    def _check_look(self, name: str, missing: _Missing) -> None:
-        """Raises Unavailable if the topic was looked for a moment ago."""
-        now_ms = self._clock.now_ms()
+    def _check_lookup(self, name: str, missing: _Missing) -> None:
+        """Raises Unavailable if the topic was looked up a moment ago."""
+        now_ms = self._context.clock.now_ms()
         with self._lock:
-            if missing.looked_ms is not None and 0 <= now_ms - missing.looked_ms < LOOK_MS:
+            looked_up_ms = missing.looked_up_ms
+            if looked_up_ms is not None and 0 <= now_ms - looked_up_ms < LOOKUP_INTERVAL_MS:
                 raise _missing_error(name)
-            missing.looked_ms = now_ms
+            missing.looked_up_ms = now_ms
 
-    def remove(self, topic: TopicShapes) -> None:
+    # Ending
+
+    def end_unused(self) -> None:
+        """Ends topics that are gone or have no shapes; their tables stay for later."""
+        with self.changing:
+            if not self._is_ended:
+                self.for_each(self._end_if_unused)
+
+    def end(self) -> None:
+        """Topics are neither started nor ended any more; shapes being created are finished."""
+        with self.changing:
+            self._is_ended = True
+
+    @property
+    def is_ended(self) -> bool:
+        return self._is_ended
+
+    def _end_if_unused(self, topic: ShapeTopic) -> None:
+        topic.unused_rounds = 0 if topic.is_used else topic.unused_rounds + 1
+        if topic.is_given_up or topic.unused_rounds >= UNUSED_ROUNDS:
+            self._end(topic)
+
+    def _end(self, topic: ShapeTopic) -> None:
+        """Ends a topic; raises Unavailable while its feed is in a turn: then it is tried later.
+
+        A table that cannot be written is left as after a crash.
+        """
+        topic.is_given_up = True
+        self._context.workers.stop_topic(topic)
         with self._lock:
             if self._by_name.get(topic.topic) is topic:
                 del self._by_name[topic.topic]
+        try:
+            if not topic.is_gone:
+                topic.checkpoint.run_now()
+        finally:
+            topic.close()
+            self._context.removal.drop_topic(topic.topic)
 
 
 def _missing_error(name: str) -> Unavailable:
     return Unavailable(
-        f"topic {name} is gone, and had shapes until now: if it is made again they start anew, so "
-        "come again"
+        f"topic {name} is gone and had shapes until now: they are created again with the topic, so "
+        "try again later"
     )

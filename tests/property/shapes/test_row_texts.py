@@ -1,25 +1,23 @@
 """Rows as texts: what kernels make of many in one go is what is made of each by splitting it."""
 
-import itertools
 import json
 from collections import defaultdict
-from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.decoding import decode
-from varve.foundation.clock import ManualClock
+from tests.support.detached_shapes import detached_shape
 from varve.kernels.row_messages import MessageTexts, Telling
 from varve.kernels.row_texts import are_rows, find_values, has_reordered, join_rows
-from varve.shapes.definition import Replica, define
-from varve.shapes.distribution import Distribution, Outbox
+from varve.shapes.definition import Replica
 from varve.shapes.feed.change import Change, Transaction
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.row import Row, get_row, join_row, name_prefix, split_row
 from varve.shapes.feed.row_key import RowKeys, row_key_prefix
-from varve.shapes.messages import FormKey, MessageForm, ending, operation_of
+from varve.shapes.messages import EncoderKey, MessageEncoder, ending, operation_of
 from varve.shapes.offset import Offset
+from varve.shapes.routing import ChangeRouter, EntriesByShape
 from varve.shapes.shape import Shape
 
 NAMES = ("a", "b", "ab", "a!", "é", 'q"', "\\", "", "key", "\ud800", "\x7f", "n")
@@ -40,10 +38,10 @@ VALUES = (
 BLANKS = ("", "", "", " ", "\n\t")
 KEYS = RowKeys(row_key_prefix("t"))
 FORMS = {
-    key: MessageForm("t", key)
+    key: MessageEncoder("t", key)
     for columns in (None, frozenset({"a", "é", "\\"}), frozenset[str]())
     for replica in Replica
-    if (key := FormKey(columns, replica))
+    if (key := EncoderKey(columns, replica))
 }
 TEXTS = [
     MessageTexts([b"insert", b"update", b"delete"], shown, is_full=is_full)
@@ -118,7 +116,7 @@ def test_a_record_gives_the_row_that_splitting_gives(records: list[tuple[bytes, 
 def test_messages_made_in_one_go_are_those_made_one_by_one(changes: list[Change]) -> None:
     for form in FORMS.values():
         found = [entry and entry.json for entry in form.entries(changes)]
-        assert found == [form.tell(change) for change in changes]
+        assert found == [form.encode(change) for change in changes]
         for change, entry in zip(changes, form.entries(changes), strict=True):
             told = entry and (entry.offset, entry.key, entry.operation)
             named = (change.offset, change.key.encode(), operation_of(change))
@@ -159,34 +157,21 @@ def test_rows_in_another_order_are_noticed(change: Change) -> None:
 @given(st.lists(_changes(), max_size=4))
 @settings(max_examples=50, deadline=None)
 def test_who_is_told_what_is_what_each_filter_says(changes: list[Change]) -> None:
-    distribution = Distribution()
-    shapes = [_shape(where, replica) for where in FILTERS for replica in Replica]
+    router = ChangeRouter()
+    shapes = [
+        detached_shape("s", where=where, replica=replica.value)
+        for where in FILTERS
+        for replica in Replica
+    ]
     for shape in shapes:
-        distribution.add(shape)
-    outbox: Outbox = defaultdict(list)
-    distribution.tell([Transaction([change]) for change in changes], outbox)
+        router.add(shape)
+    entries_by_shape: EntriesByShape = defaultdict(list)
+    router.route([Transaction([change]) for change in changes], entries_by_shape)
     for shape in shapes:
         plain = [_plain_message(shape, change) for change in changes]
-        assert [entry.json for entry in outbox[shape]] == [one for one in plain if one is not None]
-
-
-def _shape(where: str | None, replica: Replica) -> Shape:
-    definition = define("t", where=where, replica=replica.value)
-
-    def fail(*_: Any) -> Any:
-        raise AssertionError("no storage here")
-
-    return Shape(
-        "s",
-        definition,
-        FORMS[FormKey(None, replica)],
-        created_ms=0,
-        start=Offset(0, 0),
-        reads=itertools.count(1),
-        clock=ManualClock(),
-        open_storage=fail,
-        storage_failed=fail,
-    )
+        assert [entry.json for entry in entries_by_shape[shape]] == [
+            one for one in plain if one is not None
+        ]
 
 
 def _plain_message(shape: Shape, change: Change) -> bytes | None:
@@ -199,14 +184,14 @@ def _plain_message(shape: Shape, change: Change) -> bytes | None:
     key, end = change.row_key.json, ending(change.offset)
     is_now, was = is_in(row), is_in(previous)
     if change.is_uncertain and row is not None and is_now:
-        return shape.form.insert(key, row, change.key_columns, end)
+        return shape.encoder.insert(key, row, change.key_columns, end)
     if change.is_uncertain:
-        return shape.form.delete(key, None, change.key_columns, end)
+        return shape.encoder.delete(key, None, change.key_columns, end)
     if row is not None and previous is not None and is_now and was:
-        return shape.form.update(key, row, previous, change.key_columns, end)
+        return shape.encoder.update(key, row, previous, change.key_columns, end)
     if row is not None and is_now:
-        return shape.form.insert(key, row, change.key_columns, end)
-    return shape.form.delete(key, previous, change.key_columns, end) if was else None
+        return shape.encoder.insert(key, row, change.key_columns, end)
+    return shape.encoder.delete(key, previous, change.key_columns, end) if was else None
 
 
 @given(st.binary(max_size=40), st.text(alphabet='{}[]":,\\a1 ', max_size=60))

@@ -20,7 +20,7 @@ from varve.foundation.clock import ManualClock, SystemClock
 from varve.foundation.errors import InvalidRequest, Unavailable
 from varve.object_store import open_object_store
 from varve.shapes.definition import define
-from varve.shapes.engine import Engine
+from varve.shapes.engine import ShapeEngine
 from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.key_index_state import KeyIndexState
 from varve.shapes.feed.plain_decoder import PlainDecoder
@@ -129,7 +129,7 @@ def test_a_snapshot_that_is_not_there_is_waited_for_and_told_of(
     )
     root = str(tmp_path / "shapes")
     files, random = RealFileSystem(), Random(7)
-    with Engine(root, maker.make, fs=files, clock=clock, random=random).open() as engine:
+    with ShapeEngine(root, maker.make, fs=files, clock=clock, random=random).open() as engine:
         shape = engine.find_or_create(define("orders"))
         _await(lambda: engine.health().status == "waiting")
         told = engine.topic_health("orders")

@@ -105,7 +105,7 @@ def test_where_all_are_followed_who_comes_new_waits_until_one_is_left() -> None:
             for one in followers:
                 await one.wait_rows(ROWS)
             async with asyncio.timeout(10):
-                while sum(shape._followers > 0 for shape in stage.engine.shapes()) < SHAPES_MAX:
+                while sum(shape._users > 0 for shape in stage.engine.shapes()) < SHAPES_MAX:
                     await asyncio.sleep(0.01)
             refused = await _ask(client, 99)
             assert refused.status_code == 503

@@ -11,7 +11,7 @@ from tests.support.fake_shapes import FakeShape, message
 from tests.support.shape_door import Stage, play, until
 from varve.foundation.errors import InvalidRequest, Unavailable
 from varve.shapes.query.subset import Subset
-from varve.shapes.subset_reading import SubsetResult
+from varve.shapes.topic import SubsetResult
 
 
 def test_a_subset_has_the_rows_and_what_they_contain() -> None:
@@ -81,14 +81,16 @@ class _HeldSubsets:
         self._answer = stage.engine.subset
         stage.engine.subset = self._run  # type: ignore[method-assign]
 
-    def _run(self, shape: FakeShape, subset: Subset, is_left: Callable[[], bool]) -> SubsetResult:
+    def _run(
+        self, shape: FakeShape, subset: Subset, is_cancelled: Callable[[], bool]
+    ) -> SubsetResult:
         self.limits.append(subset.limit)
         while not self.go.wait(0.005):
-            if is_left():
+            if is_cancelled():
                 self.ends.append("left")
                 raise Unavailable("left")
         self.ends.append("done")
-        return self._answer(shape, subset, is_left)
+        return self._answer(shape, subset, is_cancelled)
 
 
 def _ask(stage: Stage, handle: str, limit: int) -> "asyncio.Future[httpx.Response]":

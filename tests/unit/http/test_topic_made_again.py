@@ -16,8 +16,8 @@ from tests.support.shape_engine import Stage
 from tests.support.shape_engine_door import open_door, open_stage
 from tests.support.shape_follower import Follower
 from varve.foundation.clock import ManualClock
-from varve.shapes import running
-from varve.shapes.topics import MISSED_MS
+from varve.shapes import workers
+from varve.shapes.topics import MISSING_MS
 
 
 def _rows(*keys: str) -> dict[str, dict[str, Any]]:
@@ -38,7 +38,7 @@ async def _until(is_met: Callable[[], bool]) -> None:
 def test_clients_wait_for_a_deleted_topic_and_follow_the_new_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(running, "GONE_MS", 200)
+    monkeypatch.setattr(workers, "DELETED_MS", 200)
 
     async def run(stage: Stage) -> None:
         async with open_door(stage) as door, AsyncExitStack() as stack:
@@ -114,7 +114,7 @@ def test_a_topic_that_had_shapes_is_503_for_a_while_and_another_one_400() -> Non
             ) as client,
         ):
             engine = stage.engine
-            engine._dropping.topic_gone(engine._topics.get("t"))
+            engine.context.topics.handle_deleted(engine.context.topics.get("t"))
             stage.store.delete_topic("t")
             gone = await ask(client, "t")
             assert gone.status_code == 503
@@ -123,7 +123,7 @@ def test_a_topic_that_had_shapes_is_503_for_a_while_and_another_one_400() -> Non
             unknown = await ask(client, "other")
             assert unknown.status_code == 400
             assert unknown.json()["errors"] == {"table": ["there is no topic 'other'"]}
-            clock.advance(MISSED_MS)
+            clock.advance(MISSING_MS)
             assert (await ask(client, "t")).json()["errors"] == {"table": ["there is no topic 't'"]}
 
     with memory_directory() as path:

@@ -1,14 +1,15 @@
 """The end of an engine: what is under way is over before the directory is let go."""
 
 import threading
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.shape_engine import Stage
+from tests.support.shape_engine import Follower, Stage
 from tests.support.shape_engine_door import open_stage
 from varve.disk import RealFileSystem
 from varve.foundation.errors import Closed, Unavailable
@@ -17,11 +18,11 @@ from varve.shapes.compaction.block import Block
 from varve.shapes.compaction.compact import Compactor
 from varve.shapes.compaction.parts import compact_ranges
 from varve.shapes.definition import Definition, define
-from varve.shapes.dropping import Dropping
 from varve.shapes.engine import LOCK_FILE
 from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
-from varve.shapes.registry import Registry
-from varve.shapes.shape import DropReason
+from varve.shapes.registry import ShapeDatabase
+from varve.shapes.removal import ShapeRemoval
+from varve.shapes.shape import DropReason, Shape
 from varve.shapes.storage.layout import log_path
 from varve.shapes.storage.storage import ShapeStorage
 
@@ -70,19 +71,19 @@ def test_a_shape_is_dropped_before_the_directory_is_let_go_or_not_at_all(
     stage: Stage, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, ending, leave = (threading.Event() for _ in range(3))
-    drop, end = ShapeStorage.drop, Dropping.end
+    drop, end = ShapeStorage.drop, ShapeRemoval.end
 
     def drop_slowly(storage: ShapeStorage) -> bool:
         begun.set()
         assert leave.wait(PATIENCE_SECONDS)
         return drop(storage)
 
-    def tell_and_end(dropping: Dropping) -> None:
+    def tell_and_end(dropping: ShapeRemoval) -> None:
         ending.set()
         end(dropping)
 
     monkeypatch.setattr(ShapeStorage, "drop", drop_slowly)
-    monkeypatch.setattr(Dropping, "end", tell_and_end)
+    monkeypatch.setattr(ShapeRemoval, "end", tell_and_end)
     shape, other = stage.create("items"), stage.create("items", where="n > 1")
     directories = [shape.open().directory, other.open().directory]
     lock = f"{stage.engine.root}/{LOCK_FILE}"
@@ -117,7 +118,7 @@ def test_a_reader_behind_the_end_opens_and_drops_nothing(
         return read(storage, start, end)
 
     monkeypatch.setattr(ShapeStorage, "read", read_late)
-    with pytest.raises(Closed, match="dropped no more"):
+    with pytest.raises(Closed, match="drops no more"):
         list(shape.read(SNAPSHOT_END, LAST))
     assert directory.exists()
     with pytest.raises(Closed, match="closed with its engine"):
@@ -128,14 +129,14 @@ def test_a_shape_that_is_being_made_is_made_before_the_end(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, leave = threading.Event(), threading.Event()
-    add = Registry.add
+    add = ShapeDatabase.add
 
-    def add_slowly(registry: Registry, definition: Definition) -> str:
+    def add_slowly(registry: ShapeDatabase, definition: Definition) -> str:
         begun.set()
         assert leave.wait(PATIENCE_SECONDS)
         return add(registry, definition)
 
-    monkeypatch.setattr(Registry, "add", add_slowly)
+    monkeypatch.setattr(ShapeDatabase, "add", add_slowly)
     stage = open_stage(path)
     stage.store.create_topic("made-last")
     with ThreadPoolExecutor(2) as pool:
@@ -150,3 +151,53 @@ def test_a_shape_that_is_being_made_is_made_before_the_end(
     with pytest.raises(Closed):
         stage.engine.find_or_create(define("made-last", where="n > 1"))
     stage.close()
+
+
+def test_an_engine_that_is_opened_again_has_its_shapes_and_serves_them(stage: Stage) -> None:
+    stage.put("items", "a", {"n": 1})
+    client = Follower(stage, "items")
+    client.catch_up()
+    events: list[str] = []
+    stage.engine.subscribe(events.extend)
+    stage.engine.close()
+    stage.engine.open(maintain=False)
+    assert [shape.handle for shape in stage.engine.shapes()] == [client.handle]
+    stage.put("items", "b", {"n": 2})
+    assert sorted(client.catch_up()) == ["a", "b"]
+    assert client.refetches == 0
+    assert events == [client.handle]
+    shape = stage.engine.shapes()[0]
+    assert stage.engine.compact(shape).handle == client.handle
+    stage.engine.drop(shape, DropReason.DELETED)
+    stage.engine.run_maintenance()
+    assert Path(f"{stage.engine.root}/.trash").exists()
+    assert list(Path(f"{stage.engine.root}/.trash").iterdir()) == []
+    stage.engine.close()
+    assert stage.engine.open(maintain=False).shapes() == []
+
+
+def test_an_engine_with_workers_that_is_opened_again_goes_on(path: Path) -> None:
+    stage = open_stage(path)
+    stage.store.create_topic("t")
+    shape = stage.engine.find_or_create(define("t"))
+    handle = shape.handle
+    _wait_until(lambda: shape.is_snapshot_complete)
+    for number in range(3):
+        stage.engine.close()
+        stage.engine.open()
+        stage.put("t", str(number), {"n": number})
+        (shape,) = stage.engine.shapes()
+        assert shape.handle == handle
+        _wait_for_tx(shape, number + 1)
+    stage.close()
+
+
+def _wait_for_tx(shape: Shape, tx: int) -> None:
+    _wait_until(lambda: not shape.latest.is_virtual and shape.latest.tx >= tx)
+
+
+def _wait_until(is_met: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not is_met():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)  # noqa: TID251

@@ -19,7 +19,7 @@ from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.definition import define
 from varve.shapes.feed.table import TableView
 from varve.shapes.feed.topic_feed import TopicFeed
-from varve.shapes.health import EngineHealth, TopicHealth
+from varve.shapes.metrics import EngineHealth, TopicHealth
 from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, LAST, SNAPSHOT_END
 from varve.shapes.query.subset import Subset
 from varve.shapes.settings import EngineSettings
@@ -164,9 +164,9 @@ def test_a_shape_whose_first_rows_were_waited_for_stays_until_they_are_read(path
     stage = Stage(path, settings=EngineSettings(shapes_max=1))
     stage.store.create_topic("t")
     first = stage.create("t", where="n = 1")
-    with first.followed():
+    with first.subscribe():
         pass
-    with pytest.raises(Unavailable, match="just made"):
+    with pytest.raises(Unavailable, match="just created"):
         stage.create("t", where="n = 2")
     list(first.read(BEFORE_ALL, LAST))
     stage.create("t", where="n = 2")
@@ -178,9 +178,9 @@ def test_a_shape_makes_no_room_while_it_is_read(path: Path) -> None:
     stage = Stage(path, settings=EngineSettings(shapes_max=1))
     stage.store.create_topic("t")
     first = stage.create("t", where="n = 1")
-    with first.kept():
+    with first.pin():
         list(first.read(BEFORE_ALL, LAST))
-        with pytest.raises(Unavailable, match="all of them are followed"):
+        with pytest.raises(Unavailable, match="all of them are in use"):
             stage.create("t", where="n = 2")
     stage.create("t", where="n = 2")
     assert first.drop_reason is DropReason.EVICTED
@@ -194,10 +194,10 @@ def test_shapes_that_are_followed_make_no_room(path: Path) -> None:
     first, second = stage.create("t", where="n = 1"), stage.create("t", where="n = 2")
     list(second.read(BEFORE_ALL, LAST))
     clock.advance(UNREAD_MS)
-    with first.followed():
-        with second.followed(), pytest.raises(Unavailable, match="all of them are followed"):
+    with first.subscribe():
+        with second.subscribe(), pytest.raises(Unavailable, match="all of them are in use"):
             stage.create("t", where="n = 3")
-        with pytest.raises(Unavailable, match="all of them are followed"):
+        with pytest.raises(Unavailable, match="all of them are in use"):
             stage.create("t", where="n = 3")  # who followed the second may ask again
         clock.advance(BETWEEN_POLLS_MS)
         stage.create("t", where="n = 3")
@@ -212,7 +212,7 @@ def test_how_changes_are_told_is_forgotten_with_the_last_shape_told_so(stage: St
         stage.engine.drop(shape, DropReason.DELETED)
     del shape
     gc.collect()
-    assert len(stage.engine._topics.get("items")._forms) <= 1
+    assert len(stage.engine.context.topics.get("items")._encoders) <= 1
 
 
 def test_a_topic_whose_records_went_before_they_were_read_drops_its_shapes(stage: Stage) -> None:
@@ -298,7 +298,7 @@ def test_a_subset_that_nobody_waits_for_is_read_no_further(stage: Stage) -> None
         stage.put("items", f"k{number}", {"n": number})
     shape = stage.create("items", where="n > 100")
     answers = iter([False, False, True])
-    with pytest.raises(Unavailable, match="nobody waits"):
+    with pytest.raises(Unavailable, match="has disconnected"):
         stage.engine.subset(shape, Subset.parse(), lambda: next(answers))
     assert next(answers, None) is None
 

@@ -14,7 +14,7 @@ import pytest
 from tests.support.shape_engine import Follower, Stage
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed, DiskFull, NotFound, StoreError, Unavailable
-from varve.shapes.checkpoints import REOPEN_MS
+from varve.shapes.checkpoint import REOPEN_MS
 from varve.shapes.definition import define
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END
@@ -58,7 +58,7 @@ def test_a_directory_that_no_shape_owns_goes_to_the_trash(stage: Stage) -> None:
         stage.engine._fs, stage.engine.root, handle, kept.open().settings, stage.clock
     )
     stage.restart()
-    stage.engine.run_upkeep(0)
+    stage.engine.run_maintenance()
     assert not (Path(stage.engine.root) / "99" / "99" / handle).exists()
     assert list((Path(stage.engine.root) / ".trash").iterdir()) == []
     assert stage.engine.shapes()[0].open().latest == SNAPSHOT_END
@@ -117,7 +117,7 @@ def test_the_table_is_written_only_behind_the_shapes_h16(
     stage.put("items", "a", {"n": 1})
     stage.settle("items")
     order: list[str] = []
-    storage, feed = shape.open(), stage.engine._topics.get("items").feed
+    storage, feed = shape.open(), stage.engine.context.topics.get("items").feed
     end_flush, checkpoint = storage._log.end_flush, feed.checkpoint
 
     def note_flush(flush: LogFlush) -> StoreError | None:
@@ -140,12 +140,12 @@ def test_what_was_polled_and_not_yet_given_is_not_in_a_checkpoint_h16(
     stage.create("items")
     stage.engine.checkpoint_now()
     stage.put("items", "a", {"n": 1})
-    topic = stage.engine._topics.get("items")
+    topic = stage.engine.context.topics.get("items")
     seen: list[bool] = []
     distribute = topic._distribute
 
     def check_first(given: Any) -> list[str]:
-        seen.append(topic.checkpoints.run(stage.engine._pool))
+        seen.append(topic.checkpoint.run())
         return distribute(given)
 
     monkeypatch.setattr(topic, "_distribute", check_first)
@@ -162,7 +162,7 @@ def test_a_definition_that_cannot_be_read_is_dropped_at_the_start(stage: Stage) 
     connection.close()
     stage.engine = stage._open()
     assert [one.handle for one in stage.engine.shapes()] == [kept.handle]
-    stage.engine.run_upkeep(0)
+    stage.engine.run_maintenance()
     assert not list(Path(stage.engine.root).glob(f"*/*/{lost.handle}"))
     assert list(Path(stage.engine.root).glob(f"*/*/{kept.handle}"))
 
@@ -223,7 +223,7 @@ def test_rows_are_right_when_records_went_between_crash_and_restart(path: Path) 
     assert live.catch_up() == wanted
     assert live.refetches == 0
     assert Follower(stage, "t", where="n < 5").catch_up() == wanted
-    feed = stage.engine._topics.get("t").feed
+    feed = stage.engine.context.topics.get("t").feed
     assert feed.counts.uncertain > 0
     stage.close()
 
@@ -231,12 +231,12 @@ def test_rows_are_right_when_records_went_between_crash_and_restart(path: Path) 
 def _fail_first_append(monkeypatch: pytest.MonkeyPatch, fail: Callable[[Shape], None]) -> None:
     append, calls = Shape.append, 0
 
-    def fail_at_the_first(shape: Shape, entries: list[Entry]) -> bool:
+    def fail_at_the_first(shape: Shape, entries: list[Entry]) -> None:
         nonlocal calls
         calls += 1
         if calls == 1:
             fail(shape)
-        return append(shape, entries)
+        append(shape, entries)
 
     monkeypatch.setattr(Shape, "append", fail_at_the_first)
 
@@ -266,7 +266,7 @@ def test_a_turn_in_which_a_shape_cannot_be_dropped_is_told_again(
     for client in clients:
         client.catch_up()
     stage.put("items", "a", {"n": 3})
-    topic = stage.engine._topics.get("items")
+    topic = stage.engine.context.topics.get("items")
 
     def fail(shape: Shape) -> None:
         stage.engine.drop(shape, DropReason.STORAGE_FAILED)
@@ -285,7 +285,7 @@ def _fail_table(stage: Stage, topic: str, monkeypatch: pytest.MonkeyPatch) -> No
     def fail(mark: int) -> None:
         raise DiskFull("No space left on device")
 
-    monkeypatch.setattr(stage.engine._topics.get(topic).feed, "checkpoint", fail)
+    monkeypatch.setattr(stage.engine.context.topics.get(topic).feed, "checkpoint", fail)
 
 
 def test_a_table_that_cannot_be_written_holds_up_no_other_topic(
@@ -356,7 +356,7 @@ def test_a_table_that_goes_on_failing_is_opened_again(
     client = Follower(stage, "t")
     client.catch_up()
     stage.put("t", "a", {"n": 1})
-    topic = stage.engine._topics.get("t")
+    topic = stage.engine.context.topics.get("t")
     with monkeypatch.context() as failing:
         _fail_table(stage, "t", failing)
         for is_ready in (True, False):

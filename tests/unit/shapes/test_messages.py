@@ -5,8 +5,8 @@ import json
 from varve.shapes.definition import Replica
 from varve.shapes.feed.row import Row
 from varve.shapes.messages import (
-    FormKey,
-    MessageForm,
+    EncoderKey,
+    MessageEncoder,
     ending,
     message_key,
     snapshot_end,
@@ -20,8 +20,10 @@ ROW: Row = {"id": b'"1"', "title": b'"x"', "n": b"1.50"}
 END = ending(Offset(27, 0))
 
 
-def _form(columns: set[str] | None = None, replica: Replica = Replica.DEFAULT) -> MessageForm:
-    return MessageForm("items", FormKey(None if columns is None else frozenset(columns), replica))
+def _form(columns: set[str] | None = None, replica: Replica = Replica.DEFAULT) -> MessageEncoder:
+    return MessageEncoder(
+        "items", EncoderKey(None if columns is None else frozenset(columns), replica)
+    )
 
 
 def test_an_insert_has_the_whole_row_and_its_place() -> None:

@@ -15,16 +15,16 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Unavailable
 from varve.shapes.definition import define
 from varve.shapes.offset import Offset
-from varve.shapes.registry import FILE_NAME, Registry
+from varve.shapes.registry import FILE_NAME, ShapeDatabase
 
 
 def test_a_shape_is_listed_once_its_snapshot_is_complete(tmp_path: Path) -> None:
-    registry = Registry.open(str(tmp_path), ManualClock())
+    registry = ShapeDatabase.open(str(tmp_path), ManualClock())
     handle = registry.add(define("t"))
-    assert registry.shapes() == []
+    assert registry.rows() == []
     registry.complete({handle: Offset(7, 0)})
     registry.close()
-    (shape,) = Registry.open(str(tmp_path), ManualClock()).shapes()
+    (shape,) = ShapeDatabase.open(str(tmp_path), ManualClock()).rows()
     assert (shape.handle, shape.comparable, shape.start) == (
         handle,
         define("t").comparable,
@@ -33,7 +33,7 @@ def test_a_shape_is_listed_once_its_snapshot_is_complete(tmp_path: Path) -> None
 
 
 def test_shapes_without_a_snapshot_are_forgotten_at_the_start(tmp_path: Path) -> None:
-    registry = Registry.open(str(tmp_path), ManualClock())
+    registry = ShapeDatabase.open(str(tmp_path), ManualClock())
     handle = registry.add(define("t"))
     assert registry.remove_incomplete() == [handle]
     assert registry.remove_incomplete() == []
@@ -42,7 +42,7 @@ def test_shapes_without_a_snapshot_are_forgotten_at_the_start(tmp_path: Path) ->
 
 def test_a_handle_is_never_given_again_h23(tmp_path: Path) -> None:
     clock = ManualClock()
-    registry = Registry.open(str(tmp_path), clock)
+    registry = ShapeDatabase.open(str(tmp_path), clock)
     seen = set()
     for _ in range(3):
         handle = registry.add(define("t"))
@@ -50,26 +50,26 @@ def test_a_handle_is_never_given_again_h23(tmp_path: Path) -> None:
         registry.remove([handle])
         clock.advance(-3_600_000)
     registry.close()
-    seen.add(Registry.open(str(tmp_path), clock).add(define("t")))
+    seen.add(ShapeDatabase.open(str(tmp_path), clock).add(define("t")))
     assert len(seen) == 4
     assert all(handle[:4].isdigit() for handle in seen)
 
 
 def test_one_definition_has_one_row(tmp_path: Path) -> None:
     """A new shape takes the row of the one before, whose drop may not have come so far."""
-    registry = Registry.open(str(tmp_path), ManualClock())
+    registry = ShapeDatabase.open(str(tmp_path), ManualClock())
     first = registry.add(define("t"))
     registry.complete({first: Offset(3, 0)})
     second = registry.add(define("t"))
-    assert registry.shapes() == []
+    assert registry.rows() == []
     registry.remove([first])
     assert registry.remove_incomplete() == [second]
 
 
 def test_a_file_that_is_no_database_is_moved_aside(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"not a database at all" * 100)
-    registry = Registry.open(str(tmp_path), ManualClock())
-    assert registry.shapes() == []
+    registry = ShapeDatabase.open(str(tmp_path), ManualClock())
+    assert registry.rows() == []
     registry.add(define("t"))
     assert [path.name for path in tmp_path.glob("*.unreadable-*")] != []
 
@@ -77,7 +77,7 @@ def test_a_file_that_is_no_database_is_moved_aside(tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", range(2, 12))
 def test_a_registry_with_a_damaged_page_is_moved_aside(tmp_path: Path, page: int) -> None:
     """Each table has a tree of pages, and its unique definitions another one."""
-    registry = Registry.open(str(tmp_path), ManualClock())
+    registry = ShapeDatabase.open(str(tmp_path), ManualClock())
     for number in range(200):
         handle = registry.add(define("t", where=f"n = {number}"))
         registry.complete({handle: Offset(number, 0)})
@@ -88,7 +88,7 @@ def test_a_registry_with_a_damaged_page_is_moved_aside(tmp_path: Path, page: int
     assert len(data) >= 12 * size
     data[(page - 1) * size : page * size] = b"\xa5" * size
     path.write_bytes(data)
-    assert Registry.open(str(tmp_path), ManualClock()).shapes() == []
+    assert ShapeDatabase.open(str(tmp_path), ManualClock()).rows() == []
     assert len(list(tmp_path.glob("*.unreadable-*"))) == 1
 
 
@@ -96,12 +96,12 @@ def test_a_registry_of_another_version_is_moved_aside(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE_NAME) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    assert Registry.open(str(tmp_path), ManualClock()).shapes() == []
+    assert ShapeDatabase.open(str(tmp_path), ManualClock()).rows() == []
     assert len(list(tmp_path.glob("*.unreadable-*"))) == 1
 
 
 def test_what_is_complete_or_removed_is_so_for_good(tmp_path: Path) -> None:
-    registry = Registry.open(str(tmp_path), ManualClock())
+    registry = ShapeDatabase.open(str(tmp_path), ManualClock())
     handles = [registry.add(define("t", where=f"n = {number}")) for number in range(3)]
     said: list[str] = []
     registry._connection.set_trace_callback(said.append)
@@ -119,7 +119,7 @@ def test_what_is_complete_or_removed_is_so_for_good(tmp_path: Path) -> None:
 
 
 def test_a_removal_that_fails_is_made_up_for_by_the_next_change(tmp_path: Path) -> None:
-    registry = Registry.open(str(tmp_path), ManualClock())
+    registry = ShapeDatabase.open(str(tmp_path), ManualClock())
     gone = registry.add(define("t"))
     other = sqlite3.connect(tmp_path / FILE_NAME)
     registry._connection.execute("PRAGMA busy_timeout = 0")
@@ -150,13 +150,13 @@ def test_whatever_fails_is_an_error_of_ours_and_heals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: set[str]
 ) -> None:
     monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=_Failing))
-    registry = Registry.open(str(tmp_path), ManualClock())
+    registry = ShapeDatabase.open(str(tmp_path), ManualClock())
     handle = registry.add(define("t"))
     monkeypatch.setattr(_Failing, "refused", refused)
     tries: list[Callable[[], object]] = [
         lambda: registry.add(define("u")),
         lambda: registry.remove([handle]),
-        registry.shapes,
+        registry.rows,
     ]
     failed = 0
     for one in tries:
@@ -168,12 +168,12 @@ def test_whatever_fails_is_an_error_of_ours_and_heals(
     monkeypatch.undo()
     other = registry.add(define("v"))
     registry.complete({other: Offset(1, 0)})
-    assert [shape.handle for shape in registry.shapes()] == [other]
+    assert [shape.handle for shape in registry.rows()] == [other]
 
 
 def test_a_registry_that_was_closed_is_unavailable(tmp_path: Path) -> None:
-    registry = Registry.open(str(tmp_path), ManualClock())
+    registry = ShapeDatabase.open(str(tmp_path), ManualClock())
     registry.close()
-    for one in (registry.shapes, registry.remove_incomplete, lambda: registry.remove(["abcd"])):
+    for one in (registry.rows, registry.remove_incomplete, lambda: registry.remove(["abcd"])):
         with pytest.raises(Unavailable, match="closed"):
             one()

@@ -12,12 +12,12 @@ from varve.shapes.definition import define
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.table import TableView
 from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, Offset
-from varve.shapes.registry import Registry
+from varve.shapes.registry import ShapeDatabase
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.snapshotting import Snapshotter
 from varve.shapes.storage.snapshot_writer import SnapshotWriter
 from varve.shapes.storage.storage import ShapeStorage
-from varve.shapes.topic_shapes import TopicShapes
+from varve.shapes.topic import ShapeTopic
 
 
 def _fail_once(
@@ -39,7 +39,7 @@ def _fail_once(
         (SnapshotWriter, "__init__"),
         (SnapshotWriter, "add"),
         (SnapshotWriter, "finish"),
-        (Registry, "complete"),
+        (ShapeDatabase, "complete"),
         (Shape, "snapshot_complete"),
     ],
 )
@@ -112,7 +112,7 @@ def test_what_a_disk_does_to_one_snapshot_fails_no_other(
 
 def test_a_scan_ends_with_its_topic(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = _fill(stage)
-    topic = stage.engine._topics.get("items")
+    topic = stage.engine.context.topics.get("items")
     read: list[str] = []
     rows = TableView.rows
 
@@ -123,7 +123,7 @@ def test_a_scan_ends_with_its_topic(stage: Stage, monkeypatch: pytest.MonkeyPatc
             yield one
 
     monkeypatch.setattr(TableView, "rows", end_on_the_way)
-    assert stage.engine._snapshotter.run(topic) == 0
+    assert stage.engine.context.snapshotter.run(topic) == 0
     assert 0 < len(read) < 5000
     assert not any(shape.is_snapshot_complete for shape in shapes)
     monkeypatch.undo()
@@ -149,19 +149,19 @@ def test_who_has_not_joined_a_topic_that_is_lost_waits_for_it_to_be_opened_again
 ) -> None:
     stage.put("items", "a", {"n": 1})
     stage.create("items", where="n = 9")
-    topic = stage.engine._topics.get("items")
+    topic = stage.engine.context.topics.get("items")
     shape = stage.engine.find_or_create(define("items"))
 
-    def lose(self: TopicShapes, shapes: object) -> None:
+    def lose(self: ShapeTopic, shapes: object) -> None:
         monkeypatch.undo()
         topic.feed.close()
         topic.needs_opening()
         raise Closed("the feed is not open")
 
-    monkeypatch.setattr(TopicShapes, "join", lose)
-    assert stage.engine._snapshotter.run(topic) == 0
+    monkeypatch.setattr(ShapeTopic, "join", lose)
+    assert stage.engine.context.snapshotter.run(topic) == 0
     assert not shape.is_dropped
-    assert stage.engine._snapshotter.run(topic) == 0, "the topic is not open"
+    assert stage.engine.context.snapshotter.run(topic) == 0, "the topic is not open"
     stage.engine.run_turn("items")
     assert shape.is_snapshot_complete
     assert sorted(Follower(stage, "items").catch_up()) == ["a"]
@@ -196,13 +196,13 @@ def test_the_shapes_of_one_scan_are_complete_together(
     """Each sync of the registry is waited for by all topics."""
     shapes = [stage.engine.find_or_create(define("items", where=f"n = {at}")) for at in range(5)]
     noted: list[set[str]] = []
-    complete = Registry.complete
+    complete = ShapeDatabase.complete
 
-    def note(registry: Registry, starts: dict[str, Offset]) -> None:
+    def note(registry: ShapeDatabase, starts: dict[str, Offset]) -> None:
         noted.append(set(starts))
         complete(registry, starts)
 
-    monkeypatch.setattr(Registry, "complete", note)
+    monkeypatch.setattr(ShapeDatabase, "complete", note)
     stage.engine.run_turn("items")
     assert noted == [{shape.handle for shape in shapes}]
     assert all(shape.is_snapshot_complete for shape in shapes)

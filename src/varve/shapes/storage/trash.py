@@ -41,9 +41,9 @@ def _move(fs: FileSystem, root: str, source: str, name: str) -> bool:
     return True
 
 
-def sync_place(fs: FileSystem, root: str, handle: str) -> None:
+def sync_parent(fs: FileSystem, root: str, handle: str) -> None:
     """Makes durable that a shape's directory was moved away. Raises OSError."""
-    with suppress(FileNotFoundError):  # without a place there was no directory
+    with suppress(FileNotFoundError):  # without its parent there was no directory
         fs.sync_directory(posixpath.dirname(shape_directory(root, handle)))
 
 

@@ -2,7 +2,7 @@
 
 import errno
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,33 +11,70 @@ from varve.disk import FaultyFileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, Unavailable
 from varve.shapes.compaction import compact
-from varve.shapes.compaction.compact import Compactor
 from varve.shapes.compaction.report import Outcome
-from varve.shapes.compaction.schedule import CompactionSchedule
+from varve.shapes.compaction.scheduler import CompactionScheduler
 from varve.shapes.compaction.settings import CompactionSettings
+from varve.shapes.metrics import EngineMetrics
+from varve.shapes.registry import ShapeRegistry
+from varve.shapes.removal import ShapeRemoval
+from varve.shapes.shape import DropReason
 from varve.shapes.storage.compacted_log import CompactedLog
 from varve.shapes.storage.layout import log_path
 from varve.shapes.storage.settings import StorageSettings
 from varve.shapes.storage.storage import ShapeStorage
 
 
+class _Shapes:
+    """A registry of open shapes, which remembers what is dropped and why."""
+
+    def __init__(self, *storages: ShapeStorage) -> None:
+        self._shapes = {storage.handle: _OpenShape(storage) for storage in storages}
+        self.dropped: list[tuple[str, DropReason]] = []
+
+    def shapes(self) -> "list[_OpenShape]":
+        return list(self._shapes.values())
+
+    def find(self, handle: str) -> "_OpenShape | None":
+        return self._shapes.get(handle)
+
+    def drop(self, shapes: "list[_OpenShape]", reason: DropReason) -> None:
+        self.dropped += [(shape.handle, reason) for shape in shapes]
+
+
+class _OpenShape:
+    is_snapshot_complete = True
+
+    def __init__(self, storage: ShapeStorage) -> None:
+        self.handle = storage.handle
+        self._storage = storage
+
+    def find_storage(self) -> ShapeStorage:
+        return self._storage
+
+
 def _schedule(
-    bench: CompactionBench, settings: CompactionSettings
-) -> tuple[CompactionSchedule, list[Exception]]:
-    errors: list[Exception] = []
-    schedule = CompactionSchedule(
-        Compactor(settings, Random(3)),
-        lambda: [bench.storage],
-        failed=lambda storage, error: errors.append(error),
+    settings: CompactionSettings, *storages: ShapeStorage
+) -> tuple[CompactionScheduler, list[tuple[str, DropReason]]]:
+    """A scheduler, and what it drops."""
+    shapes = _Shapes(*storages)
+    scheduler = CompactionScheduler(
+        cast(ShapeRegistry, shapes),
+        cast(ShapeRemoval, shapes),
+        settings=settings,
         random=Random(4),
+        metrics=EngineMetrics().table,
     )
-    return schedule, errors
+    return scheduler, shapes.dropped
 
 
-def test_a_shape_is_looked_at_once_a_period() -> None:
+def _logged_failures(caplog: pytest.LogCaptureFixture) -> list[type[BaseException] | None]:
+    return [record.exc_info[0] for record in caplog.records if record.exc_info]
+
+
+def test_a_shape_is_looked_at_once_a_period(caplog: pytest.LogCaptureFixture) -> None:
     bench = CompactionBench(MemoryFileSystem(ManualClock()))
     settings = CompactionSettings(keep_chunks=1, stale_share=0.1)
-    schedule, errors = _schedule(bench, settings)
+    schedule, dropped = _schedule(settings, bench.storage)
     bench.change(100)
     bench.storage.flush()
     moments = []
@@ -50,26 +87,26 @@ def test_a_shape_is_looked_at_once_a_period() -> None:
     assert 5 <= len(moments) <= 15
     assert all(300_000 <= gap <= 910_000 for gap in gaps)
     assert len(set(gaps)) > 3
-    assert errors == []
+    assert (dropped, _logged_failures(caplog)) == ([], [])
     bench.check(sample=20)
 
 
-def test_a_schedule_that_has_ended_compacts_nothing() -> None:
+def test_a_schedule_that_has_ended_compacts_nothing(caplog: pytest.LogCaptureFixture) -> None:
     bench = CompactionBench(MemoryFileSystem(ManualClock()))
-    schedule, errors = _schedule(bench, CompactionSettings(keep_chunks=1, stale_share=0.1))
+    schedule, dropped = _schedule(CompactionSettings(keep_chunks=1, stale_share=0.1), bench.storage)
     bench.change(100)
     bench.storage.flush()
     schedule.run_once(0)
-    schedule._compactor.end()
+    schedule.compactor.end()
     assert [schedule.run_once(now_ms) for now_ms in (1_000_000, 2_000_000)] == [[], []]
-    assert errors == []
+    assert (dropped, _logged_failures(caplog)) == ([], [])
 
 
 def test_a_round_ends_in_the_middle_of_a_log_and_tells_of_no_failure(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = CompactionBench(MemoryFileSystem(ManualClock()))
-    schedule, errors = _schedule(bench, CompactionSettings(keep_chunks=1, stale_share=0.1))
+    schedule, dropped = _schedule(CompactionSettings(keep_chunks=1, stale_share=0.1), bench.storage)
     bench.change(100)
     bench.storage.flush()
     before = bench.storage.manifest
@@ -77,19 +114,21 @@ def test_a_round_ends_in_the_middle_of_a_log_and_tells_of_no_failure(
     open_ranges = compact._open_ranges
 
     def end_now(*given: Any) -> Any:
-        schedule._compactor.end()
+        schedule.compactor.end()
         return open_ranges(*given)
 
     monkeypatch.setattr(compact, "_open_ranges", end_now)
     assert schedule.run_once(1_000_000) == []
-    assert errors == []
+    assert (dropped, _logged_failures(caplog)) == ([], [])
     assert bench.storage.manifest == before
 
 
-def test_a_log_smaller_than_a_chunk_is_compacted_as_a_whole() -> None:
+def test_a_log_smaller_than_a_chunk_is_compacted_as_a_whole(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     bench = CompactionBench(MemoryFileSystem(ManualClock()), storage_settings=StorageSettings())
     settings = CompactionSettings()
-    schedule, errors = _schedule(bench, settings)
+    schedule, dropped = _schedule(settings, bench.storage)
     schedule.run_once(0)
     for number in range(900):
         bench.put("row", a=number)
@@ -100,7 +139,7 @@ def test_a_log_smaller_than_a_chunk_is_compacted_as_a_whole() -> None:
     assert report.boundary == bench.storage.latest
     assert report.balance.entries_out == 2
     assert bench.storage.live_bytes == 0
-    assert errors == []
+    assert (dropped, _logged_failures(caplog)) == ([], [])
     assert schedule.run_once(3_000_000) == []
     bench.check(sample=20)
     bench.put("row", a="last")
@@ -111,7 +150,7 @@ def test_a_log_smaller_than_a_chunk_is_compacted_as_a_whole() -> None:
 def test_what_is_not_worth_it_is_read_again_when_twice_as_much_is_there() -> None:
     settings = CompactionSettings(keep_chunks=0, stale_share=0.5, period_ms=10, jitter=0)
     bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)
-    schedule, _ = _schedule(bench, settings)
+    schedule, _ = _schedule(settings, bench.storage)
     schedule.run_once(0)
     outcomes = []
     for number in range(200):
@@ -124,7 +163,7 @@ def test_what_is_not_worth_it_is_read_again_when_twice_as_much_is_there() -> Non
     assert set(outcomes) == {Outcome.NOT_WORTH}
 
 
-def test_a_failure_is_told_and_others_go_on() -> None:
+def test_a_failure_is_told_and_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     broken, sound = (CompactionBench(MemoryFileSystem(clock), seed=seed) for seed in (1, 2))
     for bench in (broken, sound):
@@ -133,26 +172,22 @@ def test_a_failure_is_told_and_others_go_on() -> None:
     with broken.fs.open_writable(log_path(broken.storage.directory, "latest.0")) as file:
         file.write_at(60, b"\xff")
     sound.storage.handle = "9999-1"
-    told: list[tuple[ShapeStorage, Exception]] = []
-    schedule = CompactionSchedule(
-        Compactor(SMALL, Random(3)),
-        lambda: [broken.storage, sound.storage],
-        failed=lambda storage, error: told.append((storage, error)),
-        random=Random(4),
-    )
+    schedule, dropped = _schedule(SMALL, broken.storage, sound.storage)
     schedule.run_once(0)
     reports = schedule.run_once(1_000_000)
     assert [report.handle for report in reports] == ["9999-1"]
-    assert [storage for storage, _ in told] == [broken.storage]
-    assert isinstance(told[0][1], Corrupt)
+    assert dropped == [(broken.storage.handle, DropReason.STORAGE_FAILED)]
+    assert _logged_failures(caplog) == [Corrupt]
 
 
-def test_a_swap_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swap_that_fails_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     files = FaultyFileSystem(ManualClock())
     bench = CompactionBench(files)
     bench.change(80)
     bench.storage.flush()
-    schedule, errors = _schedule(bench, SMALL)
+    schedule, dropped = _schedule(SMALL, bench.storage)
     schedule.run_once(0)
     install = ShapeStorage.install
 
@@ -162,23 +197,19 @@ def test_a_swap_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ShapeStorage, "install", fail)
     assert schedule.run_once(1_000_000) == []
-    assert [type(error) for error in errors] == [Unavailable]
+    assert dropped == [(bench.storage.handle, DropReason.STORAGE_FAILED)]
+    assert _logged_failures(caplog) == [Unavailable]
     assert bench.storage.failure is not None
 
 
-def test_a_shape_that_is_being_compacted_on_demand_has_not_failed() -> None:
+def test_a_shape_that_is_being_compacted_on_demand_has_not_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     bench = CompactionBench(MemoryFileSystem(ManualClock()))
     bench.change(80)
     bench.storage.flush()
-    compactor = Compactor(SMALL, Random(3))
-    errors: list[Exception] = []
-    schedule = CompactionSchedule(
-        compactor,
-        lambda: [bench.storage],
-        failed=lambda storage, error: errors.append(error),
-        random=Random(4),
-    )
+    schedule, dropped = _schedule(SMALL, bench.storage)
     schedule.run_once(0)
-    with compactor._one_at_a_time(bench.storage.handle):
+    with schedule.compactor._one_at_a_time(bench.storage.handle):
         assert schedule.run_once(1_000_000) == []
-    assert errors == []
+    assert (dropped, _logged_failures(caplog)) == ([], [])

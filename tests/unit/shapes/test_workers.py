@@ -12,7 +12,7 @@ import pytest
 from tests.support.shape_engine import Follower, Stage
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import NotFound, OffsetOutOfRange, Unavailable
-from varve.shapes import running
+from varve.shapes import workers
 from varve.shapes.definition import define
 from varve.shapes.feed.decoder import Record
 from varve.shapes.feed.embedded_source import EmbeddedSource
@@ -20,7 +20,7 @@ from varve.shapes.feed.replay_state import ReplayState
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason
 from varve.shapes.storage.storage import ShapeStorage
-from varve.shapes.topic_lives import UNUSED_ROUNDS
+from varve.shapes.topics import UNUSED_ROUNDS
 
 PATIENCE_SECONDS = 20.0
 SETTINGS = EngineSettings(wait_ms=5, checkpoint_ms=20, upkeep_ms=50, pending_rows_max=50)
@@ -105,7 +105,7 @@ def test_one_definition_asked_for_by_many_threads_is_one_shape(path: Path) -> No
 def test_shapes_of_a_topic_that_was_deleted_are_dropped(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "GONE_MS", 200)
+    monkeypatch.setattr(workers, "DELETED_MS", 200)
     stage = _open(path)
     stage.store.create_topic("t")
     shape = stage.engine.find_or_create(define("t"))
@@ -129,15 +129,15 @@ def test_shapes_outlive_a_broker_that_does_not_know_their_topic_for_a_moment(
     stage.put("t", "a", {"n": 1})
     client = Follower(stage, "t")
     _follow(client, 1)
-    source = stage.engine._topics.get("t").feed._source
+    source = stage.engine.context.topics.get("t").feed._source
     with monkeypatch.context() as lagging:
         lagging.setattr(source, "read", _not_found)
         _await(lambda: stage.engine.health().status == "waiting")
         told = stage.engine.topic_health("t")
         assert told is not None
-        assert told.error == "there is no topic t; its shapes go if that stays so"
+        assert told.error == "there is no topic t; its shapes are dropped if that persists"
         lagging.setattr(source, "bounds", _not_found)
-        _await(lambda: not stage.engine._topics.get("t").is_ready)
+        _await(lambda: not stage.engine.context.topics.get("t").is_ready)
     stage.put("t", "b", {"n": 2})
     _follow(client, 3)
     assert client.refetches == 0
@@ -149,8 +149,7 @@ def test_a_topic_is_not_gone_by_what_was_seen_before_it_was_read_again(
 ) -> None:
     stage = _open(path)
     stage.store.create_topic("t")
-    assert stage.engine._running is not None
-    stage.engine._running._missed["t"] = [0] * running.GONE_LOOKS
+    stage.engine.context.workers._lookups_ms["t"] = [0] * workers.DELETED_LOOKUPS
     with monkeypatch.context() as lagging:
         lagging.setattr(EmbeddedSource, "bounds", _not_found)
         shape = stage.engine.find_or_create(define("t"))
@@ -170,7 +169,7 @@ def test_a_topic_whose_feed_was_in_trouble_is_well_again(
     stage = _open(path)
     stage.store.create_topic("t")
     _follow(Follower(stage, "t"), 0)
-    source = stage.engine._topics.get("t").feed._source
+    source = stage.engine.context.topics.get("t").feed._source
     failing = threading.Event()
 
     def fail(*given: object, **options: object) -> None:
@@ -189,7 +188,7 @@ def test_a_topic_whose_feed_was_in_trouble_is_well_again(
 def test_a_feed_that_does_not_stop_in_time_is_stopped_later(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "STOP_TOPIC_MS", 20)
+    monkeypatch.setattr(workers, "STOP_TOPIC_MS", 20)
     stage = _open(path, replace(SETTINGS, upkeep_ms=3_600_000))
     for name in ("slow", "unused", "used"):
         stage.store.create_topic(name)
@@ -197,7 +196,7 @@ def test_a_feed_that_does_not_stop_in_time_is_stopped_later(
         _await(lambda shape=shape: shape.is_snapshot_complete)  # type: ignore[misc]
         if name != "used":
             stage.engine.drop(shape, DropReason.DELETED)
-    source = stage.engine._topics.get("slow").feed._source
+    source = stage.engine.context.topics.get("slow").feed._source
     entered, leave = threading.Event(), threading.Event()
 
     def read_slowly(*given: object, **options: object) -> dict[int, object]:
@@ -208,9 +207,9 @@ def test_a_feed_that_does_not_stop_in_time_is_stopped_later(
     monkeypatch.setattr(source, "read", read_slowly)
     assert entered.wait(PATIENCE_SECONDS)
     for _ in range(UNUSED_ROUNDS - 1):
-        stage.engine.run_upkeep(0)
+        stage.engine.run_maintenance()
     with pytest.raises(Unavailable, match="shapes-feed-slow still runs"):
-        stage.engine.run_upkeep(0)
+        stage.engine.run_maintenance()
     assert {one.topic for one in stage.engine.health().topics} == {"slow", "used"}
     with pytest.raises(Unavailable, match="shapes-feed-slow still runs"):
         stage.engine.find_or_create(define("slow"))
@@ -280,7 +279,7 @@ def test_who_asks_while_a_lost_topic_is_opened_again_is_served(
     stage.store.create_topic("t")
     stage.put("t", "a", {"n": 1})
     _follow(Follower(stage, "t"), 1)
-    topic = stage.engine._topics.get("t")
+    topic = stage.engine.context.topics.get("t")
     open_topic, source = topic.open, topic.feed._source
     read = source.read
     asked = []
@@ -310,15 +309,15 @@ def test_a_topic_is_in_use_while_its_first_shape_gets_its_files(
     stage.put("t", "a", {"n": 1})
     create = ShapeStorage.create
 
-    def run_upkeep() -> None:
+    def run_maintenance() -> None:
         for _ in range(UNUSED_ROUNDS):
-            stage.engine.run_upkeep(0)
+            stage.engine.run_maintenance()
 
     def create_slowly(*given: Any) -> ShapeStorage:
         monkeypatch.undo()
-        upkeep = threading.Thread(target=run_upkeep)
-        upkeep.start()
-        _await(lambda: not upkeep.is_alive() or stage.engine.health().topics == [])
+        maintenance = threading.Thread(target=run_maintenance)
+        maintenance.start()
+        _await(lambda: not maintenance.is_alive() or stage.engine.health().topics == [])
         return create(*given)
 
     monkeypatch.setattr(ShapeStorage, "create", create_slowly)

@@ -14,7 +14,7 @@ from varve.disk.faulty import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound, Unavailable
 from varve.shapes.definition import define
-from varve.shapes.registry import Registry
+from varve.shapes.registry import ShapeDatabase
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.storage.compacted_swap import RestCopy
@@ -49,10 +49,10 @@ def _mend(files: FaultyFileSystem, directory: str) -> None:
 
 
 def _fail_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(registry: Registry, handles: object) -> None:
+    def fail(registry: ShapeDatabase, handles: object) -> None:
         raise Unavailable("registry: disk I/O error")
 
-    monkeypatch.setattr(Registry, "remove", fail)
+    monkeypatch.setattr(ShapeDatabase, "remove", fail)
 
 
 def test_a_shape_whose_files_can_be_neither_written_nor_moved_takes_nothing_from_others(
@@ -73,9 +73,9 @@ def test_a_shape_whose_files_can_be_neither_written_nor_moved_takes_nothing_from
     assert [client.refetches for client in others] == [0] * 5
     stage.engine.checkpoint_now()
     with pytest.raises(OSError, match="No space"):
-        stage.engine.run_upkeep(0)
+        stage.engine.run_maintenance()
     _mend(files, directory)
-    stage.engine.run_upkeep(0)
+    stage.engine.run_maintenance()
     assert not files.exists(directory)
 
 
@@ -134,7 +134,7 @@ def test_a_shape_that_holds_up_its_table_holds_up_no_other_and_is_told_of(
             stage.engine.checkpoint_now()
         stage.put("others", "b", LARGE)
         assert stage.engine.run_turn("others") == 1, "its table was not written"
-        with pytest.raises(Unavailable, match=r"topic items is read no further.*disk I/O"):
+        with pytest.raises(Unavailable, match=r"topic items is not read further.*disk I/O"):
             stage.engine.run_turn("items")
     _mend(files, directory)
     stage.close()
@@ -172,7 +172,7 @@ def test_files_are_gone_for_good_where_the_registry_keeps_the_shape(
     _fail_registry(monkeypatch)
     gone = _directory(third)
     stage.engine.drop(third, DropReason.DELETED)
-    assert stage.engine._dropping.settle("items", 0)
+    assert stage.engine.context.removal.wait_until_durable("items", 0)
     assert not files.after_crash(CrashMode.LOSE_UNSYNCED).exists(gone)
     with monkeypatch.context() as failing:
 
@@ -183,9 +183,9 @@ def test_files_are_gone_for_good_where_the_registry_keeps_the_shape(
         stage.engine.drop(second, DropReason.DELETED)
         assert not files.exists(directory)
         with pytest.raises(Unavailable, match="disk I/O"):
-            stage.engine._dropping.settle("items", 0)
-    stage.engine.run_upkeep(0)
-    assert stage.engine._dropping.settle("items", 0)
+            stage.engine.context.removal.wait_until_durable("items", 0)
+    stage.engine.run_maintenance()
+    assert stage.engine.context.removal.wait_until_durable("items", 0)
     assert not files.after_crash(CrashMode.LOSE_UNSYNCED).exists(directory)
 
 
@@ -194,19 +194,19 @@ def test_a_drop_that_is_broken_off_holds_up_the_table(
 ) -> None:
     shape = stage.create("items")
     stage.engine.checkpoint_now()
-    dropping = stage.engine._dropping
+    dropping = stage.engine.context.removal
     with monkeypatch.context() as failing:
 
-        def fail(registry: Registry, handles: object) -> None:
+        def fail(registry: ShapeDatabase, handles: object) -> None:
             raise MemoryError
 
-        failing.setattr(Registry, "remove", fail)
+        failing.setattr(ShapeDatabase, "remove", fail)
         with pytest.raises(MemoryError):
             stage.engine.drop(shape, DropReason.DELETED)
         with pytest.raises(MemoryError):
-            dropping.settle("items", 0)
-    stage.engine.run_upkeep(0)
-    assert dropping.settle("items", 0)
+            dropping.wait_until_durable("items", 0)
+    stage.engine.run_maintenance()
+    assert dropping.wait_until_durable("items", 0)
     stage.crash()
     found = stage.engine.find(shape.handle)
     assert found is not None
@@ -219,17 +219,17 @@ def test_a_checkpoint_waits_for_a_shape_that_is_being_dropped(
 ) -> None:
     stage.create("items")
     stage.engine.checkpoint_now()
-    dropping = stage.engine._dropping
+    dropping = stage.engine.context.removal
     seen: list[bool] = []
-    remove = Registry.remove
+    remove = ShapeDatabase.remove
 
-    def look(registry: Registry, handles: list[str]) -> None:
-        seen.append(dropping.settle("items", 0))
+    def look(registry: ShapeDatabase, handles: list[str]) -> None:
+        seen.append(dropping.wait_until_durable("items", 0))
         remove(registry, handles)
 
-    monkeypatch.setattr(Registry, "remove", look)
+    monkeypatch.setattr(ShapeDatabase, "remove", look)
     stage.engine.drop(stage.engine.shapes()[0], DropReason.DELETED)
-    assert (seen, dropping.settle("items", 0)) == ([False], True)
+    assert (seen, dropping.wait_until_durable("items", 0)) == ([False], True)
 
 
 def test_who_asks_while_a_shape_is_being_dropped_gets_another_one(
@@ -237,7 +237,7 @@ def test_who_asks_while_a_shape_is_being_dropped_gets_another_one(
 ) -> None:
     first = stage.create("items")
     made: list[Shape] = []
-    mark, remove = Shape.mark_dropped, Registry.remove
+    mark, remove = Shape.mark_dropped, ShapeDatabase.remove
 
     def ask() -> None:
         made.append(stage.engine.find_or_create(first.definition))
@@ -247,12 +247,12 @@ def test_who_asks_while_a_shape_is_being_dropped_gets_another_one(
         ask()
         return is_first
 
-    def ask_before_remove(registry: Registry, handles: list[str]) -> None:
+    def ask_before_remove(registry: ShapeDatabase, handles: list[str]) -> None:
         ask()
         remove(registry, handles)
 
     monkeypatch.setattr(Shape, "mark_dropped", ask_after_mark)
-    monkeypatch.setattr(Registry, "remove", ask_before_remove)
+    monkeypatch.setattr(ShapeDatabase, "remove", ask_before_remove)
     stage.engine.drop(first, DropReason.DELETED)
     monkeypatch.undo()
     assert len({shape.handle for shape in made}) == 1
@@ -267,19 +267,19 @@ def test_an_engine_that_stops_leaves_the_rest_of_the_trash_for_later(
 ) -> None:
     shapes = [stage.create("items", where=f"n = {number}") for number in range(5)]
     trash = f"{stage.engine.root}/.trash"
-    stage.engine._dropping.drop(shapes, DropReason.SOURCE_LOST)
+    stage.engine.context.removal.drop(shapes, DropReason.SOURCE_LOST)
     with monkeypatch.context() as patched:
         remove = files.remove_tree
 
         def stop(path: str) -> None:
-            stage.engine._leftovers.end()
+            stage.engine.context.trash.end()
             remove(path)
 
         patched.setattr(files, "remove_tree", stop)
-        stage.engine.run_upkeep(0)
+        stage.engine.run_maintenance()
     assert len(files.names(trash)) == 4
     stage.restart()
-    stage.engine.run_upkeep(0)
+    stage.engine.run_maintenance()
     assert files.names(trash) == []
 
 
@@ -291,28 +291,28 @@ def test_directories_that_cannot_be_moved_or_removed_keep_no_others(
     directories = [_directory(shape) for shape in shapes]
     for directory in directories[:3]:
         files.fail_under(directory, FULL)
-    stage.engine._dropping.drop(shapes, DropReason.SOURCE_LOST)
+    stage.engine.context.removal.drop(shapes, DropReason.SOURCE_LOST)
     _mend(files, directories[1])
     kept = f"{trash}/{sorted(files.names(trash))[0]}"
     files.fail_under(kept, FULL)
     for _ in range(2):
         with pytest.raises(OSError, match="No space"):
-            stage.engine.run_upkeep(0)
+            stage.engine.run_maintenance()
         assert set(list_handles(files, root)) == {shapes[0].handle, shapes[2].handle}
         assert [f"{trash}/{name}" for name in files.names(trash)] == [kept]
     for path in (kept, directories[0], directories[2]):
         _mend(files, path)
-    stage.engine.run_upkeep(0)
+    stage.engine.run_maintenance()
     assert list(list_handles(files, root)) == []
     assert files.names(trash) == []
 
 
 def test_who_waits_is_not_served_while_the_engine_stops(stage: Stage) -> None:
     stage.create("items")
-    topic = stage.engine._topics.get("items")
+    topic = stage.engine.context.topics.get("items")
     late = stage.engine.find_or_create(define("items", where="n = 1"))
     topic.end_turns()
-    assert stage.engine._snapshotter.run(topic) == 0
+    assert stage.engine.context.snapshotter.run(topic) == 0
     assert not late.is_open
 
 
@@ -343,5 +343,5 @@ def test_scratch_that_a_crash_left_goes_with_the_next_start(
         files.open_writable(f"{root}/.tmp/{handle}/part.0").close()
     stage.restart()
     assert not files.exists(f"{root}/.tmp")
-    stage.engine.run_upkeep(0)
+    stage.engine.run_maintenance()
     assert files.names(f"{root}/.trash") == []

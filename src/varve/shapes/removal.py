@@ -1,0 +1,259 @@
+"""Removing shapes: they are no longer found, their rows are deleted, their files go to the trash.
+
+Layout     <root>/.trash/<handle>: directories of dropped shapes until maintenance deletes them.
+Invariant  a shape is dropped once, for the first reason given; its followers are notified after it
+           can no longer be found. A failing disk never keeps a shape from being dropped. A shape
+           is in the registry before its directory is created, so a directory whose handle is not
+           there belongs to no shape.
+Crash      a shape whose row is gone leaves a directory, which maintenance removes. One without a
+           directory is dropped when it is opened. A shape with both would be resumed, so the table
+           of its topic is not written until one of them is gone (`wait_until_durable`).
+Threads    any thread drops; one runs maintenance. `_changed` guards the drops in progress, and no
+           file and no database is used under it. It is taken before the locks of shapes.
+"""
+
+import logging
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from varve.disk import FileSystem
+from varve.foundation.errors import Closed, Unavailable
+from varve.foundation.metrics import MetricTable
+from varve.shapes.metrics import DROPPED
+from varve.shapes.registry import ShapeRegistry
+from varve.shapes.shape import DropReason, Shape
+from varve.shapes.storage.layout import list_handles
+from varve.shapes.storage.trash import discard_scratch, list_trash, move_to_trash, sync_parent
+
+if TYPE_CHECKING:
+    from varve.shapes.context import ShapeEvents
+
+logger = logging.getLogger(__name__)
+
+REMOVED_MAX: Final = 10_000
+"""Directories that one round deletes from the trash, because maintenance has more to do."""
+_LOGGED_MAX: Final = 20
+
+
+class Trash:
+    """Directories that belong to no shape. The data directory is listed once, in the first round.
+
+    One that cannot be moved or deleted does not keep others from it.
+    """
+
+    def __init__(self, fs: FileSystem, root: str, registry: ShapeRegistry) -> None:
+        self._fs = fs
+        self._root = root
+        self._registry = registry
+        self._is_swept = False
+        self._is_ended = False
+        self._lock = threading.Lock()
+        self._pending: set[str] = set()  # guarded by _lock; handles whose directories remain
+
+    def discard_incomplete(self, handles: Iterable[str]) -> None:
+        """Discards what an earlier run has not finished; nothing else uses the directory yet."""
+        try:
+            discard_scratch(self._fs, self._root)
+        except OSError as error:
+            logger.warning("scratch files of compactions cannot be moved yet", exc_info=error)
+        for handle in handles:
+            self.discard(handle)
+
+    def discard(self, handle: str) -> None:
+        """Moves the directory of a shape to the trash if there is one, now or in a later round."""
+        try:
+            move_to_trash(self._fs, self._root, handle)
+        except OSError as error:
+            self.postpone(handle, error)
+
+    def postpone(self, handle: str, error: OSError) -> None:
+        """A directory could not be moved; the next rounds try again."""
+        logger.warning(
+            "directory of a dropped shape cannot be moved yet",
+            exc_info=error,
+            extra={"handle": handle},
+        )
+        self.retry_later([handle])
+
+    def sync(self, handle: str) -> None:
+        """Makes the move of a directory durable, now or in a later round."""
+        try:
+            sync_parent(self._fs, self._root, handle)
+        except OSError as error:
+            self.postpone(handle, error)
+
+    def retry_later(self, handles: Collection[str]) -> None:
+        """The next rounds move these directories if they are still there."""
+        with self._lock:
+            self._pending.update(handles)
+
+    def is_pending(self, handle: str) -> bool:
+        """Whether the directory of a dropped shape is still there, or may be after a crash."""
+        return handle in self._pending
+
+    def run_once(self) -> None:
+        """Deletes what it can; then raises the first error of the disk."""
+        failures: list[OSError] = []
+        for step in (self._sweep, self._move_pending, self._empty_trash):
+            try:
+                step(failures)
+            except OSError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def end(self) -> None:
+        """Ends a round early; the next start continues."""
+        self._is_ended = True
+
+    def _sweep(self, failures: list[OSError]) -> None:
+        if self._is_swept:
+            return
+        for handle in list_handles(self._fs, self._root):
+            if self._registry.find(handle) is None:
+                logger.info("directory of no shape is removed", extra={"handle": handle})
+                self.discard(handle)
+        self._is_swept = True
+
+    def _move_pending(self, failures: list[OSError]) -> None:
+        for handle in list(self._pending):
+            try:
+                move_to_trash(self._fs, self._root, handle)
+                sync_parent(self._fs, self._root, handle)
+            except OSError as error:
+                failures.append(error)
+                continue
+            with self._lock:
+                self._pending.remove(handle)
+
+    def _empty_trash(self, failures: list[OSError]) -> None:
+        removed = 0
+        for path in list_trash(self._fs, self._root):
+            if self._is_ended or removed == REMOVED_MAX:
+                return
+            try:
+                self._fs.remove_tree(path)
+                removed += 1
+            except OSError as error:
+                failures.append(error)
+
+
+class ShapeRemoval:
+    """Drops the shapes of one engine."""
+
+    def __init__(
+        self, registry: ShapeRegistry, trash: Trash, events: "ShapeEvents", metrics: MetricTable
+    ) -> None:
+        self._registry = registry
+        self._trash = trash
+        self._events = events
+        self._metrics = metrics
+        self._changed = threading.Condition()
+        # Topics by handle, guarded by _changed.
+        self._in_progress: dict[str, str] = {}
+        self._resumable: dict[str, str] = {}  # these have their rows and their files
+        self._is_ended = False  # guarded by _changed
+
+    def drop(self, shapes: Collection[Shape], reason: DropReason) -> None:
+        """Drops shapes for good; those already dropped stay so. Raises Closed after `end`."""
+        dropped = self._begin(shapes, reason)
+        if not dropped:
+            return
+        handles = [shape.handle for shape in dropped]
+        is_unregistered = is_removed = False
+        try:
+            self._registry.hide(dropped)
+            is_unregistered = self._unregister(handles)
+            self._remove_files(dropped)
+            if not is_unregistered:
+                # After a crash only the missing files say that they were dropped.
+                for handle in handles:
+                    self._trash.sync(handle)
+            is_removed = True
+        finally:
+            if not is_removed:
+                # It failed at an unknown step: maintenance moves what is left.
+                self._trash.retry_later(handles)
+            self._finish(dropped, is_unregistered=is_unregistered)
+        self._metrics.add(DROPPED, len(dropped), reason)
+        logger.info(
+            "shapes dropped", extra={"reason": str(reason), "handles": handles[:_LOGGED_MAX]}
+        )
+        self._events.publish(handles)
+
+    def drop_failed(self, errors: Mapping[Shape, BaseException]) -> None:
+        """Drops shapes whose storage failed, except those that were dropped for another reason."""
+        failed = [shape for shape in errors if not shape.is_dropped]
+        for shape in failed:
+            logger.error(
+                "storage of a shape failed", exc_info=errors[shape], extra={"handle": shape.handle}
+            )
+        if failed:
+            self.drop(failed, DropReason.STORAGE_FAILED)
+
+    def drop_topic(self, topic: str) -> None:
+        """Drops the shapes of a topic whose feed has ended: another feed cannot continue them."""
+        shapes = [shape for shape in self._registry.shapes() if shape.definition.topic == topic]
+        self.drop(shapes, DropReason.SOURCE_LOST)
+
+    def end(self) -> None:
+        """Waits for drops in progress; there are no more."""
+        with self._changed:
+            self._is_ended = True
+            self._changed.wait_for(lambda: not self._in_progress)
+
+    def wait_until_durable(self, topic: str, wait_ms: int) -> bool:
+        """Whether no shape of a topic that was dropped before can be resumed after a crash.
+
+        Waits for drops in progress. Raises Unavailable while the disk keeps such a shape.
+        """
+        with self._changed:
+            begun = {handle for handle, its in self._in_progress.items() if its == topic}
+            if not self._changed.wait_for(
+                lambda: begun.isdisjoint(self._in_progress), timeout=wait_ms / 1000
+            ):
+                return False
+            resumable = [handle for handle, its in self._resumable.items() if its == topic]
+        kept = [handle for handle in resumable if self._trash.is_pending(handle)]
+        if kept:
+            self._registry.remove(kept)
+        with self._changed:
+            for handle in resumable:
+                self._resumable.pop(handle, None)
+        return True
+
+    def _begin(self, shapes: Collection[Shape], reason: DropReason) -> list[Shape]:
+        """The shapes that were not dropped before; they refuse readers and writers from now on."""
+        with self._changed:
+            if self._is_ended:
+                raise Closed("the engine of shapes is closed and drops no more: open it again")
+            dropped = [shape for shape in shapes if shape.mark_dropped(reason)]
+            self._in_progress.update({one.handle: one.definition.topic for one in dropped})
+        return dropped
+
+    def _unregister(self, handles: Collection[str]) -> bool:
+        """False if the registry keeps the rows for now; its next change removes them."""
+        try:
+            self._registry.remove(handles)
+        except Unavailable as error:
+            logger.error("registry keeps shapes that were dropped", exc_info=error)
+            return False
+        return True
+
+    def _remove_files(self, dropped: Collection[Shape]) -> None:
+        for shape in dropped:
+            shape.topic.remove(shape)
+            try:
+                if not shape.remove_storage():
+                    self._trash.discard(shape.handle)
+            except OSError as error:
+                self._trash.postpone(shape.handle, error)
+
+    def _finish(self, dropped: Collection[Shape], *, is_unregistered: bool) -> None:
+        with self._changed:
+            for shape in dropped:
+                topic = self._in_progress.pop(shape.handle)
+                if not is_unregistered and self._trash.is_pending(shape.handle):
+                    self._resumable[shape.handle] = topic
+            self._changed.notify_all()

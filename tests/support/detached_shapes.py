@@ -1,0 +1,54 @@
+"""Shapes of a topic without feed, files or threads, for tests of what is routed to them."""
+
+import sqlite3
+from functools import cache
+from random import Random
+from typing import Any
+
+from varve.disk import MemoryFileSystem
+from varve.foundation.clock import ManualClock
+from varve.shapes.compaction.settings import CompactionSettings
+from varve.shapes.context import EngineContext, ShapeEvents
+from varve.shapes.definition import define
+from varve.shapes.feed.topic_feed import TopicFeed
+from varve.shapes.metrics import EngineMetrics
+from varve.shapes.offset import Offset
+from varve.shapes.registry import ShapeDatabase, ShapeRegistry
+from varve.shapes.settings import EngineSettings
+from varve.shapes.shape import Shape
+from varve.shapes.topic import ShapeTopic
+
+
+def detached_shape(handle: str, *, start: int = 0, **parameters: Any) -> Shape:
+    """A shape of topic t with a snapshot up to a transaction; its files do not exist."""
+    context = _context()
+    return Shape(
+        context, _topic(), handle, define("t", **parameters), created_ms=0, start=Offset(start, 0)
+    )
+
+
+@cache
+def _topic() -> ShapeTopic:
+    return ShapeTopic(_context(), "t")
+
+
+@cache
+def _context() -> EngineContext:
+    clock = ManualClock()
+    database = ShapeDatabase(sqlite3.connect(":memory:"), clock)
+
+    def open_feed(topic: str) -> TopicFeed:
+        raise AssertionError("a detached shape has no feed")
+
+    return EngineContext(
+        "detached",
+        open_feed,
+        fs=MemoryFileSystem(clock),
+        clock=clock,
+        random=Random(7),
+        settings=EngineSettings(),
+        compaction=CompactionSettings(),
+        metrics=EngineMetrics().table,
+        events=ShapeEvents(),
+        registry=ShapeRegistry(database),
+    )
