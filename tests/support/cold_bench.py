@@ -22,9 +22,10 @@ from varve.tiering.manifest.commit import ManifestEdit
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.manifest.store import ObjectManifestStore
-from varve.tiering.read.extent_cache import ExtentCache
+from varve.tiering.read.extent_cache import ExtentCache, FetchMeter
 from varve.tiering.read.index_cache import IndexCache
 from varve.tiering.read.read_ahead import ExtentSizes
+from varve.tiering.read.read_caches import ReadCaches
 from varve.tiering.read.read_pool import ReadPool
 from varve.tiering.read.remote_log import RemoteLog
 
@@ -104,6 +105,23 @@ class HeldPool(ReadPool):
             work()
 
 
+class ListingMeter(FetchMeter):
+    """Lists the bytes of each fetch."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        super().__init__()
+        self._sizes = sizes
+
+    def record_fetch(self, size: int) -> None:
+        self._sizes.append(size)
+
+
+def drop_extents(cache: ExtentCache) -> None:
+    """Makes the cache forget all bytes."""
+    for extent in list(cache._held):
+        cache.leave(extent)
+
+
 @dataclass
 class ColdBench:
     """A partition in a bucket that can fail, and a reader of it."""
@@ -139,15 +157,11 @@ class ColdBench:
         )
         self.reader = RemoteLog(
             HOME,
-            self.objects,
             self._manifests(self.objects, seed=2),
-            indexes=self.indexes,
-            extents=self.extents,
-            pool=self.pool,
+            ReadCaches(self.objects, self.clock, self.pool, self.extents, self.indexes),
             read_ahead_max_bytes=self.read_ahead_max_bytes,
-            clock=self.clock,
             refresh_ms=60_000,
-            observe=self.observed.append,
+            meter=ListingMeter(self.observed),
             sizes=self.sizes,
         )
 

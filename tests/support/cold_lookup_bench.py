@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from tests.support.cleaning_bench import NOW_MS, PARTITION
+from tests.support.cold_bench import ListingMeter
 from tests.support.evictions import evict_local_segments
 from tests.support.tier_bench import TierBench
 from varve.cleaning.key_index.key_index import KeyEntry
@@ -13,8 +14,7 @@ from varve.records import Record
 from varve.testing import ObjectFaultPlan
 from varve.tiering.read.extent_cache import ExtentCache
 from varve.tiering.read.index_cache import IndexCache
-from varve.tiering.read.key_lookup import RemoteKeyLookup
-from varve.tiering.read.object_file import ExtentSource
+from varve.tiering.read.read_caches import ReadCaches
 from varve.tiering.read.read_pool import ReadPool
 from varve.tiering.read.remote_log import RemoteLog
 
@@ -24,7 +24,7 @@ class ColdLookupBench(TierBench):
     """`find` gives the latest record of a key; `move` takes copied segments from the disk."""
 
     pool: ReadPool = field(init=False)
-    cold: RemoteKeyLookup = field(init=False)
+    cold: RemoteLog = field(init=False)
     observed: list[int] = field(default_factory=list)
 
     def connect(self, plan: ObjectFaultPlan | None = None) -> None:
@@ -33,27 +33,16 @@ class ColdLookupBench(TierBench):
         extents = ExtentCache(limit_bytes=8 << 20)
         memory = MemoryFileSystem(ManualClock(NOW_MS))
         indexes = IndexCache(memory, "cache", self.objects, pool=self.pool, limit_bytes=1 << 20)
-        home, clock, manifests = self.home, self.hot.clock, self.manifests(self.objects)
-        reader = RemoteLog(
-            home,
-            self.objects,
-            manifests,
-            indexes=indexes,
-            extents=extents,
-            pool=self.pool,
+        self.cold = RemoteLog(
+            self.home,
+            self.manifests(self.objects),
+            ReadCaches(self.objects, self.hot.clock, self.pool, extents, indexes),
             read_ahead_max_bytes=1 << 16,
-            clock=clock,
             refresh_ms=60_000,
-            observe=lambda size: None,
+            meter=ListingMeter(self.observed),
+            local=self.hot.log,
         )
-        source = ExtentSource(
-            self.objects, extents, self.pool, clock=clock, observe=self.observed.append
-        )
-        log = self.hot.log
-        log.attach_remote(reader)
-        self.cold = RemoteKeyLookup(
-            log, home, manifests, source=source, indexes=indexes, clock=clock, refresh_ms=60_000
-        )
+        self.hot.log.attach_remote(self.cold)
         self.hot.cleaner._find_cold = self.find_cold
 
     def find_cold(
@@ -66,7 +55,7 @@ class ColdLookupBench(TierBench):
         end_offset: int,
     ) -> KeyEntry | None:
         assert partition == PARTITION
-        return self.cold.find(
+        return self.cold.find_key(
             hash, topic_id=topic_id, start_offset=start_offset, end_offset=end_offset
         )
 

@@ -10,7 +10,7 @@ from typing import Final
 from varve.cli.tier_access import open_manifests, open_tier
 from varve.commit_log.names import PARTITION_METADATA_FILE, TopicPartition
 from varve.commit_log.partition_metadata import decode
-from varve.disk import FileSystem, MemoryFileSystem
+from varve.disk import FileSystem
 from varve.embedded.reading import checked_batches, stored_records
 from varve.embedded.stored_record import StoredRecord
 from varve.embedded.tier_place import DEFAULT_METADATA, TIER_FILE, TierPlace, read_place
@@ -18,16 +18,13 @@ from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Corrupt, InvalidRequest, OffsetOutOfRange
 from varve.records import RecordColumns
 from varve.tiering.partition import get_remote_path
-from varve.tiering.read.extent_cache import ExtentCache
-from varve.tiering.read.index_cache import IndexCache
-from varve.tiering.read.read_pool import ReadPool
+from varve.tiering.read.read_caches import ReadCaches
 from varve.tiering.read.remote_log import RemoteLog
 from varve.tiering.restore import read_cluster
 from varve.tiering.settings import TierSettings
 
 _READ_BYTES: Final = 1 << 20
 _INDEX_BYTES: Final = 64 << 20
-_REFRESH_MS: Final = 30_000
 
 
 class ColdPart:
@@ -40,30 +37,13 @@ class ColdPart:
         self._objects = open_tier(_find_place(fs, root, partition).url, store_settings)
         path = f"{root}/{partition}/{PARTITION_METADATA_FILE}"
         home = get_remote_path(partition, decode(fs.read(path), path), read_cluster(fs, root))
-        settings = TierSettings()
-        clock = SystemClock()
-        self._pool = ReadPool(
-            threads=settings.remote_log_reader_threads,
-            max_pending=settings.remote_log_reader_max_pending_tasks,
-        )
-        self._indexes = IndexCache(
-            MemoryFileSystem(clock),
-            "/indexes",
-            self._objects,
-            pool=self._pool,
-            limit_bytes=_INDEX_BYTES,
-        )
+        settings = TierSettings(remote_log_index_file_cache_total_size_bytes=_INDEX_BYTES)
+        self._caches = ReadCaches.open(self._objects, SystemClock(), settings)
         self._reader = RemoteLog(
             home,
-            self._objects,
             open_manifests(self._objects, home),
-            indexes=self._indexes,
-            extents=ExtentCache(limit_bytes=settings.varve_tier_cache_bytes),
-            pool=self._pool,
+            self._caches,
             read_ahead_max_bytes=settings.varve_tier_read_ahead_max_bytes,
-            clock=clock,
-            refresh_ms=_REFRESH_MS,
-            observe=lambda size: None,
         )
 
     def find_time(self, timestamp: int, *, start: int, end: int) -> int:
@@ -96,8 +76,7 @@ class ColdPart:
             offset = run.next_offset
 
     def close(self) -> None:
-        self._pool.close()
-        self._indexes.close()
+        self._caches.close()
         self._objects.close()
 
 

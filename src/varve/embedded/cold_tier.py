@@ -139,7 +139,7 @@ class StoreTier:
     def get_remote_reader(self, partition: TopicPartition) -> RemoteLogReader:
         """The reader of the open tier; raises what keeps its object store from being opened."""
         try:
-            return self.get().reads.side_of(partition)
+            return self.get().readers.get(partition)
         except (StoreUnavailable, StoreDenied) as error:
             raise type(error)(
                 f"{partition}: what lies before its local start is in the cold tier, which cannot "
@@ -162,12 +162,15 @@ class StoreTier:
         end_offset: int,
     ) -> KeyEntry | None:
         """The latest record of a key among the cold segments in front of an offset."""
-        return self.get().reads.find_key(
-            partition,
-            hash,
-            topic_id=topic_id,
-            start_offset=start_offset,
-            end_offset=end_offset,
+        return (
+            self.get()
+            .readers.get(partition)
+            .find_key(
+                hash,
+                topic_id=topic_id,
+                start_offset=start_offset,
+                end_offset=end_offset,
+            )
         )
 
     def start(self) -> None:

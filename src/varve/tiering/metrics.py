@@ -10,12 +10,16 @@ Threads    any; `_lock` guards what is known of partitions, and what is set by i
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 from varve.commit_log import TopicPartition
 from varve.foundation.metrics import Metric, MetricTable, counter, declared_metrics, gauge
 from varve.object_store import metrics as store_metrics
+from varve.tiering.read.extent_cache import ExtentUsage
+from varve.tiering.read.index_cache import CacheUsage
+from varve.tiering.read.read_caches import ReadCaches
+from varve.tiering.read.read_pool import ReadPool
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
@@ -218,58 +222,20 @@ _PARTITION_GAUGES: Final = (
 )
 
 
-class CacheFigures(Protocol):
-    """What a cache did so far, and holds now."""
-
-    @property
-    def hits(self) -> int: ...
-
-    @property
-    def misses(self) -> int: ...
-
-    @property
-    def evicted(self) -> int: ...
-
-    @property
-    def held_bytes(self) -> int: ...
-
-    @property
-    def limit_bytes(self) -> int: ...
-
-
-class PoolFigures(Protocol):
-    """How the threads of a pool are taken at this moment."""
-
-    @property
-    def thread_count(self) -> int: ...
-
-    @property
-    def active_count(self) -> int: ...
-
-    @property
-    def pending_count(self) -> int: ...
-
-
 class TierMetrics:
-    """The figures of one store's cold tier; a collector for a registry.
+    """The metrics of one store's tier; a collector for a registry.
 
-    `pool`, `indexes` and `extents` are asked when somebody collects; None where nothing is read.
-    `stores` are the figures of the object stores that the tier was opened with.
+    `caches` are looked at when metrics are collected; None where nothing is read. `stores` are the
+    metrics of the object stores that the tier was opened with.
     """
 
     def __init__(
-        self,
-        *,
-        pool: Callable[[], PoolFigures] | None = None,
-        indexes: Callable[[], CacheFigures] | None = None,
-        extents: Callable[[], CacheFigures] | None = None,
-        stores: MetricTable | None = None,
+        self, *, caches: ReadCaches | None = None, stores: MetricTable | None = None
     ) -> None:
         self.stores = stores or MetricTable(declared_metrics(store_metrics))
         self.table = MetricTable(declared_metrics(sys.modules[__name__]))
         self.table.set(READER_IDLE, 100)
-        self._pool = pool
-        self._caches = {"index": indexes, "extent": extents}
+        self._caches = caches
         self._lock = threading.Lock()
         self._gauges: dict[Metric, dict[tuple[str, ...], float]] = {
             metric: {} for metric in _PARTITION_GAUGES
@@ -356,20 +322,19 @@ class TierMetrics:
 
     def collect(self) -> "Iterator[Family]":
         """What prometheus_client asks a collector for."""
-        if self._pool is not None:
-            self._set_pool(self._pool())
-        for name, usage in self._caches.items():
-            if usage is not None:
-                self._set_cache(name, usage())
+        if self._caches is not None:
+            self._set_pool(self._caches.pool)
+            self._set_cache("index", self._caches.indexes.usage())
+            self._set_cache("extent", self._caches.extents.usage())
         yield from self.table.collect()
         yield from self.stores.collect()
 
-    def _set_pool(self, pool: PoolFigures) -> None:
+    def _set_pool(self, pool: ReadPool) -> None:
         self.table.set(READER_QUEUE, pool.pending_count)
         idle = pool.thread_count - pool.active_count
         self.table.set(READER_IDLE, 100 * idle / pool.thread_count)
 
-    def _set_cache(self, name: str, usage: CacheFigures) -> None:
+    def _set_cache(self, name: str, usage: CacheUsage | ExtentUsage) -> None:
         """The cache tells its sums; counters are raised to them, unless a later one came first."""
         totals = {CACHE_HITS: usage.hits, CACHE_MISSES: usage.misses, CACHE_EVICTED: usage.evicted}
         with self._lock:

@@ -36,6 +36,7 @@ from varve.tiering.partition import (
     get_copied_offset,
     remove_partition,
 )
+from varve.tiering.read.read_caches import ReadCaches
 from varve.tiering.read.remote_readers import RemoteReaders
 from varve.tiering.remote_bounds import find_remote_bounds
 from varve.tiering.remote_segments import read_remote_segments
@@ -91,12 +92,10 @@ class Tier:
         self._clock = clock
         self._stopping = threading.Event()
         self._wait = wait or (lambda wait_ms: self._stopping.wait(wait_ms / 1000))
-        self.metrics = TierMetrics(
-            pool=lambda: self.reads.pool,
-            indexes=lambda: self.reads.indexes.usage(),
-            extents=lambda: self.reads.extents.usage(),
-            stores=store_metrics,
+        self._caches = ReadCaches.open(
+            objects, clock, settings, fs=store.fs, directory=cache_directory
         )
+        self.metrics = TierMetrics(caches=self._caches, stores=store_metrics)
         self.partitions = TieredPartitions(
             store,
             ManifestStores(
@@ -120,9 +119,7 @@ class Tier:
             before_first=before_first_copy,
         )
         self._expiry = TierExpiry(self.partitions)
-        self.reads = RemoteReaders(
-            self.partitions, clock=clock, cache_directory=cache_directory, wait=self._wait
-        )
+        self.readers = RemoteReaders(self.partitions, self._caches, wait=self._wait)
         self.failures: dict[TopicPartition, str] = {}
         """What went wrong in the last pass over a partition, for those it went wrong with."""
 
@@ -247,7 +244,7 @@ class Tier:
         self.partitions.begin_leaving(tiered.log)
         with tiered.work:
             removed = remove_partition(self.partitions, tiered, now_ms)
-        self.reads.forget(partition)
+        self.readers.forget(partition)
         self.failures.pop(partition, None)
         return removed
 
@@ -284,4 +281,4 @@ class Tier:
     def close(self) -> None:
         """Ends what is under way; the object store stays open."""
         self.stop()
-        self.reads.close()
+        self._caches.close()

@@ -53,13 +53,6 @@ class CachedIndexes(RuleBasedStateMachine):
             self.held[name] = size
             self.written[name] = self.tier.clock.now_ms()
 
-    @rule(number=NUMBERS)
-    def forget(self, number: int) -> None:
-        segment = self.tier.segments[number]
-        self.cache.forget(segment)
-        for kind in KINDS:
-            self.drop(file_name(segment, kind))
-
     @rule(number=NUMBERS, kind=KIND)
     def damage(self, number: int, kind: str) -> None:
         name = file_name(self.tier.segments[number], kind)

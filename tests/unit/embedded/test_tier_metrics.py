@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import varve
+from tests.support.cold_bench import drop_extents
 from varve.foundation.errors import StoreUnavailable
 from varve.foundation.metrics import exposition
 from varve.object_store import MemoryObjectStore
@@ -72,7 +73,7 @@ def test_failures_are_counted_and_a_measure_survives_a_store_that_is_down() -> N
         fill(kit)
         kit.run_background()
         objects.go_down()
-        kit.store.tier.reads.extents.clear()
+        drop_extents(kit.store.tier.readers.caches.extents)
         with pytest.raises(StoreUnavailable):
             list(kit.store.topic("t").read())
         kit.advance(days=1)

@@ -2,6 +2,8 @@
 
 import threading
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -12,6 +14,7 @@ from varve.object_store import metrics as object_store
 from varve.tiering import metrics as declared
 from varve.tiering.metrics import TierMetrics
 from varve.tiering.read.index_cache import CacheUsage
+from varve.tiering.read.read_caches import ReadCaches
 
 ORDERS = TopicPartition("orders", 0)
 OTHER_ORDERS = TopicPartition("orders", 1)
@@ -45,6 +48,24 @@ class Pool:
     thread_count: int
     active_count: int
     pending_count: int
+
+
+@dataclass
+class Cache:
+    """Gives the usages in turn, the last one for ever."""
+
+    usages: list[CacheUsage]
+
+    def usage(self) -> CacheUsage:
+        return self.usages.pop(0) if len(self.usages) > 1 else self.usages[0]
+
+
+def make_caches(pool: Pool, *usages: CacheUsage) -> ReadCaches:
+    fakes = SimpleNamespace(pool=pool, indexes=Cache([*usages]), extents=Cache([*usages]))
+    return cast(ReadCaches, fakes)
+
+
+IDLE = Pool(thread_count=10, active_count=0, pending_count=0)
 
 
 @pytest.fixture
@@ -144,14 +165,14 @@ def test_throttle_times_are_summed_and_the_longest_is_kept(metrics: TierMetrics)
 
 def test_caches_and_the_pool_are_asked_when_somebody_collects() -> None:
     pool = Pool(thread_count=10, active_count=10, pending_count=4)
-    usage = CacheUsage(5, 2, 1, 700, 1_000)
-    metrics = TierMetrics(pool=lambda: pool, indexes=lambda: usage, extents=lambda: usage)
+    later = CacheUsage(9, 2, 2, 300, 1_000)
+    caches = make_caches(pool, CacheUsage(5, 2, 1, 700, 1_000), later)
+    metrics = TierMetrics(caches=caches)
     text = exposition(metrics)
     assert "varve_tier_reader_queue 4.0\n" in text
     assert "varve_tier_reader_idle_percent 0.0\n" in text
     assert 'varve_tier_cache_hits_total{cache="extent"} 5.0\n' in text
     pool.active_count, pool.pending_count = 3, 0
-    usage = CacheUsage(9, 2, 2, 300, 1_000)
     exposition(metrics)
     text = exposition(metrics)
     assert "varve_tier_reader_queue 0.0\n" in text
@@ -170,15 +191,15 @@ def test_a_tier_that_reads_nothing_is_idle_and_has_no_caches(metrics: TierMetric
 
 
 def test_a_cache_that_told_more_before_lowers_no_counter() -> None:
-    usages = [CacheUsage(9, 8, 7, 1, 1), CacheUsage(5, 4, 3, 1, 1)]
-    metrics = TierMetrics(extents=lambda: usages.pop(0))
+    usages = (CacheUsage(9, 8, 7, 1, 1), CacheUsage(5, 4, 3, 1, 1))
+    metrics = TierMetrics(caches=make_caches(IDLE, *usages))
     exposition(metrics)
     exposition(metrics)
     assert metrics.table.value(declared.CACHE_HITS, "extent") == 9
 
 
 def test_threads_count_and_collect_at_once() -> None:
-    metrics = TierMetrics(indexes=lambda: CacheUsage(50, 40, 30, 20, 10))
+    metrics = TierMetrics(caches=make_caches(IDLE, CacheUsage(50, 40, 30, 20, 10)))
 
     def work(partition: TopicPartition) -> None:
         for number in range(200):

@@ -11,7 +11,6 @@ from typing import Final, TypeVar
 
 from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
-from varve.disk import MemoryFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.jobs.source.options import SourceOptions, for_partition
@@ -24,10 +23,11 @@ from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
 from varve.tiering.manifest.store import ObjectManifestStore
-from varve.tiering.read.extent_cache import ExtentCache
-from varve.tiering.read.index_cache import IndexCache, find_fault
-from varve.tiering.read.read_pool import ReadPool
+from varve.tiering.read.extent_cache import FetchMeter
+from varve.tiering.read.index_cache import find_part_fault
+from varve.tiering.read.read_caches import ReadCaches
 from varve.tiering.read.remote_log import RemoteLog
+from varve.tiering.settings import TierSettings
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -35,7 +35,11 @@ R = TypeVar("R")
 INDEX_PART: Final = "index"
 TXN_PART: Final = "txnindex"
 _THREADS: Final = 16
-_CACHE_BYTES: Final = 64 << 20
+_READ_SETTINGS: Final = TierSettings(
+    remote_log_reader_threads=2,
+    remote_log_reader_max_pending_tasks=8,
+    varve_tier_cache_bytes=64 << 20,
+)
 
 
 class ColdPlan:
@@ -82,34 +86,16 @@ class ColdPlan:
 
     def find_by_time(self, timestamp: int, *, start_offset: int) -> int | None:
         """The first offset of a record of this time or later."""
-        clock = SystemClock()
-        pool = ReadPool(threads=2, max_pending=8)
-        indexes = IndexCache(
-            MemoryFileSystem(clock), "indexes", self._objects, pool=pool, limit_bytes=0
-        )
-        reader = RemoteLog(
-            self.home,
-            self._objects,
-            _Pinned(self._objects, self.manifest),
-            indexes=indexes,
-            extents=ExtentCache(limit_bytes=_CACHE_BYTES),
-            pool=pool,
-            read_ahead_max_bytes=0,
-            clock=clock,
-            refresh_ms=1 << 60,
-            observe=self._count_request,
-        )
-        try:
+        caches = ReadCaches.open(self._objects, SystemClock(), _READ_SETTINGS)
+        meter = FetchMeter()
+        manifests = _Pinned(self._objects, self.manifest)
+        with caches:
+            reader = RemoteLog(self.home, manifests, caches, read_ahead_max_bytes=0, meter=meter)
             found = reader.find_offset_by_time(
                 timestamp, start_offset=start_offset, end_offset=self.end_offset
             )
-        finally:
-            indexes.close()
-            pool.close()
+        self.requests += meter.request_count
         return None if found is None else found.offset
-
-    def _count_request(self, size: int) -> None:
-        self.requests += 1
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that touch [start, end); their markers lie in it or behind."""
@@ -229,7 +215,7 @@ def read_part(objects: ObjectStore, home: RemotePath, segment: RemoteSegment, na
         return b""
     key = home.part_key(segment, name)
     data = objects.get(key)
-    fault = find_fault(data, part)
+    fault = find_part_fault(data, part)
     if fault is not None:
         raise Corrupt(f"{objects.name}: {key!r} {fault}; `varve tier fsck` finds such ones")
     return data

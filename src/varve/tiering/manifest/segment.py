@@ -83,6 +83,10 @@ class RemoteSegment:
     def is_readable(self) -> bool:
         return self.state is SegmentState.COPY_FINISHED
 
+    def is_decided(self, offset: int) -> bool:
+        """Whether no transaction that began before an offset is open where the segment ends."""
+        return self.undecided_from is None or self.undecided_from >= offset
+
     def is_abandoned(self, now_ms: int, *, renewed_ms: int = 0) -> bool:
         """Whether nobody writes the objects of an announced segment any more.
 

@@ -1,4 +1,4 @@
-"""Ranges of objects that never change, in memory: what was read and what is on its way.
+"""Ranges of objects that never change, in memory: what was read and what is being fetched.
 
 An extent is listed before it is fetched, so that nobody fetches it twice: who wants it waits, or
 fetches it when nobody has begun. Readers get views of the fetched buffer, which lives on for them
@@ -14,11 +14,20 @@ Threads    any; one lock, not held during requests.
 
 import threading
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-from varve.foundation.errors import StoreError, Unavailable
+from varve.foundation.clock import Clock
+from varve.foundation.errors import Corrupt, StoreError, Unavailable
+from varve.object_store import ObjectStore
+from varve.tiering.read.read_pool import ReadPool
+
+LONG_WAIT_MS: Final = 2
+"""What takes less is not worth another thread."""
+
+_RECENT_COUNT: Final = 8
 
 Fetch = Callable[[str, int, int], memoryview]
 """Gets bytes [start, end) of the object of a key: all of them, or it raises."""
@@ -173,12 +182,6 @@ class ExtentCache:
             if extent in self._held:
                 self._drop_locked(extent)
 
-    def clear(self) -> None:
-        """Lets go of all bytes."""
-        with self._lock:
-            while self._held:
-                self._evict_locked(next(iter(self._held)))
-
     def usage(self) -> ExtentUsage:
         with self._lock:
             return ExtentUsage(
@@ -258,3 +261,100 @@ class ExtentCache:
         del self._held[extent]
         self._release_locked(extent)
         self._unlist_locked(extent)
+
+
+class FetchMeter:
+    """Records the requests of remote reads; a subclass may also make them wait."""
+
+    def __init__(self) -> None:
+        self.request_count = 0
+
+    def record_fetch(self, size: int) -> None:
+        """A request brought so many bytes; may sleep to keep to a rate."""
+        self.request_count += 1
+
+    def record_failure(self) -> None:
+        """A read failed."""
+
+
+class ExtentSource:
+    """Gets extents: those held, those on their way, or from the store.
+
+    `meter` records each request, in any thread. The store is far when none of the last few requests
+    was answered at once: only then does it help to fetch ahead in other threads.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        extents: ExtentCache,
+        pool: ReadPool,
+        *,
+        clock: Clock,
+        meter: "FetchMeter",
+    ) -> None:
+        self.name = objects.name
+        self._objects = objects
+        self._extents = extents
+        self._pool = pool
+        self._clock = clock
+        self._meter = meter
+        self._recent_ms: deque[int] = deque(maxlen=_RECENT_COUNT)
+        self.is_far = False
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the store is known to answer at once."""
+        return bool(self._recent_ms) and not self.is_far
+
+    @property
+    def ahead_max_bytes(self) -> int:
+        """What one reader may have fetched ahead: a share, for there are others."""
+        return self._extents.limit_bytes // 4
+
+    def claim(self, key: str, start: int, end: int) -> Extent:
+        """The extent that holds `start`, to be loaded; a new one reaches to `end` at most."""
+        return self._extents.claim(key, start, end)
+
+    def load(self, extent: Extent) -> memoryview:
+        """The bytes of a claimed extent, fetched in this thread if nobody has begun."""
+        data = extent.data
+        if data is not None:
+            return data
+        if not extent.is_begun:
+            try:
+                self._pool.run(lambda: self._extents.fill(extent, self._fetch))
+            except BaseException:
+                self._extents.withdraw(extent)
+                raise
+        return extent.wait()
+
+    def leave(self, extent: Extent) -> None:
+        """Nobody is expected to read an extent again."""
+        self._extents.leave(extent)
+
+    def read_ahead(self, key: str, start: int, end: int) -> Extent | None:
+        """Lets the extent that holds `start` be fetched; None when the cache is full."""
+        claimed = self._extents.claim_ahead(key, start, end)
+        if claimed is None:
+            return None
+        extent, is_new = claimed
+        if is_new:
+            task = self._pool.try_submit(lambda: self._extents.fill(extent, self._fetch))
+            if task is None:
+                self._extents.withdraw(extent)
+                return None
+        return extent
+
+    def _fetch(self, key: str, start: int, end: int) -> memoryview:
+        begin_ms = self._clock.now_ms()
+        data = self._objects.get_range(key, start, end)
+        self._recent_ms.append(self._clock.now_ms() - begin_ms)
+        self.is_far = min(self._recent_ms) >= LONG_WAIT_MS
+        if len(data) != end - start:
+            raise Corrupt(
+                f"{self.name}: {key!r} ends at {start + len(data)}, the manifest says it goes on "
+                f"to {end} at least: put the whole object back, `varve tier fsck` finds such ones"
+            )
+        self._meter.record_fetch(len(data))
+        return data

@@ -27,7 +27,7 @@ import numpy as np
 from varve.commit_log.names import DELETED, INDEX, OFFSET_MAX, TIME_INDEX, TXN_INDEX
 from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.time_index import TimeIndex
-from varve.commit_log.txn_index import TransactionIndex
+from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.disk import TEMPORARY_SUFFIX, FileInfo, FileSystem
 from varve.foundation.errors import Closed, Corrupt, StoreError
 from varve.kernels.crc import crc32c
@@ -133,7 +133,7 @@ class IndexFiles:
         except OSError as error:
             self._note_trouble(error)
             return None
-        fault = find_fault(data, part) if size == part.size else describe_size(size, part)
+        fault = find_part_fault(data, part) if size == part.size else describe_size(size, part)
         if fault is None:
             return data
         logger.info("cached index is fetched again", extra={"path": path, "fault": fault})
@@ -222,7 +222,7 @@ class IndexFiles:
             return self._evicted, self._held_bytes
 
 
-def find_fault(data: Buffer, part: ObjectPart) -> str | None:
+def find_part_fault(data: Buffer, part: ObjectPart) -> str | None:
     """How bytes differ from what the manifest says of them; None when they do not."""
     size = len(data)
     if size != part.size:
@@ -277,13 +277,12 @@ class _Decoded:
 
 @dataclass(slots=True)
 class _Flight:
-    """An index on its way; `is_stale` once its segment was forgotten meanwhile."""
+    """An index that is being fetched."""
 
     part: ObjectPart
     done: threading.Event = field(default_factory=threading.Event)
     index: _Index | None = None
     error: StoreError | None = None
-    is_stale: bool = False
 
 
 class IndexCache:
@@ -344,6 +343,31 @@ class IndexCache:
         index = self._get(home, segment, _TXN_INDEX)
         assert isinstance(index, TransactionIndex)
         return index
+
+    def collect_aborted(
+        self,
+        home: RemotePath,
+        segments: Iterable[RemoteSegment],
+        *,
+        start_offset: int,
+        end_offset: int,
+    ) -> tuple[tuple[AbortedTransaction, ...], bool]:
+        """The aborted transactions that touch [start, end), by segments in order from there on.
+
+        Also whether those are all: else the markers of others are behind the last segment.
+        """
+        # A segment that has taken the place of the one being read lists the same ones again.
+        aborted: dict[AbortedTransaction, None] = {}
+        for segment in segments:
+            is_complete = segment.is_decided(end_offset)
+            if segment.has_aborted:
+                index = self.txn_index(home, segment)
+                entries, is_last = index.collect(start_offset, end_offset)
+                aborted.update(dict.fromkeys(entries))
+                is_complete = is_complete or is_last
+            if is_complete:
+                return tuple(aborted), True
+        return tuple(aborted), False
 
     def _get(self, home: RemotePath, segment: RemoteSegment, kind: str) -> _Index:
         name, part = index_name(segment, kind), self._get_part(home, segment, kind)
@@ -407,11 +431,9 @@ class IndexCache:
     def _land(self, name: str, flight: _Flight) -> None:
         with self._lock:
             del self._flights[name]
-            if flight.index is not None and not flight.is_stale:
+            if flight.index is not None:
                 self._hold_locked(name, _Decoded(flight.part, flight.index))
         flight.done.set()
-        if flight.is_stale:
-            self._files.forget(name)
 
     def _hold_locked(self, name: str, decoded: _Decoded) -> None:
         self._release_locked(name)
@@ -444,26 +466,13 @@ class IndexCache:
     def _fetch(self, key: str, part: ObjectPart) -> Buffer:
         # One byte more is asked for, to notice an object that goes on where it should end.
         data = self._pool.run(lambda: self._objects.get_range(key, 0, part.size + 1))
-        fault = find_fault(data, part)
+        fault = find_part_fault(data, part)
         if fault is not None:
             raise Corrupt(
                 f"{self._objects.name}: {key} {fault}: `varve tier fsck` shows what else is "
                 "damaged; put the object back"
             )
         return data
-
-    # Care
-
-    def forget(self, segment: RemoteSegment) -> None:
-        """Gives up what is held of a segment; what is on its way is handed out, but not kept."""
-        for kind in (_OFFSET_INDEX, _TIME_INDEX, _TXN_INDEX):
-            name = index_name(segment, kind)
-            with self._lock:
-                self._release_locked(name)
-                flight = self._flights.get(name)
-                if flight is not None:
-                    flight.is_stale = True
-            self._files.forget(name)
 
     def usage(self) -> CacheUsage:
         """Counted in indexes of any kind; the bytes are those of the files."""

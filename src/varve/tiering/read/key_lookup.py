@@ -1,4 +1,4 @@
-"""Finds the latest record of a key in the cold tier: newest segment first, by their key indexes.
+"""Finds the latest record of a key in object storage: newest segment first, by their key indexes.
 
 A key index is searched where it lies, by a few requests for blocks of it. A segment without one, or
 with a damaged one, is read as a whole.
@@ -25,9 +25,10 @@ from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment
 from varve.tiering.manifest.store import ManifestStore
+from varve.tiering.read.extent_cache import ExtentSource
 from varve.tiering.read.index_cache import IndexCache
-from varve.tiering.read.object_file import ExtentSource, PartFile
-from varve.tiering.read.remote_log import SegmentFinder
+from varve.tiering.read.object_file import BlockObjectFile
+from varve.tiering.read.segment_finder import SegmentFinder
 
 logger = logging.getLogger(__name__)
 
@@ -48,35 +49,30 @@ class _Search(NamedTuple):
 
 
 class RemoteKeyLookup:
-    """Looks keys up in the cold part of one log, through the extents of `source`."""
+    """Looks keys up in the remote part of one log, through the extents of `source`."""
 
     def __init__(
         self,
-        log: Log,
         home: RemotePath,
         manifests: ManifestStore,
-        *,
+        finder: SegmentFinder,
         source: ExtentSource,
         indexes: IndexCache,
         clock: Clock,
-        refresh_ms: int,
+        local: Log | None,
     ) -> None:
-        self._log = log
         self._home = home
         self._manifests = manifests
+        self._finder = finder
+        self._source = source
         self._indexes = indexes
         self._clock = clock
-        self._finder = SegmentFinder(manifests, clock=clock, refresh_ms=refresh_ms)
-        self._source = source
+        self._local = local
 
     def find(
         self, hash: tuple[int, int], *, topic_id: bytes, start_offset: int, end_offset: int
     ) -> KeyEntry | None:
-        """The latest record of a key hash in [start, end), perhaps a tombstone; None without one.
-
-        None also when the cold tier has a later one: the local part, which begins at the end, has
-        let that go, and with it all before it.
-        """
+        """See `RemoteLog.find_key`."""
         manifest = self._finder.manifest()
         if manifest.highest_offset + 1 < end_offset:
             manifest = self._finder.refresh()
@@ -136,9 +132,9 @@ class RemoteKeyLookup:
                 raise Corrupt(f"{self._source.name}: {file.path!r} is of another segment")
             return index.find(*search.hash)
 
-    def _open(self, segment: RemoteSegment, part: ObjectPart, block_bytes: int) -> PartFile:
+    def _open(self, segment: RemoteSegment, part: ObjectPart, block_bytes: int) -> BlockObjectFile:
         key = self._home.part_key(segment, part.name)
-        return PartFile(key, part.size, self._source, block_bytes=block_bytes)
+        return BlockObjectFile(key, part.size, self._source, fetch_bytes=block_bytes)
 
     def _scan(self, segment: RemoteSegment, search: _Search, manifest: Manifest) -> KeyEntry | None:
         """Reads the segment, with its CRCs, and indexes it a chunk at a time."""
@@ -185,10 +181,13 @@ class RemoteKeyLookup:
     ) -> list[AbortedTransaction]:
         """The aborted transactions of a segment; their markers lie in it or behind it."""
         start, end = segment.base_offset, segment.end_offset + 1
-        found: list[AbortedTransaction] = []
-        for one in self._finder.readable_from(manifest, start):
-            if one.has_aborted:
-                found += self._indexes.txn_index(self._home, one).collect(start, end)[0]
-            if one.undecided_from is None or one.undecided_from >= end:
-                return found
-        return found + [one for one in self._log.collect_aborted(start, end) if one not in found]
+        aborted, is_complete = self._indexes.collect_aborted(
+            self._home,
+            self._finder.readable_from(manifest, start),
+            start_offset=start,
+            end_offset=end,
+        )
+        if is_complete or self._local is None:
+            return list(aborted)
+        local = self._local.collect_aborted(start, end)
+        return [*aborted, *(one for one in local if one not in aborted)]

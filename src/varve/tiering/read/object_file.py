@@ -5,23 +5,29 @@ Invariant  an object never changes and has the size its manifest says; one that 
 Threads    any; nothing is held open.
 """
 
-from collections import deque
-from collections.abc import Callable
-from typing import Final, NoReturn
+from struct import Struct
+from typing import Final, NamedTuple, NoReturn
 
 from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.time_index import TimeIndex
 from varve.commit_log.txn_index import TransactionIndex
 from varve.disk import Buffer
 from varve.disk.file_system import Closing
-from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt, InvalidRequest
-from varve.object_store import ObjectStore
+from varve.foundation.errors import Corrupt, InvalidRequest, UnsupportedFormat
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
-from varve.tiering.read.extent_cache import Extent, ExtentCache
+from varve.tiering.read.extent_cache import Extent, ExtentSource
 from varve.tiering.read.index_cache import IndexCache
-from varve.tiering.read.read_pool import ReadPool
+
+LOG_PART: Final = "log"
+
+# Base offset, batch length, magic and last offset delta: all that finding a batch needs.
+_BOUNDS: Final = Struct(">qi4xb6xi")
+_LENGTH_END: Final = 12
+_SMALLEST_LENGTH: Final = 49
+_MAGIC: Final = 2
+_MAGIC_POSITION: Final = 16
+_REMEDY: Final = "`varve tier fsck` checks the objects"
 
 
 class UnchangingFile(Closing):
@@ -50,108 +56,15 @@ class UnchangingFile(Closing):
         """Holds nothing open."""
 
 
-LOG_PART: Final = "log"
-LONG_WAIT_MS: Final = 2
-"""What takes less is not worth another thread."""
-
-_RECENT_COUNT: Final = 8
-
-
-class ExtentSource:
-    """Gets extents: those held, those on their way, or from the store.
-
-    `observe` is told how many bytes each request to the store brought, in any thread. The store is
-    far when none of the last few requests was answered at once: only then does it help to fetch
-    ahead in other threads.
-    """
-
-    def __init__(
-        self,
-        objects: ObjectStore,
-        extents: ExtentCache,
-        pool: ReadPool,
-        *,
-        clock: Clock,
-        observe: Callable[[int], None],
-    ) -> None:
-        self.name = objects.name
-        self._objects = objects
-        self._extents = extents
-        self._pool = pool
-        self._clock = clock
-        self._observe = observe
-        self._recent_ms: deque[int] = deque(maxlen=_RECENT_COUNT)
-        self.is_far = False
-
-    @property
-    def is_near(self) -> bool:
-        """Whether the store is known to answer at once."""
-        return bool(self._recent_ms) and not self.is_far
-
-    @property
-    def ahead_max_bytes(self) -> int:
-        """What one reader may have fetched ahead: a share, for there are others."""
-        return self._extents.limit_bytes // 4
-
-    def claim(self, key: str, start: int, end: int) -> Extent:
-        """The extent that holds `start`, to be loaded; a new one reaches to `end` at most."""
-        return self._extents.claim(key, start, end)
-
-    def load(self, extent: Extent) -> memoryview:
-        """The bytes of a claimed extent, fetched in this thread if nobody has begun."""
-        data = extent.data
-        if data is not None:
-            return data
-        if not extent.is_begun:
-            try:
-                self._pool.run(lambda: self._extents.fill(extent, self._fetch))
-            except BaseException:
-                self._extents.withdraw(extent)
-                raise
-        return extent.wait()
-
-    def leave(self, extent: Extent) -> None:
-        """Nobody is expected to read an extent again."""
-        self._extents.leave(extent)
-
-    def read_ahead(self, key: str, start: int, end: int) -> Extent | None:
-        """Lets the extent that holds `start` be fetched; None when there is no room for it now."""
-        claimed = self._extents.claim_ahead(key, start, end)
-        if claimed is None:
-            return None
-        extent, is_new = claimed
-        if is_new:
-            task = self._pool.try_submit(lambda: self._extents.fill(extent, self._fetch))
-            if task is None:
-                self._extents.withdraw(extent)
-                return None
-        return extent
-
-    def _fetch(self, key: str, start: int, end: int) -> memoryview:
-        begin_ms = self._clock.now_ms()
-        data = self._objects.get_range(key, start, end)
-        self._recent_ms.append(self._clock.now_ms() - begin_ms)
-        self.is_far = min(self._recent_ms) >= LONG_WAIT_MS
-        if len(data) != end - start:
-            raise Corrupt(
-                f"{self.name}: {key!r} ends at {start + len(data)}, the manifest says it goes on "
-                f"to {end} at least: put the whole object back, `varve tier fsck` finds such ones"
-            )
-        self._observe(len(data))
-        return data
-
-
 class ObjectFile(UnchangingFile):
-    """A log object as a file to read from; `fetch_bytes` is the least to ask of the store."""
+    """An object as a file to read from; `fetch_bytes` is the least to request from the store."""
 
-    __slots__ = ("_source", "fetch_bytes", "path", "segment")
+    __slots__ = ("_size", "_source", "fetch_bytes", "path")
 
-    def __init__(
-        self, segment: RemoteSegment, key: str, source: ExtentSource, *, fetch_bytes: int
-    ) -> None:
-        self.segment = segment
+    def __init__(self, key: str, size: int, source: ExtentSource, *, fetch_bytes: int) -> None:
         self.path = key
         self.fetch_bytes = fetch_bytes
+        self._size = size
         self._source = source
 
     @property
@@ -159,15 +72,12 @@ class ObjectFile(UnchangingFile):
         return self._source.name
 
     def size(self) -> int:
-        return self.segment.size
+        return self._size
 
     def claim(self, position: int, wanted_bytes: int) -> Extent:
         """The extent that holds a position within the file."""
-        end = min(position + max(wanted_bytes, self.fetch_bytes), self.segment.size)
+        end = min(position + max(wanted_bytes, self.fetch_bytes), self._size)
         return self._source.claim(self.path, position, end)
-
-    def load(self, extent: Extent) -> memoryview:
-        return self._source.load(extent)
 
     def view_at(self, position: int, size: int) -> memoryview:
         """The bytes [position, position + size) within the file.
@@ -183,11 +93,11 @@ class ObjectFile(UnchangingFile):
         return memoryview(joined).toreadonly()
 
     def read_at(self, position: int, size: int) -> bytes:
-        size = min(size, self.segment.size - position)
+        size = min(size, self._size - position)
         return bytes(self.view_at(position, size)) if size > 0 else b""
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        size = min(len(buffer), self.segment.size - position)
+        size = max(min(len(buffer), self._size - position), 0)
         filled = 0
         while filled < size:
             extent = self.claim(position + filled, size - filled)
@@ -198,12 +108,113 @@ class ObjectFile(UnchangingFile):
         return filled
 
 
+class BlockObjectFile(ObjectFile):
+    """Requests whole blocks of `fetch_bytes`, for reads at scattered positions."""
+
+    __slots__ = ()
+
+    def claim(self, position: int, wanted_bytes: int) -> Extent:
+        """The extent that holds a position: its block, or the part of it that others left."""
+        start = position - position % self.fetch_bytes
+        end = min(start + self.fetch_bytes, self._size)
+        extent = self._source.claim(self.path, start, end)
+        while extent.end <= position:
+            extent = self._source.claim(self.path, extent.end, end)
+        return extent
+
+
+class BatchBounds(NamedTuple):
+    """The offsets of a batch, both inclusive, and its bytes."""
+
+    base_offset: int
+    last_offset: int
+    size: int
+
+
+class LogObjectFile(ObjectFile):
+    """The log object of a segment: its batches."""
+
+    __slots__ = ("segment",)
+
+    def __init__(
+        self, segment: RemoteSegment, key: str, source: ExtentSource, *, fetch_bytes: int
+    ) -> None:
+        super().__init__(key, segment.size, source, fetch_bytes=fetch_bytes)
+        self.segment = segment
+
+    def load(self, extent: Extent) -> memoryview:
+        return self._source.load(extent)
+
+    def get_batch(self, position: int) -> BatchBounds:
+        """The batch at a position; raises Corrupt where none of this segment can begin."""
+        segment = self.segment
+        head = self.view_at(position, min(_BOUNDS.size, segment.size - position))
+        if len(head) < _BOUNDS.size:
+            raise self.not_a_batch(position)
+        base_offset, length, magic, last_delta = _BOUNDS.unpack(head)
+        if magic != _MAGIC or length < _SMALLEST_LENGTH:
+            raise self.not_a_batch(position)
+        batch = BatchBounds(base_offset, base_offset + last_delta, length + _LENGTH_END)
+        if position + batch.size > segment.size:
+            raise Corrupt(
+                f"{self._where(position)}: the batch of {batch.size} bytes reaches beyond the "
+                f"object's end at {segment.size}; {_REMEDY}"
+            )
+        if not segment.base_offset <= base_offset <= batch.last_offset <= segment.end_offset:
+            raise self._out_of_place(position, base_offset, batch.last_offset)
+        return batch
+
+    def find_batch(self, offset: int, *, position: int) -> int:
+        """The position of the first batch that ends at or behind an offset, else the file's end.
+
+        It is looked for from a position on where a batch begins.
+        """
+        while position < self.segment.size:
+            batch = self.get_batch(position)
+            if batch.last_offset >= offset:
+                break
+            position += batch.size
+        return position
+
+    def check_offsets(
+        self, position: int, data: memoryview, start_offset: int, next_offset: int
+    ) -> None:
+        """Raises Corrupt unless batches lie within their segment and lead a reader on."""
+        first = int.from_bytes(data[:8], "big", signed=True)
+        is_onward = start_offset < next_offset <= self.segment.end_offset + 1
+        if first < self.segment.base_offset or not is_onward:
+            raise self._out_of_place(position, first, next_offset - 1)
+
+    def not_a_batch(self, position: int) -> Corrupt:
+        """What to raise where no batch of our format begins."""
+        head = self.read_at(position, _BOUNDS.size)
+        where = self._where(position)
+        if len(head) == _BOUNDS.size and head[_MAGIC_POSITION] in (0, 1):
+            return UnsupportedFormat(
+                f"{where}: message format {head[_MAGIC_POSITION]}; rewrite the topic with a Kafka "
+                "release that converts message formats 0 and 1"
+            )
+        return Corrupt(
+            f"{where}: no batch of message format 2 begins here ({head.hex()}); {_REMEDY}"
+        )
+
+    def _out_of_place(self, position: int, first_offset: int, last_offset: int) -> Corrupt:
+        segment = self.segment
+        return Corrupt(
+            f"{self._where(position)}: batches of offsets {first_offset} to {last_offset} are out "
+            f"of place, the segment holds {segment.base_offset} to {segment.end_offset}; {_REMEDY}"
+        )
+
+    def _where(self, position: int) -> str:
+        return f"{self.store_name}: {self.path!r}: position {position}"
+
+
 class RemoteSegmentView:
-    """A cold segment as the functions that read local ones see it."""
+    """A remote segment with the interface of a local one, for the functions that read those."""
 
     __slots__ = ("_file", "_home", "_indexes")
 
-    def __init__(self, file: ObjectFile, home: RemotePath, indexes: IndexCache) -> None:
+    def __init__(self, file: LogObjectFile, home: RemotePath, indexes: IndexCache) -> None:
         self._file = file
         self._home = home
         self._indexes = indexes
@@ -224,7 +235,7 @@ class RemoteSegmentView:
     def max_timestamp_offset(self) -> int:
         return self.time_index().last[1]
 
-    def file(self) -> ObjectFile:
+    def file(self) -> LogObjectFile:
         return self._file
 
     def offset_index(self) -> OffsetIndex:
@@ -238,43 +249,3 @@ class RemoteSegmentView:
 
     def path(self, kind: str) -> str:
         return self._file.path
-
-
-class PartFile(UnchangingFile):
-    """Reads ask the store for whole blocks of `block_bytes`."""
-
-    __slots__ = ("_block_bytes", "_size", "_source", "path")
-
-    def __init__(self, key: str, size: int, source: ExtentSource, *, block_bytes: int) -> None:
-        self.path = key
-        self._size = size
-        self._source = source
-        self._block_bytes = block_bytes
-
-    def size(self) -> int:
-        return self._size
-
-    def read_at(self, position: int, size: int) -> bytes:
-        buffer = bytearray(max(min(size, self._size - position), 0))
-        self.read_into(position, memoryview(buffer))
-        return bytes(buffer)
-
-    def read_into(self, position: int, buffer: memoryview) -> int:
-        wanted = max(min(len(buffer), self._size - position), 0)
-        filled = 0
-        while filled < wanted:
-            extent = self._claim(position + filled)
-            start = position + filled - extent.start
-            piece = self._source.load(extent)[start : start + wanted - filled]
-            buffer[filled : filled + len(piece)] = piece
-            filled += len(piece)
-        return filled
-
-    def _claim(self, position: int) -> Extent:
-        """The extent that holds a position: its block, or the part of it that others left."""
-        start = position - position % self._block_bytes
-        end = min(start + self._block_bytes, self._size)
-        extent = self._source.claim(self.path, start, end)
-        while extent.end <= position:
-            extent = self._source.claim(self.path, extent.end, end)
-        return extent

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from varve.tiering.read.extent_cache import Extent
-from varve.tiering.read.object_file import LONG_WAIT_MS, ExtentSource, ObjectFile
+from varve.tiering.read.extent_cache import LONG_WAIT_MS, Extent, ExtentSource
+from varve.tiering.read.object_file import LogObjectFile
 
 _MARKS_MAX: Final = 1024
 _TRAIL_MAX: Final = 2
@@ -61,7 +61,7 @@ class ReadAhead:
         *,
         window_max: int,
         sizes: ExtentSizes,
-        following: Callable[[ObjectFile], ObjectFile | None],
+        following: Callable[[LogObjectFile], LogObjectFile | None],
     ) -> None:
         self.trail: deque[int] = deque()
         self._is_shared = False  # a second reader was seen behind the first
@@ -73,7 +73,7 @@ class ReadAhead:
         self._step = 0
         self._extent: Extent | None = None
         self._lock = threading.Lock()  # taken without waiting: who comes second leaves it be
-        self._files: deque[ObjectFile] = deque()  # guarded by _lock; the reader's one first
+        self._files: deque[LogObjectFile] = deque()  # guarded by _lock; the reader's one first
         self._asked_end = 0  # guarded by _lock; within the last of the files
 
     def fetch_bytes(self, max_bytes: int) -> int:
@@ -89,7 +89,7 @@ class ReadAhead:
         near_step = min(2 * max(self._step, first), self._sizes.near_max)
         self._step = far_step if self._source.is_far else near_step
 
-    def move_to(self, file: ObjectFile, extent: Extent) -> Extent | None:
+    def move_to(self, file: LogObjectFile, extent: Extent) -> Extent | None:
         """Fetches ahead of a reader whose bytes are in the extent, unless it is its first one.
 
         Gives the extent that it has left behind, if any.
@@ -105,7 +105,7 @@ class ReadAhead:
             self._is_shared = True
         return None if self._is_shared else left
 
-    def _reach_on(self, file: ObjectFile, extent: Extent) -> None:
+    def _reach_on(self, file: LogObjectFile, extent: Extent) -> None:
         if not self._window or not self._source.is_far:
             return
         if not self._lock.acquire(blocking=False):
@@ -117,7 +117,7 @@ class ReadAhead:
         finally:
             self._lock.release()
 
-    def _stand_at(self, file: ObjectFile, extent: Extent) -> None:
+    def _stand_at(self, file: LogObjectFile, extent: Extent) -> None:
         """Forgets the files behind the reader, and all when what was asked for is gone again."""
         files = self._files
         while files and files[0].path != file.path:
@@ -158,7 +158,7 @@ class ReadAhead:
 class ReadPosition(NamedTuple):
     """Where a read ended: the next batch begins here."""
 
-    file: ObjectFile
+    file: LogObjectFile
     position: int
     ahead: ReadAhead
 

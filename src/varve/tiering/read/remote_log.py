@@ -1,4 +1,4 @@
-"""Reads what a partition has in object storage: by offset and by time.
+"""Reads what a partition has in object storage: by offset, by time and by key.
 
 A read that continues where a recent one ended needs neither manifest nor index. Any other one finds
 its segment by the manifest that is kept and its position by the offset index; at a segment's base
@@ -13,20 +13,17 @@ Threads    any number of readers; no lock is held during a request. One loads th
            others continue with the one they have.
 """
 
-import logging
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from itertools import chain
-from struct import Struct
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
-from varve.commit_log import TopicPartition
-from varve.commit_log.remote_log import RemoteLogReader, RemoteRead
+from varve.cleaning.key_index.key_index import KeyEntry
+from varve.commit_log import Log
+from varve.commit_log.remote_log import RemoteRead
 from varve.commit_log.segment_reader import TimestampOffset, find_offset_by_time
 from varve.commit_log.txn_index import AbortedTransaction
-from varve.foundation.clock import Clock
 from varve.foundation.errors import (
     Corrupt,
     InvalidRequest,
@@ -34,18 +31,15 @@ from varve.foundation.errors import (
     OffsetOutOfRange,
     StoreError,
     StoreUnavailable,
-    UnsupportedFormat,
 )
 from varve.kernels.batch_scan import cut_batches
-from varve.object_store import ObjectStore
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
 from varve.tiering.manifest.store import ManifestStore
-from varve.tiering.metrics import TierMetrics
-from varve.tiering.read.extent_cache import Extent, ExtentCache
-from varve.tiering.read.index_cache import IndexCache
-from varve.tiering.read.object_file import LOG_PART, ExtentSource, ObjectFile, RemoteSegmentView
+from varve.tiering.read.extent_cache import Extent, ExtentSource, FetchMeter
+from varve.tiering.read.key_lookup import RemoteKeyLookup
+from varve.tiering.read.object_file import LOG_PART, LogObjectFile, RemoteSegmentView
 from varve.tiering.read.read_ahead import (
     DEFAULT_SIZES,
     ExtentSizes,
@@ -53,201 +47,8 @@ from varve.tiering.read.read_ahead import (
     ReadPosition,
     ReadPositions,
 )
-from varve.tiering.read.read_pool import ReadPool
-
-
-class MeteredRemoteLog:
-    """A RemoteLogReader over another; an offset out of range is no failure."""
-
-    def __init__(
-        self, side: RemoteLogReader, partition: TopicPartition, metrics: TierMetrics
-    ) -> None:
-        self._side = side
-        self._partition = partition
-        self._metrics = metrics
-
-    def read(
-        self,
-        *,
-        start_offset: int,
-        limit_offset: int,
-        max_bytes: int,
-        min_one: bool,
-        with_aborted: bool,
-    ) -> RemoteRead | None:
-        try:
-            return self._side.read(
-                start_offset=start_offset,
-                limit_offset=limit_offset,
-                max_bytes=max_bytes,
-                min_one=min_one,
-                with_aborted=with_aborted,
-            )
-        except StoreError as error:
-            self._note(error)
-            raise
-
-    def find_offset_by_time(
-        self, timestamp: int, *, start_offset: int, end_offset: int
-    ) -> TimestampOffset | None:
-        try:
-            return self._side.find_offset_by_time(
-                timestamp, start_offset=start_offset, end_offset=end_offset
-            )
-        except StoreError as error:
-            self._note(error)
-            raise
-
-    def _note(self, error: StoreError) -> None:
-        if not isinstance(error, OffsetOutOfRange):
-            self._metrics.observe_fetch_error(self._partition)
-
-
-logger = logging.getLogger(__name__)
-
-
-class SegmentFinder:
-    """The readable segments of one partition."""
-
-    def __init__(self, manifests: ManifestStore, *, clock: Clock, refresh_ms: int) -> None:
-        self._manifests = manifests
-        self._clock = clock
-        self._refresh_ms = refresh_ms
-        self._loading = threading.Lock()
-        self._kept: tuple[Manifest, int] | None = None  # with the time it was loaded at
-
-    def refresh(self) -> Manifest:
-        """The newest manifest, loaded now."""
-        with self._loading:
-            return self._load_locked()
-
-    def _load_locked(self) -> Manifest:
-        now_ms = self._clock.now_ms()
-        manifest = self._manifests.load()
-        self._kept = (manifest, now_ms)
-        return manifest
-
-    def manifest(self) -> Manifest:
-        """The manifest kept, loaded again if it is too old and nobody else does so.
-
-        What this process committed is seen at once: local segments go once it tells of their copy.
-        """
-        kept = self._kept
-        if kept is None:
-            return self.refresh()
-        manifest, loaded_ms = kept
-        known = self._manifests.find_known()
-        if known is not None and known.version > manifest.version:
-            manifest = known
-            self._kept = (known, loaded_ms)
-        now_ms = self._clock.now_ms()
-        if now_ms - loaded_ms < self._refresh_ms or not self._loading.acquire(blocking=False):
-            return manifest
-        try:
-            return self._load_locked()
-        except StoreUnavailable as error:
-            self._kept = (manifest, now_ms)
-            logger.warning(
-                "reading on by an older manifest, the newest cannot be loaded",
-                extra={"partition": str(manifest.home), "error": str(error)},
-            )
-            return manifest
-        finally:
-            self._loading.release()
-
-    def readable_from(self, manifest: Manifest, offset: int) -> Iterator[RemoteSegment]:
-        """The readable segments that end at or behind an offset, in order."""
-        segments = self._manifests.segments(manifest, from_offset=offset)
-        return (segment for segment in segments if segment.is_readable)
-
-    def find_by_time(self, manifest: Manifest, timestamp: int) -> RemoteSegment | None:
-        return self._manifests.find_by_time(manifest, timestamp)
-
-
-# Base offset, batch length, magic and last offset delta: all that finding a batch needs.
-_BOUNDS: Final = Struct(">qi4xb6xi")
-_LENGTH_END: Final = 12
-_SMALLEST_LENGTH: Final = 49
-_MAGIC: Final = 2
-_MAGIC_POSITION: Final = 16
-_REMEDY: Final = "`varve tier fsck` checks the objects"
-
-
-class BatchBounds(NamedTuple):
-    """The offsets of a batch, both inclusive, and its bytes."""
-
-    base_offset: int
-    last_offset: int
-    size: int
-
-
-def get_batch(file: ObjectFile, position: int) -> BatchBounds:
-    """The batch at a position; raises Corrupt where none of this segment can begin."""
-    segment = file.segment
-    head = file.view_at(position, min(_BOUNDS.size, segment.size - position))
-    if len(head) < _BOUNDS.size:
-        raise not_a_batch(file, position)
-    base_offset, length, magic, last_delta = _BOUNDS.unpack(head)
-    if magic != _MAGIC or length < _SMALLEST_LENGTH:
-        raise not_a_batch(file, position)
-    batch = BatchBounds(base_offset, base_offset + last_delta, length + _LENGTH_END)
-    if position + batch.size > segment.size:
-        raise Corrupt(
-            f"{_where(file, position)}: the batch of {batch.size} bytes reaches beyond the "
-            f"object's end at {segment.size}; {_REMEDY}"
-        )
-    if not segment.base_offset <= base_offset <= batch.last_offset <= segment.end_offset:
-        raise _out_of_place(file, position, base_offset, batch.last_offset)
-    return batch
-
-
-def find_batch(file: ObjectFile, offset: int, *, position: int) -> int:
-    """The position of the first batch that ends at or behind an offset, else the file's end.
-
-    It is looked for from a position on where a batch begins.
-    """
-    while position < file.segment.size:
-        batch = get_batch(file, position)
-        if batch.last_offset >= offset:
-            break
-        position += batch.size
-    return position
-
-
-def check_offsets(
-    file: ObjectFile, position: int, data: memoryview, start_offset: int, next_offset: int
-) -> None:
-    """Raises Corrupt unless batches lie within their segment and lead a reader on."""
-    segment = file.segment
-    first = int.from_bytes(data[:8], "big", signed=True)
-    is_onward = start_offset < next_offset <= segment.end_offset + 1
-    if first < segment.base_offset or not is_onward:
-        raise _out_of_place(file, position, first, next_offset - 1)
-
-
-def not_a_batch(file: ObjectFile, position: int) -> Corrupt:
-    """What to raise where no batch of our format begins."""
-    head = file.read_at(position, _BOUNDS.size)
-    where = _where(file, position)
-    if len(head) == _BOUNDS.size and head[_MAGIC_POSITION] in (0, 1):
-        return UnsupportedFormat(
-            f"{where}: message format {head[_MAGIC_POSITION]}; rewrite the topic with a Kafka "
-            "release that converts message formats 0 and 1"
-        )
-    return Corrupt(f"{where}: no batch of message format 2 begins here ({head.hex()}); {_REMEDY}")
-
-
-def _out_of_place(file: ObjectFile, position: int, first_offset: int, last_offset: int) -> Corrupt:
-    segment = file.segment
-    return Corrupt(
-        f"{_where(file, position)}: batches of offsets {first_offset} to {last_offset} are out of "
-        f"place, the segment holds {segment.base_offset} to {segment.end_offset}; {_REMEDY}"
-    )
-
-
-def _where(file: ObjectFile, position: int) -> str:
-    return f"{file.store_name}: {file.path!r}: position {position}"
-
+from varve.tiering.read.read_caches import ReadCaches
+from varve.tiering.read.segment_finder import REFRESH_MS, SegmentFinder
 
 T = TypeVar("T")
 
@@ -267,35 +68,38 @@ class _Request(NamedTuple):
 
 
 class RemoteLog:
-    """The cold side of one partition.
+    """The remote part of one partition.
 
-    `observe` is told of the bytes that each request to the store brought, in any thread.
+    `local` is the log that continues it, if that is at hand: transactions may end there.
     """
 
     def __init__(
         self,
         home: RemotePath,
-        objects: ObjectStore,
         manifests: ManifestStore,
+        caches: ReadCaches,
         *,
-        indexes: IndexCache,
-        extents: ExtentCache,
-        pool: ReadPool,
         read_ahead_max_bytes: int,
-        clock: Clock,
-        refresh_ms: int,
-        observe: Callable[[int], None],
+        refresh_ms: int = REFRESH_MS,
+        meter: FetchMeter | None = None,
+        local: Log | None = None,
         sizes: ExtentSizes = DEFAULT_SIZES,
     ) -> None:
         self._home = home
-        self._store_name = objects.name
-        self._clock = clock
-        self._indexes = indexes
+        self._store_name = caches.objects.name
+        self._clock = caches.clock
+        self._indexes = caches.indexes
         self._read_ahead_max_bytes = read_ahead_max_bytes
         self._sizes = sizes
-        self._finder = SegmentFinder(manifests, clock=clock, refresh_ms=refresh_ms)
-        self._source = ExtentSource(objects, extents, pool, clock=clock, observe=observe)
+        self._meter = meter or FetchMeter()
+        self._finder = SegmentFinder(manifests, clock=caches.clock, refresh_ms=refresh_ms)
+        self._source = ExtentSource(
+            caches.objects, caches.extents, caches.pool, clock=caches.clock, meter=self._meter
+        )
         self._marks = ReadPositions()
+        self._keys = RemoteKeyLookup(
+            home, manifests, self._finder, self._source, caches.indexes, caches.clock, local
+        )
 
     def refresh(self) -> Manifest:
         """Loads the manifest now: somebody has committed."""
@@ -313,34 +117,53 @@ class RemoteLog:
         if max_bytes < 0:
             raise InvalidRequest(f"{self._home}: max_bytes is {max_bytes}; ask for 0 or more")
         request = _Request(start_offset, limit_offset, max_bytes, min_one)
-        return self._steadily(start_offset, lambda: self._read(request, with_aborted))
+        return self._read_consistently(start_offset, lambda: self._read(request, with_aborted))
 
     def find_offset_by_time(
         self, timestamp: int, *, start_offset: int, end_offset: int
     ) -> TimestampOffset | None:
-        return self._steadily(
+        return self._read_consistently(
             start_offset, lambda: self._search_time(timestamp, start_offset, end_offset)
         )
 
-    def _steadily(self, offset: int, look: Callable[[], T]) -> T:
-        """The outcome of a look, or of a second one by the newest manifest if objects were gone."""
+    def find_key(
+        self, hash: tuple[int, int], *, topic_id: bytes, start_offset: int, end_offset: int
+    ) -> KeyEntry | None:
+        """The latest record of a key hash in [start, end), perhaps a tombstone; None without one.
+
+        None also when the remote part has a later one: the local part, which begins at the end, has
+        removed that, and with it all before it.
+        """
+        return self._keys.find(
+            hash, topic_id=topic_id, start_offset=start_offset, end_offset=end_offset
+        )
+
+    def _read_consistently(self, offset: int, read: Callable[[], T]) -> T:
+        """The result of a read, or of a second one by the newest manifest if objects were gone."""
         try:
             try:
-                return look()
+                return read()
             except ObjectNotFound:
                 self._marks.clear()
                 self.refresh()
-                return look()
+                return read()
+        except OffsetOutOfRange:
+            raise
         except ObjectNotFound as error:
+            self._meter.record_failure()
             raise Corrupt(
                 f"{self._home}: offset {offset}: the newest manifest names an object that is not "
                 f"there: {error}; `varve tier fsck` lists what is missing"
             ) from error
         except StoreUnavailable as error:
+            self._meter.record_failure()
             raise type(error)(
                 f"{self._home}: offset {offset} lies in the cold tier, and {self._store_name} "
                 f"cannot be read now: {error}; try again. What is on the local disk is still served"
             ) from error
+        except StoreError:
+            self._meter.record_failure()
+            raise
 
     # By offset
 
@@ -381,7 +204,7 @@ class RemoteLog:
         piece = data[start : start + request.max_bytes]
         end, next_offset = cut_batches(np.frombuffer(piece, np.uint8), request.limit_offset)
         if end == 0:
-            size = get_batch(file, position).size
+            size = file.get_batch(position).size
             is_wanted = size <= request.max_bytes or request.min_one
             if size > len(piece) and is_wanted:
                 if position + size > extent.end:
@@ -389,9 +212,9 @@ class RemoteLog:
                 piece = self._wait(ahead, request, lambda: file.view_at(position, size))
                 end, next_offset = cut_batches(np.frombuffer(piece, np.uint8), request.limit_offset)
         if end < 0:
-            raise not_a_batch(file, position)
+            raise file.not_a_batch(position)
         if end:
-            check_offsets(file, position, piece, request.start_offset, next_offset)
+            file.check_offsets(position, piece, request.start_offset, next_offset)
         return piece[:end], next_offset
 
     def _wait(self, ahead: ReadAhead, request: _Request, load: Callable[[], T]) -> T:
@@ -451,16 +274,16 @@ class RemoteLog:
                 break
         return segment
 
-    def _find_position(self, file: ObjectFile, request: _Request) -> int:
+    def _find_position(self, file: LogObjectFile, request: _Request) -> int:
         """Where the first batch begins that ends at or behind the start; else the file's end."""
         self._fetch_guess(file, request)
         index = self._indexes.offset_index(self._home, file.segment)
         position = index.lookup(request.start_offset)[1]
         if position < file.segment.size:
             file.claim(position, self._sizes.first(request.max_bytes) + self._sizes.index_slack)
-        return find_batch(file, request.start_offset, position=position)
+        return file.find_batch(request.start_offset, position=position)
 
-    def _fetch_guess(self, file: ObjectFile, request: _Request) -> None:
+    def _fetch_guess(self, file: LogObjectFile, request: _Request) -> None:
         """Fetches where the start should lie if all records were alike, beside the index.
 
         If it does lie there, a first read takes as long as one request. It begins so much before
@@ -477,9 +300,9 @@ class RemoteLog:
         end = middle + error + self._sizes.first(request.max_bytes)
         self._source.read_ahead(file.path, max(0, middle - error - step), min(end, segment.size))
 
-    def _file(self, segment: RemoteSegment) -> ObjectFile:
+    def _file(self, segment: RemoteSegment) -> LogObjectFile:
         key = self._home.part_key(segment, LOG_PART)
-        return ObjectFile(segment, key, self._source, fetch_bytes=self._sizes.first_min)
+        return LogObjectFile(segment, key, self._source, fetch_bytes=self._sizes.first_min)
 
     def _read_ahead(self) -> ReadAhead:
         return ReadAhead(
@@ -489,7 +312,7 @@ class RemoteLog:
             following=self._find_following,
         )
 
-    def _find_following(self, file: ObjectFile) -> ObjectFile | None:
+    def _find_following(self, file: LogObjectFile) -> LogObjectFile | None:
         """The file behind one as far as known: its reader meets what is wrong, if it gets there."""
         offset = file.segment.end_offset + 1
         try:
@@ -508,32 +331,19 @@ class RemoteLog:
         That they may is not believed of a manifest that was not loaded for it: segments that were
         copied since then have perhaps left the local disk.
         """
-        if not segment.has_aborted and _is_decided(segment, end_offset):
+        if not segment.has_aborted and segment.is_decided(end_offset):
             return (), True
         for manifest in (self._finder.manifest, self._finder.refresh):
             behind = self._finder.readable_from(manifest(), segment.end_offset + 1)
-            aborted, is_complete = self._collect_aborted(
-                chain((segment,), behind), start_offset, end_offset
+            aborted, is_complete = self._indexes.collect_aborted(
+                self._home,
+                chain((segment,), behind),
+                start_offset=start_offset,
+                end_offset=end_offset,
             )
             if is_complete:
                 break
         return aborted, is_complete
-
-    def _collect_aborted(
-        self, segments: Iterable[RemoteSegment], start_offset: int, end_offset: int
-    ) -> tuple[tuple[AbortedTransaction, ...], bool]:
-        # A segment that has taken the place of the one being read tells of the same ones again.
-        found: dict[AbortedTransaction, None] = {}
-        for segment in segments:
-            is_complete = _is_decided(segment, end_offset)
-            if segment.has_aborted:
-                index = self._indexes.txn_index(self._home, segment)
-                entries, is_last = index.collect(start_offset, end_offset)
-                found.update(dict.fromkeys(entries))
-                is_complete = is_complete or is_last
-            if is_complete:
-                return tuple(found), True
-        return tuple(found), False
 
     # By time
 
@@ -578,8 +388,3 @@ def _index_step(segment: RemoteSegment) -> int:
     part = segment.find_part("index")
     entry_count = 0 if part is None else part.size // _INDEX_ENTRY_BYTES
     return segment.size // (entry_count + 1)
-
-
-def _is_decided(segment: RemoteSegment, offset: int) -> bool:
-    """Whether no transaction that began in front of an offset is open where the segment ends."""
-    return segment.undecided_from is None or segment.undecided_from >= offset

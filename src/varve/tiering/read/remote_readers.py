@@ -1,150 +1,100 @@
-"""All reads of one store from its cold tier: by offset, by time and by key, through shared caches.
+"""The remote logs of one store's partitions, which read through shared caches.
 
-Invariant  a read takes its thread, its memory and its share of the rate from what is set aside for
-           cold reads, so that nobody who reads what is local waits for it.
-Threads    any; `_lock` guards who reads which partition.
+Threads    any; `_lock` guards which partition has which remote log.
 """
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Final
 
-from varve.cleaning.key_index.key_index import KeyEntry
 from varve.cleaning.work_budget import Throttle
 from varve.commit_log import TopicPartition
-from varve.commit_log.remote_log import RemoteLogReader
 from varve.foundation.clock import Clock
+from varve.tiering.metrics import TierMetrics
 from varve.tiering.partition import TieredPartition, TieredPartitions
-from varve.tiering.read.extent_cache import ExtentCache
-from varve.tiering.read.index_cache import IndexCache
-from varve.tiering.read.key_lookup import RemoteKeyLookup
-from varve.tiering.read.object_file import ExtentSource
-from varve.tiering.read.read_pool import ReadPool
-from varve.tiering.read.remote_log import MeteredRemoteLog, RemoteLog
-
-_REFRESH_MS: Final = 30_000
-"""How old a manifest may be that is read by: what was replaced since stays for a grace time."""
+from varve.tiering.read.extent_cache import FetchMeter
+from varve.tiering.read.read_caches import ReadCaches
+from varve.tiering.read.remote_log import RemoteLog
 
 
-@dataclass(frozen=True, slots=True)
-class _Readers:
-    """Who reads one partition."""
-
-    tiered: TieredPartition
-    side: RemoteLogReader
-    keys: RemoteKeyLookup
-
-
-class RemoteReaders:
-    """The readers of the partitions of one store; `close` ends their threads.
-
-    `cache_directory` is for indexes, on the local disk.
-    """
+class FetchQuota:
+    """Keeps all fetches together below remote.log.manager.fetch.max.bytes.per.second."""
 
     def __init__(
         self,
-        partitions: TieredPartitions,
-        *,
+        bytes_per_second: int,
+        metrics: TierMetrics,
         clock: Clock,
-        cache_directory: str,
         wait: Callable[[float], object],
     ) -> None:
-        settings = partitions.settings
-        self._partitions = partitions
-        self._metrics = partitions.metrics
-        self._clock = clock
+        self._metrics = metrics
         self._wait = wait
-        self.pool = ReadPool(
-            threads=settings.remote_log_reader_threads,
-            max_pending=settings.remote_log_reader_max_pending_tasks,
-        )
-        self.extents = ExtentCache(limit_bytes=settings.varve_tier_cache_bytes)
-        self.indexes = IndexCache(
-            partitions.store.fs,
-            cache_directory,
-            partitions.objects,
-            pool=self.pool,
-            limit_bytes=settings.remote_log_index_file_cache_total_size_bytes,
-        )
-        self.indexes.load()
-        self._throttle = Throttle(
-            settings.remote_log_manager_fetch_max_bytes_per_second, clock, self._wait_for_rate
-        )
-        self._lock = threading.Lock()
-        self._readers: dict[TopicPartition, _Readers] = {}  # guarded by _lock
+        self._throttle = Throttle(bytes_per_second, clock, self._wait_for_rate)
 
-    def side_of(self, partition: TopicPartition) -> RemoteLogReader:
-        """What reads the part of a log that is only in the cold tier."""
-        return self._get(partition).side
-
-    def find_key(
-        self,
-        partition: TopicPartition,
-        hash: tuple[int, int],
-        *,
-        topic_id: bytes,
-        start_offset: int,
-        end_offset: int,
-    ) -> KeyEntry | None:
-        """The latest record of a key hash in [start, end); see `cleaning.lookup.FindCold`."""
-        return self._get(partition).keys.find(
-            hash, topic_id=topic_id, start_offset=start_offset, end_offset=end_offset
-        )
-
-    def forget(self, partition: TopicPartition) -> None:
-        """For when its cold part is gone."""
-        with self._lock:
-            self._readers.pop(partition, None)
-
-    def _get(self, partition: TopicPartition) -> _Readers:
-        tiered = self._partitions.get(partition)
-        if not tiered.log.is_start_known:
-            tiered.load()  # what lies before the log start is not asked of the tier
-        with self._lock:
-            known = self._readers.get(partition)
-            if known is None or known.tiered is not tiered:
-                known = self._readers[partition] = self._make(tiered)
-            return known
-
-    def _make(self, tiered: TieredPartition) -> _Readers:
-        partition, objects = tiered.log.topic_partition, self._partitions.objects
-
-        def observe(size: int) -> None:
-            self._metrics.observe_fetch(partition, size)
-            self._throttle.pace(size)
-
-        reader = RemoteLog(
-            tiered.home,
-            objects,
-            tiered.manifests,
-            indexes=self.indexes,
-            extents=self.extents,
-            pool=self.pool,
-            read_ahead_max_bytes=self._partitions.settings.varve_tier_read_ahead_max_bytes,
-            clock=self._clock,
-            refresh_ms=_REFRESH_MS,
-            observe=observe,
-        )
-        keys = RemoteKeyLookup(
-            tiered.log,
-            tiered.home,
-            tiered.manifests,
-            source=ExtentSource(
-                objects, self.extents, self.pool, clock=self._clock, observe=observe
-            ),
-            indexes=self.indexes,
-            clock=self._clock,
-            refresh_ms=_REFRESH_MS,
-        )
-        return _Readers(tiered, MeteredRemoteLog(reader, partition, self._metrics), keys)
+    def spend(self, size: int) -> None:
+        self._throttle.pace(size)
 
     def _wait_for_rate(self, wait_ms: float) -> None:
         self._metrics.observe_fetch_throttle(wait_ms)
         self._wait(wait_ms)
 
-    def close(self) -> None:
-        with ExitStack() as stack:
-            stack.callback(self.indexes.close)
-            stack.callback(self.pool.close)
+
+class PartitionFetchMeter(FetchMeter):
+    """Counts the fetches of one partition and holds them to the quota."""
+
+    def __init__(self, partition: TopicPartition, metrics: TierMetrics, quota: FetchQuota) -> None:
+        super().__init__()
+        self._partition = partition
+        self._metrics = metrics
+        self._quota = quota
+
+    def record_fetch(self, size: int) -> None:
+        super().record_fetch(size)
+        self._metrics.observe_fetch(self._partition, size)
+        self._quota.spend(size)
+
+    def record_failure(self) -> None:
+        self._metrics.observe_fetch_error(self._partition)
+
+
+class RemoteReaders:
+    """The remote log of each partition of one store; `wait` sleeps for so many milliseconds."""
+
+    def __init__(
+        self, partitions: TieredPartitions, caches: ReadCaches, *, wait: Callable[[float], object]
+    ) -> None:
+        self.caches = caches
+        self._partitions = partitions
+        self._quota = FetchQuota(
+            partitions.settings.remote_log_manager_fetch_max_bytes_per_second,
+            partitions.metrics,
+            caches.clock,
+            wait,
+        )
+        self._lock = threading.Lock()
+        self._logs: dict[TopicPartition, tuple[TieredPartition, RemoteLog]] = {}  # guarded by _lock
+
+    def get(self, partition: TopicPartition) -> RemoteLog:
+        tiered = self._partitions.get(partition)
+        if not tiered.log.is_start_known:
+            tiered.load()  # nothing before the log start is requested from the tier
+        with self._lock:
+            known = self._logs.get(partition)
+            if known is None or known[0] is not tiered:
+                known = self._logs[partition] = (tiered, self._open(tiered))
+            return known[1]
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The partition has left the tier."""
+        with self._lock:
+            self._logs.pop(partition, None)
+
+    def _open(self, tiered: TieredPartition) -> RemoteLog:
+        settings, metrics = self._partitions.settings, self._partitions.metrics
+        return RemoteLog(
+            tiered.home,
+            tiered.manifests,
+            self.caches,
+            read_ahead_max_bytes=settings.varve_tier_read_ahead_max_bytes,
+            meter=PartitionFetchMeter(tiered.log.topic_partition, metrics, self._quota),
+            local=tiered.log,
+        )

@@ -153,8 +153,7 @@ def test_what_is_left_behind_makes_room_at_once() -> None:
     assert cache.usage().held_bytes == 0
     assert extent.wait() == bytes(range(20))
     load(cache, source, "a", 0, 20)
-    cache.clear()
-    assert cache.usage().held_bytes == 0
+    assert cache.usage().held_bytes == 20
 
 
 def test_what_nobody_came_to_read_gives_way_to_what_is_fetched_ahead_later() -> None:

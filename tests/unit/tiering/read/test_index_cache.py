@@ -416,20 +416,6 @@ def test_a_failed_fetch_is_told_and_tried_again_by_the_next(tier: IndexBench) ->
 # Care
 
 
-def test_a_forgotten_segment_is_gone_from_memory_and_disk(tier: IndexBench) -> None:
-    cache = tier.open()
-    first, second = tier.segments[ABORTED], tier.segments[2]
-    for segment in (first, second):
-        tier.use(cache, segment)
-    cache.forget(first)
-    cache.forget(tier.segments[3])
-    assert set(tier.disk.names(DIRECTORY)) == file_names(second, "index", "timeindex")
-    assert cache.usage().held_bytes == tier.size(second)
-    misses = cache.usage().misses
-    tier.use(cache, first)
-    assert cache.usage().misses == misses + len(KINDS)
-
-
 def test_closing_keeps_the_files_and_refuses_what_follows(tier: IndexBench) -> None:
     cache = tier.open()
     cache.offset_index(HOME, tier.segments[0])
@@ -523,22 +509,6 @@ def test_an_interrupted_fetch_is_taken_over_by_one_who_waits(tier: IndexBench) -
         errors = [future.exception() for future in waiting]
     assert sorted(type(error).__name__ for error in errors) == ["KeyboardInterrupt", "NoneType"]
     tier.use(cache, segment, "index")
-
-
-def test_a_segment_that_is_forgotten_on_its_way_is_not_kept(tier: IndexBench) -> None:
-    gate = Gate(tier.bucket)
-    cache = tier.open(objects=gate)
-    segment = tier.segments[0]
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(cache.offset_index, HOME, segment)
-        assert gate.is_reached.wait(10)
-        cache.forget(segment)
-        gate.is_open.set()
-        tier.check(segment, "index", waiting.result())
-    assert tier.disk.names(DIRECTORY) == []
-    assert cache.usage().held_bytes == 0
-    cache.offset_index(HOME, segment)
-    assert cache.usage().misses == 2
 
 
 def test_closing_waits_for_what_is_on_its_way(tier: IndexBench) -> None:

@@ -3,8 +3,8 @@
 from typing import cast
 
 from tests.support.cold_bench import ColdBench, make_batches
-from varve.tiering.read.extent_cache import Extent, ExtentCache
-from varve.tiering.read.object_file import ExtentSource, ObjectFile
+from varve.tiering.read.extent_cache import Extent, ExtentCache, ExtentSource
+from varve.tiering.read.object_file import LogObjectFile
 from varve.tiering.read.read_ahead import ExtentSizes, ReadAhead, ReadPosition, ReadPositions
 
 SIZES = ExtentSizes(first_min=100, first_max=1_000, near_max=800, ahead_min=100, ahead_max=400)
@@ -40,13 +40,13 @@ class Row:
         source = cast(ExtentSource, self.source)
         segments = [bench.write(make_batches(0, 99)), bench.write(make_batches(198, 50))]
         self.files = [
-            ObjectFile(segment, f"{number}/log", source, fetch_bytes=1)
+            LogObjectFile(segment, f"{number}/log", source, fetch_bytes=1)
             for number, segment in enumerate(segments)
         ]
         self.ahead = ReadAhead(source, window_max=window_max, sizes=SIZES, following=self._next)
         bench.close()
 
-    def _next(self, file: ObjectFile) -> ObjectFile | None:
+    def _next(self, file: LogObjectFile) -> LogObjectFile | None:
         return self.files[1] if file is self.files[0] else None
 
     def read(self, position: int, *, number: int = 0, wait_ms: int = 0) -> Extent | None:

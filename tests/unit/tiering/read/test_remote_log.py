@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.cold_bench import ColdBatch, ColdBench, HeldPool, make_batches
+from tests.support.cold_bench import ColdBatch, ColdBench, HeldPool, drop_extents, make_batches
 from tests.support.log_bench import NOW_MS, offsets_in
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreUnavailable, UnsupportedFormat
@@ -282,10 +282,10 @@ def test_a_segment_copied_later_is_found(bench: ColdBench) -> None:
 def test_a_replaced_segment_is_read_until_its_objects_are_gone(bench: ColdBench) -> None:
     old = [bench.add(make_batches(0, 5)), bench.add(make_batches(10, 5))]
     assert bench.read_on(0) == list(range(20))
-    bench.extents.clear()
+    drop_extents(bench.extents)
     bench.add([ColdBatch(4, 5), ColdBatch(16, 19)], base_offset=0, id="merged", replaces=old)
     assert bench.read_on(0) == list(range(20))
-    bench.extents.clear()
+    drop_extents(bench.extents)
     for segment in old:
         bench.remove_objects(segment)
     assert bench.read_on(0) == [4, 5, 16, 17, 18, 19]
