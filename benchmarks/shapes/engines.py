@@ -2,7 +2,6 @@
 
 import gc
 import random
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,11 +14,11 @@ from varve.embedded import Store, Topic
 from varve.foundation.clock import SystemClock
 from varve.shapes.definition import define
 from varve.shapes.engine import ShapeEngine
-from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.replay_state import ReplayState
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.settings import EngineSettings
+from varve.topics import StoreCluster
 
 TOPIC = "items"
 ROW_COUNT = 20_000
@@ -64,7 +63,7 @@ def open_engine(place: Place) -> ShapeEngine:
     gc.set_threshold(*GARBAGE_THRESHOLDS)
 
     def make_feed(topic: str) -> TopicFeed:
-        source = EmbeddedSource(place.store, topic, wait=time.sleep)  # noqa: TID251  # real time
+        source = StoreCluster(place.store).reader(topic)
         return TopicFeed(
             source,
             PlainDecoder(),

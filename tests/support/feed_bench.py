@@ -14,13 +14,13 @@ from varve.embedded import Store
 from varve.foundation.clock import ManualClock
 from varve.shapes.feed.change import Change, Transaction
 from varve.shapes.feed.decoder import Decoder
-from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.order import Gate
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.replay_state import ReplayState
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.state import StateReader
 from varve.shapes.feed.topic_feed import TopicFeed
+from varve.topics import StoreCluster, TopicReader
 
 TOPIC: Final = "orders"
 _POLLS_MAX: Final = 10_000
@@ -46,12 +46,12 @@ class FeedBench:
         self.topic = self.store.create_topic(TOPIC, partitions=partitions, settings=settings)
         self.decoder = decoder or PlainDecoder()
         self.signature = "plain key"
-        self.make_state: Callable[[EmbeddedSource], StateReader] = ReplayState
+        self.make_state: Callable[[TopicReader], StateReader] = ReplayState
         self._make_gate = make_gate
         self.feed = self.make_feed()
 
     def make_feed(self) -> TopicFeed:
-        source = EmbeddedSource(self.store, TOPIC, wait=lambda seconds: None)
+        source = StoreCluster(self.store).reader(TOPIC)
         return TopicFeed(
             source,
             self.decoder,

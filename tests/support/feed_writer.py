@@ -7,7 +7,7 @@ import random
 import sys
 from typing import Final
 
-from tests.support.memory_source import MemorySource
+from tests.support.memory_topic import MemoryTopic
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.shapes.feed.plain_decoder import PlainDecoder
@@ -18,9 +18,9 @@ RECORD_COUNT: Final = 4000
 PARTITIONS: Final = 2
 
 
-def make_source(seed: int) -> MemorySource:
+def make_source(seed: int) -> MemoryTopic:
     """A topic of the seed's records."""
-    source = MemorySource(partitions=PARTITIONS, batch_records=20)
+    source = MemoryTopic(partitions=PARTITIONS, batch_records=20)
     chosen = random.Random(seed)
     for number in range(RECORD_COUNT):
         key = chosen.randrange(50)
@@ -29,8 +29,8 @@ def make_source(seed: int) -> MemorySource:
     return source
 
 
-def make_feed(source: MemorySource, directory: str) -> TopicFeed:
-    empty = MemorySource(partitions=PARTITIONS)
+def make_feed(source: MemoryTopic, directory: str) -> TopicFeed:
+    empty = MemoryTopic(partitions=PARTITIONS)
     return TopicFeed(
         source,
         PlainDecoder(),

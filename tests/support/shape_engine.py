@@ -4,7 +4,6 @@ Invariant  without workers nothing happens but what a test asks for, in that ord
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -17,13 +16,13 @@ from varve.foundation.errors import NotFound
 from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.definition import define
 from varve.shapes.engine import ShapeEngine
-from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.replay_state import ReplayState
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.offset import BEFORE_ALL
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import Shape
+from varve.topics import StoreCluster
 
 Row = dict[str, Any]
 _ROUNDS_MAX: Final = 1000
@@ -39,7 +38,6 @@ class Stage:
         settings: EngineSettings | None = None,
         compaction: CompactionSettings | None = None,
         clock: Clock | None = None,
-        wait: Callable[[float], object] = lambda seconds: None,
         maintain: bool = False,
         files: FileSystem | None = None,
     ) -> None:
@@ -48,7 +46,6 @@ class Stage:
         self.clock = clock or ManualClock()
         self._settings = settings
         self._compaction = compaction
-        self._wait = wait
         self._maintain = maintain
         self._files = files or RealFileSystem()
         (path / "shapes").mkdir(exist_ok=True)
@@ -69,7 +66,7 @@ class Stage:
 
     def make_feed(self, topic: str) -> TopicFeed:
         self.store.topic(topic)
-        source = EmbeddedSource(self.store, topic, wait=self._wait)
+        source = StoreCluster(self.store).reader(topic)
         return TopicFeed(
             source,
             PlainDecoder(),

@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -18,8 +17,7 @@ from varve.shapes.settings import EngineSettings
 def open_stage(path: Path, *, shapes_max: int = 100) -> Stage:
     """A store and an engine with its workers, which look often."""
     settings = EngineSettings(wait_ms=5, checkpoint_ms=20, upkeep_ms=50, shapes_max=shapes_max)
-    wait = threading.Event().wait
-    return Stage(path, settings=settings, clock=SystemClock(), wait=wait, maintain=True)
+    return Stage(path, settings=settings, clock=SystemClock(), maintain=True)
 
 
 @contextlib.asynccontextmanager

@@ -5,7 +5,6 @@ It prints what its client has as JSON lines. Usage: python -m ... PATH
 
 import json
 import sys
-import threading
 from pathlib import Path
 
 from tests.support.shape_engine import Follower, Stage
@@ -25,7 +24,6 @@ def open_stage(path: Path, *, maintain: bool) -> Stage:
         settings=SETTINGS,
         compaction=COMPACTION,
         clock=SystemClock(),
-        wait=threading.Event().wait,
         maintain=maintain,
     )
 

@@ -7,7 +7,6 @@ Invariant  the signature of a table names all that decides how its rows look; wi
 import importlib
 import logging
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -21,17 +20,15 @@ from varve.foundation.errors import NotFound, Unavailable
 from varve.shapes.feed.counts import FeedCounts
 from varve.shapes.feed.debezium_decoder import DebeziumDecoder
 from varve.shapes.feed.decoder import Decoder
-from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.key_index_state import KeyIndexState
 from varve.shapes.feed.order import Gate
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.replay_state import ReplayState
-from varve.shapes.feed.server_source import ServerSource
-from varve.shapes.feed.source import TopicSource
 from varve.shapes.feed.state import StateReader
-from varve.shapes.feed.topic_feed import OpenState, TopicFeed
+from varve.shapes.feed.topic_feed import OpenState, TopicFeed, access_may_return
 from varve.shapes.feed.transactions import SourceTransactions
 from varve.shapes.feed.whole_state import WholeState
+from varve.topics import TopicReader, open_cluster
 
 if TYPE_CHECKING:
     from varve.kafka_client.address import ClusterAddress
@@ -111,6 +108,7 @@ class FeedMaker:
         self._beside = tuple(beside)
         self._end = threading.Event()
         self._told: dict[str, str] = {}
+        self._cluster = open_cluster(place, wait=self._wait)
         if beside or any(one.snapshot is not None for one in topics.values()):
             # Before there are threads: feeds that import Spark's modules at once block each other.
             importlib.import_module("varve.cli.shape_states")
@@ -137,24 +135,29 @@ class FeedMaker:
         """Nobody waits for a broker any more that is away."""
         self._end.set()
 
+    def close(self) -> None:
+        """Closes the connections to the broker, once no feed is open."""
+        self._cluster.close()
+
     def make(self, topic: str) -> TopicFeed:
         """Raises NotFound where there is no such topic, InvalidRequest where there can be none."""
         if topic in _INTERNAL:
             raise NotFound(f"topic {topic} is the broker's own: it has no shapes")
         options = self._topics.get(topic, TopicOptions())
-        source = self._source(topic)
+        reader = self._cluster.reader(topic)
         try:
-            source.partition_count()
+            with access_may_return():
+                reader.info()
         except BaseException as error:
-            source.close()
+            reader.close()
             self._tell_once(topic, error)
             raise
         self._told.pop(topic, None)
         counts = FeedCounts()
         feed = TopicFeed(
-            source,
+            reader,
             _make_decoder(options),
-            self._open_state(source, options),
+            self._open_state(reader, options),
             directory=self._directory,
             fs=self._files,
             clock=self._clock,
@@ -172,53 +175,45 @@ class FeedMaker:
             self._told[topic] = str(error)
             logger.warning("topic cannot be read", extra={"topic": topic, "error": str(error)})
 
-    def _source(self, topic: str) -> EmbeddedSource | ServerSource:
-        if isinstance(self._place, Store):
-            wait = time.sleep  # noqa: TID251, a command waits in real time
-            return EmbeddedSource(self._place, topic, wait=wait)
-        return ServerSource(self._place, topic, wait=self._wait)
-
     def _wait(self, seconds: float) -> None:
         """A pause of a client; raises Unavailable when the server of shapes stops."""
         if self._end.wait(seconds):
             raise Unavailable("the server of shapes stops, and waits for no broker any more")
 
-    def _open_state(
-        self, source: EmbeddedSource | ServerSource, options: TopicOptions
-    ) -> OpenState:
+    def _open_state(self, reader: TopicReader, options: TopicOptions) -> OpenState:
         """How the latest record of each key is found when the table is new."""
         url = options.snapshot
         if url is not None:
-            return lambda: _open_snapshot(url, source, self._clock)
+            return lambda: _open_snapshot(url, reader, self._clock)
         if options.transactions is not None:
-            return lambda: WholeState(source, _make_decoder(options))
+            return lambda: WholeState(reader, _make_decoder(options))
         if options.is_debezium:
             # The latest record of a key tells neither of truncations nor of what was left out.
-            return lambda: ReplayState(source)
-        if isinstance(self._place, Store) and isinstance(source, EmbeddedSource):
-            store, embedded = self._place, source
-            return lambda: KeyIndexState(store, embedded)
+            return lambda: ReplayState(reader)
+        store = self._place
+        if isinstance(store, Store):
+            return lambda: KeyIndexState(store, reader)
         if self._beside:
-            return lambda: _open_files(source, self._beside)
-        return lambda: ReplayState(source)
+            return lambda: _open_files(reader, self._beside)
+        return lambda: ReplayState(reader)
 
     def _gate(self, topic: str, options: TopicOptions, counts: FeedCounts) -> Gate | None:
         if options.transactions is None:
             return None
-        ends = self._source(options.transactions)
+        ends = self._cluster.reader(options.transactions)
         return SourceTransactions(ends, topic, counts, self._clock)
 
 
-def _open_snapshot(url: str, source: TopicSource, clock: Clock) -> StateReader:
+def _open_snapshot(url: str, reader: TopicReader, clock: Clock) -> StateReader:
     from varve.cli.shape_states import open_snapshot_state
 
-    return open_snapshot_state(url, source, clock)
+    return open_snapshot_state(url, reader, clock)
 
 
-def _open_files(source: TopicSource, directories: Sequence[str]) -> StateReader:
+def _open_files(reader: TopicReader, directories: Sequence[str]) -> StateReader:
     from varve.cli.shape_states import FilesState
 
-    return FilesState(source, directories)
+    return FilesState(reader, directories)
 
 
 def _make_decoder(options: TopicOptions) -> Decoder:

@@ -200,6 +200,7 @@ def serve(plan: ShapePlan, source: "Store | ClusterAddress", tell: Callable[[str
             runner.run(_run(plan, engine, began, tell))
         finally:
             maker.end()
+    maker.close()
     logger.info("stopped")
 
 

@@ -22,7 +22,9 @@ from varve.jobs.source.plan import plan_tasks
 from varve.jobs.source.read import read_task
 from varve.jobs.tier.address import TierAddress
 from varve.shapes.feed.decoder import Record
-from varve.shapes.feed.source import TopicSource
+from varve.shapes.feed.resuming import find_offsets
+from varve.shapes.feed.topic_feed import find_tombstone_retention
+from varve.topics import HistoryMark, Position, TopicReader, find_break
 
 _COLUMNS: Final = ("key", "value")
 
@@ -30,11 +32,11 @@ _COLUMNS: Final = ("key", "value")
 class SnapshotState:
     """The rows of a snapshot; partitions that came later begin at their first record."""
 
-    def __init__(self, snapshot: Snapshot, source: TopicSource) -> None:
+    def __init__(self, snapshot: Snapshot, reader: TopicReader) -> None:
         """Raises InvalidRequest for a snapshot that does not fit the topic."""
         self.how = f"snapshot {snapshot.url}"
         self._snapshot = snapshot
-        self._resume_offsets = _resume_offsets(snapshot, source)
+        self._resume_offsets = _resume_offsets(snapshot, reader)
 
     @property
     def resume_offsets(self) -> Mapping[int, int]:
@@ -67,17 +69,17 @@ class FilesState:
 
     def __init__(
         self,
-        source: TopicSource,
+        reader: TopicReader,
         directories: Sequence[str],
         *,
         address: TierAddress | None = None,
     ) -> None:
         """`directories` are the server's; `address` is that of its cold tier."""
-        self._topic = source.topic
+        self._topic = reader.topic
         self._directories = tuple(directories)
         self._address = address
         self._resume_offsets = {
-            number: source.bounds(number)[1] for number in range(source.partition_count())
+            number: offsets.end for number, offsets in find_offsets(reader).items()
         }
 
     @property
@@ -100,15 +102,15 @@ class FilesState:
                     yield _pairs(batch)
 
 
-def open_snapshot_state(url: str, source: TopicSource, clock: Clock) -> SnapshotState:
+def open_snapshot_state(url: str, reader: TopicReader, clock: Clock) -> SnapshotState:
     """The newest snapshot of a place; raises Unavailable where there is none.
 
     Raises InvalidRequest for one that does not fit the topic, or is too old.
     """
     with _waiting_for(url):
         snapshot = open_snapshot(url)
-    _check_age(snapshot, source, clock.now_ms())
-    return SnapshotState(snapshot, source)
+    _check_age(snapshot, reader, clock.now_ms())
+    return SnapshotState(snapshot, reader)
 
 
 @contextmanager
@@ -125,36 +127,51 @@ def _pairs(batch: pa.RecordBatch) -> list[Record]:
     return list(zip(keys, values, strict=True))
 
 
-def _check_age(snapshot: Snapshot, source: TopicSource, now_ms: int) -> None:
-    kept_ms = source.tombstone_retention_ms()
+def _check_age(snapshot: Snapshot, reader: TopicReader, now_ms: int) -> None:
+    kept_ms = find_tombstone_retention(reader)
     age_ms = now_ms - snapshot.document.taken_ms
     if kept_ms is not None and age_ms > kept_ms:
         raise InvalidRequest(
-            f"the snapshot {snapshot.url} was taken {age_ms} ms ago, and topic {source.topic} has "
+            f"the snapshot {snapshot.url} was taken {age_ms} ms ago, and topic {reader.topic} has "
             f"delete.retention.ms={kept_ms}: it may have let go of deletions since; make a newer "
             "snapshot"
         )
 
 
-def _resume_offsets(snapshot: Snapshot, source: TopicSource) -> dict[int, int]:
-    told = snapshot.document
-    if told.topic != source.topic:
+def _resume_offsets(snapshot: Snapshot, reader: TopicReader) -> dict[int, int]:
+    document = snapshot.document
+    if document.topic != reader.topic:
         raise InvalidRequest(
-            f"the snapshot {snapshot.url} is of topic {told.topic}, not of {source.topic}"
+            f"the snapshot {snapshot.url} is of topic {document.topic}, not of {reader.topic}"
         )
-    topic_id = source.topic_id()
-    if topic_id and told.topic_id and topic_id != told.topic_id:
+    topic_id = reader.info().id_text
+    if topic_id and document.topic_id and topic_id != document.topic_id:
         raise InvalidRequest(
-            f"the snapshot {snapshot.url} is of topic id {told.topic_id}; topic {source.topic} was "
-            f"made anew and has {topic_id}: make another snapshot"
+            f"the snapshot {snapshot.url} is of topic id {document.topic_id}; topic {reader.topic} "
+            f"was deleted and created again and has {topic_id}: make another snapshot"
         )
     resume = {}
-    for number in range(source.partition_count()):
-        start, end = source.bounds(number)
+    for number, (start, end) in find_offsets(reader).items():
         resume[number] = snapshot.resume_offsets.get(number, start)
         if not start <= resume[number] <= end:
             raise InvalidRequest(
                 f"the snapshot {snapshot.url} ends at offset {resume[number]} of partition "
                 f"{number}, and the log holds {start} to {end}: make a newer snapshot"
             )
+    _check_history(snapshot, reader)
     return resume
+
+
+def _check_history(snapshot: Snapshot, reader: TopicReader) -> None:
+    """Raises InvalidRequest for a snapshot of records that the log lost."""
+    for partition in snapshot.document.partitions:
+        if partition.mark is None:
+            continue
+        mark = HistoryMark.from_json(partition.mark.to_json())
+        position = Position(partition.resume_offset, mark)
+        reason = find_break(reader, partition.partition, position)
+        if reason is not None:
+            raise InvalidRequest(
+                f"the snapshot {snapshot.url} has records that partition {partition.partition} of "
+                f"topic {reader.topic} lost: {reason}; make another snapshot"
+            )

@@ -301,6 +301,7 @@ class Appender:
         if end_offset > state.high_watermark:
             state.high_watermark = min(end_offset, state.end_offset)
         state.producers.advance_high_watermark(state.high_watermark)
+        state.notify_readers_locked()
 
     def settle(self, end_offset: int) -> None:
         """What is due behind an append: the disk, where the topic promises it, and the readers."""

@@ -7,6 +7,7 @@ share.
 Threads    every method may be called from any thread; see the phases for what waits for what.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -356,7 +357,19 @@ class Log:
         with state.lock:
             state.high_watermark = max(state.high_watermark, min(offset, state.end_offset))
             state.producers.advance_high_watermark(state.high_watermark)
+            state.notify_readers_locked()
             return state.high_watermark
+
+    def notify_readers(self, event: threading.Event) -> None:
+        """Sets the event whenever the high watermark or the last stable offset may have risen."""
+        state = self._state
+        with state.lock:
+            state.reader_events = (*state.reader_events, event)
+
+    def stop_notifying(self, event: threading.Event) -> None:
+        state = self._state
+        with state.lock:
+            state.reader_events = tuple(one for one in state.reader_events if one is not event)
 
     def configure(self, settings: LogSettings) -> None:
         """Takes other settings from the next append on; the active segment keeps its indexes."""

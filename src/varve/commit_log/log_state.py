@@ -94,6 +94,7 @@ class LogState:
         self.has_new_files = True
         self.doomed: list[tuple[int, str]] = []  # when to remove which file
         self.last_flush_ms = clock.now_ms()
+        self.reader_events: tuple[threading.Event, ...] = ()  # replaced under lock
         self.cuts = 0  # beginnings and ends of changes to files: odd while one is under way
         self.failure: StoreError | None = None
 
@@ -115,6 +116,11 @@ class LogState:
         if unstable is None:
             return high_watermark
         return min(max(unstable, self.log_start_offset), high_watermark)
+
+    def notify_readers_locked(self) -> None:
+        """Wakes the readers that wait for a higher end of what can be read."""
+        for event in self.reader_events:
+            event.set()
 
     def check_usable(self) -> None:
         if self.failure is not None:

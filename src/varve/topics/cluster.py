@@ -49,6 +49,9 @@ class TopicReader(Protocol):
     def info(self) -> TopicInfo:
         """Raises NotFound when the topic was deleted, also if it was created again."""
 
+    def settings(self) -> Mapping[str, str]:
+        """The topic's effective settings by Kafka's names; raises NotFound."""
+
     def offsets(self, partition: int) -> OffsetRange: ...
 
     def fetch(
@@ -67,7 +70,8 @@ class TopicReader(Protocol):
         None where it is not in the log: deleted, compacted away, or not written yet.
         """
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Closes connections. A call after this one reads whichever topic has the name then."""
 
 
 class Cluster(Protocol):

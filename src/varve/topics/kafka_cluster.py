@@ -111,6 +111,9 @@ class KafkaReader:
     def info(self) -> TopicInfo:
         return _describe(self._load_topic(self._asking))
 
+    def settings(self) -> Mapping[str, str]:
+        return self._asking.topic_settings(self.topic)
+
     def offsets(self, partition: int) -> OffsetRange:
         start = self._find_offset(partition, EARLIEST, is_committed=False)
         end = self._find_offset(partition, LATEST, is_committed=self._is_committed)
@@ -145,6 +148,8 @@ class KafkaReader:
 
     def close(self) -> None:
         self._fetching.close()
+        self._topic_id = None
+        self._forget_leaders()
 
     def _fetch_batch(self, partition: int, offset: int) -> memoryview:
         """The batch at an offset; empty where the log ends before it."""
@@ -171,9 +176,12 @@ class KafkaReader:
             self._check_history(positions)
             return self._fetch(positions, max_bytes, wait_ms)
         except Unavailable:
-            self._leaders = {}
-            self._checked_partitions.clear()
+            self._forget_leaders()
             raise
+
+    def _forget_leaders(self) -> None:
+        self._leaders = {}
+        self._checked_partitions.clear()
 
     def _check_history(self, positions: Mapping[int, Position]) -> None:
         for partition in positions.keys() - self._checked_partitions:
@@ -276,7 +284,7 @@ class KafkaReader:
 
     def _load_topic(self, client: KafkaClient) -> TopicMetadata:
         topic = client.topic(self.topic)
-        if self._topic_id is None:
+        if self._topic_id is None or self._topic_id == NO_ID:
             self._topic_id = topic.id
         elif topic.id not in (NO_ID, self._topic_id):
             raise NotFound(

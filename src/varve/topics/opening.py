@@ -9,7 +9,7 @@ from varve.topics.store_cluster import StoreCluster
 def open_cluster(
     place: Store | ClusterAddress, *, wait: Wait | None = None
 ) -> StoreCluster | KafkaCluster:
-    """The caller closes it; a store stays open. `wait` lets a number of seconds pass."""
+    """The caller closes it; a store stays open. `wait` pauses between requests to brokers."""
     if isinstance(place, Store):
-        return StoreCluster(place, wait=wait)
+        return StoreCluster(place)
     return KafkaCluster(place, wait=wait)

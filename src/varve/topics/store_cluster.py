@@ -1,13 +1,13 @@
 """Topics of a store that is open in this process.
 
 Invariant  the history in front of a position is checked when the reader meets a log for the first
-           time: a log that is open does not lose what it has.
+           time: a log that is open does not lose what it has. A fetch that finds nothing waits
+           until one of its logs has more to read, without reading them meanwhile.
 Threads    any; the logs have locks of their own. A reader is used by one thread.
 """
 
 import threading
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Mapping
 from uuid import UUID
 
 from varve.commit_log import FetchResult, Isolation, Log
@@ -20,19 +20,12 @@ from varve.topics.position import LogTruncated, Position
 from varve.topics.reading import find_break
 from varve.topics.store_transaction import StoreCoordinator, StoreTransaction
 
-Wait = Callable[[float], object]
-"""Waits for a number of seconds."""
-
-_POLL_MS_MIN: Final = 5
-_POLL_MS_MAX: Final = 50
-
 
 class StoreCluster:
     """A store as a cluster; the store stays the caller's."""
 
-    def __init__(self, store: Store, *, wait: Wait | None = None) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self._wait = wait or threading.Event().wait
 
     @property
     def name(self) -> str:
@@ -59,7 +52,7 @@ class StoreCluster:
     def reader(
         self, topic: str, *, isolation: Isolation = Isolation.READ_COMMITTED
     ) -> "StoreReader":
-        return StoreReader(self, topic, isolation=isolation, wait=self._wait)
+        return StoreReader(self, topic, isolation=isolation)
 
     def writer(self, coordinator: StoreCoordinator) -> StoreTransaction:
         """Writes exactly once; the coordinator remembers which transactions are committed."""
@@ -75,19 +68,19 @@ class StoreCluster:
 class StoreReader:
     """Reads a topic of a store."""
 
-    def __init__(
-        self, cluster: StoreCluster, topic: str, *, isolation: Isolation, wait: Wait
-    ) -> None:
+    def __init__(self, cluster: StoreCluster, topic: str, *, isolation: Isolation) -> None:
         self.topic = topic
         self.cluster_name = cluster.name
         self._cluster = cluster
         self._isolation = isolation
-        self._wait = wait
         self._topic_id: UUID | None = None
         self._checked_logs: dict[int, Log] = {}
 
     def info(self) -> TopicInfo:
         return _describe(self._get_topic())
+
+    def settings(self) -> Mapping[str, str]:
+        return self._cluster.settings(self.topic)
 
     def offsets(self, partition: int) -> OffsetRange:
         log = self._get_log(partition)
@@ -96,19 +89,22 @@ class StoreReader:
     def fetch(
         self, positions: Mapping[int, Position], *, max_bytes: int, wait_ms: int
     ) -> Mapping[int, CommittedBatches]:
-        waited_ms, poll_ms = 0, _POLL_MS_MIN
-        while True:
-            found = {}
-            for partition, position in positions.items():
-                fetched = self._fetch(partition, position, max_bytes)
-                if fetched is not None:
-                    found[partition] = fetched
-            if found or waited_ms >= wait_ms:
-                return found
-            pause_ms = min(poll_ms, wait_ms - waited_ms)
-            self._wait(pause_ms / 1000)
-            waited_ms += pause_ms
-            poll_ms = min(2 * poll_ms, _POLL_MS_MAX)
+        found = self._fetch_all(positions, max_bytes)
+        if found or not wait_ms:
+            return found
+        has_more = threading.Event()
+        logs = [self._get_log(partition) for partition in positions]
+        for log in logs:
+            log.notify_readers(has_more)
+        try:
+            # What was appended before the logs knew of the event did not set it.
+            found = self._fetch_all(positions, max_bytes)
+            if not found and has_more.wait(wait_ms / 1000):
+                found = self._fetch_all(positions, max_bytes)
+            return found
+        finally:
+            for log in logs:
+                log.stop_notifying(has_more)
 
     def find_batch_before(self, partition: int, offset: int) -> BatchHeader | None:
         wanted = offset - 1
@@ -120,7 +116,18 @@ class StoreReader:
         return header if header and header.base_offset <= wanted <= header.last_offset else None
 
     def close(self) -> None:
-        """Nothing is held."""
+        self._topic_id = None
+        self._checked_logs.clear()
+
+    def _fetch_all(
+        self, positions: Mapping[int, Position], max_bytes: int
+    ) -> dict[int, CommittedBatches]:
+        found = {}
+        for partition, position in positions.items():
+            fetched = self._fetch(partition, position, max_bytes)
+            if fetched is not None:
+                found[partition] = fetched
+        return found
 
     def _fetch(self, partition: int, position: Position, max_bytes: int) -> CommittedBatches | None:
         log = self._get_log(partition)

@@ -143,6 +143,36 @@ def test_fetch_waits_for_records_and_then_gives_up(bench: TopicsBench, topic: st
     reader.close()
 
 
+def test_fetch_waits_for_any_of_its_partitions(bench: TopicsBench, topic: str) -> None:
+    reader = bench.cluster.reader(topic)
+    timer = threading.Timer(0.1, _append, (bench, topic, b"late"), {"partition": 1})
+    timer.start()
+    positions = {0: Position(0), 1: Position(0)}
+    assert _fetch(reader, positions, wait_ms=15_000) == {1: [b"late"]}
+    timer.join()
+    reader.close()
+
+
+def test_a_closed_reader_reads_the_topic_that_has_the_name_then(
+    bench: TopicsBench, topic: str
+) -> None:
+    reader = bench.cluster.reader(topic)
+    before = reader.info().id
+    bench.delete(topic)
+    bench.cluster.find_or_create(topic, partitions=1, settings={})
+    with pytest.raises(NotFound):
+        reader.info()
+    reader.close()
+    assert reader.info().id not in (None, before)
+    reader.close()
+
+
+def test_a_reader_knows_the_settings_of_its_topic(bench: TopicsBench, topic: str) -> None:
+    reader = bench.cluster.reader(topic)
+    assert reader.settings()["retention.ms"] == "-1"
+    reader.close()
+
+
 def test_a_position_beyond_the_end_is_out_of_range(bench: TopicsBench, topic: str) -> None:
     reader = bench.cluster.reader(topic)
     _append(bench, topic, b"a")

@@ -14,15 +14,16 @@ from pathlib import Path
 import pytest
 
 from tests.support.feed_writer import make_feed, make_source
-from tests.support.memory_source import MemorySource
-from varve.disk import CrashMode, FaultyFileSystem
+from tests.support.memory_topic import MemoryTopic
+from varve.disk import CrashMode, FaultyFileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import PowerLoss
 from varve.shapes.feed.change import Change
-from varve.shapes.feed.journal import RANGE_BYTES, Journal, Range, decode_ranges
+from varve.shapes.feed.journal import RANGE_BYTES, Journal, Range, decode_journal
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.table_store import TableStore
 from varve.shapes.feed.topic_feed import TopicFeed
+from varve.topics import HistoryMark
 
 _ROOT = Path(__file__).parents[3]
 _RANGES = [Range(0, 0, 5, 1), Range(1, 0, 2, 6), Range(0, 5, 9, 8)]
@@ -31,7 +32,7 @@ _RANGES = [Range(0, 0, 5, 1), Range(1, 0, 2, 6), Range(0, 5, 9, 8)]
 def test_a_torn_journal_keeps_the_ranges_that_are_whole() -> None:
     data = b"".join(one.encode() for one in _RANGES)
     for size in range(len(data) + 1):
-        assert decode_ranges(data[:size]) == _RANGES[: size // RANGE_BYTES]
+        assert decode_journal(data[:size])[0] == _RANGES[: size // RANGE_BYTES]
 
 
 def test_a_damaged_range_ends_the_journal() -> None:
@@ -39,7 +40,36 @@ def test_a_damaged_range_ends_the_journal() -> None:
     for position in range(RANGE_BYTES, 2 * RANGE_BYTES):
         damaged = bytearray(data)
         damaged[position] ^= 0x10
-        assert decode_ranges(bytes(damaged)) == _RANGES[:1]
+        assert decode_journal(bytes(damaged))[0] == _RANGES[:1]
+
+
+def test_a_journal_of_ranges_alone_is_read() -> None:
+    """As versions without marks wrote it."""
+    data = bytes.fromhex("00000000000000000000000000000000000000050000000000000001" + "2f535011")
+    assert len(data) == RANGE_BYTES
+    ranges, marks = decode_journal(data)
+    assert (ranges, marks) == ([Range(0, 0, 5, 1)], {})
+
+
+def test_a_journal_keeps_the_last_mark_of_each_partition() -> None:
+    fs = MemoryFileSystem(ManualClock())
+    journal = Journal(fs, "tables/orders/journal")
+    journal.open()
+    first, last = (
+        HistoryMark(base_offset=at, last_offset=at + 2, leader_epoch=-1, crc=4_000_000_000)
+        for at in (0, 3)
+    )
+    journal.note({0: first, 7: first})
+    journal.append([Range(0, 0, 3, 1)])
+    journal.note({0: last})
+    again = Journal(fs, "tables/orders/journal")
+    again.open()
+    assert again.marks == {0: last, 7: first}
+    again.restart(4, {0: first, 7: first})
+    assert (again.ranges, again.marks) == ([], {0: last})
+    again.restart(4, {0: last})
+    with fs.open_writable("tables/orders/journal") as file:
+        assert file.size() == 0
 
 
 def _use_journal(fs: FaultyFileSystem, synced: list[Range]) -> None:
@@ -50,7 +80,7 @@ def _use_journal(fs: FaultyFileSystem, synced: list[Range]) -> None:
         journal.append([one])
         synced.append(one)
     synced[:] = _RANGES[1:]
-    journal.restart(6)
+    journal.restart(6, {})
 
 
 def test_a_power_loss_at_any_step_keeps_what_was_synced() -> None:
@@ -97,8 +127,8 @@ def _poll_all(feed: TopicFeed) -> list[Change]:
     return changes
 
 
-def _small() -> MemorySource:
-    source = MemorySource(partitions=2)
+def _small() -> MemoryTopic:
+    source = MemoryTopic(partitions=2)
     for number in range(20):
         source.append(number % 2, b"%d" % (number % 4), b'{"n":%d}' % number)
     return source
@@ -129,14 +159,16 @@ def test_a_journal_cut_in_the_middle_does_not_go_on_from_the_table(tmp_path: Pat
     _poll_all(feed)
     feed.close()
     path = tmp_path / "orders" / "journal"
-    path.write_bytes(path.read_bytes()[RANGE_BYTES:])
+    entries = path.read_bytes()
+    first = next(entry for entry in decode_journal(entries)[0]).encode()
+    path.write_bytes(entries.replace(first, b""))
     reason = make_feed(source, str(tmp_path)).open()
     assert reason is not None
     assert "the journal begins at" in reason.text
 
 
-def _state_up_to(source: MemorySource, positions: dict[int, int]) -> dict[str, Row]:
-    cut = MemorySource(partitions=len(positions))
+def _state_up_to(source: MemoryTopic, positions: dict[int, int]) -> dict[str, Row]:
+    cut = MemoryTopic(partitions=len(positions))
     for number, end in positions.items():
         cut.logs[number] = [one for one in source.logs[number] if one[0] < end]
     return {

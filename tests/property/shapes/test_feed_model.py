@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.memory_directory import memory_directory
-from tests.support.memory_source import MemorySource
+from tests.support.memory_topic import MemoryTopic
 from tests.support.rounds import machine_settings
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
@@ -113,7 +113,7 @@ class _Shape:
 
 class _Run:
     def __init__(self, path: str, partitions: int, *, is_cut: bool) -> None:
-        self.source = MemorySource(partitions=partitions)
+        self.source = MemoryTopic(partitions=partitions)
         self.source.tombstones_ms = _TOMBSTONES_MS if is_cut else None
         self._is_cut = is_cut
         self._written_ms: dict[tuple[int, int], int] = {}

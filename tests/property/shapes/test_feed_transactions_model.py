@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.memory_directory import memory_directory
-from tests.support.memory_source import MemorySource
+from tests.support.memory_topic import MemoryTopic
 from tests.support.rounds import machine_settings
 from varve.disk import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
@@ -27,7 +27,7 @@ from varve.foundation.errors import PowerLoss, Unavailable
 from varve.shapes.feed.change import Change, Transaction
 from varve.shapes.feed.counts import FeedCounts
 from varve.shapes.feed.debezium_decoder import DebeziumDecoder
-from varve.shapes.feed.journal import Range, decode_ranges
+from varve.shapes.feed.journal import Range, decode_journal
 from varve.shapes.feed.table_store import TableStore
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.feed.transactions import BEGUN_PATIENCE_MS, SourceTransactions
@@ -108,8 +108,8 @@ class _Shape:
 
 class _Run:
     def __init__(self, path: str, partitions: int, *, is_compacted: bool) -> None:
-        self.source = MemorySource(_TOPIC, partitions=partitions)
-        self.ends = MemorySource("db.transaction")
+        self.source = MemoryTopic(_TOPIC, partitions=partitions)
+        self.ends = MemoryTopic("db.transaction")
         self.shape = _Shape()
         self.counts = FeedCounts()
         self._path = path
@@ -259,7 +259,7 @@ class _Run:
     def _note_order(self) -> None:
         """A range that the journal had once is in the same place in each life."""
         with self._fs.open(f"{self._path}/tables/{_TOPIC}/journal") as file:
-            for one in decode_ranges(file.read_at(0, file.size())):
+            for one in decode_journal(file.read_at(0, file.size()))[0]:
                 assert self._order.setdefault(one.first_tx, one) == one
 
     def _note(self, change: Change) -> None:

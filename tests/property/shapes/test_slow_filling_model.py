@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.memory_directory import memory_directory
 from tests.support.rounds import machine_settings
-from tests.support.slow_source import SlowSource
+from tests.support.slow_topic import SlowTopic
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.shapes.feed.plain_decoder import PlainDecoder
@@ -33,7 +33,7 @@ def test_rows_are_those_of_the_topic(
     first: list[tuple[int, bool]], steps: list[tuple[list[tuple[int, bool]], int, int]]
 ) -> None:
     clock = ManualClock()
-    source = SlowSource(clock, tombstones_ms=_KEPT_MS, batch_records=2)
+    source = SlowTopic(clock, tombstones_ms=_KEPT_MS, batch_records=2)
     waiting = iter(steps)
 
     def write(records: list[tuple[int, bool]]) -> None:

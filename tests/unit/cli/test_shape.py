@@ -423,3 +423,4 @@ def test_who_waits_for_a_broker_that_is_away_ends_with_the_server(tmp_path: Path
         feed.open()
     assert time.monotonic() - began < address.timeout_ms / 2000
     feed.close()
+    maker.close()

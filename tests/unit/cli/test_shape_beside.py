@@ -96,4 +96,5 @@ def test_of_debezium_the_whole_topic_is_read_for_the_latest_records_do_not_tell_
                 rows = [dict(row) for _, row in view.rows()]
             feed.close()
             maker.end()
+            maker.close()
     assert rows == [{"id": b"2", "note": b'"large"', "n": b"1"}]

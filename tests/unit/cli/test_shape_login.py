@@ -93,6 +93,7 @@ def test_rights_that_are_missing_may_come_and_are_told_once(
         for _ in range(3):
             with pytest.raises(Unavailable, match="have describe and read of the topic granted"):
                 maker.make("orders")
+    maker.close()
     assert [one.message for one in caplog.records] == ["topic cannot be read"]
 
 

@@ -21,11 +21,11 @@ from varve.foundation.errors import InvalidRequest, Unavailable
 from varve.object_store import open_object_store
 from varve.shapes.definition import define
 from varve.shapes.engine import ShapeEngine
-from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.key_index_state import KeyIndexState
 from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.topic_feed import TopicFeed
+from varve.shapes.feed.topic_feed import TopicFeed, find_tombstone_retention
 from varve.shapes.offset import BEFORE_ALL, LAST
+from varve.topics import StoreCluster, TopicReader
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def kit(tmp_path: Path) -> Iterator[SnapshotTopic]:
     topic.close()
 
 
-def _source(kit: SnapshotTopic) -> EmbeddedSource:
-    return EmbeddedSource(kit.topic.kit.store, "orders", wait=lambda seconds: None)
+def _source(kit: SnapshotTopic) -> TopicReader:
+    return StoreCluster(kit.topic.kit.store).reader("orders")
 
 
 def _await(is_true: Callable[[], bool]) -> None:
@@ -85,13 +85,26 @@ def test_a_snapshot_that_the_log_no_longer_reaches_is_refused(kit: SnapshotTopic
         SnapshotState(kit.open(), _source(kit))
 
 
+def test_a_snapshot_of_records_that_the_log_lost_is_refused(kit: SnapshotTopic) -> None:
+    kit.topic.put(("a", '{"n":1}'), ("b", '{"n":2}'))
+    kit.take()
+    log = kit.topic.topic.partition(0).log
+    end = log.end_offset
+    assert end > 0
+    log.truncate_to(end - 1)
+    while log.end_offset <= end:
+        kit.topic.topic.append(key=b"c", value=b"{}", partition=0)
+    with pytest.raises(InvalidRequest, match=r"lost: .* make another snapshot"):
+        SnapshotState(kit.open(), _source(kit))
+
+
 def test_a_snapshot_that_is_older_than_deletions_are_kept_is_refused(
     kit: SnapshotTopic, tmp_path: Path
 ) -> None:
     kit.topic.put(("a", '{"n":1}'))
     kit.take(store=open_object_store(f"file:{tmp_path}/place"))
     source, url = _source(kit), f"{tmp_path}/place"
-    kept_ms = source.tombstone_retention_ms()
+    kept_ms = find_tombstone_retention(source)
     taken_ms = open_snapshot_state(url, source, SystemClock()).taken_ms
     assert kept_ms is not None
     assert taken_ms is not None
@@ -110,7 +123,7 @@ def test_a_snapshot_of_another_topic_is_refused(kit: SnapshotTopic) -> None:
     with pytest.raises(InvalidRequest, match="is of topic payments"):
         SnapshotState(other, _source(kit))
     anew = replace(snapshot, document=replace(snapshot.document, topic_id="x" * 22))
-    with pytest.raises(InvalidRequest, match="was made anew"):
+    with pytest.raises(InvalidRequest, match="was deleted and created again"):
         SnapshotState(anew, _source(kit))
 
 
@@ -210,10 +223,10 @@ with varve.open(data, maintain=False) as store:
     print("varve.cli.shape_states" in sys.modules)
     known = set(sys.modules)
     from varve.cli.shape_states import FilesState
-    from varve.shapes.feed.embedded_source import EmbeddedSource
+    from varve.topics import StoreCluster, TopicReader
     store.create_topic("orders").append(key=b"a", value=b"{}")
     store.flush()
-    source = EmbeddedSource(store, "orders", wait=lambda seconds: None)
+    source = StoreCluster(store).reader("orders")
     if how != "none":
         assert [*FilesState(source, [data]).read()] == [[(b"a", b"{}")]]
         new = sorted(set(sys.modules) - known)

@@ -15,20 +15,19 @@ from varve.foundation.errors import NotFound, OffsetOutOfRange, Unavailable
 from varve.shapes import workers
 from varve.shapes.definition import define
 from varve.shapes.feed.decoder import Record
-from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.replay_state import ReplayState
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason
 from varve.shapes.storage.storage import ShapeStorage
 from varve.shapes.topics import UNUSED_ROUNDS
+from varve.topics.store_cluster import StoreReader
 
 PATIENCE_SECONDS = 20.0
 SETTINGS = EngineSettings(wait_ms=5, checkpoint_ms=20, upkeep_ms=50, pending_rows_max=50)
 
 
 def _open(path: Path, settings: EngineSettings = SETTINGS) -> Stage:
-    wait = threading.Event().wait
-    return Stage(path, settings=settings, clock=SystemClock(), wait=wait, maintain=True)
+    return Stage(path, settings=settings, clock=SystemClock(), maintain=True)
 
 
 def _await(is_true: Callable[[], bool]) -> None:
@@ -129,14 +128,14 @@ def test_shapes_outlive_a_broker_that_does_not_know_their_topic_for_a_moment(
     stage.put("t", "a", {"n": 1})
     client = Follower(stage, "t")
     _follow(client, 1)
-    source = stage.engine.context.topics.get("t").feed._source
+    reader = stage.engine.context.topics.get("t").feed._reader
     with monkeypatch.context() as lagging:
-        lagging.setattr(source, "read", _not_found)
+        lagging.setattr(reader, "fetch", _not_found)
         _await(lambda: stage.engine.health().status == "waiting")
         told = stage.engine.topic_health("t")
         assert told is not None
         assert told.error == "there is no topic t; its shapes are dropped if that persists"
-        lagging.setattr(source, "bounds", _not_found)
+        lagging.setattr(reader, "offsets", _not_found)
         _await(lambda: not stage.engine.context.topics.get("t").is_ready)
     stage.put("t", "b", {"n": 2})
     _follow(client, 3)
@@ -151,7 +150,7 @@ def test_a_topic_is_not_gone_by_what_was_seen_before_it_was_read_again(
     stage.store.create_topic("t")
     stage.engine.context.workers._lookups_ms["t"] = [0] * workers.DELETED_LOOKUPS
     with monkeypatch.context() as lagging:
-        lagging.setattr(EmbeddedSource, "bounds", _not_found)
+        lagging.setattr(StoreReader, "offsets", _not_found)
         shape = stage.engine.find_or_create(define("t"))
         _await(lambda: shape.is_dropped or stage.engine.health().status == "waiting")
     _await(lambda: shape.is_dropped or shape.is_snapshot_complete)
@@ -169,7 +168,7 @@ def test_a_topic_whose_feed_was_in_trouble_is_well_again(
     stage = _open(path)
     stage.store.create_topic("t")
     _follow(Follower(stage, "t"), 0)
-    source = stage.engine.context.topics.get("t").feed._source
+    reader = stage.engine.context.topics.get("t").feed._reader
     failing = threading.Event()
 
     def fail(*given: object, **options: object) -> None:
@@ -177,7 +176,7 @@ def test_a_topic_whose_feed_was_in_trouble_is_well_again(
         raise Unavailable("the broker is away")
 
     with monkeypatch.context() as trouble:
-        trouble.setattr(source, "read", fail)
+        trouble.setattr(reader, "fetch", fail)
         assert failing.wait(PATIENCE_SECONDS)
         _await(lambda: stage.engine.health().status == "waiting")
         assert stage.engine.health().topics[0].error == "the broker is away"
@@ -196,7 +195,7 @@ def test_a_feed_that_does_not_stop_in_time_is_stopped_later(
         _await(lambda shape=shape: shape.is_snapshot_complete)  # type: ignore[misc]
         if name != "used":
             stage.engine.drop(shape, DropReason.DELETED)
-    source = stage.engine.context.topics.get("slow").feed._source
+    reader = stage.engine.context.topics.get("slow").feed._reader
     entered, leave = threading.Event(), threading.Event()
 
     def read_slowly(*given: object, **options: object) -> dict[int, object]:
@@ -204,7 +203,7 @@ def test_a_feed_that_does_not_stop_in_time_is_stopped_later(
         leave.wait(PATIENCE_SECONDS)
         return {}
 
-    monkeypatch.setattr(source, "read", read_slowly)
+    monkeypatch.setattr(reader, "fetch", read_slowly)
     assert entered.wait(PATIENCE_SECONDS)
     for _ in range(UNUSED_ROUNDS - 1):
         stage.engine.run_maintenance()
@@ -280,8 +279,8 @@ def test_who_asks_while_a_lost_topic_is_opened_again_is_served(
     stage.put("t", "a", {"n": 1})
     _follow(Follower(stage, "t"), 1)
     topic = stage.engine.context.topics.get("t")
-    open_topic, source = topic.open, topic.feed._source
-    read = source.read
+    open_topic, reader = topic.open, topic.feed._reader
+    read = reader.fetch
     asked = []
 
     def open_slowly() -> None:
@@ -291,11 +290,11 @@ def test_who_asks_while_a_lost_topic_is_opened_again_is_served(
         open_topic()
 
     def lose(*given: object, **options: object) -> None:
-        monkeypatch.setattr(source, "read", read)
+        monkeypatch.setattr(reader, "fetch", read)
         raise OffsetOutOfRange("the records are gone")
 
     monkeypatch.setattr(topic, "open", open_slowly)
-    monkeypatch.setattr(source, "read", lose)
+    monkeypatch.setattr(reader, "fetch", lose)
     _await(lambda: bool(asked) and asked[0].is_snapshot_complete)
     assert len(asked) == 1
     stage.close()

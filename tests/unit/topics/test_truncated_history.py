@@ -1,6 +1,5 @@
 """A topic that lost its end and grew again is noticed, in a store and through a server."""
 
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -88,7 +87,7 @@ def test_a_compacted_batch_in_front_of_the_position_is_no_break() -> None:
     settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
     topic = bench.virtual.store.create_topic("orders", partitions=1, settings=settings)
     topic.append_many([(b"a", b"1"), (b"b", b"1"), (b"a", b"2")])
-    reader = StoreCluster(bench.virtual.store, wait=threading.Event().wait).reader("orders")
+    reader = StoreCluster(bench.virtual.store).reader("orders")
     position = _read_to_end(reader, Position(0))
     topic.append(key=b"c", value=b"3")
     bench.virtual.store.clean("orders", roll=True)

@@ -1,27 +1,33 @@
-"""In which order the records of several partitions were taken.
+"""In which order the records of several partitions were taken, and what the log was read up to.
 
-Layout     records of 32 bytes, big-endian: partition u32, start offset u64, end offset u64, first
-           transaction u64, CRC32C of the 28 bytes before u32. docs/shapes-feed.md
-Invariant  transactions go on from record to record without a gap, one for each offset of a range.
-           A range is on disk before a shape sees anything of it.
-Crash      the file ends at the first record that is torn or does not go on from the one before:
-           nothing behind it was shown.
+Layout     entries of 32 bytes, big-endian, with a CRC32C of the 28 bytes before it. A range:
+           partition u32, start offset u64, end offset u64, first transaction u64. A mark: partition
+           with its highest bit set, base offset u64, last offset u64, leader epoch i32, CRC of the
+           batch u32. docs/shapes-feed.md
+Invariant  transactions go on from range to range without a gap, one for each offset of a range.
+           A range is on disk before a shape sees any of its records; a mark is written before, and
+           on disk before any shape is synced.
+Crash      the file ends at the first entry that is torn or does not go on from the one before:
+           no shape saw what is behind it.
 Threads    one.
 """
 
 import posixpath
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from varve.disk import FileSystem, make_durable_directory, write_atomically
 from varve.kernels.crc import crc32c
+from varve.topics import HistoryMark
 
-_BODY: Final = struct.Struct(">IQQQ")
+_RANGE: Final = struct.Struct(">IQQQ")
+_MARK: Final = struct.Struct(">IQQiI")
 _CRC: Final = struct.Struct(">I")
-RANGE_BYTES: Final = _BODY.size + _CRC.size
+_MARK_BIT: Final = 1 << 31
+RANGE_BYTES: Final = _RANGE.size + _CRC.size
 _CUT_BYTES: Final = 64 << 10
 """Ranges that the table has are cut off once the file is as large as this."""
 
@@ -39,71 +45,114 @@ class Range(NamedTuple):
         return self.first_tx + self.end - self.start
 
     def encode(self) -> bytes:
-        body = _BODY.pack(*self)
-        return body + _CRC.pack(crc32c(np.frombuffer(body, np.uint8), 0, len(body)))
+        return _with_crc(_RANGE.pack(*self))
 
 
 class Journal:
-    """The order on disk; `ranges` are those that were not cut off yet."""
+    """The journal of one topic; `ranges` and `marks` are those that the table does not have."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self.ranges: list[Range] = []
+        self.marks: dict[int, HistoryMark] = {}
+        """The last batch that was read, by partition."""
         self._fs = fs
         self._path = path
         self._size = 0
+        self._is_synced = True
 
     def open(self) -> None:
-        """Reads what is whole, and writes it anew."""
+        """Reads what is whole, and writes it again."""
         directory = posixpath.dirname(self._path) or "."
         make_durable_directory(self._fs, directory)
         with self._fs.open_writable(self._path) as file:
-            self.ranges = decode_ranges(file.read_at(0, file.size()))
+            self.ranges, self.marks = decode_journal(file.read_at(0, file.size()))
         # A sync that failed may have left bytes that are read, and never reach the disk.
         self._rewrite()
 
     def append(self, ranges: Sequence[Range]) -> None:
-        """Adds ranges; on disk when it returns."""
-        data = b"".join([one.encode() for one in ranges])
-        with self._fs.open_writable(self._path) as file:
-            file.write_at(self._size, data)
-            file.sync()
-        self._size += len(data)
+        """Adds ranges; they and all marks are on disk when it returns."""
+        self._write(b"".join([one.encode() for one in ranges]), sync=True)
         self.ranges += ranges
 
+    def note(self, marks: Mapping[int, HistoryMark]) -> None:
+        """Writes what partitions were read up to; `sync` brings it to the disk."""
+        self._write(b"".join([_encode_mark(*entry) for entry in marks.items()]), sync=False)
+        self.marks |= marks
+
+    def sync(self) -> None:
+        if not self._is_synced:
+            self._write(b"", sync=True)
+
     def cut(self, next_tx: int) -> None:
-        """Lets go of ranges before a transaction; the table on disk must have them."""
+        """Removes ranges before a transaction; the table on disk must have them."""
         self.ranges = [one for one in self.ranges if one.next_tx > next_tx]
         if self._size >= _CUT_BYTES:
             self._rewrite()
 
-    def restart(self, next_tx: int) -> None:
-        """Goes on behind a table: what the file has before that transaction is gone from it."""
+    def restart(self, next_tx: int, marks: Mapping[int, HistoryMark]) -> None:
+        """Removes what a table on disk has: ranges before the transaction, and its marks."""
         self.ranges = [one for one in self.ranges if one.next_tx > next_tx]
-        if len(self.ranges) * RANGE_BYTES != self._size:
+        self.marks = self.find_marks_after(marks)
+        if (len(self.ranges) + len(self.marks)) * RANGE_BYTES != self._size:
             self._rewrite()
 
+    def find_marks_after(self, marks: Mapping[int, HistoryMark]) -> dict[int, HistoryMark]:
+        """The marks that lie behind these, or are of other partitions."""
+        return {
+            number: mark
+            for number, mark in self.marks.items()
+            if number not in marks or marks[number].last_offset < mark.last_offset
+        }
+
     def clear(self) -> None:
-        """Forgets all: the numbers go on from the table alone."""
-        self.ranges = []
+        """Removes everything: the numbers go on from the table alone."""
+        self.ranges, self.marks = [], {}
         self._rewrite()
 
+    def _write(self, data: bytes, *, sync: bool) -> None:
+        with self._fs.open_writable(self._path) as file:
+            file.write_at(self._size, data)
+            if sync:
+                file.sync()
+        self._size += len(data)
+        self._is_synced = sync
+
     def _rewrite(self) -> None:
-        data = b"".join([one.encode() for one in self.ranges])
+        marks = [_encode_mark(*entry) for entry in self.marks.items()]
+        data = b"".join([*marks, *(one.encode() for one in self.ranges)])
         write_atomically(self._fs, self._path, data)
-        self._size = len(data)
+        self._size, self._is_synced = len(data), True
 
 
-def decode_ranges(data: bytes) -> list[Range]:
-    """The ranges up to the first that is torn, damaged, or does not follow."""
+def decode_journal(data: bytes) -> tuple[list[Range], dict[int, HistoryMark]]:
+    """The ranges, and the last mark of each partition, up to the first entry that is torn,
+    damaged, or does not follow."""
     ranges: list[Range] = []
+    marks: dict[int, HistoryMark] = {}
     for position in range(0, len(data) - RANGE_BYTES + 1, RANGE_BYTES):
-        body = data[position : position + _BODY.size]
-        (crc,) = _CRC.unpack_from(data, position + _BODY.size)
-        one = Range(*_BODY.unpack(body))
-        follows = not ranges or ranges[-1].next_tx == one.first_tx
-        if crc != crc32c(np.frombuffer(body, np.uint8), 0, len(body)) or not follows:
+        body = data[position : position + _RANGE.size]
+        if data[position : position + RANGE_BYTES] != _with_crc(body):
             break
-        if one.start >= one.end:
+        if body[0] & 0x80:
+            number, base_offset, last_offset, leader_epoch, crc = _MARK.unpack(body)
+            marks[number ^ _MARK_BIT] = HistoryMark(
+                base_offset=base_offset, last_offset=last_offset, leader_epoch=leader_epoch, crc=crc
+            )
+            continue
+        one = Range(*_RANGE.unpack(body))
+        if one.start >= one.end or (ranges and ranges[-1].next_tx != one.first_tx):
             break
         ranges.append(one)
-    return ranges
+    return ranges, marks
+
+
+def _encode_mark(partition: int, mark: HistoryMark) -> bytes:
+    return _with_crc(
+        _MARK.pack(
+            partition | _MARK_BIT, mark.base_offset, mark.last_offset, mark.leader_epoch, mark.crc
+        )
+    )
+
+
+def _with_crc(body: bytes) -> bytes:
+    return body + _CRC.pack(crc32c(np.frombuffer(body, np.uint8), 0, len(body)))

@@ -27,10 +27,9 @@ from varve.embedded import Store
 from varve.foundation.errors import Corrupt
 from varve.records import Batch, RecordColumns
 from varve.shapes.feed.decoder import Record
-from varve.shapes.feed.embedded_source import EmbeddedSource
-from varve.shapes.feed.partition_buffer import split_records
-from varve.shapes.feed.resuming import look_at_bounds
-from varve.shapes.feed.source import read_range
+from varve.shapes.feed.partition_buffer import read_records, split_records
+from varve.shapes.feed.resuming import find_offsets
+from varve.topics import TopicReader
 
 _BUFFER_BYTES: Final = 32 << 20
 _GAP_BYTES: Final = 256 << 10
@@ -57,10 +56,10 @@ class KeyIndexState:
     how = "key indexes"
     taken_ms: int | None = None
 
-    def __init__(self, store: Store, source: EmbeddedSource) -> None:
+    def __init__(self, store: Store, reader: TopicReader) -> None:
         self._store = store
-        self._source = source
-        self._bounds = look_at_bounds(source)
+        self._reader = reader
+        self._bounds = find_offsets(reader)
         self._parts = {
             number: self._plan(number, *bounds) for number, bounds in self._bounds.items()
         }
@@ -84,7 +83,7 @@ class KeyIndexState:
     # Planning
 
     def _plan(self, number: int, start: int, end: int) -> list[_Part]:
-        topic = self._store.topic(self._source.topic)
+        topic = self._store.topic(self._reader.topic)
         log = topic.partition(number).log
         topic_id = NO_TOPIC_ID if topic.id is None else topic.id.bytes
         indexes = SegmentKeyIndexes(
@@ -110,8 +109,7 @@ class KeyIndexState:
             yield from self._read_whole(number, part)
 
     def _read_whole(self, number: int, part: _Part) -> Iterator[Sequence[Record]]:
-        for columns in read_range(self._source, number, part.start, part.end):
-            yield split_records(columns)[2]
+        yield from read_records(self._reader, number, part.start, part.end)
 
 
 class _Replaced(Exception):

@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from varve.foundation.errors import Unavailable
+from varve.foundation.errors import StoreDenied, Unavailable
 from varve.shapes.feed.decoder import Decoder
 from varve.shapes.feed.journal import Journal, Range
-from varve.shapes.feed.partition_buffer import Entry, PartitionBuffer, decode_entries
-from varve.shapes.feed.source import TopicSource, read_range
+from varve.shapes.feed.partition_buffer import Entry, PartitionBuffer, read_entries
+from varve.topics import HistoryMark, TopicReader
 
 _READ_BYTES: Final = 1 << 20
 _REPLAY_OFFSETS: Final = 1 << 14
@@ -66,13 +66,13 @@ class RecordOrder:
 
     def __init__(
         self,
-        source: TopicSource,
+        reader: TopicReader,
         decoder: Decoder,
         journal: Journal,
         *,
         gate: Gate | None = None,
     ) -> None:
-        self._source = source
+        self._reader = reader
         self._decoder = decoder
         self._journal = journal
         self._gate = gate
@@ -80,6 +80,8 @@ class RecordOrder:
         self._replay: deque[Range] = deque()
         self._uses_journal = False
         self._turn = 0
+        self.marks: dict[int, HistoryMark] = {}
+        """The last batch that was fetched, by partition."""
         self.next_tx = 1
         self.ends: dict[int, int] = {}
         """Where committed records of each partition end, as far as is known."""
@@ -89,15 +91,18 @@ class RecordOrder:
         positions: Mapping[int, int],
         next_tx: int,
         ends: Mapping[int, int],
+        marks: Mapping[int, HistoryMark],
         *,
         was_single: bool,
     ) -> None:
         """Begins at positions, of which `next_tx` is the first transaction.
 
-        `was_single` says that the topic had one partition when the positions were noted.
+        `marks` are those of the table. `was_single` says that the topic had one partition when the
+        positions were noted.
         """
         self.ends = dict(ends)
-        self._journal.restart(next_tx)
+        self._journal.restart(next_tx, marks)
+        self.marks = {**marks, **self._journal.marks}
         ranges = self._journal.ranges
         self._replay = deque(_from(one, next_tx) for one in ranges)
         self.next_tx = ranges[-1].next_tx if ranges else next_tx
@@ -130,8 +135,11 @@ class RecordOrder:
 
     @property
     def newest_tx(self) -> int:
-        """The last transaction that any record known of has."""
-        return self.next_tx - 1 if self._uses_journal else self.ends[0]
+        """The last transaction that any record has that was fetched."""
+        if self._uses_journal:
+            return self.next_tx - 1
+        # Without a mark nobody knows how far the log was read.
+        return self.marks[0].last_offset + 1 if 0 in self.marks else self.ends[0]
 
     @property
     def is_replaying(self) -> bool:
@@ -159,7 +167,7 @@ class RecordOrder:
             wanted = self._replay[0]
             try:
                 entries = self._read_range(wanted)
-            except Unavailable:
+            except (Unavailable, StoreDenied):
                 if taken:
                     return taken
                 raise
@@ -171,8 +179,10 @@ class RecordOrder:
         return taken
 
     def _read_range(self, wanted: Range) -> list[Entry]:
-        found = read_range(self._source, wanted.partition, wanted.start, wanted.end)
-        return [one for part in decode_entries(found, self._decoder) for one in part]
+        parts = read_entries(
+            self._reader, wanted.partition, wanted.start, wanted.end, self._decoder
+        )
+        return [entry for part in parts for entry in part]
 
     # What is new
 
@@ -184,22 +194,32 @@ class RecordOrder:
             return
         # A server gives a batch that is larger than asked for to the first partition alone.
         first = self._turn % len(idle)
-        asked = {
-            number: self._buffers[number].next_offset for number in idle[first:] + idle[:first]
-        }
+        asked = {number: self._buffers[number].position for number in idle[first:] + idle[:first]}
         if len(asked) < len(self._buffers):
             wait_ms = 0
         elif any(not buffer.is_empty for buffer in self._buffers.values()):
             # An end comes by another topic, which the wait does not see.
             wait_ms = min(wait_ms, _HELD_WAIT_MS)
-        found = self._source.read(asked, max_bytes=_READ_BYTES, wait_ms=wait_ms)
-        for number, offset in asked.items():
-            read = found.get(number)
-            if read is None:
-                self.ends[number] = offset
+        found = self._reader.fetch(asked, max_bytes=_READ_BYTES, wait_ms=wait_ms)
+        for number, position in asked.items():
+            fetched = found.get(number)
+            if fetched is None:
+                self.ends[number] = position.offset
                 continue
-            self._buffers[number].add(read.columns, read.next_offset)
-            self.ends[number] = max(read.end_offset, read.next_offset)
+            self._buffers[number].add(fetched)
+            self.ends[number] = max(fetched.end_offset, fetched.next_offset)
+        self._note_marks(list(found))
+
+    def _note_marks(self, numbers: Sequence[int]) -> None:
+        """Notes what was fetched, before a shape sees any of it."""
+        marks = {}
+        for number in numbers:
+            mark = self._buffers[number].position.mark
+            if mark is not None:
+                marks[number] = mark
+        if marks:
+            self._journal.note(marks)
+            self.marks |= marks
 
     def _has_ready(self, buffer: PartitionBuffer) -> bool:
         if self._gate is None or buffer.is_empty:

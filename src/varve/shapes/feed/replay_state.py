@@ -4,14 +4,11 @@ Invariant  the records below the ends noted at the beginning come, each partitio
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
 from varve.shapes.feed.decoder import Record
-from varve.shapes.feed.partition_buffer import split_records
-from varve.shapes.feed.resuming import look_at_bounds
-from varve.shapes.feed.source import TopicSource, read_range
-
-_READ_BYTES: Final = 4 << 20
+from varve.shapes.feed.partition_buffer import read_records
+from varve.shapes.feed.resuming import find_offsets
+from varve.topics import TopicReader
 
 
 class ReplayState:
@@ -20,9 +17,9 @@ class ReplayState:
     how = "reading the topic"
     taken_ms: int | None = None
 
-    def __init__(self, source: TopicSource) -> None:
-        self._source = source
-        self._bounds = look_at_bounds(source)
+    def __init__(self, reader: TopicReader) -> None:
+        self._reader = reader
+        self._bounds = find_offsets(reader)
 
     @property
     def resume_offsets(self) -> Mapping[int, int]:
@@ -34,5 +31,4 @@ class ReplayState:
 
     def read(self) -> Iterator[Sequence[Record]]:
         for number, (start, end) in self._bounds.items():
-            for columns in read_range(self._source, number, start, end, max_bytes=_READ_BYTES):
-                yield split_records(columns)[2]
+            yield from read_records(self._reader, number, start, end)

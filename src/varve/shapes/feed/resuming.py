@@ -1,25 +1,36 @@
 """Whether a table can go on where it is.
 
 Invariant  a table goes on only if every record behind its positions can still be read, in the order
-           in which it was given before.
+           in which it was given before, and the log still has the last batch that was read.
 """
 
 import logging
 from collections.abc import Mapping, Sequence
 
 from varve.foundation.errors import Corrupt
-from varve.shapes.feed.journal import Range
-from varve.shapes.feed.source import TopicSource
+from varve.shapes.feed.journal import Journal, Range
 from varve.shapes.feed.table_store import TableState, TableStore, remove_table
+from varve.topics import HistoryMark, OffsetRange, Position, TopicInfo, TopicReader
+from varve.topics import find_break as find_other_history
 
 logger = logging.getLogger(__name__)
 
-Bounds = Mapping[int, tuple[int, int]]
-"""First offset and the one behind the last committed record, by partition."""
+Offsets = Mapping[int, OffsetRange]
+"""The committed records that can be read, by partition."""
 
 
-def look_at_bounds(source: TopicSource) -> Bounds:
-    return {number: source.bounds(number) for number in range(source.partition_count())}
+def find_offsets(reader: TopicReader) -> Offsets:
+    return {number: reader.offsets(number) for number in range(reader.info().partition_count)}
+
+
+def find_marks(reader: TopicReader, positions: Mapping[int, int]) -> dict[int, HistoryMark]:
+    """The batches in front of positions, where the log has them."""
+    marks = {}
+    for number, offset in positions.items():
+        header = reader.find_batch_before(number, offset)
+        if header is not None:
+            marks[number] = HistoryMark.of(header)
+    return marks
 
 
 def open_store(path: str) -> tuple[TableStore, TableState | None, str | None]:
@@ -38,30 +49,52 @@ def open_store(path: str) -> tuple[TableStore, TableState | None, str | None]:
 
 def find_break(
     state: TableState,
-    source: TopicSource,
-    bounds: Bounds,
-    ranges: Sequence[Range],
+    reader: TopicReader,
+    bounds: Offsets,
+    journal: Journal,
     *,
     signature: str,
 ) -> str | None:
     """Why a table cannot go on; None where it can."""
-    topic_id = source.topic_id()
     if state.signature != signature:
         return f"rows were made by {state.signature!r}, now by {signature!r}"
-    if state.topic_id and topic_id and state.topic_id != topic_id:
-        return f"topic {source.topic} was made anew: its id is {topic_id}, it was {state.topic_id}"
+    reason = find_other_topic(state.topic_id, reader.info())
+    if reason is not None:
+        return reason
     if len(bounds) < len(state.positions):
-        return f"topic {source.topic} has {len(bounds)} partitions, it had {len(state.positions)}"
+        return f"topic {reader.topic} has {len(bounds)} partitions, it had {len(state.positions)}"
     for number, position in state.positions.items():
         start, end = bounds[number]
         if position < start:
             return f"partition {number} begins at {start}: it was read up to {position}"
         if position > end:
             return f"partition {number} ends at {end}: it was read up to {position}"
-    return _find_broken_order(state, bounds, [one for one in ranges if one.next_tx > state.next_tx])
+    ranges = [one for one in journal.ranges if one.next_tx > state.next_tx]
+    return _find_broken_order(state, bounds, ranges) or _find_lost_end(
+        reader, {**state.marks, **journal.find_marks_after(state.marks)}
+    )
 
 
-def _find_broken_order(state: TableState, bounds: Bounds, ranges: Sequence[Range]) -> str | None:
+def find_other_topic(topic_id: str, info: TopicInfo) -> str | None:
+    """Says that the topic has another id than it had; None where that is not known."""
+    if not topic_id or not info.id_text or topic_id == info.id_text:
+        return None
+    return (
+        f"topic {info.name} was deleted and created again: its id is {info.id_text}, it was "
+        f"{topic_id}"
+    )
+
+
+def _find_lost_end(reader: TopicReader, marks: Mapping[int, HistoryMark]) -> str | None:
+    for number, mark in marks.items():
+        position = Position(mark.last_offset + 1, mark)
+        reason = find_other_history(reader, number, position)
+        if reason is not None:
+            return f"partition {number} lost records that were read: {reason}"
+    return None
+
+
+def _find_broken_order(state: TableState, bounds: Offsets, ranges: Sequence[Range]) -> str | None:
     if ranges and ranges[0].first_tx > state.next_tx and len(state.positions) > 1:
         return f"the journal begins at {ranges[0].first_tx}, the table ends at {state.next_tx}"
     for one in ranges:

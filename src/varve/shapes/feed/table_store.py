@@ -36,6 +36,7 @@ from varve.foundation.settings import LONG_MAX
 from varve.kernels.row_texts import are_rows
 from varve.shapes.feed.reset import Reset, ResetKind
 from varve.shapes.feed.row import Row, split_rows
+from varve.topics import HistoryMark
 
 Result = TypeVar("Result")
 
@@ -60,7 +61,9 @@ class TableState:
     `signature` tells how records become rows, and `topic_id` of which topic; a table of another
     one is of no use. `reset` is the reason for which shapes made before it must go, until they
     have. `ends_position` is where to read on for the ends of source transactions. `doubts` has the
-    partitions whose records behind the position are uncertain, and before which offset.
+    partitions whose records behind the position are uncertain, and before which offset. `marks` are
+    the last batches that were read, at the positions or behind them: a log that has other ones lost
+    its end. Tables of earlier versions have none.
     """
 
     positions: Mapping[int, int]
@@ -71,6 +74,7 @@ class TableState:
     ends_position: int = 0
     reset: Reset | None = None
     doubts: Mapping[int, int] = field(default_factory=dict)
+    marks: Mapping[int, HistoryMark] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         told = {
@@ -83,6 +87,7 @@ class TableState:
             "ends_position": self.ends_position,
             "reset": None if self.reset is None else self.reset._asdict(),
             "doubts": dict(self.doubts),
+            "marks": {number: mark.to_json() for number, mark in self.marks.items()},
         }
         return json.dumps(told).encode()
 
@@ -97,7 +102,11 @@ class TableState:
             # A table that tells nothing of doubts may have any.
             doubts = _by_partition(told.pop("doubts", dict.fromkeys(positions, LONG_MAX)))
             reset = _reset_of(told.pop("reset"))
-            return cls(positions=positions, doubts=doubts, reset=reset, **told)
+            marks = {
+                int(number): HistoryMark.from_json(mark)
+                for number, mark in told.pop("marks", {}).items()
+            }
+            return cls(positions=positions, doubts=doubts, reset=reset, marks=marks, **told)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise Corrupt(f"{where}: the state of the table cannot be read: {error}") from error
 

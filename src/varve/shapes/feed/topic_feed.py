@@ -1,4 +1,4 @@
-"""A topic as a stream of changes: its source read in one order, against its table.
+"""A topic as a stream of changes: read in one order, and compared with its table.
 
 Invariant  the table on disk is never ahead of any shape on disk: a checkpoint is written once all
            that was given before its mark is durable in the shapes.
@@ -11,13 +11,21 @@ Threads    `open`, `poll`, `mark` and `close` are for one thread, `checkpoint` f
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Closed, OffsetOutOfRange, StoreError, Unavailable
+from varve.foundation.errors import (
+    Closed,
+    NotFound,
+    OffsetOutOfRange,
+    StoreDenied,
+    StoreError,
+    Unavailable,
+)
 from varve.shapes.feed.absence import Absence
 from varve.shapes.feed.change import Transaction
 from varve.shapes.feed.change_maker import ChangeMaker
@@ -29,13 +37,20 @@ from varve.shapes.feed.gaps import Gaps
 from varve.shapes.feed.journal import Journal, Range
 from varve.shapes.feed.order import Gate, RecordOrder, Taken
 from varve.shapes.feed.reset import Reset, ResetKind
-from varve.shapes.feed.resuming import Bounds, find_break, look_at_bounds, open_store
+from varve.shapes.feed.resuming import (
+    Offsets,
+    find_break,
+    find_marks,
+    find_offsets,
+    find_other_topic,
+    open_store,
+)
 from varve.shapes.feed.row_key import row_key_prefix
-from varve.shapes.feed.source import TopicSource
 from varve.shapes.feed.state import StateReader
 from varve.shapes.feed.table import TableView, TopicTable
 from varve.shapes.feed.table_store import TableState, TableStore, remove_table
 from varve.shapes.offset import Offset
+from varve.topics import LogTruncated, TopicReader
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +58,9 @@ OpenState = Callable[[], StateReader]
 """Finds the latest state of the topic, for a table that is made anew."""
 
 _PARTITIONS_LOOK_MS: Final = 30_000
+_DELETE_RETENTION: Final = "delete.retention.ms"
+_DELETE_RETENTION_MS: Final = 24 * 3_600_000
+_CLEANUP_POLICY: Final = "cleanup.policy"
 
 
 class _Running(NamedTuple):
@@ -61,7 +79,7 @@ class TopicFeed:
 
     def __init__(
         self,
-        source: TopicSource,
+        reader: TopicReader,
         decoder: Decoder,
         open_state: OpenState,
         *,
@@ -74,17 +92,17 @@ class TopicFeed:
     ) -> None:
         """`directory` holds the tables of all topics. `signature` tells how rows are made: a table
         of another one is not gone on with. With a `gate` source transactions stay together."""
-        self.topic = source.topic
+        self.topic = reader.topic
         self.counts = counts or FeedCounts()
-        self._source = source
+        self._reader = reader
         self._decoder = decoder
         self._open_state = open_state
-        self._path = f"{directory}/{source.topic}/rows"
-        self._journal = Journal(fs, f"{directory}/{source.topic}/journal")
+        self._path = f"{directory}/{reader.topic}/rows"
+        self._journal = Journal(fs, f"{directory}/{reader.topic}/journal")
         self._clock = clock
         self._signature = signature
         self._gate = gate
-        self._prefix = row_key_prefix(source.topic)
+        self._prefix = row_key_prefix(reader.topic)
         self._running: _Running | None = None
         self._waiting: deque[Taken] = deque()
         self._positions: dict[int, int] = {}
@@ -107,17 +125,17 @@ class TopicFeed:
         if self._running is not None and self._running.table.damage is not None:
             self._lost = f"the table of topic {self.topic} is damaged: {self._running.table.damage}"
         self.close()
+        with access_may_return():
+            return self._open(progress)
+
+    def _open(self, progress: Progress | None) -> Reset | None:
         self._journal.open()
-        bounds = look_at_bounds(self._source)
+        bounds = find_offsets(self._reader)
         store, state, lost = open_store(self._path)
         try:
             if state is not None:
                 lost = self._lost or find_break(
-                    state,
-                    self._source,
-                    bounds,
-                    self._journal.ranges,
-                    signature=self._signature,
+                    state, self._reader, bounds, self._journal, signature=self._signature
                 )
             if state is None or lost is not None:
                 store.close()
@@ -126,7 +144,7 @@ class TopicFeed:
                 state = self._fill(
                     store, lost or f"the table of topic {self.topic} is new", progress
                 )
-                bounds, horizons = look_at_bounds(self._source), {}
+                bounds, horizons = find_offsets(self._reader), {}
             else:
                 horizons = {number: end for number, (_, end) in bounds.items()}
             self._start(store, state, bounds, horizons)
@@ -137,8 +155,7 @@ class TopicFeed:
         return state.reset
 
     def _fill(self, store: TableStore, lost: str, progress: Progress | None) -> TableState:
-        # Asked for first: of a topic made anew meanwhile it is another one.
-        topic_id = self._source.topic_id()
+        topic_id = self._reader.info().id_text
         reader = self._open_state()
         logger.info(
             "table is filled", extra={"topic": self.topic, "how": reader.how, "reason": lost}
@@ -153,6 +170,8 @@ class TopicFeed:
             topic_id=topic_id,
             caught_up_ms=now_ms if reader.taken_ms is None else min(now_ms, reader.taken_ms),
             reset=Reset(ResetKind.SOURCE_LOST, lost),
+            # Before the rows are read: a log that loses its end meanwhile lost some of them.
+            marks=find_marks(self._reader, positions),
         )
         away = Absence(self._clock, state.caught_up_ms)
 
@@ -164,7 +183,7 @@ class TopicFeed:
         filling = Filling(store, self._decoder, self.counts, prefix=self._prefix)
         filling.run(reader, look)
         away.look()
-        kept_ms = None if reader.taken_ms is not None else self._source.tombstone_retention_ms()
+        kept_ms = None if reader.taken_ms is not None else find_tombstone_retention(self._reader)
         if kept_ms is not None and away.is_longer_than(kept_ms):
             state = replace(state, caught_up_ms=self._clock.now_ms())
             self._check_filling(store, kept_ms, look)
@@ -183,31 +202,31 @@ class TopicFeed:
         logger.info("table was checked", extra={"topic": self.topic, "removed": removed})
 
     def _start(
-        self, store: TableStore, state: TableState, bounds: Bounds, horizons: Mapping[int, int]
+        self, store: TableStore, state: TableState, bounds: Offsets, horizons: Mapping[int, int]
     ) -> None:
         positions = {number: state.positions.get(number, bounds[number][0]) for number in bounds}
         ends = {number: max(end, positions[number]) for number, (_, end) in bounds.items()}
         table = TopicTable(store)
         table.move_to(Offset(state.next_tx - 1, 0))
-        order = RecordOrder(self._source, self._decoder, self._journal, gate=self._gate)
+        order = RecordOrder(self._reader, self._decoder, self._journal, gate=self._gate)
         if self._gate is not None:
             self._gate.open(state.ends_position)
         was_single = len(state.positions) == 1
-        order.open(positions, state.next_tx, ends, was_single=was_single)
+        order.open(positions, state.next_tx, ends, state.marks, was_single=was_single)
         doubts = Doubts(
             horizons,
             state.doubts,
             positions,
-            find_end=lambda number: self._source.bounds(number)[1],
+            find_end=lambda number: self._reader.offsets(number).end,
         )
         maker = ChangeMaker(
             table, self.counts, doubts, prefix=self._prefix, is_grouped=self._gate is not None
         )
         self._positions, self._next_tx = positions, state.next_tx
-        self._topic_id = state.topic_id or self._source.topic_id()
+        self._topic_id = state.topic_id or self._reader.info().id_text
         self._looked_ms = self._clock.now_ms()
         absence = Absence(self._clock, state.caught_up_ms)
-        gaps = Gaps(absence, self._source.tombstone_retention_ms, self._clock)
+        gaps = Gaps(absence, lambda: find_tombstone_retention(self._reader), self._clock)
         self._running = _Running(table, order, maker, doubts, absence, gaps)
 
     def close(self) -> None:
@@ -217,8 +236,7 @@ class TopicFeed:
         self._waiting.clear()
         self._marked_tx.clear()
         self._written_tx = 0
-        # Who asks again connects again.
-        self._source.close()
+        self._reader.close()
         if self._gate is not None:
             self._gate.close()
         if running is not None:
@@ -239,7 +257,13 @@ class TopicFeed:
         """
         running = self._get()
         try:
-            return self._poll(running, max_records, wait_ms)
+            with access_may_return():
+                return self._poll(running, max_records, wait_ms)
+        except NotFound:
+            reason = self._find_other_topic()
+            if reason is None:
+                raise
+            return [self._lose(reason)]
         except StoreError:
             raise
         except BaseException:
@@ -256,15 +280,12 @@ class TopicFeed:
         try:
             if not self._waiting:
                 self._waiting.extend(running.order.take(max_records, wait_ms))
+        except LogTruncated as error:
+            return [self._lose(f"it lost records that were read: {error}")]
         except OffsetOutOfRange as error:
             return [self._lose(f"records were removed before they were read: {error}")]
         except OSError as error:
-            self._is_broken = True
-            raise Unavailable(f"journal of topic {self.topic}: {error}; open it again") from error
-        topic_id = self._source.topic_id()
-        if topic_id and self._topic_id and topic_id != self._topic_id:
-            return [self._lose(f"it was made anew: its id is {topic_id}, it was {self._topic_id}")]
-        self._topic_id = self._topic_id or topic_id
+            raise self._break(error) from error
         given = self._give(running)
         if not given and running.table.damage is not None:
             return [self._lose(f"its table is damaged: {running.table.damage}")]
@@ -308,6 +329,12 @@ class TopicFeed:
         logger.warning("topic cannot be read on", extra={"topic": self.topic, "reason": reason})
         return Transaction([], Reset(ResetKind.SOURCE_LOST, self._lost))
 
+    def _find_other_topic(self) -> str | None:
+        """Why a topic that was not found is another one now; raises NotFound if there is none."""
+        self._reader.close()
+        with access_may_return():
+            return find_other_topic(self._topic_id, self._reader.info())
+
     def _look_for_partitions(self, running: _Running) -> None:
         now_ms = self._clock.now_ms()
         is_early = 0 <= now_ms - self._looked_ms < _PARTITIONS_LOOK_MS
@@ -315,8 +342,10 @@ class TopicFeed:
         if is_early or self._waiting or running.order.is_replaying:
             return
         self._looked_ms = now_ms
-        for number in range(len(self._positions), self._source.partition_count()):
-            start = self._source.bounds(number)[0]
+        info = self._reader.info()
+        self._topic_id = self._topic_id or info.id_text
+        for number in range(len(self._positions), info.partition_count):
+            start = self._reader.offsets(number).start
             self._positions[number] = start
             running.order.add_partition(number, start)
 
@@ -334,10 +363,22 @@ class TopicFeed:
             caught_up_ms=running.absence.caught_up_ms,
             ends_position=0 if self._gate is None else self._gate.position,
             doubts=running.doubts.ends,
+            marks=dict(running.order.marks),
         )
+        self._sync_journal()
         mark = running.table.mark(state)
         self._marked_tx[mark] = state.next_tx
         return mark
+
+    def _sync_journal(self) -> None:
+        try:
+            self._journal.sync()
+        except OSError as error:
+            raise self._break(error) from error
+
+    def _break(self, error: OSError) -> Unavailable:
+        self._is_broken = True
+        return Unavailable(f"journal of topic {self.topic}: {error}; open it again")
 
     def checkpoint(self, mark: int) -> None:
         """Writes the table up to a mark: all that was given before is durable in the shapes.
@@ -391,6 +432,23 @@ class TopicFeed:
             why = f": {self._lost}" if self._lost is not None else ""
             raise Closed(f"the feed of topic {self.topic} is not open{why}: open it")
         return self._running
+
+
+@contextmanager
+def access_may_return() -> Iterator[None]:
+    """Turns a denial into Unavailable: rights that were withdrawn may be granted again."""
+    try:
+        yield
+    except StoreDenied as error:
+        raise Unavailable(str(error)) from error
+
+
+def find_tombstone_retention(reader: TopicReader) -> int | None:
+    """How long the topic keeps tombstones at least, in ms; None where it is not compacted."""
+    settings = reader.settings()
+    if "compact" not in settings.get(_CLEANUP_POLICY, ""):
+        return None
+    return int(settings.get(_DELETE_RETENTION, _DELETE_RETENTION_MS))
 
 
 def _deletions_text(gaps: Gaps, range: Range) -> str:

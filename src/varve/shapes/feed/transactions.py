@@ -24,7 +24,7 @@ from varve.foundation.errors import NotFound, OffsetOutOfRange
 from varve.shapes.feed.counts import FeedCounts
 from varve.shapes.feed.debezium_decoder import find_transaction_begin, find_transaction_end
 from varve.shapes.feed.partition_buffer import Entry, PartitionBuffer, split_records
-from varve.shapes.feed.source import TopicSource
+from varve.topics import Position, TopicReader
 
 logger = logging.getLogger(__name__)
 
@@ -106,11 +106,11 @@ class _Runs:
 
 
 class SourceTransactions:
-    """The gate of a topic that Debezium writes; `source` reads its transaction topic."""
+    """The gate of a topic that Debezium writes; `reader` reads its transaction topic."""
 
     def __init__(
         self,
-        source: TopicSource,
+        reader: TopicReader,
         topic: str,
         counts: FeedCounts,
         clock: Clock,
@@ -120,14 +120,14 @@ class SourceTransactions:
         patience_ms: int = PATIENCE_MS,
     ) -> None:
         """`topic` is that of the records: its name ends with the collection's."""
-        self._source = source
+        self._reader = reader
         self._topic = topic
         self._counts = counts
         self._clock = clock
         self._records_max = records_max
         self._bytes_max = bytes_max
         self._patience_ms = patience_ms
-        self._next_offset = 0
+        self._next = Position(0)
         self._missing_ms: int | None = None
         self._ends: dict[str, _End] = {}
         self._runs: defaultdict[PartitionBuffer, _Runs] = defaultdict(_Runs)
@@ -135,16 +135,16 @@ class SourceTransactions:
     @property
     def position(self) -> int:
         """The first end that is still needed, or where to read on."""
-        return min((one.offset for one in self._ends.values()), default=self._next_offset)
+        return min((one.offset for one in self._ends.values()), default=self._next.offset)
 
     def open(self, position: int) -> None:
         self._ends.clear()
         self._runs.clear()
-        self._next_offset, self._missing_ms = position, None
+        self._next, self._missing_ms = Position(position), None
         self._find_place()
 
     def close(self) -> None:
-        self._source.close()
+        self._reader.close()
 
     def look(self) -> None:
         """Reads the ends that have come."""
@@ -157,34 +157,34 @@ class SourceTransactions:
                 return
         self._forget_unused(now_ms)
         try:
-            found = self._source.read({0: self._next_offset}, max_bytes=_READ_BYTES, wait_ms=0)
+            found = self._reader.fetch({0: self._next}, max_bytes=_READ_BYTES, wait_ms=0)
         except (NotFound, OffsetOutOfRange):
-            # It was made anew, or cut: what it said of records that wait is not known any more.
+            # It was created again, or cut: what it said of records that wait is not known any more.
+            self._reader.close()
             self._find_place()
             return
-        read = found.get(0)
-        if read is None:
+        fetched = found.get(0)
+        if fetched is None:
             return
-        for columns in read.columns:
-            offsets, _, records = split_records(columns)
-            for offset, (_, value) in zip(offsets, records, strict=True):
-                self._note(offset, value, now_ms)
-        self._next_offset = read.next_offset
+        offsets, _, records = split_records(fetched.columns())
+        for offset, (_, value) in zip(offsets, records, strict=True):
+            self._note(offset, value, now_ms)
+        self._next = Position.after(fetched)
 
     def _find_place(self) -> None:
         """Where to read on; Debezium makes the topic with the first transaction it tells of."""
         try:
-            start, end = self._source.bounds(0)
+            start, end = self._reader.offsets(0)
         except NotFound:
             if self._missing_ms is None:
                 logger.warning(
                     "topic of transactions is not there yet",
-                    extra={"topic": self._topic, "transactions": self._source.topic},
+                    extra={"topic": self._topic, "transactions": self._reader.topic},
                 )
             self._missing_ms = self._clock.now_ms()
             return
         self._missing_ms = None
-        self._next_offset = min(max(start, end - _ENDS_MAX, self._next_offset), end)
+        self._next = Position(min(max(start, end - _ENDS_MAX, self._next.offset), end))
 
     def _note(self, offset: int, value: bytes | None, now_ms: int) -> None:
         end = find_transaction_end(value)

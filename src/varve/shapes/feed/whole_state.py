@@ -11,10 +11,10 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from varve.shapes.feed.decoder import Decoder
-from varve.shapes.feed.partition_buffer import Entry, decode_entries
+from varve.shapes.feed.partition_buffer import Entry, read_entries
 from varve.shapes.feed.replay_state import ReplayState
-from varve.shapes.feed.source import TopicSource, read_range
 from varve.shapes.feed.transactions import RECORDS_MAX
+from varve.topics import OffsetRange, TopicReader
 
 _TAIL_OFFSETS: Final = 1_000
 _TAIL_GROWTH: Final = 10
@@ -23,22 +23,22 @@ _TAIL_GROWTH: Final = 10
 class WholeState(ReplayState):
     """Reads a topic of source transactions from its beginning."""
 
-    def __init__(self, source: TopicSource, decoder: Decoder) -> None:
-        super().__init__(source)
+    def __init__(self, reader: TopicReader, decoder: Decoder) -> None:
+        super().__init__(reader)
         self._bounds = {
-            number: (start, find_boundary(source, decoder, number, start, end))
+            number: OffsetRange(start, find_boundary(reader, decoder, number, start, end))
             for number, (start, end) in self._bounds.items()
         }
 
 
 def find_boundary(
-    source: TopicSource, decoder: Decoder, partition: int, start: int, end: int
+    reader: TopicReader, decoder: Decoder, partition: int, start: int, end: int
 ) -> int:
     """Where the transaction of the last record in [start, end) begins; `end` without one."""
     tail = _TAIL_OFFSETS
     while True:
         begin = max(start, end - tail)
-        found = decode_entries(read_range(source, partition, begin, end), decoder)
+        found = read_entries(reader, partition, begin, end, decoder)
         last = _find_last(chain.from_iterable(found), is_whole=begin == start)
         if last is not None and last.transaction is None:
             return end

@@ -4,7 +4,7 @@ import queue
 import threading
 from pathlib import Path
 
-from tests.support.memory_source import MemorySource
+from tests.support.memory_topic import MemoryTopic
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.shapes.feed.plain_decoder import PlainDecoder
@@ -29,11 +29,11 @@ def _state(count: int) -> dict[str, int]:
 
 
 def test_views_are_of_one_position_while_others_poll_and_write(tmp_path: Path) -> None:
-    source = MemorySource(batch_records=10)
+    source = MemoryTopic(batch_records=10)
     for number in range(_RECORDS):
         value = None if number % 3 == 2 else b'{"n":%d}' % number
         source.append(0, b"%d" % (number * 7 % _KEYS), value)
-    empty = MemorySource()
+    empty = MemoryTopic()
     feed = TopicFeed(
         source,
         PlainDecoder(),

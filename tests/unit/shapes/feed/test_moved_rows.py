@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.memory_source import MemorySource
+from tests.support.memory_topic import MemoryTopic
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.shapes.feed.debezium_decoder import UNAVAILABLE, DebeziumDecoder
@@ -20,7 +20,7 @@ class _Table:
     """What a source does, as Debezium writes it."""
 
     def __init__(self, batch_records: int) -> None:
-        self.source = MemorySource("db.public.items", batch_records=batch_records)
+        self.source = MemoryTopic("db.public.items", batch_records=batch_records)
 
     def put(self, id: int, operation: str = "c", **columns: Any) -> None:
         self._tell(id, {"after": {"id": id, **columns}, "op": operation})

@@ -13,7 +13,6 @@ from varve.disk import RealFileSystem
 from varve.foundation.errors import Corrupt, Unavailable
 from varve.shapes.feed.debezium_decoder import DebeziumDecoder
 from varve.shapes.feed.decoder import Decoded, Record, RecordKind
-from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.order import Gate
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.replay_state import ReplayState
@@ -21,6 +20,7 @@ from varve.shapes.feed.reset import Reset, ResetKind
 from varve.shapes.feed.table_store import TableState, TableStore
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.shape import DropReason
+from varve.topics import StoreCluster
 
 
 class _OpenGate:
@@ -80,7 +80,7 @@ def test_a_reset_takes_the_rest_of_its_transaction_with_it(tmp_path: Path) -> No
 
 class _Stage(Stage):
     def make_feed(self, topic: str) -> TopicFeed:
-        source = EmbeddedSource(self.store, topic, wait=lambda seconds: None)
+        source = StoreCluster(self.store).reader(topic)
         return TopicFeed(
             source,
             DebeziumDecoder(),

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from tests.support.feed_bench import row_key_of, short
-from tests.support.slow_source import SlowSource
+from tests.support.slow_topic import SlowTopic
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.shapes.feed.plain_decoder import PlainDecoder
@@ -23,7 +23,7 @@ class _Bench:
 
     def __init__(self, path: Path) -> None:
         self.clock = ManualClock()
-        self.source = SlowSource(self.clock, tombstones_ms=_KEPT_MS)
+        self.source = SlowTopic(self.clock, tombstones_ms=_KEPT_MS)
         self.fillings = 0
         self.opened: Callable[[], None] = lambda: None
         self.open_state: Callable[[], StateReader] = self._open_state

@@ -13,12 +13,12 @@ from tests.support.feed_bench import FeedBench, row_key_of, short
 from varve.foundation.errors import Closed, Corrupt, Unavailable
 from varve.shapes.feed.change import Change
 from varve.shapes.feed.decoder import Decoded, Record
-from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.filling import FillProgress
 from varve.shapes.feed.key_index_state import KeyIndexState
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.reset import Reset, ResetKind
 from varve.shapes.feed.table_store import TableState, TableStore
+from varve.topics import StoreCluster, TopicReader
 
 
 def test_a_new_table_says_that_shapes_of_before_must_go_until_a_checkpoint(
@@ -69,7 +69,7 @@ def test_a_topic_made_anew_and_other_rows_make_the_table_anew(bench: FeedBench) 
     bench.topic = bench.store.create_topic("orders")
     reason = bench.crash()
     assert reason is not None
-    assert "was made anew" in reason
+    assert "created again" in reason
     assert bench.rows() == {}
 
 
@@ -96,6 +96,27 @@ def test_a_table_that_tells_of_no_doubts_has_them_all() -> None:
     assert found.doubts.keys() == {0, 1}
 
 
+def test_a_table_of_an_earlier_version_has_no_marks_and_goes_on(bench: FeedBench) -> None:
+    data = (
+        b'{"version": 1, "positions": {"0": 2}, "next_tx": 3, "signature": "plain key", '
+        b'"topic_id": "", "caught_up_ms": 1, "ends_position": 0, "reset": null, "doubts": {}}'
+    )
+    found = TableState.decode(data, "here")
+    assert found is not None
+    assert found.marks == {}
+    bench.put("a", {"n": 1})
+    bench.put("b", {"n": 2})
+    bench.open()
+    bench.feed.close()
+    store = TableStore(f"{bench.path}/tables/orders/rows")
+    store.write({}, found)
+    store.close()
+    assert bench.crash() is None
+    assert bench.feed.newest_tx == 2
+    bench.put("c", {"n": 3})
+    assert [short(one) for one in bench.changes()] == [("c", b"3", None)]
+
+
 def test_the_state_comes_from_key_indexes_without_what_was_superseded(tmp_path: Path) -> None:
     bench = FeedBench(
         tmp_path, partitions=2, settings={"cleanup.policy": "compact", "segment.bytes": 4000}
@@ -106,7 +127,7 @@ def test_the_state_comes_from_key_indexes_without_what_was_superseded(tmp_path: 
     bench.store.clean("orders", dry_run=True)
     found: list[KeyIndexState] = []
 
-    def make(source: EmbeddedSource) -> KeyIndexState:
+    def make(source: TopicReader) -> KeyIndexState:
         found.append(KeyIndexState(bench.store, source))
         return found[-1]
 
@@ -129,7 +150,7 @@ def test_segments_replaced_under_way_are_read_as_they_are(tmp_path: Path) -> Non
     for number in range(200):
         bench.put(f"k{number % 20}", {"n": number})
     bench.store.clean("orders", dry_run=True)
-    source = EmbeddedSource(bench.store, "orders", wait=lambda seconds: None)
+    source = StoreCluster(bench.store).reader("orders")
     state = KeyIndexState(bench.store, source)
     bench.store.clean("orders", at_once=True)
     last: dict[bytes | None, bytes | None] = {}
@@ -244,7 +265,7 @@ def test_a_topic_made_anew_while_the_feed_runs_is_noticed(bench: FeedBench) -> N
         bench.put("b", {"n": number})
     (only,) = bench.poll()
     assert only.reset is not None
-    assert "made anew" in only.reset.text
+    assert "created again" in only.reset.text
     assert bench.open() is not None
     assert bench.rows().keys() == {row_key_of("b")}
 

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from tests.support.feed_bench import FeedBench, row_key_of, short
-from tests.support.memory_source import MemorySource
+from tests.support.memory_topic import MemoryTopic
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed
-from varve.records import Producer, build_batch, stamp_producer
+from varve.records import CommittedBatches, Producer, build_batch, stamp_producer
 from varve.records.record import Record as LogRecord
 from varve.shapes.feed.change import Transaction
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.replay_state import ReplayState
-from varve.shapes.feed.source import SourceRead
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.offset import Offset
+from varve.topics import Position
 
 
 def test_changes_carry_the_row_before_and_the_offset_of_their_record(bench: FeedBench) -> None:
@@ -190,14 +190,14 @@ def test_ranges_that_the_table_has_are_cut_off_the_journal(tmp_path: Path) -> No
     bench.close()
 
 
-class _OnlyFirst(MemorySource):
+class _OnlyFirst(MemoryTopic):
     """Gives a partition its records only if it is asked for first, as large batches come."""
 
-    def read(
-        self, positions: Mapping[int, int], *, max_bytes: int, wait_ms: int
-    ) -> Mapping[int, SourceRead]:
+    def fetch(
+        self, positions: Mapping[int, Position], *, max_bytes: int, wait_ms: int
+    ) -> Mapping[int, CommittedBatches]:
         first = dict([next(iter(positions.items()))])
-        return super().read(first, max_bytes=max_bytes, wait_ms=wait_ms)
+        return super().fetch(first, max_bytes=max_bytes, wait_ms=wait_ms)
 
 
 def test_a_partition_that_always_has_news_keeps_no_other_one_waiting(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.support.memory_source import MemorySource
+from tests.support.memory_topic import MemoryTopic
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.shapes.feed.change import Transaction
@@ -31,8 +31,8 @@ class _Bench:
         self._bytes_max = bytes_max
         self.clock = ManualClock()
         self.counts = FeedCounts()
-        self.source = MemorySource("db.public.items", partitions=partitions)
-        self.ends = MemorySource("db.transaction")
+        self.source = MemoryTopic("db.public.items", partitions=partitions)
+        self.ends = MemoryTopic("db.transaction")
         self._orders: dict[str, int] = {}
         self.feed = self._open()
 
@@ -284,7 +284,7 @@ def test_entries_that_are_held_are_looked_at_once() -> None:
             return self.held
 
     gate = SourceTransactions(
-        MemorySource("db.transaction"), "db.public.items", FeedCounts(), ManualClock()
+        MemoryTopic("db.transaction"), "db.public.items", FeedCounts(), ManualClock()
     )
     gate.open(0)
     buffer = Buffer(0, DebeziumDecoder())
@@ -364,7 +364,7 @@ def test_ends_that_nobody_waits_for_are_forgotten(bench: _Bench) -> None:
 
 def test_a_collection_is_known_by_what_a_topic_may_be_called() -> None:
     counts = FeedCounts()
-    ends = MemorySource("db.transaction")
+    ends = MemoryTopic("db.transaction")
     gate = SourceTransactions(ends, "db.public.my_items", counts, ManualClock())
     gate.open(0)
     told = [{"data_collection": "public.my items", "event_count": 1}]

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.support.memory_source import MemorySource
+from tests.support.memory_topic import MemoryTopic
 from varve.foundation.errors import Unavailable
+from varve.records import CommittedBatches
 from varve.shapes.feed.debezium_decoder import DebeziumDecoder
-from varve.shapes.feed.source import SourceRead
 from varve.shapes.feed.whole_state import find_boundary
+from varve.topics import Position
 
 
-class _Source(MemorySource):
+class _Source(MemoryTopic):
     """Has nothing to say at times."""
 
     silences = 0
@@ -25,13 +26,13 @@ class _Source(MemorySource):
         value = {"op": op, "after": {"id": 1}, "transaction": mark if transaction else None}
         self.append(0, b'{"id":1}', json.dumps(value).encode())
 
-    def read(
-        self, positions: Mapping[int, int], *, max_bytes: int, wait_ms: int
-    ) -> Mapping[int, SourceRead]:
+    def fetch(
+        self, positions: Mapping[int, Position], *, max_bytes: int, wait_ms: int
+    ) -> Mapping[int, CommittedBatches]:
         if self.silences:
             self.silences -= 1
             return {}
-        return super().read(positions, max_bytes=max_bytes, wait_ms=wait_ms)
+        return super().fetch(positions, max_bytes=max_bytes, wait_ms=wait_ms)
 
     def find(self, start: int = 0) -> int:
         return find_boundary(self, DebeziumDecoder(), 0, start, self.ends[0])
@@ -71,5 +72,5 @@ def test_a_source_that_is_silent_for_a_while_is_not_at_its_end(source: _Source) 
     source.silences = 3
     assert source.find() == 2
     source.silences = 1_000
-    with pytest.raises(Unavailable, match="gives nothing at offset 0"):
+    with pytest.raises(Unavailable, match="returns nothing at offset 0"):
         source.find()

@@ -18,9 +18,9 @@ from varve.records.record import Record
 from varve.shapes.feed.change import Transaction
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.replay_state import ReplayState
-from varve.shapes.feed.server_source import ServerSource
-from varve.shapes.feed.topic_feed import TopicFeed
+from varve.shapes.feed.topic_feed import TopicFeed, find_tombstone_retention
 from varve.testing import KafkaKit
+from varve.topics import KafkaCluster, TopicReader
 from varve.wire.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from varve.wire.schema import NO_ID
 
@@ -29,6 +29,13 @@ from varve.wire.schema import NO_ID
 def kit() -> Iterator[KafkaKit]:
     with KafkaKit() as made:
         yield made
+
+
+@pytest.fixture
+def cluster(kit: KafkaKit) -> Iterator[KafkaCluster]:
+    opened = KafkaCluster(_address(kit))
+    yield opened
+    opened.close()
 
 
 def _address(kit: KafkaKit) -> ClusterAddress:
@@ -51,15 +58,11 @@ def _delete(kit: KafkaKit) -> None:
     client.close()
 
 
-def _source(kit: KafkaKit, topic: str = "orders") -> ServerSource:
-    return ServerSource(_address(kit), topic, wait=threading.Event().wait)
-
-
-def _feed(source: ServerSource, path: Path) -> TopicFeed:
+def _feed(reader: TopicReader, path: Path) -> TopicFeed:
     return TopicFeed(
-        source,
+        reader,
         PlainDecoder(),
-        lambda: ReplayState(source),
+        lambda: ReplayState(reader),
         directory=str(path),
         fs=RealFileSystem(),
         clock=ManualClock(),
@@ -79,11 +82,13 @@ def _poll(feed: TopicFeed) -> list[Transaction]:
     return given
 
 
-def test_partitions_behind_a_server_are_read_in_one_order(kit: KafkaKit, tmp_path: Path) -> None:
+def test_partitions_behind_a_server_are_read_in_one_order(
+    kit: KafkaKit, cluster: KafkaCluster, tmp_path: Path
+) -> None:
     _create(kit, count=3, cleanup_policy="compact,delete")
     _put(kit, "a", 0, partition=1)
-    source = _source(kit)
-    feed = _feed(source, tmp_path)
+    reader = cluster.reader("orders")
+    feed = _feed(reader, tmp_path)
     feed.open()
     feed.checkpoint(feed.mark())
     for number in range(9):
@@ -105,13 +110,15 @@ def test_partitions_behind_a_server_are_read_in_one_order(kit: KafkaKit, tmp_pat
     assert reason is not None
     assert "begins at 3" in reason.text
     feed.close()
-    source.close()
+    reader.close()
 
 
-def test_open_and_aborted_transactions_are_left_out(kit: KafkaKit, tmp_path: Path) -> None:
+def test_open_and_aborted_transactions_are_left_out(
+    kit: KafkaKit, cluster: KafkaCluster, tmp_path: Path
+) -> None:
     _create(kit)
-    source = _source(kit)
-    feed = _feed(source, tmp_path)
+    reader = cluster.reader("orders")
+    feed = _feed(reader, tmp_path)
     feed.open()
     log = kit.store.topic("orders").partition(0).log
     given = []
@@ -125,31 +132,35 @@ def test_open_and_aborted_transactions_are_left_out(kit: KafkaKit, tmp_path: Pat
     assert only.row == {"key": b'"a"', "n": b"1"}
     assert feed.is_caught_up
     feed.close()
-    source.close()
+    reader.close()
 
 
-def test_deletions_are_kept_as_long_as_the_topic_says(kit: KafkaKit) -> None:
+def test_deletions_are_kept_as_long_as_the_topic_says(kit: KafkaKit, cluster: KafkaCluster) -> None:
     _create(kit, cleanup_policy="compact", delete_retention_ms="5000")
     _create(kit, "plain")
-    compacted, plain = _source(kit), _source(kit, "plain")
-    assert compacted.tombstone_retention_ms() == 5000
-    assert plain.tombstone_retention_ms() is None
+    compacted, plain = cluster.reader("orders"), cluster.reader("plain")
+    assert find_tombstone_retention(compacted) == 5000
+    assert find_tombstone_retention(plain) is None
     compacted.close()
     plain.close()
 
 
-def test_a_topic_that_is_not_there_is_said_to_be_missing(kit: KafkaKit) -> None:
-    source = _source(kit, "nothing")
+def test_a_topic_that_is_not_there_is_said_to_be_missing(
+    kit: KafkaKit, cluster: KafkaCluster
+) -> None:
+    reader = cluster.reader("nothing")
     with pytest.raises(NotFound):
-        source.partition_count()
-    source.close()
+        reader.info()
+    reader.close()
 
 
-def test_a_topic_made_anew_behind_a_server_is_not_read_on(kit: KafkaKit, tmp_path: Path) -> None:
+def test_a_topic_made_anew_behind_a_server_is_not_read_on(
+    kit: KafkaKit, cluster: KafkaCluster, tmp_path: Path
+) -> None:
     _create(kit)
     _put(kit, "a", 1)
-    source = _source(kit)
-    feed = _feed(source, tmp_path)
+    reader = cluster.reader("orders")
+    feed = _feed(reader, tmp_path)
     feed.open()
     feed.checkpoint(feed.mark())
     assert _poll(feed) == []
@@ -161,29 +172,29 @@ def test_a_topic_made_anew_behind_a_server_is_not_read_on(kit: KafkaKit, tmp_pat
     assert [one.reset is not None for one in given] == [True]
     reset = feed.open()
     assert reset is not None
-    assert "made anew" in reset.text
+    assert "created again" in reset.text
     with feed.view() as view:
         assert [row["n"] for _, row in view.rows()] == [b"2"]
     feed.close()
-    source.close()
+    reader.close()
 
 
 def test_a_server_that_comes_to_tell_ids_of_topics_has_the_same_ones(
-    kit: KafkaKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kit: KafkaKit, cluster: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _create(kit)
-    source = _source(kit)
-    feed = _feed(source, tmp_path)
+    reader = cluster.reader("orders")
+    feed = _feed(reader, tmp_path)
     with monkeypatch.context() as older:
         ask = KafkaClient.topic
         older.setattr(KafkaClient, "topic", lambda *told: replace(ask(*told), id=NO_ID))
         feed.open()
         feed.checkpoint(feed.mark())
-        assert source.topic_id() == ""
-    assert source.partition_count() == 1
-    assert source.topic_id() != ""
+        assert reader.info().id_text == ""
+    assert reader.info().partition_count == 1
+    assert reader.info().id_text != ""
     _put(kit, "a", 1)
     assert [one.reset for one in _poll(feed)] == [None]
     assert feed.open() is None
     feed.close()
-    source.close()
+    reader.close()

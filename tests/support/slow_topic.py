@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 
-from tests.support.memory_source import MemorySource
+from tests.support.memory_topic import MemoryTopic
 from varve.foundation.clock import Clock
-from varve.shapes.feed.source import SourceRead
+from varve.records import CommittedBatches
+from varve.topics import Position
 
 
-class SlowSource(MemorySource):
+class SlowTopic(MemoryTopic):
     """Something may happen to it behind each read; then `clean` does what a log's cleaner does."""
 
     def __init__(self, clock: Clock, *, tombstones_ms: int, batch_records: int = 3) -> None:
@@ -17,10 +18,10 @@ class SlowSource(MemorySource):
         self._clock = clock
         self._horizons: dict[int, int] = {}
 
-    def read(
-        self, positions: Mapping[int, int], *, max_bytes: int, wait_ms: int
-    ) -> Mapping[int, SourceRead]:
-        found = super().read(positions, max_bytes=max_bytes, wait_ms=wait_ms)
+    def fetch(
+        self, positions: Mapping[int, Position], *, max_bytes: int, wait_ms: int
+    ) -> Mapping[int, CommittedBatches]:
+        found = super().fetch(positions, max_bytes=max_bytes, wait_ms=wait_ms)
         for read in found.values():
             self.happen(read.next_offset)
         return found
