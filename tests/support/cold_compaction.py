@@ -12,6 +12,7 @@ from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.jobs.compact.job import compact_partitions
 from varve.jobs.compact.report import PartitionResult
 from varve.jobs.compact.settings import CompactSettings
+from varve.jobs.key_plans import INLINE_BYTES
 from varve.jobs.tasks import LocalRunner, TaskRunner
 from varve.jobs.tier.reach import StoreReach
 from varve.object_store import ObjectStore
@@ -29,6 +30,8 @@ class ColdCompaction:
     seed: int = 1000
     epochs: Epochs | None = None
     """The leader epochs of the log, where the job is told of them."""
+    inline_bytes: int = INLINE_BYTES
+    """With 0 no bits of a plan pass through the driver."""
 
     @property
     def hot(self) -> CleaningBench:
@@ -40,6 +43,7 @@ class ColdCompaction:
             is_forced=True,
             buffer_bytes=1 << 20,
             range_bytes=self.range_bytes,
+            inline_bytes=self.inline_bytes,
             replaced_ms=5000,
         )
 
@@ -101,6 +105,7 @@ class ColdCompaction:
 
     def check(self) -> None:
         """No hole, no overlap, every part as listed, and no object that no manifest names."""
+        assert not list(self.bench.bucket.list(self.bench.home.work_folder)), "work is left"
         named = set()
         for segment in self.bench.segments():
             for part in segment.parts:

@@ -233,12 +233,15 @@ class _PartitionCheck:
         is_evidence = key.startswith(f"{home.prefix}evidence/") and key.endswith(".json")
         is_page = home.find_page_id(key) is not None
         is_single = key in (home.hint_key, home.lease_key)
-        if not (version or part or is_evidence or is_page or is_single):
+        is_work = key.startswith(home.work_folder)
+        if not (version or part or is_evidence or is_page or is_single or is_work):
             return ObjectClass.FOREIGN, "not a name of varve's"
         if named is None:
             return ObjectClass.RETAINED, "its manifest cannot be read"
         if is_evidence or is_single:
             return ObjectClass.LIVE, ""
+        if is_work:
+            return ObjectClass.PENDING, "of a job under way; the next compaction removes it"
         if version is not None:
             return _classify_version(version, named)
         if part is not None:

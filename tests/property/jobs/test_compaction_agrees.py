@@ -16,6 +16,7 @@ from tests.support.cleaning_checks import check_exact, foretell
 from tests.support.cleaning_model import check_batches
 from tests.support.cold_compaction import ColdCompaction
 from tests.support.tier_bench import TierBench, tiered
+from varve.jobs.key_plans import INLINE_BYTES
 from varve.records import Codec, Record
 
 Shared = dict[str, Any]
@@ -84,18 +85,23 @@ class Twins:
             bench.advance(milliseconds)
 
 
-def make(shared: Shared, range_bytes: int) -> Twins:
-    cold = ColdCompaction(TierBench(tiered(**shared)), range_bytes)
+def make(shared: Shared, range_bytes: int, inline_bytes: int = INLINE_BYTES) -> Twins:
+    cold = ColdCompaction(TierBench(tiered(**shared)), range_bytes, inline_bytes=inline_bytes)
     return Twins(CleaningBench(compacted(**shared)), cold)
 
 
 @settings(max_examples=5, deadline=None, phases=PHASES)
-@given(shared_settings, st.sampled_from([64, 200, 1 << 20]), st.integers(0, 10_000))
+@given(
+    shared_settings,
+    st.sampled_from([64, 200, 1 << 20]),
+    st.sampled_from([0, INLINE_BYTES]),
+    st.integers(0, 10_000),
+)
 def test_local_cleaning_cold_compaction_and_the_model_agree(
-    shared: Shared, range_bytes: int, seed: int
+    shared: Shared, range_bytes: int, inline_bytes: int, seed: int
 ) -> None:
     source = random.Random(seed)
-    twins = make(shared, range_bytes)
+    twins = make(shared, range_bytes, inline_bytes)
     for _ in range(3):
         for _ in range(source.randint(1, 4)):
             twins.write(source)
@@ -125,7 +131,7 @@ def test_a_reader_of_the_compacted_bucket_finds_the_state_of_the_history(
 ) -> None:
     """Open transactions and stale segments that are not worth a rewrite included."""
     source = random.Random(seed)
-    twins = make({**shared, "min_stale_ratio": min_stale_ratio}, 200)
+    twins = make({**shared, "min_stale_ratio": min_stale_ratio}, 200, 0)
     cold = twins.cold
     appended = {}
     for _ in range(6):

@@ -12,6 +12,7 @@ from tests.support.cleaning_checks import check_promises
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.compaction.plan import CleaningPlan
 from varve.cleaning.compaction.run import CompactionRun
+from varve.cleaning.compaction.segment_plan import SegmentPlan
 from varve.commit_log import TopicPartition
 from varve.commit_log.names import INDEX, KEYS, LOG, log_name
 from varve.disk import RealFileSystem
@@ -38,7 +39,7 @@ def test_an_unexpected_error_starves_no_other_partition(
         _fill(bench, partition, 3)
     plan = CompactionRun.plan
 
-    def plan_or_fail(self: CompactionRun) -> CleaningPlan:
+    def plan_or_fail(self: CompactionRun) -> CleaningPlan[SegmentPlan]:
         if self._log.topic_partition == PARTITION:
             raise error
         return plan(self)

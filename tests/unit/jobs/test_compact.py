@@ -1,7 +1,10 @@
 """Compaction of the cold tier: what stays, what goes, and what is told of it: G4, G5."""
 
+import io
+import pickle
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -11,7 +14,13 @@ from tests.support.tier_bench import TierBench, tiered
 from varve.cleaning.removals.removal import Reason
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.compact.settings import CompactSettings
+from varve.jobs.key_plans import remove_folder
+from varve.jobs.tasks import LocalRunner, Task, TaskError
+from varve.object_store import MemoryObjectStore
+from varve.records import Record
 from varve.tiering.manifest.segment import SegmentState
+
+T = TypeVar("T")
 
 
 def make(*segments: int, **settings: Any) -> ColdCompaction:
@@ -190,6 +199,93 @@ def test_keys_are_planned_by_ranges_as_at_once() -> None:
     assert stage.tasks == 20
     assert result.records[Reason.SUPERSEDED] == 160
     assert cold.state() == cold.true_state()
+
+
+@pytest.mark.parametrize("is_dry_run", [False, True])
+def test_a_plan_that_is_put_aside_gives_the_same_and_leaves_nothing(is_dry_run: bool) -> None:
+    results = []
+    for inline_bytes in (0, 1 << 20):
+        cold = make(*[40] * 5)
+        cold.range_bytes, cold.inline_bytes = 32 * 10, inline_bytes
+        settings = replace(cold.settings(), is_dry_run=is_dry_run)
+        results.append(cold.compact(settings=settings).to_json())
+        assert cold.state() == cold.true_state()
+        cold.check()
+    assert results[0] == results[1]
+
+
+def test_work_that_another_job_removes_fails_the_run_and_the_next_succeeds() -> None:
+    cold = make(*[40] * 3)
+    cold.inline_bytes = 0
+
+    class Rival(LocalRunner):
+        def try_run(
+            self, stage: str, tasks: Sequence[Task[T]], shared: object = None
+        ) -> Iterator[T | TaskError]:
+            if stage == "rewrite":
+                remove_folder(cold.bench.bucket, cold.bench.home.work_folder)
+            return super().try_run(stage, tasks, shared)
+
+    cold.runner = Rival()
+    assert "another job has removed the work" in (cold.compact().error or "")
+    cold.runner = LocalRunner()
+    assert cold.compact().error is None
+    assert cold.state() == cold.true_state()
+    cold.check()
+
+
+class StorePickler(pickle.Pickler):
+    """Pickles a store that is open in this process by its name."""
+
+    def persistent_id(self, value: object) -> str | None:
+        return value.name if isinstance(value, MemoryObjectStore) else None
+
+
+def measure(value: object) -> int:
+    out = io.BytesIO()
+    StorePickler(out).dump(value)
+    return len(out.getvalue())
+
+
+class MeteredRunner(LocalRunner):
+    """Counts the bytes of tasks, of what they share and of their outcomes, as they travel."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def try_run(
+        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
+    ) -> Iterator[T | TaskError]:
+        self.bytes += measure((tasks, shared))
+        for outcome in super().try_run(stage, tasks, shared):
+            self.bytes += measure(outcome)
+            yield outcome
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_what_passes_through_the_driver_does_not_grow_with_the_records(is_stored: bool) -> None:
+    """Ten times the records in as many segments, batches and ranges, with keys of their own."""
+    passed = []
+    for count in (1_000, 10_000):
+        cold = ColdCompaction(TierBench(tiered()))
+        for segment in range(4):
+            numbers = range(segment * count // 2, segment * count // 2 + count)
+            records = [Record(b"%d" % number, b"v", timestamp=1) for number in numbers]
+            cold.hot.append(records)
+            cold.hot.roll()
+        cold.copy()
+        cold.inline_bytes = 0 if is_stored else 1 << 20
+        cold.range_bytes = 32 * 4 * count // 8
+        cold.runner = runner = MeteredRunner()
+        result = cold.compact()
+        assert result.error is None
+        assert result.records[Reason.SUPERSEDED] == 3 * count // 2
+        assert {one.name: one.tasks for one in result.stages}["plan"] == 8
+        passed.append(runner.bytes)
+    if is_stored:
+        assert passed[1] < 1.05 * passed[0]
+    else:
+        assert passed[1] > 1.5 * passed[0], "the measure sees bits that pass"
 
 
 def test_a_topic_that_is_not_compacted_is_refused() -> None:

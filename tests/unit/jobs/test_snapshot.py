@@ -30,6 +30,7 @@ from varve.jobs.snapshot.snapshot import take_snapshot
 from varve.jobs.snapshot.store import check_apart, open_snapshot
 from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.address import find_cluster
+from varve.object_store import MemoryObjectStore
 from varve.records import Record
 
 
@@ -81,6 +82,19 @@ def test_a_snapshot_of_both_tiers_is_what_a_dict_holds(kit: SnapshotTopic) -> No
     found = kit.open().read(columns=["partition", "timestampType", "headers"]).to_pylist()[0]
     assert (found["partition"], found["timestampType"]) == (0, 0)
     assert found["headers"][0]["key"] == "number"
+
+
+def test_a_plan_that_is_put_aside_gives_the_same_files(kit: SnapshotTopic) -> None:
+    for number in range(3):
+        fill(kit, first=number * 40)
+        copy(kit)
+    kit.is_hot = False
+    inline = kit.take()
+    elsewhere = replace(kit, store=MemoryObjectStore())
+    stored = elsewhere.take(settings=replace(SMALL, inline_bytes=0))
+    assert stored.document.files == inline.document.files
+    assert not list(elsewhere.store.list("work/")), "work is left"
+    assert elsewhere.rows() == kit.model()
 
 
 def test_state_and_replay_from_the_resume_offsets_make_the_whole(kit: SnapshotTopic) -> None:

@@ -109,6 +109,13 @@ def test_objects_and_bytes_of_all_classes_add_up_to_the_store(
     assert report.cost_per_month(ObjectClass.LIVE) > 0
 
 
+def test_the_work_of_a_job_is_pending(objects: MemoryObjectStore, cold: ColdLog) -> None:
+    objects.put(f"{HOME.work_folder}compact-1/0/000000", b"bits")
+    report = run(objects)
+    assert count(report, ObjectClass.PENDING) == 1
+    assert count(report, ObjectClass.FOREIGN) == 0
+
+
 def test_a_tier_without_leftovers_is_clean(objects: MemoryObjectStore, cold: ColdLog) -> None:
     report = run(objects, deep=True)
     assert report.is_clean

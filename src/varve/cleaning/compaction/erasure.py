@@ -11,7 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from varve.cleaning.compaction.segment_plan import RunRules, SegmentPlan, first_records
+from varve.cleaning.compaction.segment_plan import (
+    RunRules,
+    SegmentPlan,
+    first_records,
+    summarize_input,
+)
 from varve.cleaning.key_index.builder import KeyIndexBuilder
 from varve.cleaning.key_index.key_index import InputSegment, SegmentKeys, Table
 from varve.cleaning.removals.removal import Reason, Removal, RemovalKind, SegmentSummary, hex_digest
@@ -86,10 +91,13 @@ def plan_erasure(
     dropped = np.zeros((count + 7) // 8, np.uint8)
     np.bitwise_or.at(dropped, numbers >> 3, np.uint8(1) << (numbers & 7).astype(np.uint8))
     return SegmentPlan(
-        segment=segment,
+        base_offset=segment.base_offset,
+        size=segment.size,
         next_offset=next_offset,
-        keys=keys,
         is_dirty=False,
+        figure=summarize_input(segment, keys.header),
+        segment=segment,
+        keys=keys,
         keep=~dropped,
         tombstones=np.zeros(len(dropped), np.uint8),
         discardable=np.zeros(len(marks), np.bool_),

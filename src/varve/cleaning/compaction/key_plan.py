@@ -97,20 +97,6 @@ def plan_keys(
     )
 
 
-def merge_plans(plans: Sequence[KeyPlan]) -> KeyPlan:
-    """One plan of those for ranges that do not overlap, all over the same segments."""
-    first = plans[0]
-    return KeyPlan(
-        np.bitwise_or.reduce([plan.keep for plan in plans]),
-        np.bitwise_or.reduce([plan.tombstones for plan in plans]),
-        first.bit_starts,
-        # Digests are sums that wrap, so they add up like counts.
-        np.sum([plan.tallies for plan in plans], axis=0, dtype=np.int64),
-        sum(plan.range_count for plan in plans),
-        max(plan.buffer_utilisation for plan in plans),
-    )
-
-
 class _Planning:
     """One walk over all ranges of hashes."""
 

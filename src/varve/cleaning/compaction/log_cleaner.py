@@ -22,6 +22,7 @@ from varve.cleaning.compaction.cleanable_log import (
 from varve.cleaning.compaction.partition_cleaner import PartitionCleaner
 from varve.cleaning.compaction.plan import CleaningPlan
 from varve.cleaning.compaction.run import CompactionRun, RunTools
+from varve.cleaning.compaction.segment_plan import SegmentPlan
 from varve.cleaning.key_index.key_index import NO_TOPIC_ID, SegmentKeys
 from varve.cleaning.key_index.lookup import FindCold, KeyLookup
 from varve.cleaning.key_index.segment_indexes import SegmentKeyIndexes
@@ -303,7 +304,7 @@ class LogCleaner:
             self._observer.note_report(report, 0)
             return report
 
-    def plan(self, partition: TopicPartition, now_ms: int) -> CleaningPlan:
+    def plan(self, partition: TopicPartition, now_ms: int) -> CleaningPlan[SegmentPlan]:
         """What a run would do now; only key indexes that are missing are built."""
         with self._take(partition) as found:
             _check_compacted(found.log)

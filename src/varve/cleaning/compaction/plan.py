@@ -9,14 +9,16 @@ Invariant  a segment cleaned for the first time is cleaned completely. One that 
            younger one it would stay on the local disk as long as that.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 
 from varve.cleaning.compaction.key_plan import (
     ALL_HASHES,
+    Bits,
     HashRange,
     KeyPlan,
     lay_out_bits,
@@ -24,6 +26,7 @@ from varve.cleaning.compaction.key_plan import (
 )
 from varve.cleaning.compaction.segment_plan import (
     RunRules,
+    SegmentFigures,
     SegmentPlan,
     count_by_reason,
     decide_batches,
@@ -31,6 +34,7 @@ from varve.cleaning.compaction.segment_plan import (
     keep_control_records,
     mark_expired,
     stamped_markers_size,
+    summarize_input,
 )
 from varve.cleaning.compaction.transactions import MarkVerdicts, TransactionTracker
 from varve.cleaning.key_index.key_index import NO_HORIZON, InputSegment, SegmentKeys, Table
@@ -41,7 +45,7 @@ from varve.commit_log.settings import INT_MAX
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.kernels.key_merge import Tally
 
-Group = tuple[SegmentPlan, ...]
+P = TypeVar("P", bound=SegmentFigures)
 
 SMALL_SEGMENTS_MIN: Final = 8
 """From so many on, segments that need no rewrite are joined for their number alone."""
@@ -50,20 +54,20 @@ _INDEX_ENTRY_BYTES: Final = 12
 
 
 def group_segments(
-    plans: Sequence[SegmentPlan], chosen: set[int], settings: LogSettings
-) -> list[Group]:
+    plans: Sequence[P], chosen: set[int], settings: LogSettings
+) -> list[tuple[P, ...]]:
     """The groups among segments that follow each other, oldest first.
 
     A segment that is not chosen joins one that is only if it is no larger than what it joins: so
     a small one is copied seldom, and a large one never for the sake of its neighbours.
     """
-    groups: list[list[SegmentPlan]] = []
+    groups: list[list[P]] = []
     for plan in plans:
         if not groups or not _joins(groups[-1], plan, chosen, settings):
             groups.append([])
         groups[-1].append(plan)
-    found: list[Group] = []
-    idle: list[SegmentPlan] = []
+    found: list[tuple[P, ...]] = []
+    idle: list[P] = []
     for group in groups:
         if not _is_chosen(group, chosen):
             idle += group
@@ -74,15 +78,13 @@ def group_segments(
     return found + _join_small(idle, settings)
 
 
-def _is_chosen(group: Sequence[SegmentPlan], chosen: set[int]) -> bool:
-    return any(plan.segment.base_offset in chosen for plan in group)
+def _is_chosen(group: Sequence[P], chosen: set[int]) -> bool:
+    return any(plan.base_offset in chosen for plan in group)
 
 
-def _joins(
-    group: Sequence[SegmentPlan], plan: SegmentPlan, chosen: set[int], settings: LogSettings
-) -> bool:
+def _joins(group: Sequence[P], plan: P, chosen: set[int], settings: LogSettings) -> bool:
     size = _planned_bytes(group)
-    is_chosen = plan.segment.base_offset in chosen
+    is_chosen = plan.base_offset in chosen
     if not _is_chosen(group, chosen) and not (is_chosen and size <= plan.planned_bytes):
         return False
     if not is_chosen and plan.planned_bytes > size:
@@ -90,23 +92,23 @@ def _joins(
     return _fits(group, plan, settings)
 
 
-def _fits(group: Sequence[SegmentPlan], plan: SegmentPlan, settings: LogSettings) -> bool:
+def _fits(group: Sequence[P], plan: P, settings: LogSettings) -> bool:
     size = _planned_bytes(group) + plan.planned_bytes
     if size > settings.segment_bytes or settings.has_local_limit:
         return False
     # Positions have 31 bits, and what is planned is an estimate.
-    if sum(one.segment.size for one in (*group, plan)) > INT_MAX:
+    if sum(one.size for one in (*group, plan)) > INT_MAX:
         return False
-    if plan.next_offset - 1 - group[0].segment.base_offset > RELATIVE_OFFSET_MAX:
+    if plan.next_offset - 1 - group[0].base_offset > RELATIVE_OFFSET_MAX:
         return False
     entries = size // max(settings.index_interval_bytes, 1) + 1
     return entries * _INDEX_ENTRY_BYTES <= settings.segment_index_bytes
 
 
-def _join_small(plans: Sequence[SegmentPlan], settings: LogSettings) -> list[Group]:
+def _join_small(plans: Sequence[P], settings: LogSettings) -> list[tuple[P, ...]]:
     """Groups among segments of which none is chosen, where many would fit into one."""
-    groups: list[Group] = []
-    run: list[SegmentPlan] = []
+    groups: list[tuple[P, ...]] = []
+    run: list[P] = []
     for plan in plans:
         if run and not _fits(run, plan, settings):
             groups += _without_large(run)
@@ -115,7 +117,7 @@ def _join_small(plans: Sequence[SegmentPlan], settings: LogSettings) -> list[Gro
     return groups + _without_large(run)
 
 
-def _without_large(run: Sequence[SegmentPlan]) -> list[Group]:
+def _without_large(run: Sequence[P]) -> list[tuple[P, ...]]:
     """The run, or what of it lies around a segment that is larger than all the others."""
     if len(run) < SMALL_SEGMENTS_MIN:
         return []
@@ -126,7 +128,7 @@ def _without_large(run: Sequence[SegmentPlan]) -> list[Group]:
     return [*_without_large(run[:largest]), *_without_large(run[largest + 1 :])]
 
 
-def _planned_bytes(group: Sequence[SegmentPlan]) -> int:
+def _planned_bytes(group: Sequence[P]) -> int:
     return sum(plan.planned_bytes for plan in group)
 
 
@@ -143,14 +145,14 @@ class PlanInput:
 
 
 @dataclass(frozen=True, slots=True)
-class CleaningPlan:
+class CleaningPlan(Generic[P]):
     """The segments of a run as planned, and the groups among them that are to be rewritten."""
 
-    segments: tuple[SegmentPlan, ...]
-    groups: tuple[tuple[SegmentPlan, ...], ...]
+    segments: tuple[P, ...]
+    groups: tuple[tuple[P, ...], ...]
     rules: RunRules
-    range_count: int
-    buffer_utilisation: float
+    range_count: int = 1
+    buffer_utilisation: float = 0.0
 
     @property
     def stale_bytes(self) -> int:
@@ -159,10 +161,8 @@ class CleaningPlan:
     @property
     def left_stale_bytes(self) -> int:
         """What is stale, but in segments not worth rewriting yet."""
-        rewritten = {plan.segment.base_offset for group in self.groups for plan in group}
-        return sum(
-            plan.stale_bytes for plan in self.segments if plan.segment.base_offset not in rewritten
-        )
+        rewritten = {plan.base_offset for group in self.groups for plan in group}
+        return sum(plan.stale_bytes for plan in self.segments if plan.base_offset not in rewritten)
 
     @property
     def copied_bytes(self) -> int:
@@ -179,7 +179,7 @@ def plan_cleaning(
     is_forced: bool,
     buffer_bytes: int,
     pace: Callable[[int], None],
-) -> CleaningPlan:
+) -> CleaningPlan[SegmentPlan]:
     """Plans over the segments of a run, oldest first.
 
     `is_forced` rewrites whatever is stale, be it ever so little.
@@ -200,7 +200,8 @@ def find_latest_records(
 ) -> KeyPlan:
     """Which records are the latest of their keys, of those whose hashes lie in a range.
 
-    The outcomes of ranges that make up all hashes may be merged (`key_plan.merge_plans`).
+    The outcomes of ranges that make up all hashes add up to those of all: bits are joined, counts
+    summed.
     """
     known = [source for source in sources if source.keys is not None]
     return plan_keys(
@@ -228,27 +229,38 @@ def finish_plan(
     rules: RunRules,
     settings: LogSettings,
     is_forced: bool,
-) -> CleaningPlan:
+) -> CleaningPlan[SegmentPlan]:
     """The plan, once the latest records of all keys are known."""
     known = [source for source in sources if source.keys is not None]
-    first_held = first_held_offset(sources, rules)
-    transactions = _Transactions(aborted, first_held, rules.keep_markers_from_offset)
+    transactions = RunTransactions(aborted, first_held_offset(sources, rules), rules)
     plans = [
-        _plan_segment(source, latest, number, transactions, rules)
+        plan_segment(
+            source,
+            keep=latest.bits_of(number, latest.keep),
+            tombstones=latest.bits_of(number, latest.tombstones),
+            tally={column: latest.tally(number, column) for column in Tally},
+            transactions=transactions,
+            rules=rules,
+        )
         for number, source in enumerate(known)
     ]
-    chosen = {plan.segment.base_offset for plan in plans if _is_worth(plan, settings, is_forced)}
-    groups = [
-        group for run in _runs(sources, plans) for group in group_segments(run, chosen, settings)
-    ]
+    groups = choose_groups(sources, plans, settings=settings, is_forced=is_forced)
     return CleaningPlan(
         tuple(plans), tuple(groups), rules, latest.range_count, latest.buffer_utilisation
     )
 
 
-def _find_expired(
-    sources: Sequence[PlanInput], rules: RunRules, first_held: int
-) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+def choose_groups(
+    sources: Sequence[PlanInput], plans: Sequence[P], *, settings: LogSettings, is_forced: bool
+) -> list[tuple[P, ...]]:
+    """The groups to rewrite, of the planned segments among those of a run."""
+    chosen = {plan.base_offset for plan in plans if _is_worth(plan, settings, is_forced)}
+    return [
+        group for run in _runs(sources, plans) for group in group_segments(run, chosen, settings)
+    ]
+
+
+def _find_expired(sources: Sequence[PlanInput], rules: RunRules, first_held: int) -> Bits:
     """Bits of the records in batches past their horizon.
 
     Behind a held segment none expires: what it deletes may still stand there. Nor does one that is
@@ -274,40 +286,61 @@ def _find_expired(
     return bits
 
 
-class _Transactions:
+class RunTransactions:
     """Judges the marks of a run's segments, oldest first.
 
     Behind a held segment everything stays: a transaction may have its records in there.
     """
 
     def __init__(
-        self, aborted: Sequence[AbortedTransaction], first_held: int, keep_markers_from_offset: int
+        self, aborted: Sequence[AbortedTransaction], first_held: int, rules: RunRules
     ) -> None:
         self._aborted = aborted
         self._first_held = first_held
-        self._tracker = TransactionTracker(aborted, keep_markers_from_offset)
+        self._tracker = TransactionTracker(aborted, rules.keep_markers_from_offset)
 
     def judge(self, source: PlanInput, batches: Table, marks: Table) -> MarkVerdicts:
-        base_offset = source.segment.base_offset
-        if base_offset < self._first_held:
-            return self._tracker.walk(base_offset, batches, marks)
-        decided_here = [
-            one for one in self._aborted if base_offset <= one.last_offset < source.next_offset
-        ]
-        return MarkVerdicts(np.zeros(len(marks), np.bool_), decided_here)
+        if self._is_held(source):
+            return MarkVerdicts(np.zeros(len(marks), np.bool_), self._decided_in(source))
+        return self._tracker.walk(source.segment.base_offset, batches, marks)
+
+    def _is_held(self, source: PlanInput) -> bool:
+        return source.segment.base_offset >= self._first_held
+
+    def _decided_in(self, source: PlanInput) -> list[AbortedTransaction]:
+        start, end = source.segment.base_offset, source.next_offset
+        return [one for one in self._aborted if start <= one.last_offset < end]
+
+    def fork(self, source: PlanInput) -> "RunTransactions":
+        """What judges the next segment alone: a value that travels, and leaves this as it is."""
+        fork = copy(self)
+        fork._tracker = self._tracker.fork(source.next_offset)
+        fork._aborted = self._decided_in(source) if self._is_held(source) else ()
+        return fork
+
+    def skip(self, source: PlanInput) -> None:
+        """Goes on behind the next segment, which is judged by a fork."""
+        if source.keys is not None and source.keys.header.mark_count and not self._is_held(source):
+            with source.keys.open() as index:
+                self.judge(source, index.batches(), index.marks())
 
 
-def _plan_segment(
-    source: PlanInput, latest: KeyPlan, number: int, transactions: _Transactions, rules: RunRules
+def plan_segment(
+    source: PlanInput,
+    *,
+    keep: Bits,
+    tombstones: Bits,
+    tally: Mapping[Tally, int],
+    transactions: RunTransactions,
+    rules: RunRules,
 ) -> SegmentPlan:
+    """The plan of one segment, whose latest records are known; `keep` gets its control records."""
     keys = source.keys
     assert keys is not None
     base_offset = source.segment.base_offset
     with keys.open() as index:
         batches, marks = index.batches(), index.marks()
     verdicts = transactions.judge(source, batches, marks)
-    keep = latest.bits_of(number, latest.keep)
-    tombstones = latest.bits_of(number, latest.tombstones)
     keep_control_records(batches, marks, verdicts.discardable, keep, now_ms=rules.now_ms)
     decisions = decide_batches(
         batches,
@@ -318,13 +351,15 @@ def _plan_segment(
         discardable=verdicts.discardable,
         rules=rules,
     )
-    tally = {column: latest.tally(number, column) for column in Tally}
     records, bytes = count_by_reason(keys.header, batches, decisions, tally)
     return SegmentPlan(
-        segment=source.segment,
+        base_offset=base_offset,
+        size=source.segment.size,
         next_offset=source.next_offset,
-        keys=keys,
         is_dirty=source.is_dirty,
+        figure=summarize_input(source.segment, keys.header),
+        segment=source.segment,
+        keys=keys,
         keep=keep,
         tombstones=tombstones,
         discardable=verdicts.discardable,
@@ -340,7 +375,7 @@ def _plan_segment(
     )
 
 
-def _is_worth(plan: SegmentPlan, settings: LogSettings, is_forced: bool) -> bool:
+def _is_worth(plan: SegmentFigures, settings: LogSettings, is_forced: bool) -> bool:
     if not plan.is_changed:
         return False
     return (
@@ -351,10 +386,10 @@ def _is_worth(plan: SegmentPlan, settings: LogSettings, is_forced: bool) -> bool
     )
 
 
-def _runs(sources: Sequence[PlanInput], plans: Sequence[SegmentPlan]) -> list[list[SegmentPlan]]:
+def _runs(sources: Sequence[PlanInput], plans: Sequence[P]) -> list[list[P]]:
     """The planned segments that follow each other; a held one parts them."""
-    by_base = {plan.segment.base_offset: plan for plan in plans}
-    runs: list[list[SegmentPlan]] = [[]]
+    by_base = {plan.base_offset: plan for plan in plans}
+    runs: list[list[P]] = [[]]
     for source in sources:
         plan = by_base.get(source.segment.base_offset)
         if plan is None:

@@ -74,7 +74,7 @@ class CompactionRun:
         self._note = _tell_border(dirtiness)
         self._was_stopped = False
 
-    def plan(self) -> CleaningPlan:
+    def plan(self) -> CleaningPlan[SegmentPlan]:
         """Builds what key indexes are missing and plans; the log itself stays as it is."""
         sources = self._find_sources()
         end, border = self._dirtiness.first_uncleanable_offset, self._dirtiness.border
@@ -127,7 +127,7 @@ class CompactionRun:
 
         return note
 
-    def carry_out(self, plan: CleaningPlan) -> CleanReport:
+    def carry_out(self, plan: CleaningPlan[SegmentPlan]) -> CleanReport:
         """Rewrites the groups; stops early, and says so, when it must not or cannot go on."""
         progress = self._track("copy", 2 * plan.copied_bytes)
         remove_unfinished(self._tools.fs, self._log.directory)
@@ -175,7 +175,7 @@ class CompactionRun:
         self._was_stopped = True
 
     def _swap(
-        self, group: Sequence[SegmentPlan], written: WrittenSegment, plan: CleaningPlan
+        self, group: Sequence[SegmentPlan], written: WrittenSegment, plan: CleaningPlan[SegmentPlan]
     ) -> bool:
         """Puts the group on record and swaps it in; False when the log has changed meanwhile."""
         evidence = self._tools.evidence
@@ -217,7 +217,7 @@ class CompactionRun:
         self,
         group: Sequence[SegmentPlan],
         written: WrittenSegment,
-        plan: CleaningPlan,
+        plan: CleaningPlan[SegmentPlan],
         id: int,
     ) -> Removal:
         settings = self._log.settings
@@ -246,7 +246,7 @@ class CompactionRun:
         """Whether everything below the end of the run is clean now, but for held segments."""
         return not self._was_stopped
 
-    def report(self, plan: CleaningPlan, *, is_dry_run: bool) -> CleanReport:
+    def report(self, plan: CleaningPlan[SegmentPlan], *, is_dry_run: bool) -> CleanReport:
         rewritten = (
             [one for group in plan.groups for one in group] if is_dry_run else self._rewritten
         )

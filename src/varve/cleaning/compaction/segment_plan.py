@@ -5,7 +5,7 @@ Invariant  every record is counted under one reason; whatever is kept is kept wh
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import numpy as np
@@ -97,17 +97,15 @@ class BatchDecisions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentPlan:
-    """One segment of a run: its bitmaps and what they come to."""
+class SegmentFigures:
+    """What the plan of one segment comes to: counts and sizes, whatever its number of records."""
 
-    segment: InputSegment
+    base_offset: int
+    size: int
     next_offset: int
-    keys: SegmentKeys
     is_dirty: bool
-    keep: Bits
-    tombstones: Bits
-    discardable: npt.NDArray[np.bool_]
-    aborted_kept: list[AbortedTransaction]
+    figure: SegmentSummary
+    """The segment as it goes in."""
     records: dict[Reason, int]
     bytes: dict[Reason, int]
     deleted: int
@@ -116,7 +114,6 @@ class SegmentPlan:
     stamped_bytes: int
     """Of these, markers that nobody needs and that get their horizon only now."""
     is_changed: bool
-    rules: RunRules = field(repr=False)
 
     @property
     def stale_share(self) -> float:
@@ -127,7 +124,7 @@ class SegmentPlan:
     @property
     def stale_bytes(self) -> int:
         """About what the data file would lose."""
-        return round(self.stale_share * self.segment.size)
+        return round(self.stale_share * self.size)
 
     @property
     def gain_share(self) -> float:
@@ -136,14 +133,26 @@ class SegmentPlan:
         Besides stale records that is emptied batches and markers, which no record tells of.
         """
         left = self.planned_bytes - self.stamped_bytes
-        return max(self.stale_share, 1 - left / self.segment.size if self.segment.size else 0.0)
+        return max(self.stale_share, 1 - left / self.size if self.size else 0.0)
 
-    @property
-    def figure(self) -> SegmentSummary:
-        """The segment as it goes in."""
-        header, base_offset = self.keys.header, self.segment.base_offset
-        end = max(header.last_offset + 1, base_offset)
-        return SegmentSummary(base_offset, end, self.segment.size, header.record_count)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPlan(SegmentFigures):
+    """One segment of a run: its bitmaps and what they come to."""
+
+    segment: InputSegment
+    keys: SegmentKeys
+    keep: Bits
+    tombstones: Bits
+    discardable: npt.NDArray[np.bool_]
+    aborted_kept: list[AbortedTransaction]
+    rules: RunRules = field(repr=False)
+
+    def figures(self) -> SegmentFigures:
+        """The plan without what grows with the number of records or batches."""
+        return SegmentFigures(
+            **{one.name: getattr(self, one.name) for one in fields(SegmentFigures)}
+        )
 
     def decide(self, batches: Table, marks: Table) -> BatchDecisions:
         return decide_batches(
@@ -155,6 +164,12 @@ class SegmentPlan:
             discardable=self.discardable,
             rules=self.rules,
         )
+
+
+def summarize_input(segment: InputSegment, header: KeyIndexHeader) -> SegmentSummary:
+    """A segment as it goes in."""
+    end = max(header.last_offset + 1, segment.base_offset)
+    return SegmentSummary(segment.base_offset, end, segment.size, header.record_count)
 
 
 def mark_expired(batches: Table, bits: Bits, *, base_offset: int, rules: RunRules) -> None:

@@ -9,6 +9,7 @@ Invariant  segments are fed once each, all of a run, in offset order. An aborted
 Threads    one; a run has its own.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -83,6 +84,17 @@ class TransactionTracker:
         if len(batches):
             self._next_offset = base_offset + int(batches["last"][-1]) + 1
         return verdicts
+
+    def fork(self, end_offset: int) -> "TransactionTracker":
+        """What it takes to walk the next segment, which ends before an offset, elsewhere."""
+        fork = TransactionTracker((), self._kept_from)
+        end = bisect_left(self._aborted, end_offset, key=lambda one: one.first_offset)
+        fork._aborted = self._aborted[self._begun : end]
+        fork._ongoing = dict(self._ongoing)
+        fork._seen_aborted = set(self._seen_aborted)
+        fork._seen_committed = set(self._seen_committed)
+        fork._next_offset = self._next_offset
+        return fork
 
     def _begin_up_to(self, offset: int) -> None:
         """Aborted transactions that have begun are ongoing until their producer's next ABORT."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from varve.cleaning.compaction.plan import sum_by_reason
-from varve.cleaning.compaction.segment_plan import RunRules, SegmentPlan
+from varve.cleaning.compaction.segment_plan import RunRules, SegmentFigures
 from varve.cleaning.removals.removal import Removal, RemovalKind, hex_digest
 from varve.cleaning.removals.removal_json import encode_removal
 from varve.commit_log import LogSettings, TopicPartition
@@ -29,7 +29,7 @@ class DoneGroup:
     """A group that was written, with what it was planned from."""
 
     inputs: tuple[RemoteSegment, ...]
-    plans: tuple[SegmentPlan, ...]
+    plans: tuple[SegmentFigures, ...]
     written: WrittenGroup
 
     @property

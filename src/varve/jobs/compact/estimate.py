@@ -6,6 +6,7 @@ from typing import Final
 from varve.cleaning.compaction.key_plan import ENTRY_BYTES
 from varve.cleaning.compaction.plan import CleaningPlan
 from varve.cleaning.compaction.rewrite import CHUNK_BYTES
+from varve.cleaning.compaction.segment_plan import SegmentFigures
 from varve.cleaning.removals.removal import Reason
 from varve.object_store.prices import PriceTable, RequestKind
 
@@ -39,14 +40,16 @@ class CompactEstimate:
         return asdict(self)
 
 
-def estimate_plan(plan: CleaningPlan, *, log_bytes: int, prices: PriceTable) -> CompactEstimate:
+def estimate_plan(
+    plan: CleaningPlan[SegmentFigures], *, log_bytes: int, prices: PriceTable
+) -> CompactEstimate:
     """From the plan alone; `log_bytes` are those of the partition before."""
     inputs = [one for group in plan.groups for one in group]
     # Batches that go as a whole are not read, so this is an upper bound.
-    read_bytes = sum(one.segment.size for one in inputs)
+    read_bytes = sum(one.size for one in inputs)
     planned = sum(one.planned_bytes for one in inputs)
     kept = sum(one.records.get(Reason.KEPT, 0) for one in inputs)
-    reads = sum(-(-one.segment.size // CHUNK_BYTES) + _READS_PER_INPUT for one in inputs)
+    reads = sum(-(-one.size // CHUNK_BYTES) + _READS_PER_INPUT for one in inputs)
     reads += _PARTS * len(plan.groups)
     # An announcement for each group, then evidence and one manifest for all.
     writes = (_PARTS + _COMMIT_WRITES - 1) * len(plan.groups) + _COMMIT_WRITES

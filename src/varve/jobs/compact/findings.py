@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from varve.cleaning.compaction.plan import CleaningPlan, sum_by_reason
 from varve.cleaning.compaction.rewrite import DamagedSegment
-from varve.cleaning.compaction.segment_plan import SegmentPlan
+from varve.cleaning.compaction.segment_plan import SegmentFigures
 from varve.foundation.errors import Corrupt
 from varve.jobs.compact.commit import CompactCommit
 from varve.jobs.compact.estimate import CompactEstimate, estimate_plan
@@ -22,7 +22,7 @@ class Findings:
     home: RemotePath
     before: Manifest | None = None
     after: Manifest | None = None
-    records_of: list[SegmentPlan] = field(default_factory=list)
+    records_of: list[SegmentFigures] = field(default_factory=list)
     stages: list[StageTime] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
     is_cut: bool = False
@@ -52,7 +52,7 @@ class Findings:
         self.notes.append(str(error))
         return True
 
-    def note_plan(self, plan: CleaningPlan, *, log_bytes: int, store: str) -> None:
+    def note_plan(self, plan: CleaningPlan[SegmentFigures], *, log_bytes: int, store: str) -> None:
         """Of a dry run: what the plan would take and leave."""
         self.records_of = [one for group in plan.groups for one in group]
         self.estimate = estimate_plan(plan, log_bytes=log_bytes, prices=default_prices(store))

@@ -7,6 +7,7 @@ Crash      docs/tiering.md; a job may be killed anywhere and run again.
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -75,11 +76,12 @@ def compact_partitions(
     """Compacts what is due of these partitions; `histories` are the epochs of their logs."""
     began_ms = clock.now_ms()
     job_id = f"compact-{new_id(random)}"
+    shared = replace(settings, inline_bytes=settings.inline_bytes // max(len(homes), 1))
     runs = [
         PartitionCompaction(
             home,
             reach,
-            settings,
+            shared,
             clock=clock,
             random=random,
             job_id=job_id,

@@ -2,26 +2,35 @@
 
 1. The lease is taken, what earlier runs left is swept; the manifest tells what may be compacted.
 2. One task per segment verifies its key index, or makes it.
-3. One task per range of hashes finds the latest records; their outcomes are merged.
-4. One task per group rewrites it and uploads it under an announced id.
-5. Balances are checked and put on record, and one manifest makes the groups readable.
+3. One task per range of hashes finds the latest records; the driver adds up its counts.
+4. One task for some segments tells what will be left of each, which makes the groups.
+5. One task per group rewrites it and uploads it under an announced id.
+6. Balances are checked and put on record, and one manifest makes the groups readable.
 
 Where the data of a segment turns out to be damaged, what lies before it goes in, and another pass
 leaves that one alone.
 
-Invariant  only the last step changes what is read, and it changes all at once.
-Crash      before the last step the old state is read, and the next run sweeps what was announced.
+Invariant  only the last step changes what is read, and it changes all at once. What the driver
+           holds grows with the number of segments, not of records.
+Crash      before the last step the old state is read, and the next run sweeps what was announced,
+           and the work area of a plan.
 Threads    one; the tasks of a stage run wherever the runner has them run.
 """
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from varve.cleaning.compaction.key_plan import ENTRY_BYTES
-from varve.cleaning.compaction.plan import CleaningPlan, finish_plan, first_held_offset
-from varve.cleaning.compaction.segment_plan import RunRules, SegmentPlan
+from varve.cleaning.compaction.key_plan import ENTRY_BYTES, Integers
+from varve.cleaning.compaction.plan import (
+    CleaningPlan,
+    PlanInput,
+    RunTransactions,
+    choose_groups,
+    first_held_offset,
+)
+from varve.cleaning.compaction.segment_plan import RunRules, SegmentFigures
 from varve.cleaning.key_index.key_index import KeyIndexHeader
 from varve.commit_log import TopicPartition
 from varve.commit_log.partition_metadata import decode_topic_id
@@ -40,10 +49,19 @@ from varve.jobs.compact.report import PartitionResult, StageTime
 from varve.jobs.compact.scope import Scope, find_chain, find_scope, read_aborted, read_shells
 from varve.jobs.compact.settings import WRITER, CompactSettings
 from varve.jobs.compact.sweep import find_leftovers
-from varve.jobs.compact.tasks import GroupTask, IndexTask, RangeInputs, RangeTask, make_sources
-from varve.jobs.key_plans import KeyPlanFold, cut_hashes
-from varve.jobs.tasks import Stage, Stages, TaskError, get_result, try_stage
-from varve.jobs.tier.cold_input import ColdInput, open_files
+from varve.jobs.compact.tasks import (
+    IndexTask,
+    JudgedSegment,
+    PassInputs,
+    RangeInputs,
+    RangeTask,
+    RewriteTask,
+    SegmentsTask,
+    make_sources,
+)
+from varve.jobs.key_plans import RangeFold, WorkArea, cut_hashes, plan_area, remove_folder
+from varve.jobs.tasks import Stage, Stages, TaskError, get_result, pack_by_size, try_stage
+from varve.jobs.tier.cold_input import open_files
 from varve.jobs.tier.files import TierFiles
 from varve.jobs.tier.reach import TierReach
 from varve.tiering.copy.segment_upload import KEYS_PART
@@ -56,7 +74,10 @@ from varve.tiering.partition_lease import HeldLease, hold_lease
 T = TypeVar("T")
 
 PASSES_MAX: Final = 8
-"""Passes over a partition: each begins anew without a segment that turned out to be damaged."""
+"""Passes over a partition: each starts again without a segment that turned out to be damaged."""
+_TASK_PLAN_BYTES: Final = 32 << 20
+"""About how much of tables and bits one task plans segments with."""
+_TASK_SEGMENTS: Final = 64
 
 
 class PartitionCompaction:
@@ -88,6 +109,7 @@ class PartitionCompaction:
         self._topic_id = decode_topic_id(home.topic_id).bytes
         self._found = Findings(home)
         self._lease: HeldLease | None = None
+        self._is_work_stored = False
 
     def stages(self) -> Stages[PartitionResult]:
         """The run; what fails on purpose is told in its result."""
@@ -150,17 +172,41 @@ class PartitionCompaction:
                 shells=read_shells(self._home, chain[-1], files),
             )
         scope, headers = yield from self._index(scope, aborted)
-        with open_files(self._reach.objects, self._home, scope.segments) as files:
-            plan, clean_end = yield from self._plan(scope, headers, aborted, rules, files)
-            if self._settings.is_dry_run:
-                store = self._reach.objects().name
-                self._found.note_plan(plan, log_bytes=manifest.log_bytes, store=store)
-                return
-            groups = yield from self._rewrite(scope, plan)
+        area = WorkArea(self._reach.objects, f"{self._home.work_folder}{self._job_id}/{number}/")
+        try:
+            plan, groups, clean_end = yield from self._clean(
+                _Pass(scope, headers, tuple(aborted), rules, area), manifest
+            )
+        finally:
+            self._remove_work(area)
+        if self._settings.is_dry_run:
+            return
         if len(groups) < len(plan.groups):
-            clean_end = min(clean_end, plan.groups[len(groups)][0].segment.base_offset)
+            clean_end = min(clean_end, plan.groups[len(groups)][0].base_offset)
         evidence_id = f"{self._job_id}-{number}" if number else self._job_id
         self._commit(scope, plan, groups, clean_end, evidence_id)
+
+    def _clean(
+        self, run: "_Pass", manifest: Manifest
+    ) -> Stages[tuple[CleaningPlan[SegmentFigures], list[DoneGroup], int]]:
+        """The plan, the groups that were written by it, and how far the partition is clean then."""
+        segments, inputs = yield from self._find_latest(run)
+        plan, clean_end = yield from self._plan(run, segments, inputs)
+        if self._settings.is_dry_run:
+            store = self._reach.objects().name
+            self._found.note_plan(plan, log_bytes=manifest.log_bytes, store=store)
+            return plan, [], clean_end
+        groups = yield from self._rewrite(plan, segments, inputs)
+        return plan, groups, clean_end
+
+    def _remove_work(self, area: WorkArea) -> None:
+        """A store that fails now leaves it to the next run."""
+        if not self._is_work_stored:
+            return
+        try:
+            area.remove(self._reach.objects())
+        except StoreError:
+            return
 
     def _sweep(self) -> Manifest:
         manifest = self._manifests.load()
@@ -169,6 +215,7 @@ class PartitionCompaction:
             leftovers, leader_epoch=None, writer=WRITER, now_ms=self._now_ms
         )
         self._found.swept += len(removed)
+        remove_folder(self._reach.objects(), self._home.work_folder)
         return self._manifests.load() if leftovers else manifest
 
     def _is_due(self, scope: Scope) -> bool:
@@ -249,85 +296,126 @@ class PartitionCompaction:
             headers.get(one.base_offset) for one in scope.segments
         )
 
-    def _plan(
-        self,
-        scope: Scope,
-        headers: tuple[KeyIndexHeader | None, ...],
-        aborted: Sequence[AbortedTransaction],
-        rules: RunRules,
-        files: TierFiles,
-    ) -> Stages[tuple[CleaningPlan, int]]:
-        """The plan, and how far the partition is clean once it is carried out."""
-        slim = tuple(_only_keys(one) for one in scope.segments)
-        entries = sum(header.entry_count for header in headers if header is not None)
+    def _find_latest(self, run: "_Pass") -> Stages[tuple[list[JudgedSegment], PassInputs]]:
+        """All planned segments with their counts, and what tasks plan and write them by."""
+        slim = tuple(_only_keys(one) for one in run.scope.segments)
+        known = [header for header in run.headers if header is not None]
+        entries = sum(header.entry_count for header in known)
         ranges = cut_hashes(-(-entries * ENTRY_BYTES // self._settings.range_bytes))
-        index_bytes = sum(header.file_size for header in headers if header is not None)
-        tasks = [RangeTask(hashes, index_bytes // len(ranges)) for hashes in ranges]
+        index_bytes = sum(header.file_size for header in known)
+        tasks = [
+            RangeTask(number, hashes, index_bytes // len(ranges))
+            for number, hashes in enumerate(ranges)
+        ]
+        record_counts = [header.record_count for header in known]
+        area = plan_area(
+            run.area,
+            record_count=sum(record_counts),
+            inline_bytes=self._settings.inline_bytes,
+        )
+        self._is_work_stored = area is not None
         inputs = RangeInputs(
-            self._reach, self._home, slim, headers, rules, self._settings.buffer_bytes
-        )
-        fold = KeyPlanFold()
-        yield from self._run_stage(Stage("plan", tasks, inputs, fold))
-        sources = make_sources(
-            self._home,
-            scope.segments,
-            headers,
-            files,
-            first_dirty_offset=scope.dirtiness.first_dirty_offset,
-        )
-        plan = finish_plan(
-            sources,
-            fold.result(),
-            aborted=aborted,
-            rules=rules,
-            settings=self._settings.grouping,
-            is_forced=self._settings.is_forced or scope.dirtiness.is_forced,
-        )
-        return plan, first_held_offset(sources, rules)
-
-    def _rewrite(self, scope: Scope, plan: CleaningPlan) -> Stages[list[DoneGroup]]:
-        """The groups that were written, up to the first one that could not be."""
-        by_base = {one.base_offset: one for one in scope.segments}
-        tasks = [self._group_task(group, by_base) for group in plan.groups]
-        outcomes = yield from self._run_stage(Stage("rewrite", tasks))
-        done: list[DoneGroup] = []
-        for task, outcome in zip(tasks, outcomes, strict=True):
-            if self._found.is_damage(outcome):
-                self._found.is_cut = True
-                break
-            done.append(DoneGroup(task.inputs, task.plans, get_result(outcome)))
-        self._found.voided += len(tasks) - len(done)
-        return done
-
-    def _group_task(
-        self, group: Sequence[SegmentPlan], by_base: dict[int, RemoteSegment]
-    ) -> GroupTask:
-        inputs = tuple(by_base[plan.segment.base_offset] for plan in group)
-        files = open_files(self._reach.objects, self._home, inputs)
-        segments = [ColdInput(self._home, one, files) for one in inputs]
-        plans = tuple(
-            replace(plan, segment=one, keys=one.keys(plan.keys.header))
-            for plan, one in zip(group, segments, strict=True)
-        )
-        return GroupTask(
             self._reach,
             self._home,
-            new_id(self._random),
-            inputs,
-            plans,
-            files,
+            slim,
+            run.headers,
+            run.rules,
+            self._settings.buffer_bytes,
+            area,
+        )
+        fold = RangeFold(record_counts, area)
+        yield from self._run_stage(Stage("plan", tasks, inputs, fold))
+        latest = fold.result()
+        return self._judge(run, latest.tallies), PassInputs(
+            self._reach,
+            self._home,
+            run.rules,
+            latest.bits,
             self._settings.grouping,
             self._topic_id,
             self._settings.buffer_bytes,
             self._now_ms,
         )
 
+    def _judge(self, run: "_Pass", tallies: Integers) -> list[JudgedSegment]:
+        """Takes the transactions through all segments that are planned."""
+        judged: list[JudgedSegment] = []
+        with open_files(self._reach.objects, self._home, run.scope.segments) as files:
+            sources = run.sources(self._home, files)
+            first_held = first_held_offset(sources, run.rules)
+            transactions = RunTransactions(run.aborted, first_held, run.rules)
+            for segment, source in zip(run.scope.segments, sources, strict=True):
+                if source.keys is None:
+                    continue
+                judged.append(
+                    JudgedSegment(
+                        segment,
+                        source.keys.header,
+                        source.is_dirty,
+                        tallies[len(judged)],
+                        transactions.fork(source),
+                    )
+                )
+                transactions.skip(source)
+        return judged
+
+    def _plan(
+        self, run: "_Pass", segments: Sequence[JudgedSegment], inputs: PassInputs
+    ) -> Stages[tuple[CleaningPlan[SegmentFigures], int]]:
+        """The plan, and how far the partition is clean once it is carried out."""
+        tasks = []
+        slim = (replace(one, segment=_only_keys(one.segment)) for one in segments)
+        first = 0
+        for some in pack_by_size(
+            slim,
+            lambda one: one.plan_bytes,
+            target_bytes=_TASK_PLAN_BYTES,
+            max_items=_TASK_SEGMENTS,
+        ):
+            tasks.append(SegmentsTask(first, tuple(some)))
+            first += len(some)
+        outcomes = yield from self._run_stage(Stage("segments", tasks, inputs))
+        figures = [one for outcome in outcomes for one in get_result(outcome)]
+        with open_files(self._reach.objects, self._home, run.scope.segments) as files:
+            sources = run.sources(self._home, files)
+        groups = choose_groups(
+            sources,
+            figures,
+            settings=self._settings.grouping,
+            is_forced=self._settings.is_forced or run.scope.dirtiness.is_forced,
+        )
+        plan = CleaningPlan(tuple(figures), tuple(groups), run.rules)
+        return plan, first_held_offset(sources, run.rules)
+
+    def _rewrite(
+        self,
+        plan: CleaningPlan[SegmentFigures],
+        segments: Sequence[JudgedSegment],
+        inputs: PassInputs,
+    ) -> Stages[list[DoneGroup]]:
+        """The groups that were written, up to the first one that could not be."""
+        numbers = {one.segment.base_offset: number for number, one in enumerate(segments)}
+        tasks = []
+        for group in plan.groups:
+            first = numbers[group[0].base_offset]
+            members = tuple(segments[first : first + len(group)])
+            tasks.append(RewriteTask(new_id(self._random), first, members))
+        outcomes = yield from self._run_stage(Stage("rewrite", tasks, inputs))
+        done: list[DoneGroup] = []
+        for task, group, outcome in zip(tasks, plan.groups, outcomes, strict=True):
+            if self._found.is_damage(outcome):
+                self._found.is_cut = True
+                break
+            done.append(DoneGroup(task.inputs, group, get_result(outcome)))
+        self._found.voided += len(tasks) - len(done)
+        return done
+
     # The end
 
     def _commit(
         self,
         scope: Scope,
-        plan: CleaningPlan,
+        plan: CleaningPlan[SegmentFigures],
         groups: Sequence[DoneGroup],
         clean_end: int,
         evidence_id: str,
@@ -352,9 +440,9 @@ class PartitionCompaction:
             self._manifests,
             groups,
             stale={
-                ids[one.segment.base_offset]: one.stale_bytes
+                ids[one.base_offset]: one.stale_bytes
                 for one in plan.segments
-                if one.segment.base_offset not in rewritten
+                if one.base_offset not in rewritten
             },
             clean_end=clean_end,
             start_offset=scope.segments[0].base_offset,
@@ -364,6 +452,26 @@ class PartitionCompaction:
         )
         self._found.after = commit.run()
         self._found.note_commit(commit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """What one pass goes by, once the key indexes of its segments are known."""
+
+    scope: Scope
+    headers: tuple[KeyIndexHeader | None, ...]
+    aborted: tuple[AbortedTransaction, ...]
+    rules: RunRules
+    area: WorkArea
+
+    def sources(self, home: RemotePath, files: TierFiles) -> list[PlanInput]:
+        return make_sources(
+            home,
+            self.scope.segments,
+            self.headers,
+            files,
+            first_dirty_offset=self.scope.dirtiness.first_dirty_offset,
+        )
 
 
 def _only_keys(segment: RemoteSegment) -> RemoteSegment:

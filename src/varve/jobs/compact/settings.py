@@ -5,6 +5,7 @@ from typing import Final
 
 from varve.commit_log import LogSettings
 from varve.foundation.errors import InvalidRequest
+from varve.jobs.key_plans import INLINE_BYTES
 from varve.tiering.settings import TierSettings
 
 WRITER: Final = "varve compact"
@@ -19,6 +20,7 @@ class CompactSettings:
     `is_forced` compacts what is not due, and whatever is stale, be it ever so little. `range_bytes`
     is how much of the key indexes one task plans with, `buffer_bytes` how much memory it takes.
     Objects of replaced segments stay for `replaced_ms`. `is_dry_run` plans and changes nothing.
+    Plans with more than `inline_bytes` of bits are put aside in the bucket.
     `takes_over` works on a partition that another job has the lease of.
     """
 
@@ -28,6 +30,7 @@ class CompactSettings:
     takes_over: bool = False
     buffer_bytes: int = _BUFFER_BYTES
     range_bytes: int = _RANGE_BYTES
+    inline_bytes: int = INLINE_BYTES
     replaced_ms: int = field(default_factory=lambda: TierSettings().replaced_ms)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The work of a compaction that runs anywhere: index a segment, plan a range, rewrite a group.
+"""The work of a compaction that runs anywhere: index, plan ranges and segments, rewrite groups.
 
 Invariant  a task carries all it needs and changes nothing that a reader sees. A task that is run
            twice, even at the same time, writes the same objects: its outcome follows from what it
@@ -11,10 +11,15 @@ Crash      a group's objects are announced in the manifest before the first is w
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from varve.cleaning.compaction.key_plan import HashRange
-from varve.cleaning.compaction.plan import PlanInput, find_latest_records
+from varve.cleaning.compaction.key_plan import HashRange, Integers
+from varve.cleaning.compaction.plan import (
+    PlanInput,
+    RunTransactions,
+    find_latest_records,
+    plan_segment,
+)
 from varve.cleaning.compaction.rewrite import WrittenSegment, write_group
-from varve.cleaning.compaction.segment_plan import RunRules, SegmentPlan
+from varve.cleaning.compaction.segment_plan import RunRules, SegmentFigures, SegmentPlan
 from varve.cleaning.key_index.builder import build_key_index
 from varve.cleaning.key_index.key_index import KeyIndex, KeyIndexHeader
 from varve.cleaning.removals.removal import SegmentSummary
@@ -22,13 +27,14 @@ from varve.commit_log import LogSettings
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
 from varve.jobs.compact.settings import WRITER
-from varve.jobs.key_plans import PackedPlan
+from varve.jobs.key_plans import LatestBits, RangeOutcome, SegmentBits, WorkArea
 from varve.jobs.scratch import scratch
 from varve.jobs.tier.cold_input import ColdInput, checksum, open_files
 from varve.jobs.tier.files import TierFiles
 from varve.jobs.tier.group_upload import announce, gather_group, upload
 from varve.jobs.tier.reach import TierReach
 from varve.jobs.tier.scratch_files import ScratchFileSystem
+from varve.kernels.key_merge import Tally
 from varve.tiering.copy.segment_upload import KEYS_PART
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
@@ -121,7 +127,10 @@ def make_sources(
 
 @dataclass(frozen=True, slots=True)
 class RangeInputs:
-    """What all ranges of one partition are planned over; sent once per stage."""
+    """What all ranges of one partition are planned over; sent once per stage.
+
+    The bits of records go to `area`, or to the driver where there is none.
+    """
 
     reach: TierReach
     home: RemotePath
@@ -129,29 +138,104 @@ class RangeInputs:
     headers: tuple[KeyIndexHeader | None, ...]
     rules: RunRules
     buffer_bytes: int
+    area: WorkArea | None
 
 
 @dataclass(frozen=True, slots=True)
 class RangeTask:
     """Finds the latest records of the keys in one range of hashes, over all segments of a run."""
 
+    number: int
     hashes: HashRange
     read_bytes: int
 
-    def run(self, shared: RangeInputs) -> PackedPlan:
+    def run(self, shared: RangeInputs) -> RangeOutcome:
         with open_files(shared.reach.objects, shared.home, shared.segments) as files:
             sources = make_sources(
                 shared.home, shared.segments, shared.headers, files, first_dirty_offset=0
             )
-            return PackedPlan.of(
-                find_latest_records(
-                    sources,
-                    rules=shared.rules,
-                    buffer_bytes=shared.buffer_bytes,
-                    pace=no_pace,
-                    hashes=self.hashes,
-                )
+            plan = find_latest_records(
+                sources,
+                rules=shared.rules,
+                buffer_bytes=shared.buffer_bytes,
+                pace=no_pace,
+                hashes=self.hashes,
             )
+        return RangeOutcome.store(plan, shared.area, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedSegment:
+    """A segment, the counts of all ranges for it, and what judges its transactions."""
+
+    segment: RemoteSegment
+    header: KeyIndexHeader
+    is_dirty: bool
+    tally: Integers
+    transactions: RunTransactions
+
+    @property
+    def plan_bytes(self) -> int:
+        """About what it takes to plan it: the tables of its key index, and its bits."""
+        tables = self.header.file_size - self.header.batches_at
+        return tables + self.header.record_count // 4
+
+    def plan(
+        self, home: RemotePath, files: TierFiles, bits: SegmentBits, rules: RunRules
+    ) -> SegmentPlan:
+        cold = ColdInput(home, self.segment, files)
+        source = PlanInput(cold, cold.next_offset, self.is_dirty, cold.keys(self.header))
+        # Copies, because a task may run twice and planning changes both.
+        return plan_segment(
+            source,
+            keep=bits.keep.copy(),
+            tombstones=bits.tombstones,
+            tally={column: int(self.tally[column]) for column in Tally},
+            transactions=self.transactions.fork(source),
+            rules=rules,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PassInputs:
+    """What all segments and groups of one partition are planned and written by; sent once."""
+
+    reach: TierReach
+    home: RemotePath
+    rules: RunRules
+    bits: LatestBits
+    settings: LogSettings
+    topic_id: bytes
+    buffer_bytes: int
+    now_ms: int
+
+    def plan(
+        self, first: int, segments: Sequence[JudgedSegment], files: TierFiles
+    ) -> tuple[SegmentPlan, ...]:
+        """The plans of consecutive segments, the first of which has a number."""
+        found = self.bits.read(first, [one.header.record_count for one in segments])
+        return tuple(
+            one.plan(self.home, files, bits, self.rules)
+            for one, bits in zip(segments, found, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsTask:
+    """Plans consecutive segments, once it is known which records are the latest."""
+
+    first: int
+    segments: tuple[JudgedSegment, ...]
+
+    @property
+    def read_bytes(self) -> int:
+        return sum(one.plan_bytes for one in self.segments)
+
+    def run(self, shared: PassInputs) -> list[SegmentFigures]:
+        segments = [one.segment for one in self.segments]
+        with open_files(shared.reach.objects, shared.home, segments) as files:
+            plans = shared.plan(self.first, self.segments, files)
+        return [plan.figures() for plan in plans]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +250,7 @@ class WrittenGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupTask:
-    """Rewrites a group of segments as one: into scratch, announced, uploaded, looked up.
+    """Rewrites planned segments as one: into scratch, announced, uploaded, looked up.
 
     The plans read through one TierFiles of their own. `aborted` are the transactions that the key
     index leaves out, if they are not those that stay listed; `is_decided` tells that all of them
@@ -238,6 +322,38 @@ class GroupTask:
             delete_horizon_ms=None if header.earliest_horizon < 0 else header.earliest_horizon,
             replaced_until_ms=None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteTask:
+    """Plans the consecutive segments of a group again, and rewrites them as one."""
+
+    id: str
+    first: int
+    segments: tuple[JudgedSegment, ...]
+
+    @property
+    def inputs(self) -> tuple[RemoteSegment, ...]:
+        return tuple(one.segment for one in self.segments)
+
+    @property
+    def read_bytes(self) -> int:
+        return sum(one.segment.size for one in self.segments)
+
+    def run(self, shared: PassInputs) -> WrittenGroup:
+        files = open_files(shared.reach.objects, shared.home, self.inputs)
+        return GroupTask(
+            shared.reach,
+            shared.home,
+            self.id,
+            self.inputs,
+            shared.plan(self.first, self.segments, files),
+            files,
+            shared.settings,
+            shared.topic_id,
+            shared.buffer_bytes,
+            shared.now_ms,
+        ).run(None)
 
 
 def join_epochs(segments: Sequence[RemoteSegment]) -> tuple[tuple[int, int], ...]:

@@ -22,6 +22,7 @@ from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
 from varve.foundation.settings import GivenValue
 from varve.jobs.derived_outputs import DerivedOutput, OutputKind, open_output_registry
+from varve.jobs.key_plans import INLINE_BYTES, WorkArea
 from varve.jobs.results import JobResult
 from varve.jobs.snapshot.document import WORK_FOLDER, SnapshotDocument, SnapshotFile
 from varve.jobs.snapshot.plan import PartitionPlan, SnapshotPlan, plan_snapshot
@@ -41,6 +42,7 @@ from varve.jobs.source.latest_plan import (
     is_indexed,
     plan_latest,
     read_headers,
+    with_areas,
 )
 from varve.jobs.source.options import Mode, Offsets, SourceOptions
 from varve.jobs.source.pieces import AnyPiece, Piece, pack
@@ -63,13 +65,15 @@ class SnapshotSettings:
 
     `bucket_bytes` is about how large files become; it decides on the buckets of a place when the
     first snapshot is taken, unless `buckets` says how many. `keep` is how many snapshots stay, None
-    for all. Leftovers go when they are older than `grace_ms`.
+    for all. Leftovers go when they are older than `grace_ms`. Plans with more than `inline_bytes`
+    of bits do not pass through the driver.
     """
 
     bucket_bytes: int = 64 << 20
     buckets: int | None = None
     split_bytes: int = 32 << 20
     range_bytes: int = 64 << 20
+    inline_bytes: int = INLINE_BYTES
     is_full: bool = False
     keep: int | None = None
     grace_ms: int = DAY_MS
@@ -252,9 +256,9 @@ class SnapshotRun:
         self, scope: SnapshotPlan, number: int, known_buckets: int | None, receipts: Receipts
     ) -> SnapshotResult:
         source = scope.partitions[0].source
-        pieces = self._plan(scope, source.topic_id)
-        buckets = known_buckets or self._choose_buckets(pieces)
         try:
+            pieces = self._plan(scope, source.topic_id)
+            buckets = known_buckets or self._choose_buckets(pieces)
             parts = self._read(pieces, source.topic, source.topic_id, buckets)
             written, files = self._write(scope, parts)
             document = SnapshotDocument(
@@ -330,8 +334,9 @@ class SnapshotRun:
             made[one.number] = _Pieces((), loose)
             if headers:
                 requests[one.number] = LatestRequest(self._options.address, tuple(headers.values()))
+        area = WorkArea(self._opens.open, f"{WORK_FOLDER}/{self._id}/")
         planned = plan_latest(
-            list(requests.values()),
+            with_areas(list(requests.values()), area, self._settings.inline_bytes),
             runner=self._runner,
             split_bytes=self._settings.split_bytes,
             with_tombstones=True,

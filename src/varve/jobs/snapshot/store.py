@@ -47,7 +47,7 @@ from varve.object_store.opening import BUCKETS, find_scheme, normal_url, split_d
 
 _OURS: Final = re.compile(
     rf"{DATA_FOLDER}/[0-9]{{5,}}-[0-9]{{5,}}-[0-9a-f]{{32}}\.parquet"
-    rf"|{WORK_FOLDER}/[0-9a-f-]{{36}}/[0-9]{{6,}}"
+    rf"|{WORK_FOLDER}/[0-9a-f-]{{36}}/(?:plan-[0-9]+/)?[0-9]{{6,}}"
 )
 """What runs write besides documents; other files of a directory are left alone."""
 

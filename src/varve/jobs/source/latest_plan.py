@@ -10,19 +10,34 @@ Invariant  a planned record is the last one of its key among all that was planne
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from varve.cleaning.compaction.key_plan import ENTRY_BYTES, HashRange, KeyPlan, plan_keys
+from varve.cleaning.compaction.key_plan import ENTRY_BYTES, HashRange, plan_keys
 from varve.cleaning.key_index.key_index import KeyIndex, KeyIndexHeader, SegmentKeys, Table
 from varve.foundation.errors import Corrupt
-from varve.jobs.key_plans import KeyPlanFold, PackedPlan, cut_hashes
+from varve.jobs.key_plans import (
+    LatestBits,
+    RangeFold,
+    RangeOutcome,
+    StoredBits,
+    WorkArea,
+    cut_hashes,
+    plan_area,
+)
 from varve.jobs.source.keys import TopicHash
 from varve.jobs.source.latest_keys import PieceKeys
-from varve.jobs.source.pieces import Bits, ChosenPiece, ColdPiece, KeptPiece, Piece, PlannedPiece
+from varve.jobs.source.pieces import (
+    Bits,
+    ChosenPiece,
+    ColdPiece,
+    KeptPiece,
+    Piece,
+    PlannedPiece,
+    StoredKeep,
+)
 from varve.jobs.tasks import TaskRunner, ThreadRunner
 from varve.jobs.tier.address import TierAddress
 from varve.jobs.tier.files import TierFiles
@@ -67,9 +82,10 @@ class LatestTask:
     """
 
     request: int
+    number: int
     hashes: HashRange
 
-    def run(self, shared: "Sequence[LatestRequest]") -> PackedPlan:
+    def run(self, shared: "Sequence[LatestRequest]") -> RangeOutcome:
         address, pieces = shared[self.request].address, shared[self.request].pieces
         loose = MemoryObjectStore()
         with (
@@ -84,7 +100,7 @@ class LatestTask:
                     loose.put(str(number), one.data)
                     keys.append(SegmentKeys(near, str(number), one.header))
             plan = plan_keys(keys, buffer_bytes=_BUFFER_BYTES, hashes=self.hashes)
-            return PackedPlan.of(plan)
+        return RangeOutcome.store(plan, shared[self.request].area, self.number)
 
 
 def _open(address: TierAddress | None) -> ObjectStore:
@@ -137,22 +153,36 @@ class KeepTask:
 
     address: TierAddress
     indexed: IndexedPiece
-    keep: Bits
+    kept: StoredKeep
     split_bytes: int
 
     def run(self, shared: None) -> list[KeptPiece]:
-        if not self.keep.any():
+        keep = self.kept.read_bits()
+        if not keep.any():
             return []
         with (
             TierFiles(self.address.open, _sizes([self.indexed])) as files,
             SegmentKeys(files, self.indexed.path, self.indexed.header).open() as index,
         ):
             batches = index.batches()
-        return cut_kept(self.indexed.piece, batches, self.keep, split_bytes=self.split_bytes)
+        stored = self.kept if isinstance(self.kept.bits, StoredBits) else None
+        return cut_kept(
+            self.indexed.piece, batches, keep, split_bytes=self.split_bytes, stored=stored
+        )
 
 
-def cut_kept(piece: ColdPiece, batches: Table, keep: Bits, *, split_bytes: int) -> list[KeptPiece]:
-    """The batches of a segment in which something is kept, in pieces."""
+def cut_kept(
+    piece: ColdPiece,
+    batches: Table,
+    keep: Bits,
+    *,
+    split_bytes: int,
+    stored: StoredKeep | None = None,
+) -> list[KeptPiece]:
+    """The batches of a segment in which something is kept, in pieces.
+
+    They carry their bits, or say where these are `stored`.
+    """
     counts = batches["count"].astype(np.int64)
     kept = np.empty(len(counts), np.int64)
     count_bits(keep, 0, counts, kept)
@@ -168,21 +198,27 @@ def cut_kept(piece: ColdPiece, batches: Table, keep: Bits, *, split_bytes: int) 
     records = np.concatenate(([0], np.cumsum(counts)))
     wanted = np.flatnonzero(sizes)
     edges = np.flatnonzero(np.diff(numbers[wanted])) + 1
-    made = []
+    cut = []
     for run in np.split(wanted, edges):
         start, end = int(run[0]), int(run[-1]) + 1
-        made.append(
+        first, behind = int(records[start]), int(records[end])
+        bits: Bits | StoredKeep
+        if stored is None:
+            bits = np.packbits(flags[first:behind], bitorder="little")
+        else:
+            bits = replace(stored, start=first, end=behind)
+        cut.append(
             KeptPiece(
                 home=piece.home,
                 segment=_without_parts(piece.segment),
                 start=start,
                 end=end,
                 start_offset=piece.start_offset,
-                keep=np.packbits(flags[records[start] : records[end]], bitorder="little"),
+                keep=bits,
                 size=int(sizes[start:end].sum()),
             )
         )
-    return made
+    return cut
 
 
 def _without_parts(segment: RemoteSegment) -> RemoteSegment:
@@ -192,10 +228,18 @@ def _without_parts(segment: RemoteSegment) -> RemoteSegment:
 
 @dataclass(frozen=True, slots=True)
 class LatestRequest:
-    """Pieces of one partition in order, over which the latest records are wanted."""
+    """Pieces of one partition in order, over which the latest records are wanted.
+
+    The bits of the plan go to `area`, or to the driver where there is none.
+    """
 
     address: TierAddress | None
     pieces: tuple[Planned, ...]
+    area: WorkArea | None = None
+
+    @property
+    def record_counts(self) -> list[int]:
+        return [one.header.record_count for one in self.pieces]
 
     def without_parts(self) -> "LatestRequest":
         """What travels to tasks: of segments only what it takes to read their key indexes."""
@@ -236,36 +280,56 @@ def plan_latest(
     Without tombstones a key whose latest record is one has none.
     """
     tasks = [
-        LatestTask(number, hashes)
-        for number, request in enumerate(requests)
-        for hashes in request.ranges(range_bytes)
+        LatestTask(request, number, hashes)
+        for request, one in enumerate(requests)
+        for number, hashes in enumerate(one.ranges(range_bytes))
     ]
     shared = [request.without_parts() for request in requests]
-    outcomes = runner.try_run("keys", tasks, shared)
-    made = []
-    for number, ranges in groupby(zip(tasks, outcomes, strict=True), lambda pair: pair[0].request):
-        fold = KeyPlanFold()
-        for _, outcome in ranges:
-            fold.add(outcome)
-        plan = fold.result()
-        if not with_tombstones:
-            np.bitwise_and(plan.keep, ~plan.tombstones, out=plan.keep)
-        made.append(_cut(requests[number], plan, plan.keep, split_bytes))
-    return made
+    folds = [RangeFold(request.record_counts, request.area) for request in requests]
+    for task, outcome in zip(tasks, runner.try_run("keys", tasks, shared), strict=True):
+        folds[task.request].add(outcome)
+    return [
+        _cut(request, fold.result().bits, with_tombstones, split_bytes, runner)
+        for request, fold in zip(requests, folds, strict=True)
+    ]
 
 
-def _cut(request: LatestRequest, plan: KeyPlan, keep: Bits, split_bytes: int) -> list[PlannedPiece]:
+def with_areas(
+    requests: Sequence[LatestRequest], area: WorkArea, inline_bytes: int
+) -> list[LatestRequest]:
+    """The requests, those with many records each with a folder of the area."""
+    share = inline_bytes // max(len(requests), 1)
+    placed = []
+    for number, request in enumerate(requests):
+        folder = replace(area, folder=f"{area.folder}plan-{number}/")
+        count = sum(request.record_counts)
+        chosen = plan_area(folder, record_count=count, inline_bytes=share)
+        placed.append(replace(request, area=chosen))
+    return placed
+
+
+def _cut(
+    request: LatestRequest,
+    bits: LatestBits,
+    with_tombstones: bool,
+    split_bytes: int,
+    runner: TaskRunner,
+) -> list[PlannedPiece]:
     chosen: dict[int, list[PlannedPiece]] = {}
     tasks: dict[int, KeepTask] = {}
     for number, one in enumerate(request.pieces):
-        bits = plan.bits_of(number, keep)
+        count = one.header.record_count
+        kept = StoredKeep(bits, number, count, with_tombstones=with_tombstones, end=count)
         if isinstance(one, IndexedPiece):
             assert request.address is not None
-            tasks[number] = KeepTask(request.address, one, bits, split_bytes)
+            slim = replace(one, piece=replace(one.piece, segment=_without_parts(one.piece.segment)))
+            tasks[number] = KeepTask(request.address, slim, kept, split_bytes)
         else:
-            chosen[number] = _choose(one, bits)
-    kept = ThreadRunner().run("batches", list(tasks.values()))
-    chosen |= {number: [*pieces] for number, pieces in zip(tasks, kept, strict=True)}
+            chosen[number] = _choose(one, kept.read_bits())
+    # Bits that this process holds need not travel.
+    cutter = runner if isinstance(bits, StoredBits) else ThreadRunner()
+    pieces = cutter.run("batches", list(tasks.values()))
+    chosen |= {number: [*some] for number, some in zip(tasks, pieces, strict=True)}
     return [piece for number in range(len(request.pieces)) for piece in chosen[number]]
 
 

@@ -61,7 +61,7 @@ class _KeptReader:
         self._counts = counts
         self._firsts = np.concatenate(([0], np.cumsum(counts)))
         total = int(self._firsts[-1])
-        self._flags = np.unpackbits(piece.keep, bitorder="little")[:total] != 0
+        self._flags = piece.read_flags(total)
         self._bases = piece.segment.base_offset + self._batches["base"].astype(np.int64)
 
     def _read_batches(self) -> Table:

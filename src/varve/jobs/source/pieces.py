@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.txn_index import AbortedTransaction
+from varve.jobs.key_plans import LatestBits
 from varve.jobs.source.record_blocks import CHUNK_BYTES
 from varve.kafka_client.address import ClusterAddress
 from varve.tiering.manifest.paths import RemotePath
@@ -96,12 +97,36 @@ class ServerPiece:
         return 0
 
 
+@dataclass(frozen=True, slots=True)
+class StoredKeep:
+    """Where it is kept which of the records [start, end) of a segment are wanted.
+
+    The segment has `number` in the plan whose bits these are, and `record_count` records.
+    """
+
+    bits: LatestBits
+    number: int
+    record_count: int
+    with_tombstones: bool
+    start: int = 0
+    end: int = 0
+
+    def read_bits(self) -> Bits:
+        """Those of the whole segment."""
+        (found,) = self.bits.read(self.number, [self.record_count])
+        return found.keep if self.with_tombstones else found.keep & ~found.tombstones
+
+    def read_flags(self) -> NDArray[np.bool_]:
+        flags = np.unpackbits(self.read_bits(), bitorder="little")
+        return flags[self.start : self.end].astype(np.bool_)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptPiece:
     """Batches [start, end) of a cold segment, by number, of which some records are wanted.
 
-    `keep` has a bit for each record of these batches, as its key index numbers them; `size` is
-    about what reading the batches takes in which a bit is set.
+    `keep` has a bit for each record of these batches, as its key index numbers them, or says where
+    they are; `size` is about what reading the batches takes in which a bit is set.
     """
 
     home: RemotePath
@@ -109,8 +134,14 @@ class KeptPiece:
     start: int
     end: int
     start_offset: int
-    keep: Bits
+    keep: Bits | StoredKeep
     size: int
+
+    def read_flags(self, count: int) -> NDArray[np.bool_]:
+        """Whether each of its records is wanted."""
+        if isinstance(self.keep, StoredKeep):
+            return self.keep.read_flags()
+        return np.unpackbits(self.keep, bitorder="little")[:count].astype(np.bool_)
 
     @property
     def partition(self) -> int:

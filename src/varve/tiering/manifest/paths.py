@@ -1,7 +1,7 @@
 """The keys of a partition's objects in the remote tier, and what a bucket holds by its keys alone.
 
 Layout     `<cluster>/<topic>.<topic id>/<partition>/` and below it `manifest/`, `page/`,
-           `segment/`, `evidence/` and `lease.json`. docs/formats/manifest.md
+           `segment/`, `evidence/`, `work/` and `lease.json`. docs/formats/manifest.md
 Invariant  within a folder the order of keys is the order of versions or offsets. Listing reads only
            and trusts no key: keys that are not of this layout are recognised as foreign.
 """
@@ -92,6 +92,11 @@ class RemotePath:
 
     def evidence_key(self, job_id: str) -> str:
         return f"{self.prefix}evidence/{job_id}.json"
+
+    @property
+    def work_folder(self) -> str:
+        """What jobs put aside for their own tasks; ends with a slash."""
+        return f"{self.prefix}work/"
 
     @property
     def lease_key(self) -> str:
