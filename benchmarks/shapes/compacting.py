@@ -11,11 +11,11 @@ from benchmarks.shapes.entries import append_all, create_storage, make_entries
 from benchmarks.sizes import SizeUnit
 from benchmarks.workspace import Workspace
 from varve.foundation.clock import SystemClock
-from varve.shapes.compaction.compact import Compactor
-from varve.shapes.compaction.settings import CompactionSettings
+from varve.shapes.compaction.compactor import Compactor
 from varve.shapes.offset import SNAPSHOT_END
+from varve.shapes.settings import CompactionSettings
 from varve.shapes.storage.entry import Entry
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.shape_storage import ShapeStorage
 
 _ROW_BYTES = 300
 _UPDATES_PER_ROW = 5

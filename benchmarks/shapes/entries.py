@@ -7,10 +7,10 @@ from pathlib import Path
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.shapes.offset import Offset
+from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.entry import UPDATE, Entry
-from varve.shapes.storage.settings import StorageSettings
-from varve.shapes.storage.snapshot_writer import SnapshotWriter
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.shape_storage import ShapeStorage
+from varve.shapes.storage.snapshot import SnapshotWriter
 
 HANDLE = "benchmark-1"
 TURN = 500

@@ -15,14 +15,13 @@ from tests.support.shape_messages import (
 )
 from varve.disk import FileSystem
 from varve.foundation.clock import ManualClock
-from varve.shapes.compaction.compact import Compactor
+from varve.shapes.compaction.compactor import Compactor
 from varve.shapes.compaction.report import CompactionReport
-from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.offset import SNAPSHOT_END, Offset
+from varve.shapes.settings import CompactionSettings, StorageSettings
 from varve.shapes.storage.entry import Entry
-from varve.shapes.storage.settings import StorageSettings
-from varve.shapes.storage.snapshot_writer import SnapshotWriter
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.shape_storage import ShapeStorage
+from varve.shapes.storage.snapshot import SnapshotWriter
 
 ROOT = "/shapes"
 HANDLE = "1234-5678"

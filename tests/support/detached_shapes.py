@@ -7,14 +7,13 @@ from typing import Any
 
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.context import EngineContext, ShapeEvents
 from varve.shapes.definition import define
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.metrics import EngineMetrics
 from varve.shapes.offset import Offset
 from varve.shapes.registry import ShapeDatabase, ShapeRegistry
-from varve.shapes.settings import EngineSettings
+from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.shapes.shape import Shape
 from varve.shapes.topic import ShapeTopic
 

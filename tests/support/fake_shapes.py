@@ -6,12 +6,11 @@ from contextlib import contextmanager
 
 from varve.foundation.errors import NotFound, StoreError
 from varve.foundation.metrics import MetricTable
-from varve.shapes.compaction.balance import Balance
-from varve.shapes.compaction.report import CompactionReport, Outcome
+from varve.shapes.compaction.report import Balance, CompactionReport, Outcome
 from varve.shapes.definition import Definition
+from varve.shapes.filter.subset import Subset
 from varve.shapes.metrics import EngineHealth, TopicHealth
 from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, SNAPSHOT_END, Offset
-from varve.shapes.query.subset import Subset
 from varve.shapes.shape import DropReason
 from varve.shapes.topic import SubsetResult
 

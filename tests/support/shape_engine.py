@@ -13,14 +13,13 @@ from varve.disk import FileSystem, RealFileSystem
 from varve.embedded import Store
 from varve.foundation.clock import Clock, ManualClock
 from varve.foundation.errors import NotFound
-from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.definition import define
 from varve.shapes.engine import ShapeEngine
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.replay_state import ReplayState
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.offset import BEFORE_ALL
-from varve.shapes.settings import EngineSettings
+from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.shapes.shape import Shape
 from varve.topics import StoreCluster
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from tests.support.shape_engine import Follower, Stage
 from varve.foundation.clock import SystemClock
-from varve.shapes.compaction.settings import CompactionSettings
-from varve.shapes.settings import EngineSettings
+from varve.shapes.settings import CompactionSettings, EngineSettings
 
 SETTINGS = EngineSettings(wait_ms=2, checkpoint_ms=5, chunk_bytes=5000)
 COMPACTION = CompactionSettings(keep_chunks=0, stale_share=0.0)

@@ -8,13 +8,13 @@ from tests.support.shape_entries import StoredEntry, decode_entries
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock, ManualClock
 from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
+from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.chunk_index import Chunk, encode_chunks
-from varve.shapes.storage.compacted_log import CompactedLog
 from varve.shapes.storage.entry import INSERT, UPDATE, Entry
 from varve.shapes.storage.layout import index_path, log_path, new_suffix
-from varve.shapes.storage.settings import StorageSettings
-from varve.shapes.storage.snapshot_writer import SnapshotWriter
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.shape_log import CompactedLog
+from varve.shapes.storage.shape_storage import ShapeStorage
+from varve.shapes.storage.snapshot import SnapshotWriter
 
 ROOT = "/shapes"
 HANDLE = "4711-1"

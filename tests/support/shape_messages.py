@@ -6,7 +6,7 @@ from typing import Any
 
 from varve.shapes.offset import Offset
 from varve.shapes.storage.entry import Entry
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.shape_storage import ShapeStorage
 
 INSERT, UPDATE, DELETE, CONTROL = b"iudc"
 _NAMES = {INSERT: "insert", UPDATE: "update", DELETE: "delete"}

@@ -39,8 +39,7 @@ from varve.kafka_server.tls_settings import TlsSettings
 from varve.object_store import AzureSettings, GcsSettings, S3Settings
 from varve.object_store import metrics as object_store_metrics
 from varve.shapes import metrics as shape_metrics
-from varve.shapes.compaction.settings import CompactionSettings
-from varve.shapes.settings import EngineSettings
+from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.tiering import metrics as tiering_metrics
 from varve.tiering.settings import TierSettings
 

@@ -40,10 +40,9 @@ from varve.kernels import (
     shape_fold,
     shape_plan,
 )
-from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.engine import LOCK_FILE, ShapeEngine
 from varve.shapes.registry import FILE_NAME as REGISTRY_FILE
-from varve.shapes.settings import EngineSettings
+from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.shapes.storage.layout import SCRATCH, TRASH
 
 if TYPE_CHECKING:

@@ -78,7 +78,7 @@ def command(
             line = _show(message) if as_json else _line(message)
             if line is None:
                 continue
-            # Half a character, which JSON may hold, is told by its number.
+            # ChunkEdge a character, which JSON may hold, is told by its number.
             typer.echo(line.encode(errors="backslashreplace").decode())
             count += 1
             if count == limit:

@@ -46,7 +46,7 @@ class Answer:
     @classmethod
     def of_json(cls, status: int, told: Any, *headers: Header) -> "Answer":
         text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
-        # Half a character, which a request may hold, is told as it was sent: \ud800 is JSON.
+        # ChunkEdge a character, which a request may hold, is told as it was sent: \ud800 is JSON.
         return cls(status, [JSON, *headers], text.encode(errors="backslashreplace"))
 
     @classmethod

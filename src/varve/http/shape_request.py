@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from varve.foundation.errors import InvalidRequest
 from varve.http.answer import Refusal, invalid
+from varve.shapes.filter.parser import parse_columns
 from varve.shapes.offset import BEFORE_ALL, Offset, parse_offset
-from varve.shapes.query.columns import parse_columns
 
 NOW: Final = "now"
 SUBSET_NAMES: Final = ("where", "params", "order_by", "limit", "offset")

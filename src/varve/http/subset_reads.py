@@ -20,7 +20,7 @@ from varve.http.exchange import Exchange
 from varve.http.services import Services
 from varve.http.shape_reads import ShapeReads
 from varve.http.shape_request import SUBSET_NAMES, ShapeRequest, SubsetQuery
-from varve.shapes.query.subset import Subset, parse_order
+from varve.shapes.filter.subset import Subset, parse_order
 from varve.shapes.shape import Shape
 from varve.shapes.topic import SubsetResult
 

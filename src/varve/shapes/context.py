@@ -15,14 +15,12 @@ from varve.disk import FileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.metrics import MetricTable
 from varve.shapes.compaction.scheduler import CompactionScheduler
-from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.registry import ShapeRegistry
 from varve.shapes.removal import ShapeRemoval, Trash
-from varve.shapes.settings import EngineSettings
+from varve.shapes.settings import CompactionSettings, EngineSettings, StorageSettings
 from varve.shapes.snapshotting import Snapshotter
-from varve.shapes.storage.settings import StorageSettings
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.shape_storage import ShapeStorage
 from varve.shapes.topics import TopicMap
 from varve.shapes.workers import EngineWorkers
 

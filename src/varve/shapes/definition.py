@@ -1,4 +1,4 @@
-"""What a shape is of: a topic, a filter, columns, and how changes are told.
+"""What a shape is of: a topic, a filter, columns, and how changes are sent.
 
 Invariant  two definitions are equal exactly if they denote the same shape; `comparable` is that
            identity as text, and what the registry keeps. The filter stands in it in its normal
@@ -15,9 +15,8 @@ from functools import cached_property
 from typing import Final, TypeVar
 
 from varve.foundation.errors import Corrupt, InvalidRequest
-from varve.shapes.query.columns import parse_columns
-from varve.shapes.query.filter_sql import check_size
-from varve.shapes.query.where import Where
+from varve.shapes.filter.parser import check_size, parse_columns
+from varve.shapes.filter.where import Where
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -27,7 +26,7 @@ _TABLE: Final = re.compile(
 
 
 class Replica(StrEnum):
-    """What an update tells: key and changed columns, or the whole row and what it was."""
+    """What an update holds: key and changed columns, or the whole row and the old values."""
 
     DEFAULT = "default"
     FULL = "full"
@@ -59,7 +58,7 @@ class Definition:
     topic: str
     where: Where | None
     columns: tuple[str, ...] | None
-    """The columns asked for; None for all there are. Key columns are always told."""
+    """The columns asked for; None for all. Key columns are always sent."""
     replica: Replica
     log: LogMode
 
@@ -112,14 +111,14 @@ def define(
 def parse_definition(comparable: str) -> Definition:
     """The definition behind its identity; raises Corrupt."""
     try:
-        told = json.loads(comparable)
-        columns = told["columns"]
+        document = json.loads(comparable)
+        columns = document["columns"]
         return Definition(
-            topic=str(told["topic"]),
-            where=None if told["where"] is None else Where.parse(told["where"], {}),
+            topic=str(document["topic"]),
+            where=None if document["where"] is None else Where.parse(document["where"], {}),
             columns=None if columns is None else tuple(map(str, columns)),
-            replica=Replica(told["replica"]),
-            log=LogMode(told["log"]),
+            replica=Replica(document["replica"]),
+            log=LogMode(document["log"]),
         )
     except (ValueError, KeyError, TypeError, InvalidRequest) as error:
         raise Corrupt(f"definition {comparable:.200} of a shape cannot be read: {error}") from error

@@ -22,15 +22,14 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import Closed, Unavailable
 from varve.shapes import metrics
 from varve.shapes.compaction.report import CompactionReport
-from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.context import EngineContext, Listener, OpenFeed, ShapeEvents
 from varve.shapes.definition import Definition
+from varve.shapes.filter.subset import Subset
 from varve.shapes.metrics import EngineHealth, EngineMetrics, TopicHealth, engine_health
-from varve.shapes.query.subset import Subset
 from varve.shapes.registry import ShapeRegistry
-from varve.shapes.settings import EngineSettings
+from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.shapes.shape import DropReason, Shape
-from varve.shapes.storage.trash import trash_directory
+from varve.shapes.storage.layout import trash_directory
 from varve.shapes.topic import ShapeTopic, SubsetResult
 
 LOCK_FILE: Final = ".lock"

@@ -23,8 +23,13 @@ from varve.foundation.metrics import MetricTable
 from varve.shapes.metrics import DROPPED
 from varve.shapes.registry import ShapeRegistry
 from varve.shapes.shape import DropReason, Shape
-from varve.shapes.storage.layout import list_handles
-from varve.shapes.storage.trash import discard_scratch, list_trash, move_to_trash, sync_parent
+from varve.shapes.storage.layout import (
+    discard_scratch,
+    list_handles,
+    list_trash,
+    move_to_trash,
+    sync_parent,
+)
 
 if TYPE_CHECKING:
     from varve.shapes.context import ShapeEvents

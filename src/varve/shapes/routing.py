@@ -16,9 +16,9 @@ from typing import Final
 from varve.kernels.row_texts import find_values
 from varve.shapes.feed.change import Change, Transaction
 from varve.shapes.feed.row import name_prefix
+from varve.shapes.filter.filter_index import FilterIndex
 from varve.shapes.messages import MessageEncoder, without_last
 from varve.shapes.offset import BEFORE_ALL
-from varve.shapes.query.filter_index import FilterIndex
 from varve.shapes.shape import Shape
 from varve.shapes.storage.entry import Entry
 

@@ -19,7 +19,7 @@ from varve.foundation.errors import Closed, Corrupt, NotFound, StoreError, Unava
 from varve.shapes.definition import Definition
 from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, Offset
 from varve.shapes.storage.entry import Entry
-from varve.shapes.storage.storage import ShapeStorage, flush_storages
+from varve.shapes.storage.shape_storage import ShapeStorage, flush_storages
 
 if TYPE_CHECKING:
     from varve.shapes.context import EngineContext

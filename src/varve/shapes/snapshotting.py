@@ -17,11 +17,11 @@ from varve.foundation.errors import Closed, StoreError
 from varve.shapes.definition import LogMode
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.table import TableView
+from varve.shapes.filter.filter_index import FilterIndex
 from varve.shapes.messages import MessageEncoder, snapshot_end
 from varve.shapes.metrics import SNAPSHOT_ROWS, SNAPSHOTS
-from varve.shapes.query.filter_index import FilterIndex
 from varve.shapes.shape import DropReason, Shape
-from varve.shapes.storage.snapshot_writer import SnapshotWriter
+from varve.shapes.storage.snapshot import SnapshotWriter
 from varve.shapes.topic import ShapeTopic
 
 if TYPE_CHECKING:

@@ -29,9 +29,9 @@ from varve.shapes.feed.reset import Reset, ResetKind
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.table import TableView
 from varve.shapes.feed.topic_feed import TopicFeed
+from varve.shapes.filter.subset import Subset
 from varve.shapes.messages import EncoderKey, MessageEncoder
 from varve.shapes.offset import Offset
-from varve.shapes.query.subset import Subset
 from varve.shapes.routing import ChangeRouter, EntriesByShape
 from varve.shapes.shape import DropReason, Shape
 

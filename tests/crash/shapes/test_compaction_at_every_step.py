@@ -17,7 +17,7 @@ from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import StoreError
 from varve.shapes.compaction.report import Outcome, read_reports
-from varve.shapes.compaction.settings import CompactionSettings
+from varve.shapes.settings import CompactionSettings
 from varve.shapes.storage.layout import log_directory
 
 IN_MEMORY = CompactionSettings(keep_chunks=1, stale_share=0)

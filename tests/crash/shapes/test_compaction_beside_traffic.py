@@ -10,10 +10,9 @@ from tests.support.compaction_bench import CompactionBench
 from tests.support.shape_messages import State, apply_message, read_messages
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.shapes.compaction.compact import Compactor
-from varve.shapes.compaction.settings import CompactionSettings
+from varve.shapes.compaction.compactor import Compactor
 from varve.shapes.offset import SNAPSHOT_END
-from varve.shapes.storage.settings import StorageSettings
+from varve.shapes.settings import CompactionSettings, StorageSettings
 
 COMPACTIONS = 6
 READERS = 3

@@ -9,7 +9,7 @@ from tests.support.shape_log import read_messages as messages_in
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Unavailable
-from varve.shapes.storage.storage import ShapeStorage, flush_storages
+from varve.shapes.storage.shape_storage import ShapeStorage, flush_storages
 
 HANDLES = ("11223344-1", "22334455-2", "33445566-3")
 FIRST = [make_entry(1, 0)]

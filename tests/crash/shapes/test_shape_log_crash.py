@@ -24,7 +24,7 @@ from varve.shapes.offset import LAST, Offset
 from varve.shapes.storage.entry import Entry
 from varve.shapes.storage.layout import index_path, log_directory, log_path
 from varve.shapes.storage.recovery import find_log_end
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.shape_storage import ShapeStorage
 
 MODES = [
     (CrashMode.KEEP_ALL, 0),

@@ -11,8 +11,7 @@ import pytest
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound, Unavailable
-from varve.shapes.storage.snapshot import Snapshot
-from varve.shapes.storage.snapshot_writer import SnapshotWriter
+from varve.shapes.storage.snapshot import Snapshot, SnapshotWriter
 
 DIRECTORY = "/shape/log"
 ROWS = [b'{"row":%d}' % number for number in range(40)]

@@ -11,9 +11,9 @@ from tests.support.rounds import machine_settings
 from tests.support.shape_messages import State, apply_message, read_messages
 from varve.disk import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
-from varve.shapes.compaction.compact import Compactor
-from varve.shapes.compaction.settings import CompactionSettings
+from varve.shapes.compaction.compactor import Compactor
 from varve.shapes.offset import SNAPSHOT_END, Offset
+from varve.shapes.settings import CompactionSettings
 
 CLIENTS = 4
 KEYS = st.sampled_from(["a", "b", "c"])

@@ -25,10 +25,9 @@ from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt
 from varve.kernels.shape_entries import encode_entries
-from varve.shapes.compaction.balance import Balance
-from varve.shapes.compaction.block import Block, compact_block, index_block, join_blocks
-from varve.shapes.compaction.parts import compact_ranges
-from varve.shapes.compaction.windows import Range
+from varve.shapes.compaction.blocks import Block, Range, compact_block, index_block, join_blocks
+from varve.shapes.compaction.report import Balance
+from varve.shapes.compaction.spill import compact_ranges
 from varve.shapes.offset import Offset
 from varve.shapes.storage.entry import Entry
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from tests.support.memory_directory import memory_directory
 from tests.support.rounds import machine_settings
 from tests.support.shape_engine import Follower, Row, Stage
-from varve.shapes.compaction.settings import CompactionSettings
-from varve.shapes.settings import EngineSettings
+from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.shapes.shape import DropReason
 
 KEYS = st.sampled_from(["a", "b", "c", "d"])

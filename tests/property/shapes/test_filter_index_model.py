@@ -4,10 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rounds import machine_settings
-from varve.shapes.query.access_path import Bounds
-from varve.shapes.query.filter_index import FilterIndex
-from varve.shapes.query.interval_index import IntervalIndex
-from varve.shapes.query.where import Where
+from varve.shapes.filter.filter_index import Bounds, FilterIndex, IntervalIndex
+from varve.shapes.filter.where import Where
 
 _COLUMNS = st.sampled_from(["a", "b", "c"])
 _LITERALS = st.sampled_from(

@@ -26,7 +26,7 @@ from tests.support.shape_log import (
 from varve.disk import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.shape_storage import ShapeStorage
 
 STREAMS_MAX = 3
 # Chunks of about five entries and buffers of about two, so that every border is met often.

@@ -7,9 +7,9 @@ from tests.support.rounds import machine_settings
 from varve.foundation.errors import InvalidRequest
 from varve.kernels.json_members import DEPTH_MAX
 from varve.shapes.feed.row import split_row
-from varve.shapes.query.filter_index import FilterIndex
-from varve.shapes.query.subset import Subset
-from varve.shapes.query.where import Where
+from varve.shapes.filter.filter_index import FilterIndex
+from varve.shapes.filter.subset import Subset
+from varve.shapes.filter.where import Where
 
 _DEEP = DEPTH_MAX - 1
 _VALUES = [

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.support.rounds import machine_settings
 from varve.shapes.feed.row import split_row
-from varve.shapes.query.value import RowValues
-from varve.shapes.query.where import Where
+from varve.shapes.filter.value import RowValues
+from varve.shapes.filter.where import Where
 
 _TEXTS = ["", "a", "b", "ab", "aB", "A_c", "a%b", "é", "10", "2"]
 _NUMBERS = [-7, -2, -1, 0, 1, 2, 3, 10]

@@ -10,7 +10,7 @@ import httpx
 from tests.support.fake_shapes import FakeShape, message
 from tests.support.shape_door import Stage, play, until
 from varve.foundation.errors import InvalidRequest, Unavailable
-from varve.shapes.query.subset import Subset
+from varve.shapes.filter.subset import Subset
 from varve.shapes.topic import SubsetResult
 
 

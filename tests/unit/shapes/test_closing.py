@@ -13,10 +13,10 @@ from tests.support.shape_engine import Follower, Stage
 from tests.support.shape_engine_door import open_stage
 from varve.disk import RealFileSystem
 from varve.foundation.errors import Closed, Unavailable
-from varve.shapes.compaction import compact
-from varve.shapes.compaction.block import Block
-from varve.shapes.compaction.compact import Compactor
-from varve.shapes.compaction.parts import compact_ranges
+from varve.shapes.compaction import compactor
+from varve.shapes.compaction.blocks import Block
+from varve.shapes.compaction.compactor import Compactor
+from varve.shapes.compaction.spill import compact_ranges
 from varve.shapes.definition import Definition, define
 from varve.shapes.engine import LOCK_FILE
 from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
@@ -24,7 +24,7 @@ from varve.shapes.registry import ShapeDatabase
 from varve.shapes.removal import ShapeRemoval
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.storage.layout import log_path
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.shape_storage import ShapeStorage
 
 PATIENCE_SECONDS = 20.0
 
@@ -45,7 +45,7 @@ def test_a_compaction_ends_before_the_directory_is_let_go(
         joining.set()
         join(compactor)
 
-    monkeypatch.setattr(compact, "compact_ranges", compact_slowly)
+    monkeypatch.setattr(compactor, "compact_ranges", compact_slowly)
     monkeypatch.setattr(Compactor, "join", tell_and_join)
     shape = stage.create("items")
     for number in range(20):
@@ -61,7 +61,7 @@ def test_a_compaction_ends_before_the_directory_is_let_go(
         with pytest.raises(Unavailable):
             RealFileSystem().lock(lock)
         leave.set()
-        with pytest.raises(Closed, match="compacted no more"):
+        with pytest.raises(Closed, match="compacts no more"):
             compacting.result(PATIENCE_SECONDS)
         closing.result(PATIENCE_SECONDS)
     RealFileSystem().lock(lock).release()

@@ -15,18 +15,16 @@ from tests.support.shape_messages import UPDATE, make_entry, read_messages
 from varve.disk import FaultyFileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed, Corrupt, InvalidRequest, Unavailable, Unbalanced
-from varve.shapes.compaction.balance import Balance
-from varve.shapes.compaction.compact import Compactor
-from varve.shapes.compaction.parts import compact_windows
-from varve.shapes.compaction.report import Outcome, read_reports
-from varve.shapes.compaction.settings import CompactionSettings
-from varve.shapes.compaction.windows import Range, read_blocks
+from varve.shapes.compaction.blocks import Range, read_blocks
+from varve.shapes.compaction.compactor import Compactor
+from varve.shapes.compaction.report import Balance, Outcome, read_reports
+from varve.shapes.compaction.spill import compact_windows
 from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
-from varve.shapes.storage.compacted_log import CompactedLog
+from varve.shapes.settings import CompactionSettings, StorageSettings
 from varve.shapes.storage.entry import Entry
 from varve.shapes.storage.layout import log_directory, log_path
-from varve.shapes.storage.settings import StorageSettings
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.shape_log import CompactedLog
+from varve.shapes.storage.shape_storage import ShapeStorage
 
 
 @pytest.fixture
@@ -198,7 +196,7 @@ def test_a_reader_in_flight_reads_on_in_the_old_files(bench: CompactionBench) ->
     bench.change(80)
     bench.storage.flush()
     before = list(read_messages(bench.storage, SNAPSHOT_END, LAST))
-    with bench.storage.lease():
+    with bench.storage.hold_files():
         pieces = bench.storage.read(SNAPSHOT_END, LAST)
         old = _log_files(bench)
         bench.compact()
@@ -412,7 +410,7 @@ def test_a_compaction_that_is_to_end_does_so_at_its_next_step_and_leaves_nothing
     assert len(outcomes) > (10 if memory_bytes == 1024 else 2)
 
 
-def test_a_shape_with_more_dead_keys_than_rows_is_to_be_made_anew() -> None:
+def test_a_shape_with_more_dead_keys_than_rows_needs_a_new_snapshot() -> None:
     settings = CompactionSettings(excess_entries=20)
     bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)
     for number in range(30):
@@ -425,15 +423,15 @@ def test_a_shape_with_more_dead_keys_than_rows_is_to_be_made_anew() -> None:
     report = bench.compact()
     assert report.balance.entries_out == 90
     assert report.rows_min == 30
-    assert not report.is_to_be_made_anew(settings)
+    assert not report.needs_new_snapshot(settings)
     for number in range(30):
         bench.remove(f"row {number}")
     report = bench.compact()
     assert (report.balance.rows, report.balance.deletes) == (0, 30)
-    assert report.is_to_be_made_anew(settings)
+    assert report.needs_new_snapshot(settings)
     small = bench.compact(is_forced=False)
     assert small.outcome is Outcome.NOTHING
-    assert not small.is_to_be_made_anew(settings)
+    assert not small.needs_new_snapshot(settings)
 
 
 def test_numbers_keep_their_digits(bench: CompactionBench) -> None:

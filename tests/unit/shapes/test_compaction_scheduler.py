@@ -10,18 +10,17 @@ from tests.support.compaction_bench import SMALL, CompactionBench
 from varve.disk import FaultyFileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, Unavailable
-from varve.shapes.compaction import compact
+from varve.shapes.compaction import compactor
 from varve.shapes.compaction.report import Outcome
 from varve.shapes.compaction.scheduler import CompactionScheduler
-from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.metrics import EngineMetrics
 from varve.shapes.registry import ShapeRegistry
 from varve.shapes.removal import ShapeRemoval
+from varve.shapes.settings import CompactionSettings, StorageSettings
 from varve.shapes.shape import DropReason
-from varve.shapes.storage.compacted_log import CompactedLog
 from varve.shapes.storage.layout import log_path
-from varve.shapes.storage.settings import StorageSettings
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.shape_log import CompactedLog
+from varve.shapes.storage.shape_storage import ShapeStorage
 
 
 class _Shapes:
@@ -111,13 +110,13 @@ def test_a_round_ends_in_the_middle_of_a_log_and_tells_of_no_failure(
     bench.storage.flush()
     before = bench.storage.manifest
     schedule.run_once(0)
-    open_ranges = compact._open_ranges
+    open_ranges = compactor._open_ranges
 
     def end_now(*given: Any) -> Any:
         schedule.compactor.end()
         return open_ranges(*given)
 
-    monkeypatch.setattr(compact, "_open_ranges", end_now)
+    monkeypatch.setattr(compactor, "_open_ranges", end_now)
     assert schedule.run_once(1_000_000) == []
     assert (dropped, _logged_failures(caplog)) == ([], [])
     assert bench.storage.manifest == before

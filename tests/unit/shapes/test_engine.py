@@ -14,15 +14,14 @@ from tests.support.shape_engine import Follower, Stage
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed, InvalidRequest, Locked, NotFound, Unavailable
 from varve.foundation.metrics import exposition
-from varve.shapes.compaction import compact
-from varve.shapes.compaction.settings import CompactionSettings
+from varve.shapes.compaction import compactor
 from varve.shapes.definition import define
 from varve.shapes.feed.table import TableView
 from varve.shapes.feed.topic_feed import TopicFeed
+from varve.shapes.filter.subset import Subset
 from varve.shapes.metrics import EngineHealth, TopicHealth
 from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, LAST, SNAPSHOT_END
-from varve.shapes.query.subset import Subset
-from varve.shapes.settings import EngineSettings
+from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.shapes.shape import BETWEEN_POLLS_MS, UNREAD_MS, DropReason, Shape
 from varve.shapes.storage.layout import new_suffix
 
@@ -329,7 +328,7 @@ def test_a_shape_that_is_dropped_while_it_is_compacted_is_not_found(
         stage.engine.drop(shape, DropReason.DELETED)
         return new_suffix(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(compact, "new_suffix", drop_first)
+    monkeypatch.setattr(compactor, "new_suffix", drop_first)
     with pytest.raises(NotFound, match="dropped while it was compacted"):
         stage.engine.compact(shape)
 

@@ -22,8 +22,8 @@ from varve.shapes.registry import FILE_NAME
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.storage.entry import Entry
-from varve.shapes.storage.log_flush import LogFlush
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.shape_log import LogFlush
+from varve.shapes.storage.shape_storage import ShapeStorage
 
 
 def test_changes_survive_a_crash_behind_a_checkpoint_and_come_again_before_one(

@@ -17,8 +17,8 @@ from varve.shapes.definition import define
 from varve.shapes.registry import ShapeDatabase
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
-from varve.shapes.storage.compacted_swap import RestCopy
 from varve.shapes.storage.layout import list_handles
+from varve.shapes.storage.shape_log import RestCopy
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 LARGE = {"n": 1, "text": "x" * 200_000}

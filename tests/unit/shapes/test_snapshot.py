@@ -8,8 +8,7 @@ import pytest
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed, Corrupt, InvalidRequest, NotFound, Unavailable
-from varve.shapes.storage.snapshot import Snapshot
-from varve.shapes.storage.snapshot_writer import SnapshotWriter
+from varve.shapes.storage.snapshot import Snapshot, SnapshotWriter
 
 DIRECTORY = "/shape/log"
 

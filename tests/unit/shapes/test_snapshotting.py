@@ -15,8 +15,8 @@ from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, Offset
 from varve.shapes.registry import ShapeDatabase
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.snapshotting import Snapshotter
-from varve.shapes.storage.snapshot_writer import SnapshotWriter
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.shape_storage import ShapeStorage
+from varve.shapes.storage.snapshot import SnapshotWriter
 from varve.shapes.topic import ShapeTopic
 
 

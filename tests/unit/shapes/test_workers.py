@@ -18,7 +18,7 @@ from varve.shapes.feed.decoder import Record
 from varve.shapes.feed.replay_state import ReplayState
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.shape_storage import ShapeStorage
 from varve.shapes.topics import UNUSED_ROUNDS
 from varve.topics.store_cluster import StoreReader
 

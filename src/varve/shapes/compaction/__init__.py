@@ -1,1 +1,1 @@
-"""Compaction of a shape's log: what stays of each key, written anew while others read it."""
+"""Compaction of shape logs: keeps what is needed of each key, while others read the log."""

@@ -1,26 +1,84 @@
-"""What a compaction did, and the reports kept beside the log.
+"""What a compaction did: the account of its entries, and the reports kept beside the log.
 
-Layout     metadata/compactions.json: {"version": 1, "reports": [...]}, oldest first, so many at
-           most. docs/formats/shape-compaction.md
-Crash      a report is durable before the log it speaks of is put in place; one whose log the
-           manifest never named was not carried out.
+Layout     metadata/compactions.json: {"version": 1, "reports": [...]}, oldest first, a limited
+           number. docs/formats/shape-compaction.md
+Invariant  a balance that passes `check` loses no entry without a reason, and no key and no control
+           message at all.
+Crash      a report is durable before its log replaces the old one; one whose log the manifest never
+           named was not carried out.
 """
 
 import json
 import logging
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Final
 
 from varve.disk import FileSystem, write_atomically
-from varve.foundation.errors import Corrupt
-from varve.shapes.compaction.balance import Balance
-from varve.shapes.compaction.settings import CompactionSettings
+from varve.foundation.errors import Corrupt, Unbalanced
 from varve.shapes.offset import Offset
+from varve.shapes.settings import CompactionSettings
 from varve.shapes.storage.layout import metadata_directory
 
 logger = logging.getLogger(__name__)
+
+ENTRIES_OF_KEY_MAX = 3
+"""Of one key there stay at most a delete, an insert and an update."""
+
+
+@dataclass(slots=True)
+class Balance:
+    """Counts of entries, but for the bytes, which are those of the log files.
+
+    `merged` updates went into a later one; `superseded` entries were made void by an insert or
+    delete of their key. So many `rows` of the `keys` are there at the end. `inserts`, `updates`,
+    `deletes` and `controls` are what stayed.
+    """
+
+    entries_in: int = 0
+    bytes_in: int = 0
+    controls_in: int = 0
+    merged: int = 0
+    superseded: int = 0
+    keys: int = 0
+    rows: int = 0
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    controls: int = 0
+    entries_out: int = 0
+    bytes_out: int = 0
+
+    @property
+    def stale_share(self) -> float:
+        """The part of all entries that went."""
+        return (self.merged + self.superseded) / self.entries_in if self.entries_in else 0.0
+
+    @property
+    def entries_left(self) -> int:
+        """What stays, or would stay if it was written."""
+        return self.entries_in - self.merged - self.superseded
+
+    def check(self, place: str) -> None:
+        """Raises Unbalanced, naming the place, unless all adds up."""
+        stayed = self.inserts + self.updates + self.deletes + self.controls
+        rules = (
+            self.entries_out == self.entries_left,
+            self.entries_out == stayed,
+            self.controls_in == self.controls,
+            self.keys <= self.entries_out - self.controls <= ENTRIES_OF_KEY_MAX * self.keys,
+            self.keys - self.rows <= self.deletes,
+            self.entries_out == 0 or self.bytes_out > 0,
+        )
+        if not all(rules):
+            raise Unbalanced(
+                f"{place}: the compaction does not add up, nothing was changed: {self.to_json()}"
+            )
+
+    def to_json(self) -> dict[str, int]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
 
 VERSION: Final = 1
 NAME: Final = "compactions.json"
@@ -33,7 +91,7 @@ class Outcome(StrEnum):
     NOTHING = "nothing"
     """No chunk is old enough."""
     NOT_WORTH = "not worth"
-    """Too small a part of the entries would go."""
+    """Too few of the entries would be removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +114,14 @@ class CompactionReport:
 
     @property
     def rows_min(self) -> int:
-        """So many rows the shape has at least: those of the log, and those that it never names."""
+        """The shape has at least these rows: those of the log, and those that it never names."""
         return self.balance.rows + max(0, self.snapshot_rows - self.balance.keys)
 
-    def is_to_be_made_anew(self, settings: CompactionSettings) -> bool:
-        """Whether what is gone outweighs what is there, so that only a new snapshot helps.
+    def needs_new_snapshot(self, settings: CompactionSettings) -> bool:
+        """Whether removed rows outweigh the present ones, so that only a new snapshot helps.
 
-        Deletes, and rows of the snapshot that were deleted, cannot leave a shape: readers of old
-        may hold the rows, and new ones get the snapshot.
+        Deletes, and rows of the snapshot that were deleted, cannot leave a shape: clients may hold
+        the rows, and new ones get the snapshot.
         """
         limit = settings.excess_factor * self.rows_min + settings.excess_entries
         return self.outcome is not Outcome.NOTHING and self.client_entries > limit
@@ -83,11 +141,11 @@ class CompactionReport:
 def record_report(
     fs: FileSystem, directory: str, report: CompactionReport, *, reports_max: int
 ) -> None:
-    """Adds a report, durably; the oldest make room. Reports that are damaged begin anew."""
+    """Adds a report durably and removes the oldest; damaged reports are replaced."""
     try:
         kept = read_reports(fs, directory)
     except Corrupt as error:
-        logger.warning("reports of compactions begin anew", extra={"reason": str(error)})
+        logger.warning("damaged reports of compactions are replaced", extra={"reason": str(error)})
         kept = []
     reports = [*kept, report.to_json()][-reports_max:]
     document = {"version": VERSION, "reports": reports}

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from varve.foundation.errors import Closed, Corrupt, NotFound, StoreError, Unavailable
 from varve.foundation.metrics import MetricTable
-from varve.shapes.compaction.compact import Compactor
+from varve.shapes.compaction.compactor import Compactor
 from varve.shapes.compaction.report import CompactionReport, Outcome
-from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.metrics import COMPACTED_ENTRIES, COMPACTIONS, REMAINING_ENTRIES
+from varve.shapes.settings import CompactionSettings
 from varve.shapes.shape import DropReason, Shape
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.shape_storage import ShapeStorage
 
 if TYPE_CHECKING:
     from varve.shapes.registry import ShapeRegistry
@@ -160,7 +160,7 @@ class CompactionScheduler:
             self._metrics.add(COMPACTED_ENTRIES, report.balance.entries_in)
             self._metrics.add(REMAINING_ENTRIES, report.balance.entries_out)
             shape = self._registry.find(report.handle)
-            if shape is not None and report.is_to_be_made_anew(self._settings):
+            if shape is not None and report.needs_new_snapshot(self._settings):
                 self._removal.drop([shape], DropReason.OUTGROWN)
 
     def _handle_failure(self, storage: ShapeStorage, error: Exception) -> None:

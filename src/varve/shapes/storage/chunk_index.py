@@ -1,9 +1,10 @@
-"""The chunks of a log: from which entry and byte to which.
+"""The chunks of a log: from which entry and byte to which; the newest ones also in memory.
 
-Layout     halves of 36 bytes: tx (8), op (8), log position (8), zero (8), CRC-32C (4) of those;
-           the even half opens a chunk, the next closes it. docs/formats/shape-log.md
+Layout     edges of 36 bytes: tx (8), op (8), log position (8), zero (8), CRC-32C (4) of those;
+           the even edge opens a chunk, the next closes it. docs/formats/shape-log.md
 Invariant  the index is written before the log bytes that it covers, so it is never behind them.
-           A torn half at the end is no half.
+           A torn edge at the end does not count. A cache answers for every offset from `lower` on;
+           it is replaced, never changed.
 """
 
 import struct
@@ -12,18 +13,18 @@ from typing import Final, NamedTuple
 
 from varve.disk import File
 from varve.foundation.errors import Corrupt
-from varve.shapes.offset import Offset
+from varve.shapes.offset import SNAPSHOT_END, Offset
 from varve.shapes.storage.entry import checksum
 
-HALF_BYTES: Final = 36
-CHUNK_BYTES: Final = 2 * HALF_BYTES
+EDGE_BYTES: Final = 36
+CHUNK_BYTES: Final = 2 * EDGE_BYTES
 
 _FIELDS: Final = struct.Struct(">QQQQ")
 _CRC: Final = struct.Struct(">I")
 _NO_KEY_FILE: Final = 0
 
 
-class Half(NamedTuple):
+class ChunkEdge(NamedTuple):
     """A chunk's first entry and where it begins, or its last and where it ends."""
 
     offset: Offset
@@ -47,43 +48,43 @@ class Chunk(NamedTuple):
         return self.last is None or self.last > offset
 
 
-def encode_half(half: Half) -> bytes:
-    data = _FIELDS.pack(*half.offset, half.position, _NO_KEY_FILE)
+def encode_edge(edge: ChunkEdge) -> bytes:
+    data = _FIELDS.pack(*edge.offset, edge.position, _NO_KEY_FILE)
     return data + _CRC.pack(checksum(data))
 
 
-def find_half(data: bytes, position: int = 0) -> Half | None:
-    """The half at a position; None for bytes that are none, such as a torn one."""
-    if len(data) - position < HALF_BYTES:
+def find_edge(data: bytes, position: int = 0) -> ChunkEdge | None:
+    """The edge at a position; None for bytes that are none, such as a torn one."""
+    if len(data) - position < EDGE_BYTES:
         return None
     fields = data[position : position + _FIELDS.size]
     if _CRC.unpack_from(data, position + _FIELDS.size)[0] != checksum(fields):
         return None
     tx, op, log_position, _ = _FIELDS.unpack(fields)
-    return Half(Offset(tx, op), log_position)
+    return ChunkEdge(Offset(tx, op), log_position)
 
 
 def encode_chunks(chunks: Iterable[Chunk]) -> bytes:
     """The index that holds these chunks; only the last may be open."""
     parts = []
     for chunk in chunks:
-        parts.append(encode_half(Half(chunk.first, chunk.start)))
+        parts.append(encode_edge(ChunkEdge(chunk.first, chunk.start)))
         if chunk.last is not None and chunk.end is not None:
-            parts.append(encode_half(Half(chunk.last, chunk.end)))
+            parts.append(encode_edge(ChunkEdge(chunk.last, chunk.end)))
     return b"".join(parts)
 
 
 class ChunkIndexFile:
     """Reads the chunks of an index file."""
 
-    def __init__(self, file: File, half_count: int | None = None) -> None:
-        """Of a known count of halves, or of all whole ones that the file has."""
+    def __init__(self, file: File, edge_count: int | None = None) -> None:
+        """Of a known count of edges, or of all whole ones that the file has."""
         self._file = file
-        self._half_count = file.size() // HALF_BYTES if half_count is None else half_count
+        self._half_count = file.size() // EDGE_BYTES if edge_count is None else edge_count
 
     @property
-    def half_count(self) -> int:
-        """Whole halves, as of the opening."""
+    def edge_count(self) -> int:
+        """Whole edges, as of the opening."""
         return self._half_count
 
     @property
@@ -91,20 +92,20 @@ class ChunkIndexFile:
         return self._half_count // 2
 
     def get(self, number: int) -> Chunk:
-        """One chunk, complete or open; raises Corrupt when its halves are not sound."""
+        """One chunk, complete or open; raises Corrupt when its edges are not sound."""
         position = number * CHUNK_BYTES
         data = self._file.read_at(position, CHUNK_BYTES)
-        opening = find_half(data)
+        opening = find_edge(data)
         if opening is None:
             raise Corrupt(
-                f"{self._file.path}: the half at {position} is torn or does not match its CRC-32C"
+                f"{self._file.path}: the edge at {position} is torn or does not match its CRC-32C"
             )
         if number >= self.complete_count or len(data) < CHUNK_BYTES:
             return Chunk(*opening)
-        closing = find_half(data, HALF_BYTES)
+        closing = find_edge(data, EDGE_BYTES)
         if closing is None:
             raise Corrupt(
-                f"{self._file.path}: the half at {position + HALF_BYTES} does not match its CRC-32C"
+                f"{self._file.path}: the edge at {position + EDGE_BYTES} does not match its CRC-32C"
             )
         return Chunk(*opening, *closing)
 
@@ -131,3 +132,51 @@ class ChunkIndexFile:
             if chunk.is_open:
                 return
             yield chunk
+
+
+CACHED_COUNT: Final = 3
+
+
+class ChunkCache(NamedTuple):
+    """Up to three chunks, oldest first; `lower` is where the chunks before them end."""
+
+    lower: Offset = SNAPSHOT_END
+    chunks: tuple[Chunk, ...] = ()
+
+    @classmethod
+    def of(cls, chunks: list[Chunk], boundary: Offset) -> "ChunkCache":
+        """The cache of a log's newest chunks: one more than it holds, or all there are."""
+        lower = max(boundary, SNAPSHOT_END)
+        if len(chunks) > CACHED_COUNT:
+            lower = chunks[-CACHED_COUNT - 1].last or lower
+        return cls(lower, tuple(chunks[-CACHED_COUNT:]))
+
+    def covers(self, offset: Offset) -> bool:
+        return self.lower <= offset
+
+    def find(self, offset: Offset) -> Chunk | None:
+        """The first chunk that reaches beyond an offset which the cache covers."""
+        return next((chunk for chunk in self.chunks if chunk.reaches_beyond(offset)), None)
+
+    def with_opened(self, first: Offset, start: int) -> "ChunkCache":
+        chunks = (*self.chunks, Chunk(first, start))
+        if len(chunks) <= CACHED_COUNT:
+            return ChunkCache(self.lower, chunks)
+        return ChunkCache(chunks[0].last or self.lower, chunks[1:])
+
+    def with_closed(self, last: Offset, end: int) -> "ChunkCache":
+        chunk = self.chunks[-1]._replace(last=last, end=end)
+        return ChunkCache(self.lower, (*self.chunks[:-1], chunk))
+
+    def moved(self, boundary: Offset, position: int) -> "ChunkCache":
+        """The cache once everything up to a boundary, and so many bytes, left the log."""
+        chunks = tuple(
+            shift_chunk(chunk, position) for chunk in self.chunks if chunk.reaches_beyond(boundary)
+        )
+        return ChunkCache(max(self.lower, boundary), chunks)
+
+
+def shift_chunk(chunk: Chunk, position: int) -> Chunk:
+    """The chunk in a file that begins so many bytes later."""
+    end = None if chunk.end is None else chunk.end - position
+    return chunk._replace(start=chunk.start - position, end=end)

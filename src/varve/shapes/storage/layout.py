@@ -1,18 +1,36 @@
-"""Where the files of shapes lie.
+"""The files of a shape: their paths, the manifest that names them, the pointer to the durable end.
 
 Layout     <root>/<h1h2>/<h3h4>/<handle>/log/ with log.<suffix>.jsonfile.bin and
            log.<suffix>.chunk.bin, and the snapshot's own files; beside log/ the folder metadata/
-           with manifest.json and pointer.bin; <root>/.tmp and <root>/.trash.
+           with manifest.json and pointer.bin. <root>/.tmp is scratch space of compactions,
+           <root>/.trash/<handle> holds dropped shapes, with a number if that name is taken.
+           manifest.json: {"version": 2, "latest": suffix, "boundary": offset or null,
+           "compacted": suffix or null}. pointer.bin: two slots in sectors of their own, each
+           sequence (8), tx (8), op (8), CRC-32C (4); the valid slot of the higher sequence counts.
+           Before the first transaction it is the end of the snapshot, op all ones.
            docs/formats/shape-log.md
+Invariant  entries up to the manifest's boundary are in the compacted log, all others in the latest
+           one; log files that the manifest does not name are not part of the shape.
+Crash      the manifest is written last when a shape is created: a directory without it is not a
+           shape. The pointer is created with both slots; later a write goes to the slot that does
+           not count, so a torn write leaves the other one. With one invalid slot the log may hold
+           more than the pointer says, and is searched. A shape without the pointer is damaged. A
+           dropped directory is in its place or in the trash, and may be back in its place until
+           its parent is synced.
 """
 
+import json
 import posixpath
 import re
+import struct
 from collections.abc import Iterator
-from typing import Final
+from contextlib import suppress
+from typing import Final, NamedTuple
 
-from varve.disk import FileSystem
-from varve.foundation.errors import InvalidRequest
+from varve.disk import File, FileSystem, write_atomically
+from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, UnsupportedFormat
+from varve.shapes.offset import BEFORE_ALL, INFINITE_OP, SNAPSHOT_END, Offset, parse_offset
+from varve.shapes.storage.entry import checksum
 
 HANDLE_TEXT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{3,199}", re.ASCII)
 TRASH: Final = ".trash"
@@ -87,3 +105,198 @@ def list_handles(fs: FileSystem, root: str) -> Iterator[str]:
 
 def _folders(fs: FileSystem, path: str, length: int) -> list[str]:
     return [info.name for info in fs.scan(path) if info.is_directory and len(info.name) == length]
+
+
+MANIFEST_VERSION: Final = 2
+"""The reference's layout is 1; ours has checksums."""
+
+
+class Manifest(NamedTuple):
+    """The live log, and the compacted one that lies before it."""
+
+    latest: str = FIRST_SUFFIX
+    boundary: Offset = BEFORE_ALL
+    compacted: str | None = None
+
+    @property
+    def suffixes(self) -> set[str]:
+        return {self.latest} if self.compacted is None else {self.latest, self.compacted}
+
+
+def manifest_path(directory: str) -> str:
+    return posixpath.join(metadata_directory(directory), "manifest.json")
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    is_compacted = manifest.compacted is not None
+    document = {
+        "version": MANIFEST_VERSION,
+        "latest": manifest.latest,
+        "boundary": str(manifest.boundary) if is_compacted else None,
+        "compacted": manifest.compacted,
+    }
+    return json.dumps(document).encode()
+
+
+def decode_manifest(data: bytes, path: str) -> Manifest:
+    """Raises UnsupportedFormat for another version, and Corrupt."""
+    try:
+        document = json.loads(data)
+        version = document["version"]
+        if version != MANIFEST_VERSION:
+            raise UnsupportedFormat(
+                f"{path} has version {version!r}, and only {MANIFEST_VERSION} is read"
+            )
+        latest, boundary = document["latest"], document["boundary"]
+        compacted = document["compacted"]
+        if not isinstance(latest, str) or not isinstance(compacted, str | None):
+            raise Corrupt(f"{path}: a name of a log is no text")
+        if (boundary is None) != (compacted is None):
+            raise Corrupt(f"{path}: a compacted log has a name and a boundary, or neither")
+        place = BEFORE_ALL if boundary is None else parse_offset(boundary)
+    except (ValueError, KeyError, TypeError, InvalidRequest) as error:
+        raise Corrupt(f"{path} is no manifest of a shape: {error}") from error
+    return Manifest(latest, place, compacted)
+
+
+def write_manifest(fs: FileSystem, directory: str, manifest: Manifest) -> None:
+    """Replaces it; durable on return."""
+    write_atomically(fs, manifest_path(directory), encode_manifest(manifest))
+
+
+def read_manifest(fs: FileSystem, directory: str) -> Manifest:
+    """Raises NotFound where no shape is."""
+    path = manifest_path(directory)
+    try:
+        data = fs.read(path)
+    except FileNotFoundError:
+        raise NotFound(f"there is no shape in {directory}: it has no manifest") from None
+    return decode_manifest(data, path)
+
+
+SLOT_DISTANCE: Final = 512
+"""No write of one slot tears the other."""
+_SLOT_FIELDS: Final = struct.Struct(">QQQ")
+_SLOT_CRC: Final = struct.Struct(">I")
+_SLOT_BYTES: Final = _SLOT_FIELDS.size + _SLOT_CRC.size
+_ALL_ONES: Final = (1 << 64) - 1
+
+
+def pointer_path(directory: str) -> str:
+    return posixpath.join(metadata_directory(directory), "pointer.bin")
+
+
+def encode_slot(sequence: int, offset: Offset) -> bytes:
+    op = _ALL_ONES if offset.op == INFINITE_OP else offset.op
+    data = _SLOT_FIELDS.pack(sequence, offset.tx, op)
+    return data + _SLOT_CRC.pack(checksum(data))
+
+
+def find_slot(data: bytes) -> tuple[int, Offset] | None:
+    """Sequence and place; None for a slot that was torn or never written."""
+    if len(data) < _SLOT_BYTES:
+        return None
+    fields = data[: _SLOT_FIELDS.size]
+    if _SLOT_CRC.unpack_from(data, _SLOT_FIELDS.size)[0] != checksum(fields):
+        return None
+    sequence, tx, op = _SLOT_FIELDS.unpack(fields)
+    return sequence, Offset(tx, INFINITE_OP if op == _ALL_ONES else op)
+
+
+def create_pointer(fs: FileSystem, directory: str) -> None:
+    """Writes the pointer of a shape without a log; synced, but for its name. Raises OSError."""
+    with fs.open_writable(pointer_path(directory)) as file:
+        for sequence in (0, 1):
+            file.write_at(sequence * SLOT_DISTANCE, encode_slot(sequence, SNAPSHOT_END))
+        file.sync()
+
+
+def read_pointer(fs: FileSystem, directory: str) -> "Pointer":
+    """The pointer of a shape. Raises Corrupt."""
+    path = pointer_path(directory)
+    try:
+        data = fs.read(path)
+    except FileNotFoundError:
+        raise Corrupt(f"{path} is missing: how far the log goes is not known") from None
+    slots = [find_slot(data[start : start + _SLOT_BYTES]) for start in (0, SLOT_DISTANCE)]
+    sound = [slot for slot in slots if slot is not None]
+    if not sound:
+        raise Corrupt(f"{path}: neither slot matches its CRC-32C")
+    return Pointer(fs, path, *max(sound), is_certain=len(sound) == len(slots))
+
+
+class Pointer:
+    """The durable place of one shape."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        sequence: int,
+        offset: Offset,
+        *,
+        is_certain: bool,
+    ) -> None:
+        self.offset = offset
+        self.is_certain = is_certain
+        """Whether no later place can have been lost."""
+        self._fs = fs
+        self._path = path
+        self._sequence = sequence
+
+    def write(self, offset: Offset) -> File:
+        """Moves the place on; when that or the sync fails, nothing may be written any more.
+
+        Gives the file that is to be synced and closed. Raises OSError.
+        """
+        sequence = self._sequence + 1
+        file = self._fs.open_writable(self._path)
+        try:
+            file.write_at(sequence % 2 * SLOT_DISTANCE, encode_slot(sequence, offset))
+        except OSError:
+            file.close()
+            raise
+        self._sequence, self.offset = sequence, offset
+        return file
+
+
+def trash_directory(root: str) -> str:
+    return posixpath.join(root, TRASH)
+
+
+def move_to_trash(fs: FileSystem, root: str, handle: str) -> bool:
+    """Renames a shape's directory away; False when there is none. Raises OSError of the disk."""
+    return _rename_to_trash(fs, root, shape_directory(root, handle), handle)
+
+
+def discard_scratch(fs: FileSystem, root: str) -> bool:
+    """Renames the scratch of all compactions away; False when there is none. Raises OSError."""
+    return _rename_to_trash(fs, root, posixpath.join(root, SCRATCH), SCRATCH)
+
+
+def _rename_to_trash(fs: FileSystem, root: str, source: str, name: str) -> bool:
+    trash = trash_directory(root)
+    fs.make_directory(trash)
+    # Not by a list of what is there: thousands may be dropped at once.
+    path, number = posixpath.join(trash, name), 0
+    while fs.exists(path):
+        number += 1
+        path = posixpath.join(trash, f"{name}.{number}")
+    try:
+        fs.rename(source, path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def sync_parent(fs: FileSystem, root: str, handle: str) -> None:
+    """Makes durable that a shape's directory was moved away. Raises OSError."""
+    with suppress(FileNotFoundError):  # without its parent there was no directory
+        fs.sync_directory(posixpath.dirname(shape_directory(root, handle)))
+
+
+def list_trash(fs: FileSystem, root: str) -> list[str]:
+    """The paths in the trash. Raises OSError."""
+    trash = trash_directory(root)
+    names = fs.names(trash) if fs.exists(trash) else []
+    return [posixpath.join(trash, name) for name in names]

@@ -17,7 +17,7 @@ from varve.shapes.offset import SNAPSHOT_END, Offset
 from varve.shapes.storage.chunk_index import Chunk, ChunkIndexFile
 from varve.shapes.storage.entry import kernel_offset
 from varve.shapes.storage.layout import index_path, log_path
-from varve.shapes.storage.published import Published, tail_pieces
+from varve.shapes.storage.log_writer import LogState, tail_pieces
 
 _FAULTS = {
     EntryStatus.BAD_CRC: "its CRC-32C does not match its bytes",
@@ -35,37 +35,37 @@ class LogRange(NamedTuple):
 
 
 class LogView:
-    """The files of a log as one published value tells them."""
+    """The files of a log as of one state."""
 
-    def __init__(self, fs: FileSystem, directory: str, record: Published) -> None:
+    def __init__(self, fs: FileSystem, directory: str, state: LogState) -> None:
         self._fs = fs
         self._directory = directory
-        self._record = record
+        self._record = state
 
     def find_chunk(self, offset: Offset) -> Chunk | None:
         """The first chunk that reaches beyond an offset, or the open one. Raises OSError."""
-        record, offset = self._record, max(offset, SNAPSHOT_END)
-        compacted = record.manifest.compacted
-        if compacted is not None and offset < record.manifest.boundary:
+        state, offset = self._record, max(offset, SNAPSHOT_END)
+        compacted = state.manifest.compacted
+        if compacted is not None and offset < state.manifest.boundary:
             return self._search(compacted, offset, None)
-        if record.cache.covers(offset):
-            return record.cache.find(offset)
-        return self._search(record.manifest.latest, offset, record.half_count)
+        if state.cache.covers(offset):
+            return state.cache.find(offset)
+        return self._search(state.manifest.latest, offset, state.edge_count)
 
     def open_ranges(self, after: Offset, until: Offset) -> list[LogRange]:
         """Where the entries lie that are in files; the files are open. Raises OSError."""
-        record, ranges = self._record, []
-        boundary, compacted = record.manifest.boundary, record.manifest.compacted
+        state, ranges = self._record, []
+        boundary, compacted = state.manifest.boundary, state.manifest.compacted
         if compacted is not None and after < boundary:
             chunk = self._search(compacted, after, None)
             if chunk is not None:
                 file = self._fs.open(log_path(self._directory, compacted))
                 ranges.append(LogRange(file, chunk.start, file.size()))
             after = boundary
-        if after < min(until, record.written):
+        if after < min(until, state.written):
             start = self._live_start(after)
-            file = self._fs.open(log_path(self._directory, record.manifest.latest))
-            ranges.append(LogRange(file, start, record.log_end))
+            file = self._fs.open(log_path(self._directory, state.manifest.latest))
+            ranges.append(LogRange(file, start, state.log_end))
         return ranges
 
     def _live_start(self, after: Offset) -> int:
@@ -81,15 +81,15 @@ class LogView:
             )
         return chunk.start
 
-    def _search(self, suffix: str, offset: Offset, half_count: int | None) -> Chunk | None:
+    def _search(self, suffix: str, offset: Offset, edge_count: int | None) -> Chunk | None:
         with self._fs.open(index_path(self._directory, suffix)) as file:
-            return ChunkIndexFile(file, half_count).find(offset)
+            return ChunkIndexFile(file, edge_count).find(offset)
 
 
 def open_stream(
     fs: FileSystem,
     directory: str,
-    record: Published,
+    state: LogState,
     *,
     after: Offset,
     until: Offset,
@@ -99,11 +99,11 @@ def open_stream(
 
     Files are opened and the tail is taken at the call; raises OSError there, Corrupt also later.
     """
-    until = min(until, record.latest)
+    until = min(until, state.latest)
     if until <= after:
         return iter(())
-    ranges = LogView(fs, directory, record).open_ranges(after, until)
-    tail = tail_pieces(record, max(after, record.written), until, read_bytes)
+    ranges = LogView(fs, directory, state).open_ranges(after, until)
+    tail = tail_pieces(state, max(after, state.written), until, read_bytes)
     return _stream(ranges, tail, after, until, read_bytes)
 
 

@@ -1,26 +1,87 @@
-"""Buffers entries of one shape and hands them to its log and chunk index.
+"""Buffers entries of one shape and writes them to its log and chunk index; what readers may see.
 
-Invariant  the halves of the chunk index reach their file before the entries they cover; a chunk
+Invariant  persisted <= written <= latest in a `LogState`; the first and the last are ends of
+           transactions. Everything up to `written` is in the log files, below `log_end`; the
+           entries after it are the first `tail_count` of the tail. Lists only grow, and the writer
+           starts new ones instead of clearing them, so a state stays true while a reader holds it.
+           The edges of the chunk index reach their file before the entries they cover; a chunk
            that is pushed out of the cache is in the file.
 Crash      nothing is durable before a flush; recovery cuts both files to the last persisted
            transaction.
-Threads    all calls under the storage's lock.
+Threads    all calls of the writer under the storage's lock; states are read by any thread.
 """
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from varve.disk import Buffer, File, FileSystem
 from varve.foundation.errors import InvalidRequest
 from varve.kernels.shape_entries import EntryStatus, encode_entries
-from varve.shapes.offset import Offset
-from varve.shapes.storage.chunk_cache import ChunkCache
-from varve.shapes.storage.chunk_index import HALF_BYTES, Half, encode_half
+from varve.shapes.offset import SNAPSHOT_END, Offset
+from varve.shapes.settings import StorageSettings
+from varve.shapes.storage.chunk_index import EDGE_BYTES, ChunkCache, ChunkEdge, encode_edge
 from varve.shapes.storage.entry import Entry, kernel_offset
-from varve.shapes.storage.layout import index_path, log_directory, log_path
-from varve.shapes.storage.manifest import Manifest
-from varve.shapes.storage.published import Mark
-from varve.shapes.storage.settings import StorageSettings
+from varve.shapes.storage.layout import Manifest, index_path, log_directory, log_path
+
+
+class Mark(NamedTuple):
+    """A place between two entries of the live log: the offset before it, and its byte."""
+
+    offset: Offset
+    position: int
+
+
+class LogState(NamedTuple):
+    """A shape's log at one moment."""
+
+    manifest: Manifest
+    written: Offset = SNAPSHOT_END
+    persisted: Offset = SNAPSHOT_END
+    latest: Offset = SNAPSHOT_END
+    log_end: int = 0
+    edge_count: int = 0
+    """Halves of the live chunk index that are in its file."""
+    cache: ChunkCache = ChunkCache()
+    tail: tuple[Entry, ...] | list[Entry] = ()
+    tail_count: int = 0
+    marks: tuple[Mark, ...] | list[Mark] = ()
+    mark_count: int = 0
+
+    def find_mark(self, offset: Offset) -> Mark | None:
+        """The last mark at or before an offset."""
+        at = bisect_right(self.marks, offset, 0, self.mark_count, key=_place)
+        return self.marks[at - 1] if at else None
+
+
+def tail_pieces(state: LogState, after: Offset, until: Offset, size_max: int) -> Iterator[bytes]:
+    """Messages of the tail above one offset and up to another, joined by commas.
+
+    The entries are taken at the call; a piece exceeds the size only when its first message does.
+    """
+    start = bisect_right(state.tail, after, 0, state.tail_count, key=_offset)
+    end = bisect_right(state.tail, until, start, state.tail_count, key=_offset)
+    return _join([entry.json for entry in state.tail[start:end]], size_max)
+
+
+def _join(messages: list[bytes], size_max: int) -> Iterator[bytes]:
+    start, size = 0, 0
+    for index, message in enumerate(messages):
+        if size and size + len(message) > size_max:
+            yield b",".join(messages[start:index])
+            start, size = index, 0
+        size += len(message) + 1
+    if start < len(messages):
+        yield b",".join(messages[start:])
+
+
+def _place(mark: Mark) -> Offset:
+    return mark.offset
+
+
+def _offset(entry: Entry) -> Offset:
+    return entry.offset
+
 
 MARKS_MAX = 512
 """Marks that are kept; each stands for `buffer_bytes` of the log at least."""
@@ -39,13 +100,13 @@ class WriterStart(NamedTuple):
 
     last: Offset
     position: int = 0
-    half_count: int = 0
+    edge_count: int = 0
     is_chunk_open: bool = False
     chunk_json_bytes: int = 0
 
 
 class SyncWork(NamedTuple):
-    """Files that hold what was written and not synced; whoever takes them closes them."""
+    """Files that hold what was written and not synced; the caller closes them."""
 
     files: list[File]
     directory: str | None
@@ -70,7 +131,7 @@ class LogWriter:
         self.tail: list[Entry] = []
         self.marks: list[Mark] = [Mark(start.last, start.position)]
         self.log_end = start.position
-        self.half_count = start.half_count
+        self.edge_count = start.edge_count
         self._fs = fs
         self._directory = directory
         self._manifest = manifest
@@ -79,7 +140,7 @@ class LogWriter:
         self._chunk_json_bytes = start.chunk_json_bytes
         self._buffers: list[Buffer] = []
         self._buffered_bytes = 0
-        self._halves: list[bytes] = []
+        self._edges: list[bytes] = []
         self._log_file: File | None = None
         self._index_file: File | None = None
         self._is_named = False
@@ -130,12 +191,12 @@ class LogWriter:
 
     def write_out(self) -> None:
         """Hands the buffer to the files; a new tail begins. Raises OSError."""
-        if self._halves:
+        if self._edges:
             index = self._index_file or self._open(index_path)
             self._index_file = index
-            index.write_at(self.half_count * HALF_BYTES, *self._halves)
-            self.half_count += len(self._halves)
-            self._halves = []
+            index.write_at(self.edge_count * EDGE_BYTES, *self._edges)
+            self.edge_count += len(self._edges)
+            self._edges = []
         if not self._buffers:
             return
         log = self._log_file or self._open(log_path)
@@ -156,14 +217,14 @@ class LogWriter:
         self._is_named = self._is_named or bool(files)
         return SyncWork(files, directory)
 
-    def move(self, manifest: Manifest, position: int, half_count: int) -> None:
+    def move(self, manifest: Manifest, position: int, edge_count: int) -> None:
         """Goes on in the live log of a new manifest, which begins so many bytes later.
 
         The buffer is written out, and the new files are synced and named.
         """
         self._manifest = manifest
         self.log_end -= position
-        self.half_count = half_count
+        self.edge_count = edge_count
         self.cache = self.cache.moved(manifest.boundary, position)
         later = [mark for mark in self.marks if mark.position > position]
         moved = (Mark(mark.offset, mark.position - position) for mark in later)
@@ -178,12 +239,12 @@ class LogWriter:
         self._index_file = self._log_file = None
 
     def _open_chunk(self, first: Offset) -> None:
-        self._halves.append(encode_half(Half(first, self.position)))
+        self._edges.append(encode_edge(ChunkEdge(first, self.position)))
         self.cache = self.cache.with_opened(first, self.position)
         self._is_chunk_open = True
 
     def _close_chunk(self) -> None:
-        self._halves.append(encode_half(Half(self.latest, self.position)))
+        self._edges.append(encode_edge(ChunkEdge(self.latest, self.position)))
         self.cache = self.cache.with_closed(self.latest, self.position)
         self._is_chunk_open = False
         self._chunk_json_bytes = 0

@@ -14,26 +14,30 @@ from varve.disk import File, FileSystem
 from varve.foundation.errors import Corrupt
 from varve.kernels.shape_entries import ENTRY_CRC, EntryStatus, scan_entries
 from varve.shapes.offset import INFINITE_OP, LAST, SNAPSHOT_END, Offset
-from varve.shapes.storage.chunk_cache import CACHED_COUNT, ChunkCache
-from varve.shapes.storage.chunk_index import HALF_BYTES, ChunkIndexFile, find_half
+from varve.shapes.storage.chunk_index import (
+    CACHED_COUNT,
+    EDGE_BYTES,
+    ChunkCache,
+    ChunkIndexFile,
+    find_edge,
+)
 from varve.shapes.storage.entry import TRANSACTION_END, from_kernel_offset, kernel_offset
-from varve.shapes.storage.layout import find_suffix, index_path, log_directory, log_path
+from varve.shapes.storage.layout import Manifest, find_suffix, index_path, log_directory, log_path
 from varve.shapes.storage.log_writer import WriterStart
-from varve.shapes.storage.manifest import Manifest
 
 _BLOCK_BYTES = 256 << 10
 
 
 class IndexEnd(NamedTuple):
-    """The halves of a chunk index that hold for a durable place."""
+    """The edges of a chunk index that hold for a durable place."""
 
-    half_count: int = 0
+    edge_count: int = 0
     is_open: bool = False
     search_start: int = 0
     """The log's end lies at or behind this byte."""
 
 
-class Trimmed(NamedTuple):
+class RecoveredLog(NamedTuple):
     """Where a writer begins, and the newest chunks."""
 
     start: WriterStart
@@ -41,34 +45,34 @@ class Trimmed(NamedTuple):
 
 
 def find_index_end(file: File, durable: Offset) -> IndexEnd:
-    """Leaves out torn halves and those above the durable place. Raises Corrupt.
+    """Leaves out torn edges and those above the durable place. Raises Corrupt.
 
-    A closing half above it is left out alone, so that its chunk is open again.
+    A closing edge above it is left out alone, so that its chunk is open again.
     """
-    count = file.size() // HALF_BYTES
+    count = file.size() // EDGE_BYTES
     while count:
-        half = find_half(file.read_at((count - 1) * HALF_BYTES, HALF_BYTES))
-        if half is None or half.offset > durable:
+        edge = find_edge(file.read_at((count - 1) * EDGE_BYTES, EDGE_BYTES))
+        if edge is None or edge.offset > durable:
             count -= 1
             continue
         if count % 2:
-            return IndexEnd(count, True, half.position)
-        if half.offset < durable:
+            return IndexEnd(count, True, edge.position)
+        if edge.offset < durable:
             raise Corrupt(
-                f"{file.path}: the last chunk ends at {half.offset}, and the shape is durable up "
+                f"{file.path}: the last chunk ends at {edge.offset}, and the shape is durable up "
                 f"to {durable}: drop it"
             )
-        opening = find_half(file.read_at((count - 2) * HALF_BYTES, HALF_BYTES))
+        opening = find_edge(file.read_at((count - 2) * EDGE_BYTES, EDGE_BYTES))
         if opening is None:
-            raise Corrupt(f"{file.path}: the half before {half.offset} does not match its CRC-32C")
+            raise Corrupt(f"{file.path}: the edge before {edge.offset} does not match its CRC-32C")
         return IndexEnd(count, False, opening.position)
     return IndexEnd()
 
 
-def find_readable(
+def find_durable_end(
     fs: FileSystem, directory: str, manifest: Manifest, durable: Offset
 ) -> tuple[int, int, ChunkCache]:
-    """The byte behind the durable entry, halves that hold and the newest chunks, for readers before
+    """The byte behind the durable entry, edges that hold and the newest chunks, for readers before
     a writer begins: what lies behind is cut when it does. Raises OSError, Corrupt.
     """
     path = index_path(directory, manifest.latest)
@@ -77,14 +81,14 @@ def find_readable(
         with fs.open(path) as index:
             end = find_index_end(index, durable)
             cache = _newest_chunks(index, end, manifest)
-    if not end.half_count:
+    if not end.edge_count:
         _check_reached(path, _log_begin(manifest), durable)
         return 0, 0, cache
     path = log_path(directory, manifest.latest)
     _check_there(fs, path)
     with fs.open(path) as log:
-        position, _ = _find_durable_end(log, end, manifest, durable)
-    return position, end.half_count, cache
+        position, _ = _locate_durable_end(log, end, manifest, durable)
+    return position, end.edge_count, cache
 
 
 def find_last_end(fs: FileSystem, directory: str, manifest: Manifest) -> Offset:
@@ -98,10 +102,10 @@ def find_last_end(fs: FileSystem, directory: str, manifest: Manifest) -> Offset:
         return begin
     with fs.open(paths[0]) as index, fs.open(paths[1]) as log:
         last = _find_transaction_end(log, begin, LAST)
-        for number in reversed(range(index.size() // HALF_BYTES)):
-            half = find_half(index.read_at(number * HALF_BYTES, HALF_BYTES))
-            if half is not None and half.offset <= last:
-                return _find_transaction_end(log, begin, half.offset) if number % 2 else last
+        for number in reversed(range(index.size() // EDGE_BYTES)):
+            edge = find_edge(index.read_at(number * EDGE_BYTES, EDGE_BYTES))
+            if edge is not None and edge.offset <= last:
+                return _find_transaction_end(log, begin, edge.offset) if number % 2 else last
     return begin
 
 
@@ -125,14 +129,14 @@ def check_compacted_end(fs: FileSystem, directory: str, manifest: Manifest) -> N
         index = ChunkIndexFile(file)
         chunk = index.get(index.complete_count - 1) if index.complete_count else None
         found = (chunk and chunk.last, chunk and chunk.end)
-        if index.half_count % 2 or found != (manifest.boundary, log.size()):
+        if index.edge_count % 2 or found != (manifest.boundary, log.size()):
             raise Corrupt(
                 f"{file.path} ends at {found[0]}, byte {found[1]}, and must at "
                 f"{manifest.boundary}, byte {log.size()}: drop the shape"
             )
 
 
-def recover(fs: FileSystem, directory: str, manifest: Manifest, durable: Offset) -> Trimmed:
+def recover(fs: FileSystem, directory: str, manifest: Manifest, durable: Offset) -> RecoveredLog:
     """Cuts both files and removes those that no manifest names. Raises OSError, Corrupt."""
     _remove_unnamed(fs, directory, manifest)
     with (
@@ -140,21 +144,21 @@ def recover(fs: FileSystem, directory: str, manifest: Manifest, durable: Offset)
         fs.open_writable(log_path(directory, manifest.latest)) as log,
     ):
         end = find_index_end(index, durable)
-        position, json_bytes = _find_durable_end(log, end, manifest, durable)
-        _cut(index, end.half_count * HALF_BYTES)
+        position, json_bytes = _locate_durable_end(log, end, manifest, durable)
+        _cut(index, end.edge_count * EDGE_BYTES)
         _cut(log, position)
         cache = _newest_chunks(index, end, manifest)
     chunk_json_bytes = json_bytes if end.is_open else 0
-    start = WriterStart(durable, position, end.half_count, end.is_open, chunk_json_bytes)
-    return Trimmed(start, cache)
+    start = WriterStart(durable, position, end.edge_count, end.is_open, chunk_json_bytes)
+    return RecoveredLog(start, cache)
 
 
-def _find_durable_end(
+def _locate_durable_end(
     log: File, end: IndexEnd, manifest: Manifest, durable: Offset
 ) -> tuple[int, int]:
     """The byte behind the durable entry, and the JSON bytes of its chunk up to there."""
     last, position, json_bytes = _log_begin(manifest), 0, 0
-    if end.half_count:
+    if end.edge_count:
         last, position, json_bytes = find_log_end(log, end.search_start, last, durable)
     _check_reached(log.path, last, durable)
     return position, json_bytes
@@ -195,7 +199,7 @@ def find_log_end(log: File, start: int, before: Offset, durable: Offset) -> tupl
 
 
 def _newest_chunks(file: File, end: IndexEnd, manifest: Manifest) -> ChunkCache:
-    chunks = ChunkIndexFile(file, end.half_count).last_chunks(CACHED_COUNT + 1)
+    chunks = ChunkIndexFile(file, end.edge_count).last_chunks(CACHED_COUNT + 1)
     return ChunkCache.of(chunks, manifest.boundary)
 
 

@@ -1,18 +1,144 @@
-"""The snapshot of one shape: written once, by one writer, and read by any number meanwhile.
+"""The snapshot of one shape: written once, by one writer, in chunks that readers follow meanwhile.
 
-Invariant  a reader sees whole rows only, each once and in order; chunk n is seen before chunk n+1.
-Crash      a snapshot whose writer did not finish cannot be opened; it is never resumed.
-Threads    one writer, any number of readers; readers wait for the writer without asking the disk.
+Layout     `<n>.jsonsnapshot`: rows as `<json>,\\n`, then the byte 0x04. `snapshot.json` has the
+           bytes, rows and CRC-32C of each chunk. docs/formats/shape-snapshot.md
+Invariant  a reader gets whole rows only, each once and in order, in pieces joined by commas; the
+           last piece of a chunk only after the checksum of the whole chunk was verified. A row that
+           reaches the size of a chunk is that chunk's last; no chunk is empty.
+Crash      every chunk is synced before snapshot.json is written, which makes the snapshot valid;
+           an unfinished one cannot be opened and is never resumed.
+Threads    one writer, any number of readers; readers wait for the writer without reading the disk.
 """
 
+import json
 import threading
-from collections.abc import Iterator
-from typing import Self
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Self
 
-from varve.disk import FileSystem
-from varve.foundation.errors import StoreError, Unavailable
-from varve.shapes.storage.snapshot_chunks import SnapshotChunk, chunk_path, read_note
-from varve.shapes.storage.snapshot_reader import read_pieces
+import numpy as np
+
+from varve.disk import File, FileSystem, write_atomically
+from varve.foundation.errors import (
+    Closed,
+    Corrupt,
+    InvalidRequest,
+    NotFound,
+    StoreError,
+    Unavailable,
+)
+from varve.kernels.crc import extend_crc32c
+
+END: Final = b"\x04"
+"""The last byte of every chunk."""
+ROW_END: Final = b",\n"
+NOTE: Final = "snapshot.json"
+SNAPSHOT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChunk:
+    """A finished chunk: the size of its file, the messages in it, the checksum of all its bytes."""
+
+    size: int
+    rows: int
+    crc: int
+
+
+def chunk_path(directory: str, number: int) -> str:
+    return f"{directory}/{number}.jsonsnapshot"
+
+
+def write_note(fs: FileSystem, directory: str, chunks: list[SnapshotChunk]) -> None:
+    """Says that the snapshot is complete; durable on return, with the names of the chunks."""
+    document = {
+        "version": SNAPSHOT_VERSION,
+        "chunks": [
+            {"bytes": chunk.size, "rows": chunk.rows, "crc32c": chunk.crc} for chunk in chunks
+        ],
+    }
+    data = json.dumps(document, separators=(",", ":")).encode() + b"\n"
+    write_atomically(fs, f"{directory}/{NOTE}", data)
+
+
+def read_note(fs: FileSystem, directory: str) -> list[SnapshotChunk]:
+    """The chunks of a complete snapshot; raises NotFound when it never became so."""
+    path = f"{directory}/{NOTE}"
+    try:
+        data = fs.read(path)
+    except FileNotFoundError:
+        raise NotFound(
+            f"{path} is missing: the snapshot was never finished, drop the shape and make it again"
+        ) from None
+    try:
+        document = json.loads(data)
+        if document["version"] != SNAPSHOT_VERSION:
+            raise ValueError(f"version {document['version']!r}, known is {SNAPSHOT_VERSION}")
+        chunks = [
+            SnapshotChunk(_number(chunk["bytes"]), _number(chunk["rows"]), _number(chunk["crc32c"]))
+            for chunk in document["chunks"]
+        ]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Corrupt(f"{path} is no note of a snapshot: {error!r:.200}") from None
+    if not chunks:
+        raise Corrupt(f"{path} names no chunk: every snapshot has one")
+    return chunks
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise ValueError(f"{value!r:.60} is no count")
+    return value
+
+
+PIECE_BYTES: Final = 256 << 10
+"""Bytes of a piece, unless a single row is larger."""
+
+Await = Callable[[int], tuple[int, SnapshotChunk | None]]
+"""How much of the chunk may be read, once that is more than a position, and the chunk if it is
+finished."""
+
+
+def read_pieces(file: File, await_more: Await) -> Iterator[bytes]:
+    """Reads the chunk to its end, as far as its writer has come; the file is closed behind it."""
+    with file:
+        position, crc, carry = 0, 0, b""
+        chunk: SnapshotChunk | None = None
+        while chunk is None or position < chunk.size:
+            visible, chunk = await_more(position)
+            wanted = max(PIECE_BYTES - len(carry), len(carry))
+            block = file.read_at(position, min(wanted, visible - position))
+            if not block:
+                raise Corrupt(f"{file.path} ends at byte {position}, {visible} bytes were written")
+            position += len(block)
+            crc = extend_crc32c(crc, np.frombuffer(block, np.uint8), 0, len(block))
+            rows = carry + block if carry else block
+            if chunk is not None and position >= chunk.size:
+                rows = _checked(file, rows, crc, chunk)
+            end = rows.rfind(b"\n") + 1
+            carry = rows[end:]
+            piece = _without_comma(file, rows, end) if end else b""
+            # A client that does not read holds this generator: it keeps no more than the piece.
+            block = rows = b""
+            if piece:
+                yield piece
+        if carry:
+            raise Corrupt(f"{file.path} has {len(carry)} bytes behind its last row")
+
+
+def _checked(file: File, rows: bytes, crc: int, chunk: SnapshotChunk) -> bytes:
+    if crc != chunk.crc:
+        raise Corrupt(f"{file.path} has CRC-32C {crc:#010x}, {chunk.crc:#010x} was written")
+    if not rows.endswith(END):
+        raise Corrupt(f"{file.path} does not end with the byte 0x04")
+    return rows[:-1]
+
+
+def _without_comma(file: File, rows: bytes, end: int) -> bytes:
+    if end < 3 or rows[end - 2 : end - 1] != b",":
+        raise Corrupt(f"{file.path} has a row that does not end with a comma")
+    return rows[: end - 2]
+
 
 CHUNK_WAIT_MS = 60_000
 """How long a reader waits for a chunk that is not begun yet."""
@@ -48,7 +174,7 @@ class Snapshot:
 
     @property
     def last_chunk(self) -> int | None:
-        """The number of the last chunk; None as long as nobody knows."""
+        """The number of the last chunk; None until that is known."""
         return len(self._chunks) - 1 if self._is_complete else None
 
     @property
@@ -92,7 +218,7 @@ class Snapshot:
             return list(self._chunks)
 
     def fail(self, error: StoreError) -> None:
-        """Nobody writes on: readers get the error."""
+        """The writer gave up: readers get the error."""
         with self._changed:
             if not self._is_complete:
                 self._failure = error
@@ -146,3 +272,100 @@ class Snapshot:
     def _check_locked(self) -> None:
         if self._failure is not None:
             raise self._failure.again()
+
+
+BUFFER_BYTES: Final = 64 << 10
+
+
+class SnapshotWriter:
+    """Takes the rows in order; ends with `finish`, or with `abandon` when the rows did not come."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        if snapshot.is_started:
+            raise InvalidRequest(
+                f"{snapshot.directory} has a snapshot already: a shape gets one, once"
+            )
+        self._snapshot = snapshot
+        self._fs = snapshot.fs
+        self._file: File | None = None
+        self._buffer: list[bytes] = []
+        self._buffered_bytes = 0
+        self._chunk_rows = 0
+        self._chunk_bytes = 0
+        self._position = 0
+        self._crc = 0
+        self._number = 0
+        self._is_ended = False
+
+    def add(self, json: bytes) -> None:
+        """Appends one message; it may close the chunk. Raises OSError of the disk."""
+        if self._is_ended:
+            raise Closed(f"the snapshot in {self._snapshot.directory} was ended already")
+        if not json or b"\n" in json:
+            raise InvalidRequest(
+                "a row of a snapshot is one line of JSON, and not empty: this one is "
+                f"{len(json)} bytes {json[:40]!r}"
+            )
+        self._buffer += (json, ROW_END)
+        self._buffered_bytes += len(json) + len(ROW_END)
+        self._chunk_rows += 1
+        self._chunk_bytes += len(json) + 1
+        if self._chunk_bytes >= self._snapshot.chunk_bytes:
+            self._close_chunk()
+        elif self._buffered_bytes >= BUFFER_BYTES:
+            self._write()
+
+    def flush(self) -> None:
+        """Show readers what was added so far."""
+        if self._buffer:
+            self._write()
+
+    def finish(self, last: bytes) -> None:
+        """Ends with this message: the snapshot is complete and durable. Raises OSError."""
+        self.add(last)
+        if self._chunk_rows:
+            self._close_chunk()
+        self._is_ended = True
+        write_note(self._fs, self._snapshot.directory, self._snapshot.finished_chunks())
+        self._snapshot.complete()
+
+    def abandon(self) -> None:
+        """Gives up: those who read get an error. Harmless after `finish` and twice."""
+        self._is_ended = True
+        self._buffer.clear()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        directory = self._snapshot.directory
+        self._snapshot.fail(Unavailable(f"the snapshot in {directory} was given up"))
+
+    def _close_chunk(self) -> None:
+        self._buffer.append(END)
+        file = self._write_buffer()
+        file.sync()
+        file.close()
+        self._file = None
+        self._snapshot.close_chunk(SnapshotChunk(self._position, self._chunk_rows, self._crc))
+        self._number += 1
+        self._chunk_rows = self._chunk_bytes = self._position = self._crc = 0
+
+    def _write(self) -> None:
+        self._write_buffer()
+        self._snapshot.show(self._position)
+
+    def _write_buffer(self) -> File:
+        file = self._file or self._create()
+        data = b"".join(self._buffer)
+        self._buffer.clear()
+        self._buffered_bytes = 0
+        file.write_at(self._position, data)
+        self._crc = extend_crc32c(self._crc, np.frombuffer(data, np.uint8), 0, len(data))
+        self._position += len(data)
+        return file
+
+    def _create(self) -> File:
+        path = chunk_path(self._snapshot.directory, self._number)
+        if self._fs.exists(path):
+            raise Corrupt(f"{path} is there before it was written: the directory is in use")
+        self._file = self._fs.open_writable(path)
+        return self._file

@@ -20,12 +20,17 @@ from varve.disk import MemoryFileSystem
 from varve.foundation.errors import Corrupt
 from varve.kernels.shape_entries import ENTRY_BYTES_MIN
 from varve.shapes.offset import Offset
-from varve.shapes.storage.chunk_index import CHUNK_BYTES, HALF_BYTES
+from varve.shapes.storage.chunk_index import CHUNK_BYTES, EDGE_BYTES
 from varve.shapes.storage.entry import Entry
-from varve.shapes.storage.layout import index_path, log_path
-from varve.shapes.storage.manifest import write_manifest
-from varve.shapes.storage.pointer import SLOT_DISTANCE, find_slot, pointer_path
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.layout import (
+    SLOT_DISTANCE,
+    find_slot,
+    index_path,
+    log_path,
+    pointer_path,
+    write_manifest,
+)
+from varve.shapes.storage.shape_storage import ShapeStorage
 
 
 def _end(tx: int, op: int = 0) -> Entry:
@@ -129,7 +134,7 @@ def _cut_index_at_a_chunk(storage: ShapeStorage) -> None:
 
 
 def _cut_index_in_a_chunk(storage: ShapeStorage) -> None:
-    _cut(storage, _compacted(storage, index_path), HALF_BYTES)
+    _cut(storage, _compacted(storage, index_path), EDGE_BYTES)
 
 
 def _move_boundary(storage: ShapeStorage) -> None:

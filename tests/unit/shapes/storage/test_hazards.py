@@ -27,10 +27,10 @@ from varve.disk import CrashMode, FaultyFileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
-from varve.shapes.storage.compacted_log import CompactedLog
+from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.layout import index_path, log_directory, log_path, shape_directory
-from varve.shapes.storage.settings import StorageSettings
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.shape_log import CompactedLog
+from varve.shapes.storage.shape_storage import ShapeStorage
 
 
 def _disk() -> MemoryFileSystem:
@@ -136,11 +136,11 @@ def test_h11_files_stay_until_the_last_reader_that_could_look_for_them() -> None
     storage.flush()
     old = {log_path(storage.directory, "latest.0"), index_path(storage.directory, "latest.0")}
     first, second, third = ExitStack(), ExitStack(), ExitStack()
-    first.enter_context(storage.lease())
-    second.enter_context(storage.lease())
+    first.enter_context(storage.hold_files())
+    second.enter_context(storage.hold_files())
     assert compact_plainly(storage, 1)
     assert all(map(disk.exists, old))
-    third.enter_context(storage.lease())
+    third.enter_context(storage.hold_files())
     first.close()
     assert all(map(disk.exists, old))
     second.close()

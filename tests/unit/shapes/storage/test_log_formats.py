@@ -9,30 +9,32 @@ from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, Unsupport
 from varve.kernels.shape_entries import EntryStatus, encode_entries
 from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, Offset
 from varve.shapes.storage.chunk_index import (
-    HALF_BYTES,
+    EDGE_BYTES,
     Chunk,
+    ChunkEdge,
     ChunkIndexFile,
-    Half,
     encode_chunks,
-    encode_half,
-    find_half,
+    encode_edge,
+    find_edge,
 )
 from varve.shapes.storage.entry import INSERT, Entry, checksum
 from varve.shapes.storage.layout import (
-    find_suffix,
-    list_handles,
-    log_path,
-    new_suffix,
-    shape_directory,
-)
-from varve.shapes.storage.manifest import (
+    SLOT_DISTANCE,
     Manifest,
+    create_pointer,
     decode_manifest,
     encode_manifest,
+    find_suffix,
+    list_handles,
+    list_trash,
+    log_path,
+    move_to_trash,
+    new_suffix,
+    pointer_path,
     read_manifest,
+    read_pointer,
+    shape_directory,
 )
-from varve.shapes.storage.pointer import SLOT_DISTANCE, create_pointer, pointer_path, read_pointer
-from varve.shapes.storage.trash import list_trash, move_to_trash
 
 GOLDEN = Entry(Offset(10, 0), b"test_key", INSERT, b'{"test":1}')
 GOLDEN_BYTES = bytes.fromhex(
@@ -61,12 +63,12 @@ def test_entries_come_back_with_their_places() -> None:
 
 
 def test_a_half_of_the_chunk_index_is_that_of_the_reference_and_a_checksum() -> None:
-    half = Half(Offset(10, 0), 0)
+    half = ChunkEdge(Offset(10, 0), 0)
     fields = bytes.fromhex("000000000000000a" + "0000000000000000" * 3)
-    assert encode_half(half) == fields + checksum(fields).to_bytes(4, "big")
-    assert find_half(encode_half(half)) == half
-    assert find_half(encode_half(half)[:-1]) is None
-    assert find_half(b"\x01" + encode_half(half)[1:]) is None
+    assert encode_edge(half) == fields + checksum(fields).to_bytes(4, "big")
+    assert find_edge(encode_edge(half)) == half
+    assert find_edge(encode_edge(half)[:-1]) is None
+    assert find_edge(b"\x01" + encode_edge(half)[1:]) is None
 
 
 def _index(chunks: list[Chunk], junk: bytes = b"") -> ChunkIndexFile:
@@ -107,7 +109,7 @@ def test_a_changed_half_of_the_index_is_corrupt() -> None:
     disk = _disk()
     file = disk.open_writable("/index")
     data = bytearray(encode_chunks(_chunks(3)))
-    data[HALF_BYTES + 3] ^= 1
+    data[EDGE_BYTES + 3] ^= 1
     file.write_at(0, data)
     with pytest.raises(Corrupt, match="CRC-32C"):
         list(ChunkIndexFile(file).complete())

@@ -31,12 +31,12 @@ from varve.foundation.errors import (
     Unavailable,
 )
 from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END, Offset
+from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.chunk_index import ChunkIndexFile
 from varve.shapes.storage.entry import INSERT, Entry
 from varve.shapes.storage.layout import index_path, log_path
-from varve.shapes.storage.settings import StorageSettings
-from varve.shapes.storage.snapshot_writer import SnapshotWriter
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.shape_storage import ShapeStorage
+from varve.shapes.storage.snapshot import SnapshotWriter
 
 
 def _disk() -> MemoryFileSystem:

@@ -14,10 +14,9 @@ from typing import Final
 
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.feed.row import Row
-from varve.shapes.query.columns import split_list
-from varve.shapes.query.parser import parse_identifier
-from varve.shapes.query.value import RowValues, Value, show_json
-from varve.shapes.query.where import Where
+from varve.shapes.filter.parser import parse_identifier, split_list
+from varve.shapes.filter.value import RowValues, Value, show_json
+from varve.shapes.filter.where import Where
 
 ORDER_MAX: Final = 32
 _ORDER: Final = re.compile(

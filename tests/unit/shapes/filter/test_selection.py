@@ -6,11 +6,10 @@ import pytest
 
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.feed.row import Row
-from varve.shapes.query.access_path import find_path
-from varve.shapes.query.columns import parse_columns
-from varve.shapes.query.filter_index import FilterIndex
-from varve.shapes.query.subset import Subset
-from varve.shapes.query.where import Where
+from varve.shapes.filter.filter_index import FilterIndex, find_path
+from varve.shapes.filter.parser import parse_columns
+from varve.shapes.filter.subset import Subset
+from varve.shapes.filter.where import Where
 
 ROWS: list[tuple[str, Row]] = [
     ("1", {"id": b"1", "n": b"2", "t": b'"b"'}),

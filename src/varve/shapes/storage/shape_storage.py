@@ -1,34 +1,117 @@
 """The directory of one shape: its snapshot, its log, and how both are read and written.
 
-Invariant  readers take what is published once and need no lock; the files that it names stay until
-           their lease ends.
-Crash      until the first write after opening, readers get what is durable.
-           docs/formats/shape-log.md
-Threads    any; see `LogOwner` for the locks. Lease counts have a lock of their own, taken last.
+Invariant  readers take the state of the log once and need no lock; the files that it names stay
+           until their lease ends. A file replaced in one generation is removed when every lease
+           taken until then has ended. A reader takes its lease before it takes the state.
+Crash      until the first write after opening, readers get what is durable. When a directory is
+           created the manifest comes last: without it the directory is wiped before use. Replaced
+           files that were not removed are found by recovery. docs/formats/shape-log.md
+Threads    any; see `ShapeLog` for the locks. Leases have a lock of their own, taken last; files are
+           removed outside of it.
 """
 
+import logging
+import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from varve.disk import FileSystem
+from varve.disk import FileSystem, make_durable_directory
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt, NotFound, StoreError
+from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, StoreError
 from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, SNAPSHOT_END, Offset
-from varve.shapes.storage.compacted_log import CompactedLog
-from varve.shapes.storage.creation import create_directory
+from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.entry import Entry
-from varve.shapes.storage.generations import Generations
-from varve.shapes.storage.layout import log_directory, shape_directory
-from varve.shapes.storage.log_flush import LogFlush, run_flushes
-from varve.shapes.storage.log_owner import LogOwner
+from varve.shapes.storage.layout import (
+    Manifest,
+    Pointer,
+    create_pointer,
+    log_directory,
+    manifest_path,
+    metadata_directory,
+    move_to_trash,
+    read_manifest,
+    read_pointer,
+    shape_directory,
+    write_manifest,
+)
 from varve.shapes.storage.log_reader import LogView, open_stream
-from varve.shapes.storage.manifest import Manifest, read_manifest
-from varve.shapes.storage.pointer import Pointer, read_pointer
-from varve.shapes.storage.published import Published
-from varve.shapes.storage.recovery import check_compacted_end, find_last_end, find_readable
-from varve.shapes.storage.settings import StorageSettings
+from varve.shapes.storage.log_writer import LogState
+from varve.shapes.storage.recovery import check_compacted_end, find_durable_end, find_last_end
+from varve.shapes.storage.shape_log import CompactedLog, LogFlush, ShapeLog, run_flushes
 from varve.shapes.storage.snapshot import Snapshot
-from varve.shapes.storage.trash import move_to_trash
+
+logger = logging.getLogger(__name__)
+
+
+def create_directory(fs: FileSystem, root: str, handle: str) -> str:
+    """Makes it durably, empty; raises InvalidRequest when the shape exists, OSError."""
+    directory = shape_directory(root, handle)
+    if fs.exists(manifest_path(directory)):
+        raise InvalidRequest(f"shape {handle} exists in {root}: a handle is used once")
+    if fs.exists(directory):
+        fs.remove_tree(directory)
+    make_durable_directory(fs, directory)
+    fs.make_directory(log_directory(directory))
+    fs.make_directory(metadata_directory(directory))
+    fs.sync_directory(directory)
+    create_pointer(fs, directory)
+    write_manifest(fs, directory, Manifest())
+    return directory
+
+
+class FileLeases:
+    """Leases, and the files that wait for them."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+        self._lock = threading.Lock()
+        self._current = 0  # guarded by _lock
+        self._held: Counter[int] = Counter()  # guarded by _lock
+        self._retired: list[tuple[int, list[str]]] = []  # guarded by _lock
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """While it is held no file that was published at its beginning is removed."""
+        with self._lock:
+            generation = self._current
+            self._held[generation] += 1
+        try:
+            yield
+        finally:
+            self._give_back(generation)
+
+    def retire(self, paths: list[str]) -> None:
+        """Removes these files when no lease of now is left; what replaces them is published."""
+        with self._lock:
+            self._retired.append((self._current, paths))
+            self._current += 1
+            unused = self._take_unused_locked()
+        self._remove(unused)
+
+    def _give_back(self, generation: int) -> None:
+        with self._lock:
+            self._held[generation] -= 1
+            if not self._held[generation]:
+                del self._held[generation]
+            unused = self._take_unused_locked()
+        self._remove(unused)
+
+    def _take_unused_locked(self) -> list[str]:
+        oldest = min(self._held, default=self._current)
+        unused = [path for number, paths in self._retired if number < oldest for path in paths]
+        self._retired = [retired for retired in self._retired if retired[0] >= oldest]
+        return unused
+
+    def _remove(self, paths: list[str]) -> None:
+        for path in paths:
+            try:
+                self._fs.remove(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                # The next recovery removes it; a reader must not fail for it.
+                logger.warning("old file of a shape stays", extra={"path": path, "error": error})
 
 
 class ShapeStorage:
@@ -44,7 +127,7 @@ class ShapeStorage:
         *,
         snapshot: Snapshot,
         pointer: Pointer,
-        record: Published,
+        state: LogState,
     ) -> None:
         self.fs = fs
         self.root = root
@@ -52,8 +135,8 @@ class ShapeStorage:
         self.directory = shape_directory(root, handle)
         self.settings = settings
         self.snapshot = snapshot
-        self._log = LogOwner(fs, self.directory, settings, clock, pointer, record)
-        self._generations = Generations(fs)
+        self._log = ShapeLog(fs, self.directory, settings, clock, pointer, state)
+        self._leases = FileLeases(fs)
 
     @classmethod
     def create(
@@ -74,7 +157,7 @@ class ShapeStorage:
             clock,
             snapshot=Snapshot(fs, log_directory(directory), settings.chunk_bytes),
             pointer=read_pointer(fs, directory),
-            record=Published(Manifest()),
+            state=LogState(Manifest()),
         )
         storage._log.begin_empty()
         return storage
@@ -108,7 +191,7 @@ class ShapeStorage:
             clock,
             snapshot=snapshot,
             pointer=pointer,
-            record=_load_record(fs, directory, manifest, pointer.offset),
+            state=_load_record(fs, directory, manifest, pointer.offset),
         )
 
     # What is known
@@ -116,16 +199,16 @@ class ShapeStorage:
     @property
     def latest(self) -> Offset:
         """The end of the last transaction; the end of the snapshot before there is one."""
-        return self._log.record.latest
+        return self._log.state.latest
 
     @property
     def persisted(self) -> Offset:
         """The last transaction end that is durable."""
-        return self._log.record.persisted
+        return self._log.state.persisted
 
     @property
     def manifest(self) -> Manifest:
-        return self._log.record.manifest
+        return self._log.state.manifest
 
     @property
     def failure(self) -> StoreError | None:
@@ -167,13 +250,13 @@ class ShapeStorage:
             last_chunk = self.snapshot.last_chunk
             if last_chunk is None or offset.op < last_chunk:
                 return Offset(0, offset.op + 1)
-        with self._reading() as record:
-            chunk = LogView(self.fs, self.directory, record).find_chunk(offset)
+        with self._reading() as state:
+            chunk = LogView(self.fs, self.directory, state).find_chunk(offset)
         return None if chunk is None else chunk.last
 
     def is_in_memory(self, start: Offset) -> bool:
         """Whether reading from here on touches no file."""
-        return start >= SNAPSHOT_END and self._log.record.written <= start
+        return start >= SNAPSHOT_END and self._log.state.written <= start
 
     def read(self, start: Offset, end: Offset) -> Iterator[bytes]:
         """Messages in (start, end], in pieces of whole messages that commas are to join.
@@ -189,16 +272,16 @@ class ShapeStorage:
                 return pieces
         return self._read_log(max(start, SNAPSHOT_END), end)
 
-    def lease(self) -> AbstractContextManager[None]:
+    def hold_files(self) -> AbstractContextManager[None]:
         """Keeps the files of now for as long as it is held, whatever compaction replaces."""
-        return self._generations.lease()
+        return self._leases.hold()
 
     # Compaction
 
     @property
     def live_bytes(self) -> int:
         """Bytes of the live log's file."""
-        return self._log.record.log_end
+        return self._log.state.log_end
 
     def close_chunk(self) -> None:
         """Ends the open chunk, so that it may be compacted, and makes all durable."""
@@ -210,7 +293,7 @@ class ShapeStorage:
         Leaves out the newest complete chunks, the open one and all that is not durable. Files of a
         compacted log may be written afterwards only, since this recovers a log just opened.
         """
-        with self._generations.lease():
+        with self._leases.hold():
             return self._log.compaction_target(keep_chunks)
 
     def install(self, compacted: CompactedLog) -> None:
@@ -218,29 +301,29 @@ class ShapeStorage:
 
         Raises InvalidRequest when it does not fit the live log, and then nothing has changed.
         """
-        self._generations.retire(self._log.install(compacted))
+        self._leases.retire(self._log.install(compacted))
 
     # Phases of reading
 
     @contextmanager
-    def _reading(self) -> Iterator[Published]:
+    def _reading(self) -> Iterator[LogState]:
         """What is published, under a lease; a missing file may mean that the shape is gone."""
-        with self._generations.lease():
+        with self._leases.hold():
             self._log.check_not_dropped()
             try:
-                yield self._log.record
+                yield self._log.state
             except FileNotFoundError as error:
                 self._log.check_not_dropped()
                 if not self.fs.exists(self.directory):
-                    raise NotFound(f"shape {self.handle} is gone: ask for it anew") from error
+                    raise NotFound(f"shape {self.handle} is gone: request it again") from error
                 raise Corrupt(f"{error.filename} is missing: drop the shape") from error
 
     def _read_log(self, after: Offset, until: Offset) -> Iterator[bytes]:
-        with self._reading() as record:
+        with self._reading() as state:
             return open_stream(
                 self.fs,
                 self.directory,
-                record,
+                state,
                 after=after,
                 until=until,
                 read_bytes=self.settings.read_bytes,
@@ -277,7 +360,7 @@ def flush_storages(storages: Sequence[ShapeStorage]) -> dict[ShapeStorage, Store
     return failed
 
 
-def _load_record(fs: FileSystem, directory: str, manifest: Manifest, durable: Offset) -> Published:
+def _load_record(fs: FileSystem, directory: str, manifest: Manifest, durable: Offset) -> LogState:
     """What readers may know before a writer begins: all that is durable, and nothing else."""
-    log_end, half_count, cache = find_readable(fs, directory, manifest, durable)
-    return Published(manifest, durable, durable, durable, log_end, half_count, cache)
+    log_end, edge_count, cache = find_durable_end(fs, directory, manifest, durable)
+    return LogState(manifest, durable, durable, durable, log_end, edge_count, cache)

@@ -6,7 +6,7 @@ Invariant  what cannot be computed is None; only `compute` raises, for what has 
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Final
 
-from varve.shapes.query.value import (
+from varve.shapes.filter.value import (
     ARITHMETIC,
     Untyped,
     Value,

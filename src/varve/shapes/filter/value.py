@@ -1,7 +1,9 @@
-"""Values that expressions are made of, read from the JSON of a row.
+"""Values in expressions, read from the JSON of a row or from PostgreSQL's array syntax.
 
 A value is None (SQL's null), a bool, a number (int or Decimal, exact), a text, or what a JSON array
-or object holds. `Untyped` is a literal or parameter in quotes: it takes the type of what it meets.
+or object holds. `Untyped` is a literal or parameter in quotes: it takes the type of what it is
+compared with. Arrays are written `{1,NULL,"a b"}`: an element that is empty, spells NULL or holds
+`, { } " \\` is in double quotes, and a backslash escapes the next character.
 
 Invariant  values of different types compare as unknown, never as an error; nothing here raises for
            what a row may hold.
@@ -9,11 +11,49 @@ Invariant  values of different types compare as unknown, never as an error; noth
 
 import json
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from decimal import Context, Decimal, DecimalException
 from typing import Any, Final
 
+from varve.foundation.errors import InvalidRequest
 from varve.shapes.feed.row import Row, decode_text, split_texts
+
+_BLANK: Final = r"[ \t\n\r\v\f]"
+_PLAIN: Final = r"(?:[^\\\"{}, \t\n\r\v\f]|\\.)+"
+_NO_ELEMENTS: Final = re.compile(rf"{_BLANK}*{{{_BLANK}*}}{_BLANK}*")
+_START: Final = re.compile(rf"{_BLANK}*{{")
+_ELEMENT: Final = re.compile(
+    rf"{_BLANK}*(?:\"(?P<quoted>(?:[^\"\\]|\\.)*)\"|(?P<plain>{_PLAIN}(?:{_BLANK}+{_PLAIN})*))"
+    rf"{_BLANK}*(?:,|(?P<end>}}{_BLANK}*\Z))",
+    re.DOTALL,
+)
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+
+
+def split_array(text: str) -> Iterator[str | None]:
+    """The elements of an array of one dimension; raises InvalidRequest where it is none."""
+    if _NO_ELEMENTS.fullmatch(text):
+        return
+    found = _START.match(text)
+    while found is not None:
+        found = _ELEMENT.match(text, found.end())
+        if found is None:
+            break
+        yield _element(found)
+        if found["end"] is not None:
+            return
+    raise InvalidRequest(
+        f"{text!r:.80} is no array of one dimension: write {{1,2}}, "
+        'and texts with , { } " \\ or blanks at an end in double quotes: {"a,b","c"}'
+    )
+
+
+def _element(found: re.Match[str]) -> str | None:
+    plain = found["plain"]
+    if plain is not None and plain.upper() == "NULL":
+        return None
+    return _ESCAPED.sub(r"\1", found["quoted"] if plain is None else plain)
+
 
 Value = Any
 """None, bool, int, Decimal, str, Untyped, list or dict; closures pass them on unlooked at."""

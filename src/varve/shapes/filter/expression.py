@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import NamedTuple
 
-from varve.shapes.query.value import Untyped, Value, show_json
+from varve.shapes.filter.value import Untyped, Value, show_json
 
 
 class Column(NamedTuple):

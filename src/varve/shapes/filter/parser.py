@@ -1,18 +1,22 @@
-"""SQL to expressions: of what sqlglot read, what filters may hold is taken over.
+"""SQL to expressions: sqlglot reads PostgreSQL's syntax, and what filters may hold is taken over.
 
-Invariant  what is not named here is refused with its own text; nothing is passed over in silence.
+Invariant  texts, their tokens and their depth are bounded before they are parsed. What is not named
+           here is refused with its own text; nothing is ignored silently. Column names are in the
+           order of the request, each once; a selection is never empty.
 """
 
 import re
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Final
+from typing import ClassVar, Final
 
-from sqlglot import exp
+from sqlglot import Token, TokenType, exp
+from sqlglot.dialects.postgres import Postgres
+from sqlglot.errors import SqlglotError
 
 from varve.foundation.errors import InvalidRequest
-from varve.shapes.query.evaluation import fold
-from varve.shapes.query.expression import (
+from varve.shapes.filter.evaluation import fold
+from varve.shapes.filter.expression import (
     PREDICATES,
     And,
     AnyOf,
@@ -35,13 +39,88 @@ from varve.shapes.query.expression import (
     children,
     render,
 )
-from varve.shapes.query.filter_sql import (
-    DEPTH_MAX,
-    check_bytes,
-    parse_sql,
-    shorten,
-)
-from varve.shapes.query.value import Untyped, parse_number
+from varve.shapes.filter.value import Untyped, parse_number
+
+TEXT_BYTES_MAX: Final = 64 << 10
+TOKENS_MAX: Final = 10_000
+DEPTH_MAX: Final = 16
+"""Parentheses within parentheses, as written and as normalised."""
+_SHOWN_MAX: Final = 80
+
+
+class _FilterSql(Postgres):
+    """PostgreSQL without strings between dollars, as which sqlglot reads `($1,$2)`."""
+
+    class Tokenizer(Postgres.Tokenizer):
+        HEREDOC_STRINGS: ClassVar[list[str | tuple[str, str]]] = []
+        SINGLE_TOKENS: ClassVar[dict[str, TokenType]] = {
+            **Postgres.Tokenizer.SINGLE_TOKENS,
+            "$": TokenType.PARAMETER,
+        }
+
+    class Parser(Postgres.Parser):  # type: ignore[misc, valid-type]  # sqlglot names it by a variable
+        def _warn_unsupported(self) -> None:
+            """What sqlglot would keep as a text that it cannot read is refused."""
+            self.raise_error("Unexpected token")
+
+
+def check_bytes(text: str) -> None:
+    """Raises InvalidRequest for a text that is too long."""
+    if len(text.encode(errors="surrogatepass")) > TEXT_BYTES_MAX:
+        raise InvalidRequest(f"the filter is longer than {TEXT_BYTES_MAX} bytes")
+
+
+def check_size(text: str) -> None:
+    """Whether a filter that was rendered, parameters and all, can be read again.
+
+    Raises InvalidRequest.
+    """
+    check_bytes(text)
+    if len(text) > TOKENS_MAX:
+        tokenize(text)
+
+
+def tokenize(text: str) -> list[Token]:
+    """The words of a text; raises InvalidRequest for too many, SqlglotError."""
+    tokens = _FilterSql().tokenize(text)
+    if len(tokens) > TOKENS_MAX:
+        raise InvalidRequest(f"the filter has {len(tokens)} words; at most {TOKENS_MAX} may be")
+    return tokens
+
+
+def parse_sql(text: str) -> exp.Expr:
+    """The one condition that a text holds; raises InvalidRequest."""
+    try:
+        tokens = tokenize(text)
+        depth = 0
+        for token in tokens:
+            depth += token.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET)
+            depth -= token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET)
+            if depth > DEPTH_MAX:
+                raise InvalidRequest(f"the filter nests more than {DEPTH_MAX} deep at {token.text}")
+        found = _FilterSql().parser().parse_into(exp.Condition, tokens, text)
+    except SqlglotError as error:
+        raise InvalidRequest(f"no filter: {shorten(text)}: {_fault(error)}") from None
+    except RecursionError:
+        raise InvalidRequest(f"the filter nests too deep: {shorten(text)}") from None
+    if len(found) != 1 or found[0] is None:
+        raise InvalidRequest(f"a filter is one condition: {shorten(text)}")
+    return found[0]
+
+
+def _fault(error: SqlglotError) -> str:
+    """Where sqlglot stopped, in a line."""
+    faults = [fault for fault in getattr(error, "errors", []) if fault.get("highlight")]
+    if not faults:
+        return "the text ends within quotes" if "okeniz" in str(error) else "cannot be read"
+    what = re.sub(r" for <class '.*'>", "", faults[0]["description"]).rstrip(".")
+    return f"{what} near {shorten(faults[0]['highlight'])!r}"
+
+
+def shorten(text: str) -> str:
+    """A text as errors show it."""
+    return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."
+
 
 _LEVELS_MAX: Final = 48
 _EXPONENT_MAX: Final = 100_000
@@ -363,3 +442,30 @@ def _cast_type(part: exp.Expr, type: exp.Expr) -> str:
 
 def _type_names() -> str:
     return ", ".join(sorted(set(_TYPES.values())))
+
+
+COLUMNS_MAX: Final = 1000
+_ENTRY: Final = re.compile(r"((?:\"[^\"]*\"|[^,\"])*)(,|$)")
+
+
+def parse_columns(text: str) -> tuple[str, ...]:
+    """The names in a list with commas; raises InvalidRequest."""
+    return tuple(dict.fromkeys([parse_identifier(entry) for entry in split_list(text, "columns")]))
+
+
+def split_list(text: str, what: str) -> list[str]:
+    """The entries of a list with commas, which quoted names may hold too; raises InvalidRequest."""
+    if len(text) > TEXT_BYTES_MAX:
+        raise InvalidRequest(f"{what} are longer than {TEXT_BYTES_MAX} bytes")
+    entries, position = [], 0
+    while True:
+        found = _ENTRY.match(text, position)
+        if found is None or not found[1].strip():
+            raise InvalidRequest(f"{what} have an empty or broken entry at {text[position:]!r:.80}")
+        entries.append(found[1].strip())
+        position = found.end()
+        if not found[2]:
+            break
+    if len(entries) > COLUMNS_MAX:
+        raise InvalidRequest(f"{what} are {len(entries)}; at most {COLUMNS_MAX} may be")
+    return entries

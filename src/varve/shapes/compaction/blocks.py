@@ -1,15 +1,18 @@
-"""Entries of a shape's log in memory, and what a compaction leaves of them.
+"""Entries of shape logs in memory: read from files in blocks, and what a compaction leaves of them.
 
-Invariant  entries stand in the order of their offsets; the result is again such a block, ends with
-           the same entry, and compacting it once more changes nothing.
+Invariant  entries are in the order of their offsets, also across files; a block holds whole
+           entries, and one larger than a window is a block of its own. The result of a compaction
+           is again such a block, ends with the same entry, and compacting it again changes nothing.
 Threads    pure functions; kernels run without the interpreter's lock.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from varve.disk import File
 from varve.foundation.errors import Corrupt
 from varve.kernels.shape_entries import ENTRY_BYTES_MIN, EntryStatus
 from varve.kernels.shape_fold import FoldStatus, rewrite_entries
@@ -21,13 +24,13 @@ from varve.kernels.shape_plan import (
     index_entries,
     plan_entries,
 )
-from varve.shapes.compaction.balance import Balance
+from varve.shapes.compaction.report import Balance
 from varve.shapes.offset import BEFORE_ALL, Offset
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
 Secret = tuple[int, int]
-"""The key of the hash: whoever chooses row keys must not know it."""
+"""The key of the hash: clients that choose row keys must not know it."""
 
 _FAULTS = {
     EntryStatus.BAD_CRC: "does not match its CRC-32C",
@@ -166,3 +169,30 @@ def operation_counts(block: Block) -> Numbers:
     counts = np.zeros(256, np.int64)
     count_entries(block.data, block.starts, counts)
     return counts
+
+
+class Range(NamedTuple):
+    """The first `size` bytes of a log file."""
+
+    file: File
+    size: int
+
+
+def read_blocks(ranges: Sequence[Range], window_bytes: int) -> Iterator[Block]:
+    """All entries; raises Corrupt for a broken one, or a range that does not end with one."""
+    last = BEFORE_ALL
+    for file, size in ranges:
+        position, wanted = 0, window_bytes
+        while position < size:
+            data = np.empty(min(wanted, size - position), np.uint8)
+            got = file.read_into(position, memoryview(data))
+            if got < data.size:
+                raise Corrupt(f"{file.path} ends at {position + got}, {size} bytes were written")
+            block = index_block(data, file.path, position, last)
+            if block.starts.size:
+                yield block
+                last, position, wanted = block.last, position + block.data.size, window_bytes
+            elif data.size == size - position:
+                raise Corrupt(f"{file.path}: the entry at {position} does not end before {size}")
+            else:
+                wanted *= 2

@@ -1,7 +1,8 @@
-"""Compacts the log of one shape: read, write anew aside, put on record, put in place.
+"""Compacts the log of one shape: reads it, writes new files, records a report, replaces it.
 
-Invariant  readers are not disturbed and offsets stay: whoever continues from any place gets the
-           rows that the topic has. What is compacted is durable, and older than the newest chunks.
+Invariant  readers are not disturbed and offsets stay: a client that continues from any offset gets
+           the rows that the topic has. What is compacted is durable, and older than the newest
+           chunks.
 Crash      the manifest's replacement is the one moment at which anything changes; before it the new
            files, and after it the old ones, are no part of the shape and go with its recovery.
 Threads    one compaction of a shape at a time, beside any reads and writes.
@@ -13,17 +14,15 @@ from contextlib import ExitStack, closing, contextmanager
 from random import Random
 
 from varve.foundation.errors import Closed, Unavailable, Unbalanced
-from varve.shapes.compaction.balance import Balance
-from varve.shapes.compaction.block import Block, Secret
-from varve.shapes.compaction.compacted_writer import CompactedLogWriter, remove_compacted
-from varve.shapes.compaction.parts import compact_ranges
-from varve.shapes.compaction.report import CompactionReport, Outcome, record_report
-from varve.shapes.compaction.settings import CompactionSettings
-from varve.shapes.compaction.windows import Range
+from varve.shapes.compaction.blocks import Block, Range, Secret
+from varve.shapes.compaction.report import Balance, CompactionReport, Outcome, record_report
+from varve.shapes.compaction.spill import compact_ranges
+from varve.shapes.compaction.writer import CompactedLogWriter, remove_compacted
 from varve.shapes.offset import Offset
-from varve.shapes.storage.compacted_log import CompactedLog
+from varve.shapes.settings import CompactionSettings
 from varve.shapes.storage.layout import COMPACTED, log_path, new_suffix, scratch_directory
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.shape_log import CompactedLog
+from varve.shapes.storage.shape_storage import ShapeStorage
 
 
 class Compactor:
@@ -71,14 +70,16 @@ class Compactor:
 
     def _check_open(self) -> None:
         if self._is_ended:
-            raise Closed("shapes are compacted no more, the server stops: compact again after it")
+            raise Closed(
+                "the server stops and compacts no more shapes: try again after the restart"
+            )
 
     @contextmanager
     def _one_at_a_time(self, handle: str) -> Iterator[Secret]:
         with self._changed:
             self._check_open()
             if handle in self._running:
-                raise Unavailable(f"shape {handle} is being compacted: ask again later")
+                raise Unavailable(f"shape {handle} is being compacted: try again later")
             self._running.add(handle)
             secret = self._random.getrandbits(64), self._random.getrandbits(64)
         try:
@@ -103,7 +104,7 @@ def compact_shape(
     target = _choose(storage, settings, is_forced)
     if target is None:
         return _report(storage, now_ms, Outcome.NOTHING, balance)
-    with storage.lease(), ExitStack() as stack:
+    with storage.hold_files(), ExitStack() as stack:
         ranges = _open_ranges(storage, target[1], stack)
         scratch = scratch_directory(storage.root, storage.handle)
         blocks = compact_ranges(

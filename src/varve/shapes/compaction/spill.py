@@ -18,11 +18,11 @@ from typing import Final
 import numpy as np
 
 from varve.disk import File, FileSystem
-from varve.shapes.compaction.balance import Balance
-from varve.shapes.compaction.block import (
+from varve.shapes.compaction.blocks import (
     EMPTY,
     Block,
     CompactedBlock,
+    Range,
     Secret,
     compact_block,
     count_block,
@@ -30,8 +30,9 @@ from varve.shapes.compaction.block import (
     index_block,
     join_blocks,
     operation_counts,
+    read_blocks,
 )
-from varve.shapes.compaction.windows import Range, read_blocks
+from varve.shapes.compaction.report import Balance
 
 PARTS_MAX: Final = 256
 WINDOW_BYTES_MIN: Final = 1 << 9
@@ -106,7 +107,7 @@ def compact_windows(
     """What stays of each window; the parts fold what is left in any case.
 
     Once little goes, as where a row changes in many windows, the others are left as they are:
-    their entries would be written anew twice.
+    their entries would be written twice.
     """
     is_worth_it = True
     for block in _counted(read_blocks(ranges, window), balance):

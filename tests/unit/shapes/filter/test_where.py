@@ -9,8 +9,8 @@ import pytest
 
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.feed.row import Row, split_row
-from varve.shapes.query.array_text import split_array
-from varve.shapes.query.where import Where
+from varve.shapes.filter.value import split_array
+from varve.shapes.filter.where import Where
 
 
 def _row(text: str) -> Row:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from varve.disk import FileSystem
-from varve.shapes.compaction.block import Block
+from varve.shapes.compaction.blocks import Block
 from varve.shapes.offset import Offset
 from varve.shapes.storage.chunk_index import Chunk, encode_chunks
 from varve.shapes.storage.layout import index_path, log_directory, log_path

@@ -13,11 +13,10 @@ from typing import Final
 
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.feed.row import Row
-from varve.shapes.query.evaluation import Evaluation, bind, compile_truth
-from varve.shapes.query.expression import Column, Node, children, render
-from varve.shapes.query.filter_sql import TEXT_BYTES_MAX
-from varve.shapes.query.parser import parse_expression
-from varve.shapes.query.value import RowValues
+from varve.shapes.filter.evaluation import Evaluation, bind, compile_truth
+from varve.shapes.filter.expression import Column, Node, children, render
+from varve.shapes.filter.parser import TEXT_BYTES_MAX, parse_expression
+from varve.shapes.filter.value import RowValues
 
 PARAMETERS_MAX: Final = 1000
 _PATTERNS_MAX: Final = 1024

@@ -1,0 +1,396 @@
+"""Which of many filters a row matches, without evaluating each of them.
+
+Filters that compare columns with values are in hash tables, one for each set of columns; filters
+that ask for a range are sorted; the rest are evaluated. Equal filters are stored once.
+
+Invariant  the result is that of evaluating every filter. An access path never misses a row for
+           which the filter is true; an exact path includes no other row. New ranges wait in a list
+           that is searched linearly and stays short compared with the sorted ones; removed ones
+           are deleted when they are many.
+Threads    the caller serialises calls.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Iterator
+from decimal import Decimal
+from itertools import product
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from varve.shapes.feed.row import Row
+from varve.shapes.filter.expression import (
+    And,
+    Column,
+    Compare,
+    Distinct,
+    In,
+    Is,
+    Literal,
+    Node,
+    Not,
+    Or,
+)
+from varve.shapes.filter.value import RowValues, Value, key_of, readings
+from varve.shapes.filter.where import Where
+
+KEYS_MAX: Final = 64
+"""Keys that a filter over several columns may stand under; a list of one column has no bound."""
+ALTERNATIVES_MAX: Final = 16
+
+Keys = dict[str, frozenset[Hashable]]
+"""The values that columns may have."""
+
+
+class EqualPath(NamedTuple):
+    """Rows whose columns have given values, in one of several ways."""
+
+    alternatives: tuple[Keys, ...]
+    is_exact: bool
+
+
+class Bounds(NamedTuple):
+    """A closed range of one type; None is no bound."""
+
+    low: Value
+    high: Value
+
+
+class RangePath(NamedTuple):
+    """Rows of which one column lies within bounds that depend on the type of its value."""
+
+    column: str
+    bounds: dict[type, Bounds]
+
+
+RANGE_TYPES: Final[tuple[type, ...]] = (Decimal, str, bool)
+"""Types that have an order; Decimal stands for all numbers."""
+_FLIPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def find_path(node: Node) -> EqualPath | RangePath | None:
+    """The best path of a filter, or None when every row must be asked."""
+    return _find_equal(node) or _find_range(node)
+
+
+def _find_equal(node: Node) -> EqualPath | None:
+    match node:
+        case Compare("=", Column(name), Literal(value)) | Compare(
+            "=", Literal(value), Column(name)
+        ):
+            return EqualPath(({name: _keys([value])},), is_exact=True)
+        case Not(Distinct(Column(name), Literal(value))) if value is not None:
+            return EqualPath(({name: _keys([value])},), is_exact=True)
+        case Column(name) | Is(Column(name), "TRUE"):
+            return EqualPath(({name: frozenset({key_of(True)})},), is_exact=True)
+        case In(Column(name), choices):
+            values = [choice.value for choice in choices if isinstance(choice, Literal)]
+            if len(values) < len(choices):
+                return None
+            return EqualPath(({name: _keys(values)},), is_exact=True)
+        case Or(items):
+            return _either([_find_equal(item) for item in items])
+        case And(items):
+            return _both([_find_equal(item) for item in items])
+    return None
+
+
+def _keys(values: list[Value]) -> frozenset[Hashable]:
+    found = [readings(value) for value in values if value is not None]
+    return frozenset([key_of(reading) for by_type in found for reading in by_type.values()])
+
+
+def _either(paths: list[EqualPath | None]) -> EqualPath | None:
+    known = [path for path in paths if path is not None]
+    alternatives = tuple([keys for path in known for keys in path.alternatives])
+    if len(known) < len(paths) or len(alternatives) > ALTERNATIVES_MAX:
+        return None
+    return EqualPath(alternatives, all(path.is_exact for path in known))
+
+
+def _both(paths: list[EqualPath | None]) -> EqualPath | None:
+    """One key over as many columns as keep the number of keys small, else the shortest way."""
+    known = [path for path in paths if path is not None]
+    single = sorted(
+        [path for path in known if len(path.alternatives) == 1],
+        key=lambda path: sum(len(keys) for keys in path.alternatives[0].values()),
+    )
+    if not single:
+        return (
+            min(known, key=lambda path: len(path.alternatives))._replace(is_exact=False)
+            if known
+            else None
+        )
+    merged = dict(single[0].alternatives[0])
+    left_out = len(paths) - 1 + (not single[0].is_exact)
+    for path in single[1:]:
+        (keys,) = path.alternatives
+        together = _merge(merged, keys)
+        if _count(together) <= KEYS_MAX:
+            merged = together
+            left_out -= path.is_exact
+    return EqualPath((merged,), is_exact=left_out == 0)
+
+
+def _merge(first: Keys, second: Keys) -> Keys:
+    shared = {name: keys & first.get(name, keys) for name, keys in second.items()}
+    return {**first, **shared}
+
+
+def _count(keys: Keys) -> int:
+    count = 1
+    for held in keys.values():
+        count *= len(held)
+    return count
+
+
+def keys_of(alternative: Keys, columns: tuple[str, ...]) -> Iterator[tuple[Hashable, ...]]:
+    """Every combination of values, columns in the order given."""
+    return product(*[alternative[name] for name in columns])
+
+
+def _find_range(node: Node) -> RangePath | None:
+    """Bounds on the column that most of the conditions speak of."""
+    items = node.items if isinstance(node, And) else (node,)
+    by_column: dict[str, list[tuple[str, Value]]] = {}
+    for item in items:
+        match item:
+            case Compare(operator, Column(name), Literal(value)) if operator in _FLIPPED:
+                by_column.setdefault(name, []).append((operator, value))
+            case Compare(operator, Literal(value), Column(name)) if operator in _FLIPPED:
+                by_column.setdefault(name, []).append((_FLIPPED[operator], value))
+    if not by_column:
+        return None
+    column, comparisons = max(by_column.items(), key=lambda entry: len(entry[1]))
+    bounds = {kind: _bounds(kind, comparisons) for kind in RANGE_TYPES}
+    return RangePath(column, {kind: held for kind, held in bounds.items() if held is not None})
+
+
+def _bounds(kind: type, comparisons: list[tuple[str, Value]]) -> Bounds | None:
+    """The range of one type; None when a comparison is unknown for it, and so never true."""
+    lows: list[Value] = []
+    highs: list[Value] = []
+    for operator, literal in comparisons:
+        reading = None if literal is None else readings(literal).get(kind)
+        if reading is None:
+            return None
+        (lows if operator in (">", ">=") else highs).append(reading)
+    return Bounds(max(lows, default=None), min(highs, default=None))
+
+
+_WAITING_MIN: Final = 64
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+class _Entry(NamedTuple, Generic[T]):
+    low: Value
+    high: Value
+    item: T
+
+
+class IntervalIndex(Generic[T]):
+    """Items by the ranges they ask for; an item has one range. The caller serialises calls."""
+
+    def __init__(self) -> None:
+        self._entries: dict[T, _Entry[T]] = {}
+        self._waiting: dict[T, _Entry[T]] = {}
+        self._removed_count = 0
+        self._sort()
+
+    def add(self, item: T, bounds: Bounds) -> None:
+        self._entries[item] = self._waiting[item] = _Entry(bounds.low, bounds.high, item)
+
+    def remove(self, item: T) -> None:
+        del self._entries[item]
+        if self._waiting.pop(item, None) is None:
+            self._removed_count += 1
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, value: Value) -> Iterator[T]:
+        """Items whose closed range holds the value, in no order."""
+        if max(len(self._waiting), self._removed_count) > _WAITING_MIN + len(self._entries) // 8:
+            self._sort()
+        for entry in self._candidates(value):
+            if self._entries.get(entry.item) is entry:
+                yield entry.item
+
+    def _candidates(self, value: Value) -> Iterator[_Entry[T]]:
+        for entry in self._waiting.values():
+            low, high, _ = entry
+            if (low is None or low <= value) and (high is None or value <= high):
+                yield entry
+        yield from self._above[: bisect_right(self._above_lows, value)]
+        yield from self._below[bisect_left(self._below_highs, value) :]
+        yield from self._stab(value)
+
+    def _stab(self, value: Value) -> Iterator[_Entry[T]]:
+        """Down the tree, where a greatest upper bound is not below the value."""
+        end = bisect_right(self._lows, value)
+        nodes = [(1, 0, len(self._tops) // 2)]
+        while nodes:
+            node, start, size = nodes.pop()
+            top = self._tops[node]
+            if start >= end or top is None or top < value:
+                continue
+            if size == 1:
+                yield self._both[start]
+            else:
+                half = size // 2
+                nodes += ((2 * node + 1, start + half, half), (2 * node, start, half))
+
+    def _sort(self) -> None:
+        entries = list(self._entries.values())
+        self._waiting, self._removed_count = {}, 0
+        self._above = sorted(
+            [entry for entry in entries if entry.high is None and entry.low is not None],
+            key=lambda entry: entry.low,
+        )
+        self._below = sorted(
+            [entry for entry in entries if entry.low is None and entry.high is not None],
+            key=lambda entry: entry.high,
+        )
+        self._both = sorted(
+            [entry for entry in entries if entry.low is not None and entry.high is not None],
+            key=lambda entry: entry.low,
+        )
+        self._above_lows = [entry.low for entry in self._above]
+        self._below_highs = [entry.high for entry in self._below]
+        self._lows = [entry.low for entry in self._both]
+        self._tops = _tops([entry.high for entry in self._both])
+
+
+def _tops(highs: list[Value]) -> list[Value]:
+    """A tree in a list: node 1 is the root, node n has 2n and 2n + 1 below it."""
+    leaves = 1
+    while leaves < len(highs):
+        leaves *= 2
+    tops: list[Value] = [None] * leaves + highs + [None] * (leaves - len(highs))
+    for node in range(leaves - 1, 0, -1):
+        held = [top for top in (tops[2 * node], tops[2 * node + 1]) if top is not None]
+        tops[node] = max(held, default=None)
+    return tops
+
+
+class _Group(Generic[T]):
+    """The items of one filter."""
+
+    __slots__ = ("is_exact", "is_once", "items", "path", "where")
+
+    def __init__(self, where: Where) -> None:
+        self.where = where
+        self.items: dict[T, None] = {}
+        self.path = find_path(where.node)
+        self.is_exact = isinstance(self.path, EqualPath) and self.path.is_exact
+        self.is_once = not isinstance(self.path, EqualPath) or len(self.path.alternatives) == 1
+        """Whether a row can meet the group one time only."""
+
+
+class FilterIndex(Generic[T]):
+    """Items with their filters; an item without one gets every row."""
+
+    def __init__(self) -> None:
+        self._unfiltered: dict[T, None] = {}
+        self._group_of: dict[T, _Group[T]] = {}
+        self._groups: dict[Where, _Group[T]] = {}
+        self._equal: dict[tuple[str, ...], dict[Hashable, dict[_Group[T], None]]] = {}
+        self._ranges: dict[tuple[str, type], IntervalIndex[_Group[T]]] = {}
+        self._others: dict[_Group[T], None] = {}
+
+    def __contains__(self, item: T) -> bool:
+        return item in self._unfiltered or item in self._group_of
+
+    def add(self, item: T, where: Where | None) -> None:
+        """An item that is there already takes the new filter."""
+        if item in self:
+            self.remove(item)
+        if where is None:
+            self._unfiltered[item] = None
+            return
+        group = self._groups.get(where)
+        if group is None:
+            group = self._groups[where] = _Group(where)
+            self._enter(group)
+        group.items[item] = None
+        self._group_of[item] = group
+
+    def remove(self, item: T) -> None:
+        """An item that is not there is no error."""
+        self._unfiltered.pop(item, None)
+        group = self._group_of.pop(item, None)
+        if group is None:
+            return
+        del group.items[item]
+        if not group.items:
+            del self._groups[group.where]
+            self._leave(group)
+
+    def matches(self, row: Row) -> list[T]:
+        """The items whose filter is true for the row."""
+        found = list(self._unfiltered)
+        if self._groups:
+            values = RowValues(row)
+            seen: set[_Group[T]] = set()
+            for group in self._candidates(values):
+                if not group.is_once:
+                    if group in seen:
+                        continue
+                    seen.add(group)
+                if group.is_exact or group.where.truth(values) is True:
+                    found.extend(group.items)
+        return found
+
+    def _candidates(self, values: RowValues) -> Iterator[_Group[T]]:
+        for columns, table in self._equal.items():
+            if len(columns) == 1:
+                value = values[columns[0]]
+                groups = table.get(value if type(value) is str else key_of(value))
+            else:
+                groups = table.get(tuple([key_of(values[name]) for name in columns]))
+            if groups is not None:
+                yield from groups
+        for (column, kind), index in self._ranges.items():
+            value = values[column]
+            if type(value) is kind or (kind is Decimal and type(value) is int):
+                yield from index.find(value)
+        yield from self._others
+
+    def _enter(self, group: _Group[T]) -> None:
+        match group.path:
+            case EqualPath():
+                for table, key in self._places(group.path):
+                    table.setdefault(key, {})[group] = None
+            case RangePath(column, bounds):
+                for kind, held in bounds.items():
+                    self._ranges.setdefault((column, kind), IntervalIndex()).add(group, held)
+            case None:
+                self._others[group] = None
+
+    def _leave(self, group: _Group[T]) -> None:
+        match group.path:
+            case EqualPath():
+                for table, key in self._places(group.path):
+                    table[key].pop(group, None)
+                    if not table[key]:
+                        del table[key]
+                self._equal = {columns: table for columns, table in self._equal.items() if table}
+            case RangePath(column, bounds):
+                for kind in bounds:
+                    self._ranges[column, kind].remove(group)
+                    if not len(self._ranges[column, kind]):
+                        del self._ranges[column, kind]
+            case None:
+                del self._others[group]
+
+    def _places(
+        self, path: EqualPath
+    ) -> Iterator[tuple[dict[Hashable, dict[_Group[T], None]], Hashable]]:
+        """The table and the key of each way to meet the path, each once."""
+        places: dict[tuple[tuple[str, ...], Hashable], None] = {}
+        for alternative in path.alternatives:
+            columns = tuple(sorted(alternative))
+            for key in keys_of(alternative, columns):
+                places[columns, key[0] if len(columns) == 1 else key] = None
+        for names, held in places:
+            yield self._equal.setdefault(names, {}), held
