@@ -78,6 +78,7 @@ _SET: Final = 0
 _PAUSE_MS_MIN: Final = 5
 """The end of a transaction delays the next one by some milliseconds."""
 _PAUSE_MS_MAX: Final = 100
+_KEPT_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,36 +101,32 @@ class FetchedBatches:
     last_stable_offset: int
 
 
-def get_only(found: Sequence[T], where: str) -> T:
+def get_only(entries: Sequence[T], where: str) -> T:
     """The single item of a response; raises RetriableError where it is missing.
 
     Kafka answers a client over its quota with an empty response.
     """
-    if len(found) != 1:
-        raise RetriableError(f"{where}: the response has {len(found)} entries instead of one")
-    return found[0]
+    if len(entries) != 1:
+        raise RetriableError(f"{where}: the response has {len(entries)} entries instead of one")
+    return entries[0]
 
 
 class KafkaClient:
     """A client of one cluster. Connections are opened when they are needed."""
 
     def __init__(
-        self,
-        address: ClusterAddress,
-        wait: Callable[[float], object] | None = None,
-        *,
-        client_id: str = "varve",
+        self, address: ClusterAddress, wait: Callable[[float], object] | None = None
     ) -> None:
         """`wait` sleeps for some seconds; one that returns early ends a close sooner."""
         self.address = address
         self._wait = wait or threading.Event().wait
-        self._client_id = client_id
         self._lock = threading.Lock()
         self._pools: dict[tuple[str, int], ConnectionPool] = {}  # guarded by _lock
         self._brokers: dict[int, tuple[str, int]] = {}  # guarded by _lock
         self._topics: dict[str, TopicMetadata] = {}  # guarded by _lock
         self._coordinators: dict[tuple[int, str], tuple[str, int]] = {}  # guarded by _lock
         self._was_reached = False
+        """Whether a broker has ever answered; only ever set."""
 
     def close(self) -> None:
         with self._lock:
@@ -419,8 +416,7 @@ class KafkaClient:
         with self._lock:
             pool = self._pools.get(broker)
             if pool is None:
-                pool = ConnectionPool(self.address, *broker, client_id=self._client_id)
-                self._pools[broker] = pool
+                pool = self._pools[broker] = ConnectionPool(self.address, *broker)
             return pool
 
     def _send(
@@ -430,10 +426,7 @@ class KafkaClient:
             return self._exchange(connection, requests, response_type)
 
     def _exchange(
-        self,
-        connection: BrokerConnection,
-        requests: Sequence[Message],
-        response_type: type[M],
+        self, connection: BrokerConnection, requests: Sequence[Message], response_type: type[M]
     ) -> list[M]:
         responses = connection.send_all(requests, response_type)
         self._was_reached = True
@@ -469,8 +462,15 @@ _kept: dict[ClusterAddress, KafkaClient] = {}  # guarded by _kept_lock
 
 
 def open_client(address: ClusterAddress) -> KafkaClient:
-    """The client of an address; the same one for every call in a process of Spark."""
+    """The client of an address that all tasks of a Spark worker process share.
+
+    The client that was opened first is closed for one too many; who still uses it reconnects.
+    """
     with _kept_lock:
-        if address not in _kept:
-            _kept[address] = KafkaClient(address, client_id="varve-spark")
-        return _kept[address]
+        client = _kept.get(address)
+        if client is None:
+            client = _kept[address] = KafkaClient(address)
+        oldest = _kept.pop(next(iter(_kept))) if len(_kept) > _KEPT_MAX else None
+    if oldest is not None:
+        oldest.close()
+    return client

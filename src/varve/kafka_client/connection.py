@@ -42,24 +42,28 @@ R = TypeVar("R", bound=Message)
 _CONNECTIONS_MAX: Final = 16
 _SIZE: Final = Struct(">i")
 _CORRELATION_END: Final = 4
-_ANSWER_BYTES_MAX: Final = 1 << 30
+_RESPONSE_BYTES_MAX: Final = 1 << 30
 _VERSION_ENDS: Final = {
     ApiKey.FETCH: 13,
     ApiKey.OFFSET_FETCH: 10,
     ApiKey.PRODUCE: 12,
     ApiKey.ADD_PARTITIONS_TO_TXN: 4,
 }
-"""From these on topics are named by ids alone, partitions join a transaction unasked (KIP-890), or
-only brokers may ask."""
+"""From these versions on topics are named by ids alone, partitions are added to a transaction
+implicitly (KIP-890), or only brokers may send the request."""
 
-_UNASKED: Final = (ApiVersionsResponse, SaslHandshakeResponse, SaslAuthenticateResponse)
-"""Answers that a broker gives before it knows who asks."""
+_BEFORE_AUTHENTICATION: Final = (
+    ApiVersionsResponse,
+    SaslHandshakeResponse,
+    SaslAuthenticateResponse,
+)
+"""Responses that a broker sends to unauthenticated clients too."""
 _HINT: Final = (
     "; it may want TLS or a login: set security.protocol to SSL, SASL_SSL or SASL_PLAINTEXT, for a "
     "login sasl.mechanism, sasl.username and sasl.password, and ssl.certificate.location where it "
     "wants to see a certificate"
 )
-_VERIFY_REMEDY: Final = "set ssl.ca.location to the certificate of who signed it"
+_VERIFY_REMEDY: Final = "set ssl.ca.location to the certificate of the authority that signed it"
 _OTHER_NAME: Final = (
     "name the broker as its certificate does, or set ssl.endpoint.identification.algorithm=none"
 )
@@ -68,17 +72,16 @@ _VERIFY_REMEDIES: Final = {
     62: _OTHER_NAME,
     64: _OTHER_NAME,
 }
-"""By what OpenSSL finds: an end that is past, the name of another host, another address."""
+"""By OpenSSL's codes: expired, another host name, another address."""
 
 
 class ConnectionPool:
     """Connections to one broker; each request has one to itself, at most `_CONNECTIONS_MAX`."""
 
-    def __init__(self, address: ClusterAddress, host: str, port: int, *, client_id: str) -> None:
+    def __init__(self, address: ClusterAddress, host: str, port: int) -> None:
         self._address = address
         self._host = host
         self._port = port
-        self._client_id = client_id
         self._changed = threading.Condition()
         self._idle: list[BrokerConnection] = []  # guarded by _changed
         self._count = 0  # guarded by _changed
@@ -86,13 +89,13 @@ class ConnectionPool:
 
     @contextmanager
     def connection(self) -> Iterator["BrokerConnection"]:
-        """An idle connection or a new one; waits where there are as many as may be."""
+        """An idle connection or a new one; waits while `_CONNECTIONS_MAX` are in use."""
         connection = self._acquire()
         try:
             yield connection
         except BaseException:
             if connection.is_closed:
-                # The broker went away, or closes what is idle: others are of no use either.
+                # The broker restarted or closes idle connections: the others are of no use either.
                 self._close_idle()
             self._release(connection)
             raise
@@ -106,7 +109,7 @@ class ConnectionPool:
                 return self._idle.pop()
             self._count += 1
         try:
-            return open_connection(self._address, self._host, self._port, client_id=self._client_id)
+            return open_connection(self._address, self._host, self._port)
         except BaseException:
             self._forget_one()
             raise
@@ -149,8 +152,8 @@ class BrokerConnection:
         self.is_closed = False
         self._stream = stream
         self._number = 0
-        self._is_answered = False
-        """Whether a request was answered that not everybody may make."""
+        self._was_served = False
+        """Whether a request was answered that may need authentication."""
         self._versions: dict[int, tuple[int, int]] = {}
 
     def close(self) -> None:
@@ -158,19 +161,19 @@ class BrokerConnection:
         self._stream.close()
 
     def learn_versions(self) -> None:
-        """Asks what the broker knows; it must be 2.8 or later."""
+        """Asks which versions the broker serves; it must be Kafka 2.8 or later."""
         request = ApiVersionsRequest("varve", "1")
-        (answer,) = self._exchange([request], ApiVersionsResponse, 3)
-        if answer.error_code:
+        (response,) = self._exchange([request], ApiVersionsResponse, 3)
+        if response.error_code:
             raise Unavailable(f"{self.name} knows no ApiVersions 3: it is older than Kafka 2.8")
         self._versions = {
-            one.api_key: (one.min_version, one.max_version) for one in answer.api_keys
+            api.api_key: (api.min_version, api.max_version) for api in response.api_keys
         }
 
     def find_version(self, kind: type[Message], *, has_ids: bool = False) -> int | None:
-        """The newest version of a request that both know; None where there is none.
+        """The newest version of a request that both sides know; None where there is none.
 
-        With `has_ids` one that names topics by their ids will do.
+        `has_ids` allows versions that name topics by their ids alone.
         """
         known = APIS[kind.API_KEY].versions
         low, high = self._versions.get(kind.API_KEY, (0, -1))
@@ -186,7 +189,7 @@ class BrokerConnection:
     def send_all(self, requests: Sequence[Message], kind: type[R]) -> list[R]:
         """The responses to requests of one type that are all sent before the first is answered.
 
-        They are few and small enough for the broker to take them without being read from.
+        They must be few and small: responses are read only after the last request is sent.
         """
         version = self.find_version(type(requests[0]), has_ids=_has_ids(requests[0]))
         if version is None:
@@ -204,11 +207,11 @@ class BrokerConnection:
             frames = [self._receive() for _ in requests]
         except OSError as error:
             self.close()
-            hint = "" if self._is_answered or isinstance(error, TimeoutError) else _HINT
+            hint = "" if self._was_served or isinstance(error, TimeoutError) else _HINT
             raise Unavailable(
                 f"{self.name}: {type(requests[0]).__name__}: {error}{hint}"
             ) from error
-        self._is_answered |= kind not in _UNASKED
+        self._was_served |= kind not in _BEFORE_AUTHENTICATION
         return [
             self._decode(frame, requests[0], kind, version, number)
             for number, frame in enumerate(frames, first)
@@ -229,7 +232,7 @@ class BrokerConnection:
     ) -> R:
         try:
             if len(frame) < _CORRELATION_END or _SIZE.unpack_from(frame)[0] != number:
-                raise MalformedMessage(f"the answer is not that of request {number}")
+                raise MalformedMessage(f"the response is not that of request {number}")
             start = _CORRELATION_END
             if version >= request.FLEXIBLE and kind is not ApiVersionsResponse:
                 start = skip_tags(frame, start)
@@ -240,8 +243,8 @@ class BrokerConnection:
 
     def _receive(self) -> memoryview:
         (size,) = _SIZE.unpack(self._receive_exactly(_SIZE.size))
-        if not 0 <= size <= _ANSWER_BYTES_MAX:
-            raise OSError(f"an answer of {size} bytes, more than {_ANSWER_BYTES_MAX}")
+        if not 0 <= size <= _RESPONSE_BYTES_MAX:
+            raise OSError(f"a response of {size} bytes, more than {_RESPONSE_BYTES_MAX}")
         return memoryview(self._receive_exactly(size))
 
     def _receive_exactly(self, size: int) -> bytearray:
@@ -283,9 +286,7 @@ def _has_ids(request: Message) -> bool:
     )
 
 
-def open_connection(
-    address: ClusterAddress, host: str, port: int, *, client_id: str = "varve"
-) -> BrokerConnection:
+def open_connection(address: ClusterAddress, host: str, port: int) -> BrokerConnection:
     """Connects, checks the certificate and logs in, as the address says."""
     name = f"{host}:{port}"
     try:
@@ -302,7 +303,7 @@ def open_connection(
         raise StoreDenied(f"{name}: {error.verify_message}: {remedy}") from error
     except OSError as error:
         raise Unavailable(f"no connection to {name}: {error}") from error
-    connection = BrokerConnection(stream, name, client_id)
+    connection = BrokerConnection(stream, name, address.client_id)
     try:
         connection.learn_versions()
         if address.mechanism is not None:

@@ -3,11 +3,11 @@
 Offsets of a group are committed with the batches: a reader of the group finds them if, and only if,
 the batches of the transaction are committed.
 
-Invariant  batches of a partition carry ascending sequences from 0 on, as each beginning has a new
-           producer epoch; one that is sent again is known by them. An earlier producer of the same
-           id is fenced, and what it left open is ended, before the beginning returns.
-Crash      the coordinator ends what is left open: committed once it has noted the end, else aborted
-           by the next beginning or after the timeout.
+Invariant  batches of a partition carry ascending sequences from 0 on, as each `begin` brings a new
+           producer epoch; a batch that is sent again is recognized by them. `begin` fences earlier
+           producers of the same id and ends their open transaction before it returns.
+Crash      the coordinator ends what is left open: committed once it has recorded the commit, else
+           aborted by the next `begin` or after the timeout.
 Threads    one.
 """
 
@@ -73,21 +73,22 @@ class TransactionalProducer:
 
     def begin(self) -> None:
         """Fences earlier producers of the id; what they left open is committed or aborted."""
+        self._client.retry(self._init_producer_id)
+
+    def _init_producer_id(self) -> None:
         request = InitProducerIdRequest(self.id, self._timeout_ms)
-
-        def ask() -> InitProducerIdResponse:
-            answer = self._ask_coordinator(request, InitProducerIdResponse)
-            raise_for_code(answer.error_code, f"{self._where}, timeout {self._timeout_ms} ms")
-            return answer
-
-        answer = self._client.retry(ask)
-        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+        response = self._send_to_coordinator(request, InitProducerIdResponse)
+        raise_for_code(response.error_code, f"{self._where}, timeout {self._timeout_ms} ms")
+        self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
 
     def add_partitions(self, topic: str, partitions: Sequence[int]) -> None:
         self.add_topics({topic: partitions})
 
     def add_topics(self, partitions: Mapping[str, Sequence[int]]) -> None:
         """Makes partitions, by their topics, part of the transaction."""
+        self._client.retry(self._add_topics, partitions)
+
+    def _add_topics(self, partitions: Mapping[str, Sequence[int]]) -> None:
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.id,
             v3_and_below_producer_id=self.producer_id,
@@ -97,21 +98,17 @@ class TransactionalProducer:
                 for topic, numbers in partitions.items()
             ],
         )
-
-        def ask() -> None:
-            answer = self._ask_coordinator(request, AddPartitionsToTxnResponse)
-            # The others say that nothing was attempted where one of them is at fault.
-            codes = [
-                one.partition_error_code
-                for some in answer.results_by_topic_v3_and_below
-                for one in some.results_by_partition
-            ]
-            if len(codes) != sum(map(len, partitions.values())):
-                raise RetriableError(f"{self._where}: the answer does not tell of every partition")
-            for code in sorted(codes, key=lambda one: one == ErrorCode.OPERATION_NOT_ATTEMPTED):
-                raise_for_code(code, f"{self._where}, topic {', '.join(partitions)}")
-
-        self._client.retry(ask)
+        response = self._send_to_coordinator(request, AddPartitionsToTxnResponse)
+        codes = [
+            result.partition_error_code
+            for topic in response.results_by_topic_v3_and_below
+            for result in topic.results_by_partition
+        ]
+        if len(codes) != sum(map(len, partitions.values())):
+            raise RetriableError(f"{self._where}: the response does not have every partition")
+        # Where one partition fails, the code of the others is OPERATION_NOT_ATTEMPTED.
+        for code in sorted(codes, key=lambda code: code == ErrorCode.OPERATION_NOT_ATTEMPTED):
+            raise_for_code(code, f"{self._where}, topic {', '.join(partitions)}")
 
     def append(self, topic: str, partition: int, batch: bytearray) -> None:
         """Appends one batch that carries the producer and its sequence."""
@@ -120,8 +117,8 @@ class TransactionalProducer:
     def append_all(self, topic: str, partition: int, batches: Sequence[bytearray]) -> int:
         """Appends batches whose sequences follow each other; gives the offset of the last one.
 
-        Several are on their way at a time, as many as a log remembers of a producer: those that
-        are sent again are known by their sequences. -1 where the server does not tell the offset.
+        As many are in flight as a log remembers of a producer, so that those sent again are
+        recognized by their sequences. -1 where the server does not report the offset.
         """
         offset, sent = -1, 0
         while sent < len(batches):
@@ -144,21 +141,30 @@ class TransactionalProducer:
             )
             for batch in batches
         ]
-        answers = self._client.send_all_to_leader(topic, partition, requests, ProduceResponse)
+        responses = self._client.send_all_to_leader(topic, partition, requests, ProduceResponse)
         where = f"{self._client.address.name}: {topic}-{partition}"
-        found = [
-            get_only(get_only(one.responses, where).partition_responses, where) for one in answers
+        results = [
+            get_only(get_only(response.responses, where).partition_responses, where)
+            for response in responses
         ]
-        # The first that fails tells why: those behind it are out of order then.
-        for one in found:
-            if one.error_code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-                raise_for_code(one.error_code, where, one.error_message)
-        return found[-1].base_offset
+        # The first error is the cause: batches behind it are out of order then.
+        for result in results:
+            if result.error_code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                raise_for_code(result.error_code, where, result.error_message)
+        return results[-1].base_offset
 
     def commit_offset(self, group: str, committed: CommittedOffset) -> None:
         """Makes a committed offset of a group part of the transaction."""
-        joined = AddOffsetsToTxnRequest(self.id, self.producer_id, self.producer_epoch, group)
-        place = TxnOffsetCommitRequestPartition(
+        self._client.retry(self._add_group, group)
+        self._client.retry(self._commit_offset, group, committed)
+
+    def _add_group(self, group: str) -> None:
+        request = AddOffsetsToTxnRequest(self.id, self.producer_id, self.producer_epoch, group)
+        response = self._send_to_coordinator(request, AddOffsetsToTxnResponse)
+        raise_for_code(response.error_code, f"{self._where}, group {group}")
+
+    def _commit_offset(self, group: str, committed: CommittedOffset) -> None:
+        partition = TxnOffsetCommitRequestPartition(
             committed.partition, committed.offset, committed_metadata=committed.metadata
         )
         request = TxnOffsetCommitRequest(
@@ -166,64 +172,57 @@ class TransactionalProducer:
             group,
             self.producer_id,
             self.producer_epoch,
-            topics=[TxnOffsetCommitRequestTopic(committed.topic, [place])],
+            topics=[TxnOffsetCommitRequestTopic(committed.topic, [partition])],
         )
-
-        def join() -> None:
-            answer = self._ask_coordinator(joined, AddOffsetsToTxnResponse)
-            raise_for_code(answer.error_code, f"{self._where}, group {group}")
-
-        def commit() -> None:
-            answer = self._client.send_to_coordinator(
-                GROUP, group, request, TxnOffsetCommitResponse
-            )
-            where = f"{self._where}, group {group}"
-            raise_for_code(
-                get_only(get_only(answer.topics, where).partitions, where).error_code, where
-            )
-
-        self._client.retry(join)
-        self._client.retry(commit)
+        response = self._client.send_to_coordinator(GROUP, group, request, TxnOffsetCommitResponse)
+        where = f"{self._where}, group {group}"
+        result = get_only(get_only(response.topics, where).partitions, where)
+        raise_for_code(result.error_code, where)
 
     def end(self, *, is_committed: bool) -> None:
         """Raises Fenced where another producer, or the timeout, has ended the transaction."""
+        self._client.retry(self._end, is_committed)
+
+    def _end(self, is_committed: bool) -> None:
         request = EndTxnRequest(self.id, self.producer_id, self.producer_epoch, is_committed)
-
-        def ask() -> None:
-            answer = self._ask_coordinator(request, EndTxnResponse)
-            if answer.error_code == ErrorCode.INVALID_TXN_STATE:
-                raise Fenced(f"{self._where}: it was ended by its timeout or by another producer")
-            raise_for_code(answer.error_code, self._where)
-
-        self._client.retry(ask)
+        response = self._send_to_coordinator(request, EndTxnResponse)
+        if response.error_code == ErrorCode.INVALID_TXN_STATE:
+            raise Fenced(f"{self._where}: it was ended by its timeout or by another producer")
+        raise_for_code(response.error_code, self._where)
 
     @property
     def _where(self) -> str:
         return f"{self._client.address.name}: transaction of {self.id}"
 
-    def _ask_coordinator(self, request: Message, kind: type[R]) -> R:
-        return self._client.send_to_coordinator(TRANSACTION, self.id, request, kind)
+    def _send_to_coordinator(self, request: Message, response_type: type[R]) -> R:
+        return self._client.send_to_coordinator(TRANSACTION, self.id, request, response_type)
 
 
 def fetch_offsets(client: KafkaClient, group: str) -> list[CommittedOffset]:
     """All committed offsets of a group, once no transaction that would change them is open."""
-    asked = OffsetFetchRequestGroup(group, topics=None)
-    request = OffsetFetchRequest(groups=[asked], require_stable=True)
+    return client.retry(_fetch_offsets, client, group)
 
-    def ask() -> list[CommittedOffset]:
-        answer = client.send_to_coordinator(GROUP, group, request, OffsetFetchResponse)
-        where = f"{client.address.name}: group {group}"
-        if not answer.groups:
-            raise InvalidRequest(f"{where}: a sink needs Kafka 3.0 or later, or varve")
-        told = get_only(answer.groups, where)
-        raise_for_code(told.error_code, where)
-        found = []
-        for topic in told.topics:
-            for place in topic.partitions:
-                raise_for_code(place.error_code, where)
-                if place.committed_offset >= 0:
-                    text, number = place.metadata or "", place.partition_index
-                    found.append(CommittedOffset(topic.name, place.committed_offset, text, number))
-        return found
 
-    return client.retry(ask)
+def _fetch_offsets(client: KafkaClient, group: str) -> list[CommittedOffset]:
+    requested = OffsetFetchRequestGroup(group, topics=None)
+    request = OffsetFetchRequest(groups=[requested], require_stable=True)
+    response = client.send_to_coordinator(GROUP, group, request, OffsetFetchResponse)
+    where = f"{client.address.name}: group {group}"
+    if not response.groups:
+        raise InvalidRequest(f"{where}: a sink needs Kafka 3.0 or later, or varve")
+    fetched = get_only(response.groups, where)
+    raise_for_code(fetched.error_code, where)
+    committed = []
+    for topic in fetched.topics:
+        for partition in topic.partitions:
+            raise_for_code(partition.error_code, where)
+            if partition.committed_offset >= 0:
+                committed.append(
+                    CommittedOffset(
+                        topic.name,
+                        partition.committed_offset,
+                        partition.metadata or "",
+                        partition.partition_index,
+                    )
+                )
+    return committed

@@ -25,8 +25,8 @@ from varve.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
 
 @contextmanager
 def open_client(broker: ScriptedBroker) -> Iterator[KafkaClient]:
-    address = ClusterAddress(hosts=(("127.0.0.1", broker.port),), timeout_ms=10_000)
-    client = KafkaClient(address, client_id="varve-test")
+    hosts = (("127.0.0.1", broker.port),)
+    client = KafkaClient(ClusterAddress(hosts=hosts, timeout_ms=10_000, client_id="varve-test"))
     yield client
     client.close()
 

@@ -81,7 +81,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     directories = tuple(
         os.path.abspath(one.strip()) for one in options.get("directory", "").split(",") if one
     )
-    server = parse_cluster_address(options)
+    server = parse_cluster_address(options, client_id="varve-spark")
     _check_place(options, directories, server)
     if not options.get("topic"):
         raise InvalidRequest("option topic is missing: name the topic to write to")

@@ -125,7 +125,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
             )
     directories = tuple(one for one in _words(options.get("directory", "")) if one)
     address = _make_address(options)
-    server = parse_cluster_address(options)
+    server = parse_cluster_address(options, client_id="varve-spark")
     is_through_server = _read(options, "throughServer", _parse_flag, False)
     if address is None and not directories and server is None:
         raise InvalidRequest(
