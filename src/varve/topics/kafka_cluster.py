@@ -4,8 +4,7 @@ Invariant  one request asks a broker for all partitions that it leads, so that a
            them. The history in front of a position is checked by the leader epoch in every fetch,
            and by the batch itself on the first fetch and after every failed request: a broker
            without new leader epochs may lose its end while it restarts.
-Threads    any may describe topics and ask for offsets; they wait for each other. A reader fetches
-           over connections of its own.
+Threads    any may describe topics and ask for offsets; a reader's fetches belong to one.
 """
 
 import threading
@@ -26,7 +25,6 @@ from varve.wire.errors import ErrorCode, RetriableError, raise_for_code
 from varve.wire.messages.data import (
     FetchPartition,
     FetchRequest,
-    FetchResponse,
     FetchTopic,
     PartitionData,
 )
@@ -73,8 +71,7 @@ class KafkaCluster:
     def reader(
         self, topic: str, *, isolation: Isolation = Isolation.READ_COMMITTED
     ) -> "KafkaReader":
-        fetching = KafkaClient(self.address, self._wait)
-        return KafkaReader(self.client, fetching, topic, isolation=isolation)
+        return KafkaReader(self.client, topic, isolation=isolation)
 
     def writer(self, transactional_id: str, *, timeout_ms: int | None = None) -> KafkaTransaction:
         """Writes exactly once, by the transaction coordinator of the cluster."""
@@ -92,13 +89,10 @@ class KafkaCluster:
 class KafkaReader:
     """Reads a topic through the Kafka protocol."""
 
-    def __init__(
-        self, asking: KafkaClient, fetching: KafkaClient, topic: str, *, isolation: Isolation
-    ) -> None:
+    def __init__(self, client: KafkaClient, topic: str, *, isolation: Isolation) -> None:
         self.topic = topic
-        self.cluster_name = asking.address.name
-        self._asking = asking
-        self._fetching = fetching
+        self.cluster_name = client.address.name
+        self._client = client
         self._isolation = isolation
         self._topic_id: UUID | None = None
         self._leaders: Mapping[int, int] = {}
@@ -109,10 +103,10 @@ class KafkaReader:
         return self._isolation is Isolation.READ_COMMITTED
 
     def info(self) -> TopicInfo:
-        return _describe(self._load_topic(self._asking))
+        return _describe(self._load_topic())
 
     def settings(self) -> Mapping[str, str]:
-        return self._asking.topic_settings(self.topic)
+        return self._client.topic_settings(self.topic)
 
     def offsets(self, partition: int) -> OffsetRange:
         start = self._find_offset(partition, EARLIEST, is_committed=False)
@@ -120,7 +114,7 @@ class KafkaReader:
         return OffsetRange(start, max(start, end))
 
     def _find_offset(self, partition: int, timestamp: int, *, is_committed: bool) -> int:
-        found = self._asking.find_offset(
+        found = self._client.find_offset(
             self.topic, partition, timestamp, is_committed=is_committed
         )
         if found is None:
@@ -133,7 +127,7 @@ class KafkaReader:
     def fetch(
         self, positions: Mapping[int, Position], *, max_bytes: int, wait_ms: int
     ) -> Mapping[int, CommittedBatches]:
-        return self._fetching.retry(lambda: self._try_fetch(positions, max_bytes, wait_ms))
+        return self._client.retry(self._try_fetch, positions, max_bytes, wait_ms)
 
     def find_batch_before(self, partition: int, offset: int) -> BatchHeader | None:
         wanted = offset - 1
@@ -147,14 +141,14 @@ class KafkaReader:
         return header if header and header.base_offset <= wanted <= header.last_offset else None
 
     def close(self) -> None:
-        self._fetching.close()
+        self._client.close()
         self._topic_id = None
         self._forget_leaders()
 
     def _fetch_batch(self, partition: int, offset: int) -> memoryview:
         """The batch at an offset; empty where the log ends before it."""
         for wait_ms in (0, _BATCH_WAIT_MS):
-            fetched = self._asking.fetch(
+            fetched = self._client.fetch(
                 self.topic,
                 partition,
                 offset,
@@ -207,7 +201,7 @@ class KafkaReader:
 
     def _group_by_leader(self, positions: Mapping[int, Position]) -> list[dict[int, Position]]:
         if not self._leaders.keys() >= positions.keys():
-            self._leaders = self._load_topic(self._fetching).leaders
+            self._leaders = self._load_topic().leaders
         groups: dict[int, dict[int, Position]] = {}
         for partition, position in positions.items():
             leader = self._leaders.get(partition, -1)
@@ -218,14 +212,11 @@ class KafkaReader:
         self, positions: Mapping[int, Position], max_bytes: int, wait_ms: int
     ) -> dict[int, CommittedBatches]:
         request = self._request(positions, max_bytes, wait_ms)
-        response = self._fetching.send_to_leader(
-            self.topic, next(iter(positions)), request, FetchResponse
-        )
-        raise_for_code(response.error_code, f"{self.cluster_name}: {self.topic}")
+        response = self._client.send_fetch(self.topic, next(iter(positions)), request)
         parts = [part for topic in response.responses for part in topic.partitions]
         if any(part.error_code in _OTHER_TOPIC for part in parts):
             # Created again, or not known to this broker yet: the id tells which.
-            self._load_topic(self._fetching)
+            self._load_topic()
             raise RetriableError(
                 f"{self.cluster_name} does not know topic {self.topic}", refresh_metadata=True
             )
@@ -235,8 +226,6 @@ class KafkaReader:
             fetched = self._read_part(part, position)
             if fetched.next_offset > position.offset:
                 found[part.partition_index] = fetched
-        if not found and response.throttle_time_ms:
-            raise RetriableError(f"{self.cluster_name} throttles this client (a quota is used up)")
         return found
 
     def _request(
@@ -282,8 +271,8 @@ class KafkaReader:
             where=where,
         )
 
-    def _load_topic(self, client: KafkaClient) -> TopicMetadata:
-        topic = client.topic(self.topic)
+    def _load_topic(self) -> TopicMetadata:
+        topic = self._client.topic(self.topic)
         if self._topic_id is None or self._topic_id == NO_ID:
             self._topic_id = topic.id
         elif topic.id not in (NO_ID, self._topic_id):
