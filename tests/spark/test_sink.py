@@ -10,7 +10,7 @@ import varve
 from tests.support.spark_session import spark as spark
 from varve.disk import RealFileSystem
 from varve.foundation.errors import InvalidRecord, InvalidRequest
-from varve.jobs.sink.ledger import SinkLedger
+from varve.jobs.sink.sink_state import SinkStateFile
 from varve.records import Record
 from varve.spark.errors import explain_failure
 
@@ -110,6 +110,6 @@ def test_a_stream_goes_on_from_its_checkpoint_and_writes_once(
     copied = load(spark, directory, "out").drop("offset").collect()
     assert sorted(str(row[2:]) for row in copied) == sorted(str(row[2:]) for row in source)
     assert len(copied) == 160
-    ledger = SinkLedger(RealFileSystem(), [str(directory)]).read()
+    ledger = SinkStateFile(RealFileSystem(), [str(directory)]).read()
     assert (ledger["copy"].query, ledger["copy"].epoch) == (query_id, 1)
     assert staged(directory) == []

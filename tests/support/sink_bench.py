@@ -11,9 +11,10 @@ from varve.disk import FileSystem
 from varve.embedded.packing import packaging_for
 from varve.foundation.clock import ManualClock
 from varve.foundation.settings import GivenValue
-from varve.jobs.sink.batches import BatchBuilder, SinkTarget
-from varve.jobs.sink.commit import CommitResult, EpochWrite, SinkCommit, topic_id_of
-from varve.jobs.sink.ledger import SinkLedger
+from varve.jobs.sink.batch_builder import BatchBuilder, SinkTarget
+from varve.jobs.sink.commit import DirectoryCommit, topic_id_of
+from varve.jobs.sink.epoch import CommitResult, EpochWrite
+from varve.jobs.sink.sink_state import SinkStateFile
 from varve.jobs.sink.staging import StagedTask, Staging
 from varve.object_store import MemoryObjectStore
 from varve.records import Codec
@@ -63,8 +64,8 @@ class SinkBench:
             topic = store.topic(TOPIC)
             return SinkTarget(TOPIC, topic_id_of(topic), topic.partition_count, topic.settings)
 
-    def ledger(self) -> SinkLedger:
-        return SinkLedger(self.fs, [DIRECTORY])
+    def ledger(self) -> SinkStateFile:
+        return SinkStateFile(self.fs, [DIRECTORY])
 
     def stage(
         self,
@@ -105,13 +106,13 @@ class SinkBench:
             skips_repeated=skips_repeated,
         )
         with self.open() as store:
-            commit = SinkCommit(store, self.ledger(), clock=self.clock, random=self.random)
+            commit = DirectoryCommit(store, self.ledger(), clock=self.clock, random=self.random)
             return commit.commit(write, target, Staging(self.objects, sink_id))
 
     def settle(self) -> list[str]:
         with self.open() as store:
-            commit = SinkCommit(store, self.ledger(), clock=self.clock, random=self.random)
-            return commit.settle()
+            commit = DirectoryCommit(store, self.ledger(), clock=self.clock, random=self.random)
+            return commit.finish_open_transactions()
 
     def committed(self) -> dict[int, list[bytes | None]]:
         """The values that readers of committed records see, by partition."""

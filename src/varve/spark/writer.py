@@ -5,10 +5,9 @@
 Tasks make finished batches and stage them; the driver's commit appends them as one transaction.
 
 Invariant  readers of committed records see all rows of a write in a partition, or none.
-Crash      a retried epoch is appended once: see `commit` and `server_commit`.
+Crash      a retried epoch is appended once: see `varve.jobs.sink.commit`.
 """
 
-import random as random_module
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,18 +23,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from varve.disk import RealFileSystem
 from varve.embedded.packing import Packaging, packaging_for
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.sink.batches import BatchBuilder, SinkTarget
-from varve.jobs.sink.commit import CommitResult, EpochWrite, SinkCommit
-from varve.jobs.sink.directory import find_target, open_directory
-from varve.jobs.sink.ledger import SinkLedger
+from varve.jobs.sink.batch_builder import BatchBuilder, SinkTarget
+from varve.jobs.sink.commit import ServerCommit
+from varve.jobs.sink.epoch import CommitResult, EpochWrite
 from varve.jobs.sink.options import SinkOptions, check_sink_id
-from varve.jobs.sink.server_commit import ServerCommit
-from varve.jobs.sink.server_target import find_served_target
 from varve.jobs.sink.staging import ONCE_PREFIX, StagedTask, Staging, sweep_abandoned
+from varve.jobs.sink.target import find_target, open_commit, open_directory
 from varve.kafka_client.client import open_client
 from varve.object_store import ObjectStore, RetryingObjectStore, open_object_store
 from varve.spark.columns import check_sink_schema
@@ -101,19 +97,7 @@ def _append(
         )
         return through.commit(write, target, staging)
     with open_directory(options, _wait) as store:
-        commit = SinkCommit(
-            store,
-            SinkLedger(RealFileSystem(), options.directories),
-            clock=SystemClock(),
-            random=random_module.Random(),
-        )
-        return commit.commit(write, target, staging)
-
-
-def _find_target(options: SinkOptions) -> SinkTarget:
-    if options.server is not None:
-        return find_served_target(open_client(options.server), options)
-    return find_target(options, _wait)
+        return open_commit(store, options, clock=SystemClock()).commit(write, target, staging)
 
 
 def _check_append(schema: StructType, *, overwrite: bool) -> None:
@@ -137,7 +121,7 @@ class VarveWriter(DataSourceArrowWriter):
             )
         self._options = options
         self._sink_id = options.sink_id or f"{ONCE_PREFIX}{uuid4().hex}"
-        self._target = _find_target(options)
+        self._target = find_target(options, _wait)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         task = _stage(iterator, self._options, self._target, self._sink_id)
@@ -166,7 +150,7 @@ class VarveStreamWriter(DataSourceStreamArrowWriter):
         if options.epoch is not None:
             raise InvalidRequest("option epoch is for batch writes: Spark counts those of a stream")
         self._options = options
-        self._target = _find_target(options)
+        self._target = find_target(options, _wait)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         context = TaskContext.get()

@@ -11,7 +11,7 @@ from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.embedded.partitioner import partition_of
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import StoreError
-from varve.jobs.sink.batches import SinkTarget
+from varve.jobs.sink.batch_builder import SinkTarget
 from varve.jobs.sink.staging import StagedTask
 from varve.object_store import MemoryObjectStore
 

@@ -10,9 +10,8 @@ from tests.support.sink_bench import batch_of
 from varve.commit_log import LogSettings
 from varve.embedded.packing import Packaging
 from varve.embedded.partitioner import partition_of
-from varve.jobs.sink.batches import BatchBuilder, SinkTarget, join_transaction
-from varve.jobs.sink.rows import make_rows
-from varve.records import Batch, Codec
+from varve.jobs.sink.batch_builder import BatchBuilder, SinkTarget, make_rows
+from varve.records import Batch, Codec, Producer, stamp_producer
 
 PARTITIONS = 3
 NOW_MS = 1_800_000_000_000
@@ -56,9 +55,7 @@ def test_batches_hold_the_rows_of_their_partition_in_order(
     batches = [batch_of(rows[:half]), batch_of(rows[half:])]
     found: dict[int, list[Shown]] = {number: [] for number in range(PARTITIONS)}
     for built in builder.build(make_rows(pa.Table.from_batches(batches), "out")):
-        joined = join_transaction(
-            bytearray(built.data), producer_id=1, producer_epoch=0, base_sequence=0, now_ms=NOW_MS
-        )
+        joined = stamp_producer(built.data, Producer(1, 0), 0, default_timestamp=NOW_MS)
         for record in Batch(bytes(joined)).records():
             found[built.partition].append(
                 (record.key, record.value, tuple(record.headers), record.timestamp)

@@ -16,12 +16,12 @@ from varve.foundation.errors import (
     NotFound,
     StoreError,
 )
-from varve.jobs.sink.batches import BatchBuilder, SinkTarget
-from varve.jobs.sink.commit import CommitResult, EpochWrite
+from varve.jobs.sink.batch_builder import BatchBuilder, SinkTarget
+from varve.jobs.sink.commit import ServerCommit
+from varve.jobs.sink.epoch import CommitResult, EpochWrite
 from varve.jobs.sink.options import SinkOptions, parse_sink_options
-from varve.jobs.sink.server_commit import ServerCommit
-from varve.jobs.sink.server_target import find_served_target
 from varve.jobs.sink.staging import StagedTask, Staging
+from varve.jobs.sink.target import find_served_target
 from varve.kafka_client.address import ClusterAddress, parse_cluster_address
 from varve.kafka_client.client import KafkaClient, M
 from varve.kafka_client.transaction import CommittedOffset, TransactionalProducer, fetch_offsets
@@ -245,7 +245,7 @@ def test_a_query_under_another_name_does_not_write_its_last_epoch_again(bench: B
     [
         (3, 4, "q", "an older checkpoint was put in place"),
         (4, 6, "q", "these are other rows"),
-        (4, 4, "another", "its epochs count anew"),
+        (4, 4, "another", "its epochs start again"),
         (5, 4, None, "and this is batch writes"),
     ],
 )

@@ -10,11 +10,13 @@ from tests.support.sink_bench import DIRECTORY, TOPIC, SinkBench
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, InvalidRequest, InvalidTimestamp, Locked
-from varve.jobs.sink.commit import PRODUCER_ID_MIN, EpochWrite, SinkCommit
-from varve.jobs.sink.ledger import SINKS_FILE, RunState, Sink
+from varve.jobs.sink.commit import DirectoryCommit
+from varve.jobs.sink.epoch import EpochWrite
+from varve.jobs.sink.sink_state import SINKS_FILE, CommitPhase, SinkState
 from varve.jobs.sink.staging import ABANDONED_MS, Staging, sweep_abandoned
 from varve.object_store import MemoryObjectStore
 from varve.records import Batch
+from varve.topics.store_transaction import FIRST_PRODUCER_ID
 
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -52,7 +54,7 @@ def test_an_epoch_is_a_transaction_of_all_partitions(bench: SinkBench) -> None:
     for partition in (0, 1):
         (data,) = batches(bench, partition)
         assert data.header.is_transactional
-        assert data.header.producer_id >= PRODUCER_ID_MIN
+        assert data.header.producer_id >= FIRST_PRODUCER_ID
     with bench.open() as store:
         ends = [partition.offsets().end for partition in store.topic(TOPIC).partitions]
     assert ends == [3, 3]  # two records and a marker each
@@ -82,7 +84,7 @@ def test_epochs_may_be_left_out(bench: SinkBench) -> None:
     [
         (3, 4, "q", "an older checkpoint was put in place"),
         (4, 6, "q", "these are other rows"),
-        (4, 4, "another", "its epochs count anew"),
+        (4, 4, "another", "its epochs start again"),
         (5, 4, None, "and this is batch writes"),
     ],
 )
@@ -173,7 +175,7 @@ class _Cut(Exception):
     """The process is gone."""
 
 
-def cut(bench: SinkBench, *, after: RunState, sink_id: str = "s", is_once: bool = False) -> None:
+def cut(bench: SinkBench, *, after: CommitPhase, sink_id: str = "s", is_once: bool = False) -> None:
     """A commit that dies in that state, with all batches in the log and no marker."""
     target = bench.target()
     tasks = bench.stage([rows(0)], target, sink_id=sink_id)
@@ -181,16 +183,16 @@ def cut(bench: SinkBench, *, after: RunState, sink_id: str = "s", is_once: bool 
     ledger = bench.ledger()
     put = ledger.put
 
-    def put_or_die(sink: Sink) -> None:
+    def put_or_die(sink: SinkState) -> None:
         state = None if sink.running is None else sink.running.state
-        if state is RunState.COMMITTING and after is RunState.PREPARED:
+        if state is CommitPhase.COMMITTING and after is CommitPhase.PREPARED:
             raise _Cut
         put(sink)
-        if state is RunState.COMMITTING:
+        if state is CommitPhase.COMMITTING:
             raise _Cut
 
     ledger.put = put_or_die  # type: ignore[method-assign]  # the seam of this test
-    commit = SinkCommit(store, ledger, clock=bench.clock, random=bench.random)
+    commit = DirectoryCommit(store, ledger, clock=bench.clock, random=bench.random)
     written = EpochWrite(sink_id=sink_id, query="q", is_once=is_once, epoch=0, tasks=tasks)
     with pytest.raises(_Cut):
         commit.commit(written, target, Staging(bench.objects, sink_id))
@@ -198,7 +200,7 @@ def cut(bench: SinkBench, *, after: RunState, sink_id: str = "s", is_once: bool 
 
 
 def test_what_was_cut_before_committing_is_aborted_by_any_sink(bench: SinkBench) -> None:
-    cut(bench, after=RunState.PREPARED, sink_id="once", is_once=True)
+    cut(bench, after=CommitPhase.PREPARED, sink_id="once", is_once=True)
     assert bench.committed() == {0: [], 1: []}
     write(bench, 0)
     assert bench.committed()[0] == [b"0-0", b"0-2"]
@@ -208,7 +210,7 @@ def test_what_was_cut_before_committing_is_aborted_by_any_sink(bench: SinkBench)
 def test_what_was_cut_after_committing_is_committed_and_not_written_again(
     bench: SinkBench,
 ) -> None:
-    cut(bench, after=RunState.COMMITTING)
+    cut(bench, after=CommitPhase.COMMITTING)
     assert bench.ledger().read()["s"].running is not None
     assert bench.settle() == ["s"]
     assert bench.committed()[0] == [b"0-0", b"0-2"]
@@ -217,7 +219,7 @@ def test_what_was_cut_after_committing_is_committed_and_not_written_again(
 
 
 def test_a_cut_epoch_of_a_topic_that_is_gone_is_settled(bench: SinkBench) -> None:
-    cut(bench, after=RunState.COMMITTING)
+    cut(bench, after=CommitPhase.COMMITTING)
     with bench.open() as store:
         store.delete_topic(TOPIC, at_once=True)
     assert bench.settle() == ["s"]
@@ -225,7 +227,7 @@ def test_a_cut_epoch_of_a_topic_that_is_gone_is_settled(bench: SinkBench) -> Non
 
 
 def test_a_log_that_lost_what_was_on_disk_is_named(bench: SinkBench) -> None:
-    cut(bench, after=RunState.COMMITTING)
+    cut(bench, after=CommitPhase.COMMITTING)
     with bench.open() as store:
         store.topic(TOPIC).partition(1).log.truncate_to(0)
     with pytest.raises(Corrupt, match=r"out-1 ends at offset 0, but epoch 0 of sink s"):

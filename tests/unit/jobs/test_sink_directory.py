@@ -13,9 +13,9 @@ from varve.commit_log.check import check_log_directory
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Locked, NotFound, TopicExists
-from varve.jobs.sink.directory import find_target, open_directory, settle_sinks
-from varve.jobs.sink.ledger import SINKS_FILE
 from varve.jobs.sink.options import SinkOptions, parse_sink_options
+from varve.jobs.sink.sink_state import SINKS_FILE
+from varve.jobs.sink.target import find_target, finish_open_transactions, open_directory
 from varve.jobs.source.filters import SourceFilters
 from varve.spark.columns import make_schema
 from varve.spark.writer import VarveWriter
@@ -78,7 +78,7 @@ def test_the_files_of_a_sink_do_not_disturb_the_directory(tmp_path: Path) -> Non
         found = store.topic("out").read(isolation="read_committed")
         assert [record.value for record in found] == [b"a", b"b", b"c"]
     assert check_log_directory(RealFileSystem(), str(directory), deep=True) == []
-    assert settle_sinks(given, clock=SystemClock(), wait=no_wait) == []
+    assert finish_open_transactions(given, clock=SystemClock(), wait=no_wait) == []
 
 
 def test_batches_are_staged_where_the_user_says_and_removed(tmp_path: Path) -> None:

@@ -21,11 +21,10 @@ from varve.commit_log import LogSettings
 from varve.embedded.packing import Packaging
 from varve.embedded.partitioner import partition_of
 from varve.foundation.errors import InvalidRecord, InvalidRequest, RecordTooLarge
-from varve.jobs.sink.batches import BatchBuilder, SinkTarget, join_transaction
+from varve.jobs.sink.batch_builder import BatchBuilder, SinkTarget, make_rows
 from varve.jobs.sink.options import parse_sink_options
-from varve.jobs.sink.rows import make_rows
 from varve.jobs.sink.staging import RowSummary
-from varve.records import Batch, Codec, Record
+from varve.records import Batch, Codec, Producer, Record, stamp_producer
 from varve.spark.columns import check_sink_schema
 
 MS = 1_700_000_000_000
@@ -117,9 +116,7 @@ def test_rows_without_a_time_get_that_of_the_commit_and_keep_their_place() -> No
     builder = BatchBuilder(target, Packaging(Codec.ZSTD, None, 1 << 20), 0)
     found = []
     for built in builder.build(make_rows(pa.Table.from_batches([batch_of(rows)]), "out")):
-        joined = join_transaction(
-            bytearray(built.data), producer_id=5, producer_epoch=1, base_sequence=7, now_ms=42
-        )
+        joined = stamp_producer(built.data, Producer(5, 1), 7, default_timestamp=42)
         batch = Batch(bytes(joined))
         assert batch.header.is_transactional
         assert (batch.header.producer_id, batch.header.base_sequence) == (5, 7)

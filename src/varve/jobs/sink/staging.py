@@ -17,8 +17,13 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 
 from varve.foundation.errors import Corrupt, ObjectNotFound
-from varve.jobs.sink.batches import BatchBuilder, BuiltBatch
-from varve.jobs.sink.rows import NO_TIMESTAMP, SinkRows, make_rows
+from varve.jobs.sink.batch_builder import (
+    NO_TIMESTAMP,
+    BatchBuilder,
+    BuiltBatch,
+    SinkRows,
+    make_rows,
+)
 from varve.kernels.crc import crc32c
 from varve.object_store import ObjectStore
 from varve.records import decode_header

@@ -1,7 +1,7 @@
-"""The log directory that a sink writes to: its topic as writers see it, and its store opened.
+"""The topic that a sink writes to, in a log directory or through a server, as writers must know it.
 
-Invariant  a directory is not made by a mistyped name: only a write that makes its topic makes it.
-Threads    any; the wait for the lock is the caller's.
+Invariant  a topic or directory is created only where that is asked for: not by a mistyped name.
+Threads    any; the wait for the lock of a directory is the caller's.
 """
 
 import os
@@ -25,13 +25,24 @@ from varve.embedded.topic_table import (
     newest,
 )
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Locked, NotFound
+from varve.foundation.errors import InvalidRequest, Locked, NotFound
 from varve.foundation.settings import parse_settings
-from varve.jobs.sink.batches import SinkTarget
-from varve.jobs.sink.commit import SinkCommit, topic_id_of
-from varve.jobs.sink.ledger import SinkLedger
+from varve.jobs.sink.batch_builder import SinkTarget
+from varve.jobs.sink.commit import DirectoryCommit, topic_id_of
 from varve.jobs.sink.options import SinkOptions
+from varve.jobs.sink.sink_state import SinkStateFile
+from varve.kafka_client.client import DEFAULT_COUNT, KafkaClient, TopicMetadata, open_client
 
+_TARGET_SETTINGS: Final = (
+    "cleanup.policy",
+    "max.message.bytes",
+    "segment.bytes",
+    "compression.type",
+    "compression.gzip.level",
+    "compression.lz4.level",
+    "compression.zstd.level",
+)
+"""Of a topic behind a server: those that decide how its batches are made."""
 _PAUSE_MS: Final = 100
 
 Wait = Callable[[float], object]
@@ -39,10 +50,17 @@ Wait = Callable[[float], object]
 
 
 def find_target(options: SinkOptions, wait: Wait) -> SinkTarget:
-    """The topic, made if that is asked for; raises NotFound.
+    """The topic, created if that is asked for; raises NotFound."""
+    if options.server is not None:
+        return find_served_target(open_client(options.server), options)
+    return _find_in_directory(options, wait)
 
-    A topic that the table has is found without the lock.
-    """
+
+# In a directory
+
+
+def _find_in_directory(options: SinkOptions, wait: Wait) -> SinkTarget:
+    """A topic that the table has is found without the lock."""
     table = _read_table(options.directories, RealFileSystem())
     entry = table.topics.get(options.topic)
     if entry is not None and entry.id is not None and entry.state is TopicState.READY:
@@ -50,7 +68,7 @@ def find_target(options: SinkOptions, wait: Wait) -> SinkTarget:
     if not options.creates_topic and not any(map(os.path.isdir, options.directories)):
         raise NotFound(
             f"there is no log directory {' or '.join(options.directories)}: mend option directory, "
-            "or let the write make it with createTopic=true"
+            "or let the write create it with createTopic=true"
         )
     with open_directory(options, wait) as store:
         return _open_target(store, options)
@@ -121,11 +139,50 @@ def _open_in_turn(options: SinkOptions, wait: Wait) -> Store:
         waited_ms += _PAUSE_MS
 
 
-def settle_sinks(options: SinkOptions, *, clock: Clock, wait: Wait) -> list[str]:
-    """Ends the transactions that killed writes left open; gives the ids of their sinks.
+def finish_open_transactions(options: SinkOptions, *, clock: Clock, wait: Wait) -> list[str]:
+    """Ends the transactions that killed writes left open; the ids of their sinks.
 
     Every commit does so too: this is for a directory that no sink will write to again.
     """
     with open_directory(options, wait) as store:
-        ledger = SinkLedger(RealFileSystem(), options.directories)
-        return SinkCommit(store, ledger, clock=clock, random=random_module.Random()).settle()
+        return open_commit(store, options, clock=clock).finish_open_transactions()
+
+
+def open_commit(store: Store, options: SinkOptions, *, clock: Clock) -> DirectoryCommit:
+    """Commits to the open store of these directories."""
+    sinks = SinkStateFile(RealFileSystem(), options.directories)
+    return DirectoryCommit(store, sinks, clock=clock, random=random_module.Random())
+
+
+# Through a server
+
+
+def find_served_target(client: KafkaClient, options: SinkOptions) -> SinkTarget:
+    """The topic, created if that is asked for; raises NotFound."""
+    topic = _find_served(client, options)
+    effective = client.topic_settings(topic.name)
+    chosen = {name: value for name, value in effective.items() if name in _TARGET_SETTINGS}
+    settings = parse_settings(LogSettings, chosen, f"topic {topic.name}")
+    count = len(topic.leaders)
+    if options.partitions not in (None, count):
+        raise InvalidRequest(
+            f"topic {topic.name} has {count} partitions, not the {options.partitions} of option "
+            "partitions: leave it out, or name another topic"
+        )
+    return SinkTarget(topic.name, encode_topic_id(topic.id), count, settings)
+
+
+def _find_served(client: KafkaClient, options: SinkOptions) -> TopicMetadata:
+    if options.creates_topic:
+        return client.create_topic(
+            options.topic,
+            partitions=options.partitions or DEFAULT_COUNT,
+            settings=dict(options.topic_settings),
+            exist_ok=True,
+        )
+    try:
+        return client.topic(options.topic)
+    except NotFound as error:
+        raise NotFound(
+            f"{error}: create it, or let the write create it with createTopic=true"
+        ) from error

@@ -17,12 +17,13 @@ from typing import Any, Final
 from varve.disk import FileSystem, write_atomically
 from varve.foundation.errors import Corrupt, DiskFull, InvalidRequest, Unavailable
 from varve.jobs.sink.staging import RowSummary
+from varve.records import Producer
 
 SINKS_FILE: Final = "varve-sinks.json"
 _FORMAT: Final = 1
 
 
-class RunState(StrEnum):
+class CommitPhase(StrEnum):
     """How far a commit has come; one that is done is no longer running."""
 
     PREPARED = "prepared"
@@ -32,18 +33,18 @@ class RunState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class PendingEpoch:
     """A commit that was begun; `ends` are, by partition, the offsets behind its last records."""
 
     epoch: int
-    state: RunState
+    state: CommitPhase
     summary: RowSummary
     partitions: tuple[int, ...]
     ends: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sink:
+class SinkState:
     """One sink. `query` is the streaming query whose epochs these are, None for batch writes.
 
     A sink of one write alone (`is_once`) is forgotten when it is done.
@@ -59,13 +60,17 @@ class Sink:
     epoch: int | None = None
     summary: RowSummary | None = None
     committed_ms: int | None = None
-    running: Running | None = None
+    running: PendingEpoch | None = None
 
-    def with_state(self, state: RunState, ends: Sequence[int]) -> "Sink":
+    @property
+    def producer(self) -> Producer:
+        return Producer(self.producer_id, self.producer_epoch)
+
+    def with_phase(self, state: CommitPhase, ends: Sequence[int]) -> "SinkState":
         assert self.running is not None
         return replace(self, running=replace(self.running, state=state, ends=tuple(ends)))
 
-    def done(self, now_ms: int) -> "Sink":
+    def done(self, now_ms: int) -> "SinkState":
         """The sink once its running epoch is committed."""
         assert self.running is not None
         return replace(
@@ -77,14 +82,14 @@ class Sink:
         )
 
 
-class SinkLedger:
+class SinkStateFile:
     """The file of the sinks of a store; who writes it holds the lock of the directory."""
 
     def __init__(self, fs: FileSystem, directories: Sequence[str]) -> None:
         self._fs = fs
         self.path = f"{_find_home(fs, directories)}/{SINKS_FILE}"
 
-    def read(self) -> dict[str, Sink]:
+    def read(self) -> dict[str, SinkState]:
         """All sinks by their id."""
         try:
             data = self._fs.read(self.path)
@@ -92,13 +97,13 @@ class SinkLedger:
             return {}
         return _decode(data, self.path)
 
-    def put(self, sink: Sink) -> None:
+    def put(self, sink: SinkState) -> None:
         self._write({**self.read(), sink.id: sink})
 
     def forget(self, sink_id: str) -> None:
         self._write({id: sink for id, sink in self.read().items() if id != sink_id})
 
-    def _write(self, sinks: Mapping[str, Sink]) -> None:
+    def _write(self, sinks: Mapping[str, SinkState]) -> None:
         try:
             write_atomically(self._fs, self.path, _encode(sinks))
         except OSError as error:
@@ -118,12 +123,12 @@ def _find_home(fs: FileSystem, directories: Sequence[str]) -> str:
     return found[0] if found else directories[0]
 
 
-def _encode(sinks: Mapping[str, Sink]) -> bytes:
+def _encode(sinks: Mapping[str, SinkState]) -> bytes:
     documents = {id: asdict(sink) for id, sink in sorted(sinks.items())}
     return (json.dumps({"format": _FORMAT, "sinks": documents}, indent=1) + "\n").encode()
 
 
-def _decode(data: bytes, where: str) -> dict[str, Sink]:
+def _decode(data: bytes, where: str) -> dict[str, SinkState]:
     try:
         document: dict[str, Any] = json.loads(data)
         if document["format"] != _FORMAT:
@@ -136,12 +141,12 @@ def _decode(data: bytes, where: str) -> dict[str, Sink]:
         ) from error
 
 
-def _decode_sink(id: str, given: dict[str, Any]) -> Sink:
+def _decode_sink(id: str, given: dict[str, Any]) -> SinkState:
     if given["id"] != id:
         raise ValueError(f"sink {id!r:.100} calls itself {given['id']!r:.100}")
     running, summary = given["running"], given["summary"]
     query, epoch, committed_ms = given["query"], given["epoch"], given["committed_ms"]
-    return Sink(
+    return SinkState(
         id=id,
         topic=str(given["topic"]),
         topic_id=str(given["topic_id"]),
@@ -156,10 +161,10 @@ def _decode_sink(id: str, given: dict[str, Any]) -> Sink:
     )
 
 
-def _decode_running(given: dict[str, Any]) -> Running:
-    return Running(
+def _decode_running(given: dict[str, Any]) -> PendingEpoch:
+    return PendingEpoch(
         epoch=int(given["epoch"]),
-        state=RunState(given["state"]),
+        state=CommitPhase(given["state"]),
         summary=RowSummary(**given["summary"]),
         partitions=tuple(int(one) for one in given["partitions"]),
         ends=tuple(int(one) for one in given["ends"]),
