@@ -21,9 +21,10 @@ from varve.cli.dedup_options import (
     make_rules,
 )
 from varve.cli.dedup_stats import open_insight
-from varve.cli.dedup_table import tell_bytes, tell_time
+from varve.cli.dedup_table import tell_time
 from varve.cli.store_access import AsJson
 from varve.foundation.errors import InvalidRequest, NotFound
+from varve.foundation.units import format_bytes
 
 if TYPE_CHECKING:
     from varve.dedup.insight import Explanation
@@ -167,9 +168,9 @@ def tell_plan(plan: dict[str, Any], *, as_json: bool) -> None:
             f"{plan['live_segments']:,} at a time in all partitions",
         ),
         ("ids", f"{plan['ids']:,} at {plan['records_per_second']:,.0f} records a second"),
-        ("disk, state", f"about {tell_bytes(plan['state_bytes'])}"),
-        ("disk, changelog", f"about {tell_bytes(plan['changelog_bytes'])} for each replica"),
-        ("memory", f"about {tell_bytes(plan['memory_bytes'])} for RocksDB, and chunks under way"),
+        ("disk, state", f"about {format_bytes(plan['state_bytes'])}"),
+        ("disk, changelog", f"about {format_bytes(plan['changelog_bytes'])} for each replica"),
+        ("memory", f"about {format_bytes(plan['memory_bytes'])} for RocksDB, and chunks under way"),
     ]
     print_details(make_console(), rows, indent=0)
 

@@ -17,9 +17,9 @@ from varve.cli.kafka_client import (
     mark_environment,
     read_client_file,
 )
-from varve.cli.spans import parse_span
 from varve.cli.store_access import DEFAULT_DIRECTORY, check_exist, open_existing, parse_setting
 from varve.foundation.errors import InvalidRequest, InvalidSetting
+from varve.foundation.units import parse_duration
 
 if TYPE_CHECKING:
     from varve.dedup.rules import DedupRules
@@ -221,18 +221,20 @@ def make_rules(
         raise InvalidRequest(f"--null {null!r:.80} is no policy: write forward or drop")
     policy, side = parse_late_policy(late)
     before_ms, after_ms = _parse_sides(window, before, after)
-    window_ms = max(before_ms, after_ms) if window is None else parse_span("--window", window)
+    window_ms = (
+        max(before_ms, after_ms) if window is None else parse_duration(window, name="--window")
+    )
     rules = DedupRules(
         by=parse_id_source(by),
         before_ms=before_ms,
         after_ms=after_ms,
-        lateness_ms=window_ms if lateness is None else parse_span("--lateness", lateness),
+        lateness_ms=window_ms if lateness is None else parse_duration(lateness, name="--lateness"),
         late=policy,
         future=policy,
         missing=policy,
         null=NullPolicy(null),
         is_refreshing=refresh,
-        max_future_ms=parse_span("--max-future", max_future),
+        max_future_ms=parse_duration(max_future, name="--max-future"),
     )
     return rules, side
 
@@ -243,7 +245,9 @@ def _parse_sides(window: str | None, before: str | None, after: str | None) -> t
         raise InvalidRequest("--window is missing: give it, or both --before and --after")
     sides = (("--before", before), ("--after", after))
     before_ms, after_ms = (
-        parse_span("--window", window or "") if given is None else parse_span(name, given)
+        parse_duration(window or "", name="--window")
+        if given is None
+        else parse_duration(given, name=name)
         for name, given in sides
     )
     return before_ms, after_ms

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
+
+from varve.foundation.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from varve.dedup.rules import Counts
@@ -84,20 +85,9 @@ def _sum(numbers: Sequence[int | None]) -> int | None:
 
 def _state_cells(segments: int | None, ids: int | None, size: int | None) -> list[str]:
     cells = [_NONE if one is None else f"{one:,}" for one in (segments, ids)]
-    return [*cells, _NONE if size is None else tell_bytes(size)]
+    return [*cells, _NONE if size is None else format_bytes(size)]
 
 
 def tell_time(time_ms: int) -> str:
-    """A moment to the second, in UTC."""
-    if time_ms < 0:
-        return _NONE
-    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
-
-
-def tell_bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+    """A time in UTC; `-` before there is one."""
+    return _NONE if time_ms < 0 else format_time(time_ms)

@@ -1,10 +1,8 @@
 """What `varve job erase` is given, as the job takes it: keys, values, times, and where to look."""
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from varve.cli.job_options import find_address
@@ -12,6 +10,7 @@ from varve.cli.tier_access import check_manifests_beside, find_tiered, split_set
 from varve.disk import RealFileSystem
 from varve.embedded.tier_place import TIER_FILE, read_place
 from varve.foundation.errors import InvalidRequest
+from varve.foundation.units import parse_time
 
 if TYPE_CHECKING:
     from varve.foundation.settings import GivenValue
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 PASSPHRASE_VARIABLE: Final = "VARVE_SIGN_PASSPHRASE"
 _DAY_MS: Final = 86_400_000
-_UNITS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": _DAY_MS}
-_SPAN: Final = re.compile(r"([0-9]{1,9})(s|m|h|d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,29 +139,9 @@ def _open(path: str) -> BinaryIO:
         raise InvalidRequest(f"{path}: {error.strerror}") from None
 
 
-def parse_span(text: str | None, option: str) -> int:
-    """A span such as 90s, 15m, 24h or 7d in milliseconds; 0 where none is given."""
-    if text is None:
-        return 0
-    match = _SPAN.fullmatch(text)
-    if match is None:
-        raise InvalidRequest(f"{option} {text!r:.40} is no span of time: write 90s, 15m, 24h or 7d")
-    return int(match[1]) * _UNITS[match[2]]
-
-
-def parse_moment(text: str, option: str) -> int:
-    """A date or time in ISO 8601, local where it names no zone, in milliseconds."""
-    try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError, OSError):
-        raise InvalidRequest(
-            f"{option} {text!r:.40} is no time: write 2026-05-31 or 2026-05-31T12:00:00Z"
-        ) from None
-
-
 def parse_asked(text: str | None, now_ms: int) -> int:
     """When it was asked for, which is not to come; now where it is not told."""
-    asked_ms = now_ms if text is None else parse_moment(text, "--asked")
+    asked_ms = now_ms if text is None else parse_time(text, name="--asked")
     if asked_ms > now_ms:
         raise InvalidRequest(f"--asked {text!r:.40} is to come: give when it was asked for")
     return asked_ms
@@ -176,4 +153,4 @@ def parse_deadline(text: str | None, asked_ms: int) -> int | None:
         return None
     if text.isascii() and text.isdigit() and len(text) <= 6:
         return asked_ms + int(text) * _DAY_MS
-    return parse_moment(text, "--deadline")
+    return parse_time(text, name="--deadline")

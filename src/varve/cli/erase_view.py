@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from varve.cli.moments import show_moment
 from varve.cli.screen import make_console, print_details, print_rows_with_details
-from varve.cli.tier_access import show_bytes
 from varve.foundation.clock import SystemClock
+from varve.foundation.units import format_bytes
 
 if TYPE_CHECKING:
     from varve.jobs.erase.erasure import ErasureResult, PartitionErasure
@@ -33,8 +33,8 @@ def _cells(one: "PartitionErasure") -> tuple[str, ...]:
         f"{one.segments:,}",
         f"{one.segments_matched:,}",
         f"{one.records:,}",
-        show_bytes(one.record_bytes),
-        show_bytes(one.bytes_read),
+        format_bytes(one.record_bytes),
+        format_bytes(one.bytes_read),
     )
 
 
@@ -46,7 +46,7 @@ def _details(result: "ErasureResult") -> Iterator[tuple[str, str]]:
         cost = result.cost
         yield (
             "to come",
-            f"about {cost.requests:,} requests and {show_bytes(cost.read_bytes)} to read, "
+            f"about {cost.requests:,} requests and {format_bytes(cost.read_bytes)} to read, "
             f"{cost.currency} {cost.cost:,.2f} ({cost.prices})",
         )
     if result.finish_ms is not None:
@@ -57,7 +57,7 @@ def _details(result: "ErasureResult") -> Iterator[tuple[str, str]]:
         yield (
             "read again",
             f"{rescan['objects']:,} objects, {rescan['files']:,} files, {rescan['outputs']:,} "
-            f"outputs, {show_bytes(rescan['bytes'])}: none found",
+            f"outputs, {format_bytes(rescan['bytes'])}: none found",
         )
         if met is not None:
             yield "deadline", "met" if met else "missed"

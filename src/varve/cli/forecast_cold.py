@@ -11,9 +11,10 @@ from rich.table import Table
 from varve.cleaning.retention.forecast import Forecast
 from varve.cleaning.retention.segments import SegmentLocation
 from varve.cli.moments import show_due, show_moment
-from varve.cli.tier_access import show_bytes, show_cost
+from varve.cli.tier_access import show_cost
 from varve.disk import RealFileSystem
 from varve.embedded.tier_place import read_place
+from varve.foundation.units import format_bytes
 from varve.object_store import PriceTable, default_prices
 
 _STEPS: Final = 10
@@ -64,8 +65,8 @@ def print_cold(console: Console, found: Sequence[Forecast], prices: PriceTable) 
         stored = sum(point.stored_bytes for point in points)
         cells = [
             f"{sum(point.segments for point in points):,}",
-            show_bytes(sum(point.bytes for point in points)),
-            show_bytes(stored),
+            format_bytes(sum(point.bytes for point in points)),
+            format_bytes(stored),
             show_cost(stored, prices),
         ]
         if cells != shown:

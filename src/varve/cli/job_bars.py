@@ -54,8 +54,8 @@ class _Bars:
 
 
 def _more(one: "StageProgress") -> str:
-    from varve.cli.tier_access import show_bytes
+    from varve.foundation.units import format_bytes
 
-    read = f", {show_bytes(one.read_bytes)}" if one.read_bytes else ""
+    read = f", {format_bytes(one.read_bytes)}" if one.read_bytes else ""
     failed = f", {one.failed_tasks} failed" if one.failed_tasks else ""
     return f"{read}{failed}"

@@ -19,12 +19,13 @@ from varve.cli.job_options import (
 )
 from varve.cli.job_run import open_job, tell_report, write_report
 from varve.cli.store_access import AsJson, parse_setting
-from varve.cli.tier_access import Cluster, StoreSettings, TierUrl, show_bytes
+from varve.cli.tier_access import Cluster, StoreSettings, TierUrl
 from varve.commit_log import LogSettings
 from varve.disk import FileSystem, RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.foundation.settings import GivenValue, parse_settings
+from varve.foundation.units import format_bytes
 
 if TYPE_CHECKING:
     from varve.cli.job_run import Job
@@ -219,8 +220,8 @@ def _cells(one: "PartitionResult") -> tuple[str, ...]:
         f"{one.home.topic}-{one.home.partition}",
         f"{one.segments_before:,}",
         f"{one.segments_after:,}",
-        show_bytes(one.bytes_before),
-        show_bytes(one.bytes_after),
+        format_bytes(one.bytes_before),
+        format_bytes(one.bytes_after),
         share,
         f"{sum(one.records.values()):,}",
         f"{one.records.get(Reason.KEPT, 0):,}",
@@ -233,7 +234,7 @@ def _details(one: "PartitionResult") -> Iterator[tuple[str, Any]]:
     label = "removed" if one.estimate is None else "would go"
     for reason, count in one.records.items():
         if reason is not Reason.KEPT and count:
-            yield label, f"{count:,} records, {show_bytes(one.bytes.get(reason, 0))}: {reason}"
+            yield label, f"{count:,} records, {format_bytes(one.bytes.get(reason, 0))}: {reason}"
     if one.estimate is not None:
         yield from _foretell(one.estimate)
     if one.held:
@@ -250,7 +251,7 @@ def _details(one: "PartitionResult") -> Iterator[tuple[str, Any]]:
 
 
 def _foretell(estimate: "CompactEstimate") -> Iterator[tuple[str, str]]:
-    read, written = show_bytes(estimate.read_bytes), show_bytes(estimate.written_bytes)
+    read, written = format_bytes(estimate.read_bytes), format_bytes(estimate.written_bytes)
     yield (
         "rewrites",
         f"{estimate.segments:,} segments as {estimate.groups:,}: at most {read} read, "

@@ -12,12 +12,12 @@ import typer
 
 from varve.cli.job_options import Conf, Master, ReportPath, find_address, spark_options
 from varve.cli.job_run import open_job, tell_report, write_report
-from varve.cli.spans import parse_span
 from varve.cli.store_access import AsJson, parse_setting
 from varve.cli.tier_access import Cluster, StoreSettings, TierUrl
 from varve.disk import RealFileSystem
 from varve.embedded.tier_place import read_place
 from varve.foundation.errors import InvalidRequest
+from varve.foundation.units import parse_duration
 
 if TYPE_CHECKING:
     from varve.spark.dedup.job import DedupOutput, DedupSource
@@ -187,7 +187,7 @@ def command(
     """
     if available_now and interval is not None:
         raise typer.BadParameter("--available-now ends, --interval goes on: give one of them")
-    interval_ms = None if interval is None else parse_span("--interval", interval)
+    interval_ms = None if interval is None else parse_duration(interval, name="--interval")
     spans = _parse_spans(window, before, after, lateness, max_future)
     settings = _make_settings(by, spans, late, null, refresh, batch_bytes, state_partitions)
     paths = tuple(map(os.path.abspath, directories))
@@ -260,12 +260,12 @@ def _parse_spans(
     window: str, before: str | None, after: str | None, lateness: str | None, max_future: str
 ) -> dict[str, int]:
     """Milliseconds by what they are for."""
-    window_ms = parse_span("--window", window)
+    window_ms = parse_duration(window, name="--window")
     return {
-        "before": window_ms if before is None else parse_span("--before", before),
-        "after": window_ms if after is None else parse_span("--after", after),
-        "lateness": window_ms if lateness is None else parse_span("--lateness", lateness),
-        "future": parse_span("--max-future", max_future),
+        "before": window_ms if before is None else parse_duration(before, name="--before"),
+        "after": window_ms if after is None else parse_duration(after, name="--after"),
+        "lateness": window_ms if lateness is None else parse_duration(lateness, name="--lateness"),
+        "future": parse_duration(max_future, name="--max-future"),
     }
 
 

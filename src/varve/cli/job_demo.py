@@ -26,7 +26,7 @@ from varve.cli.job_demo_steps import (
 from varve.cli.job_demo_stream import TOPIC, CustomerStream
 from varve.cli.job_options import Conf, Master, spark_options
 from varve.cli.job_run import open_job
-from varve.cli.tier_access import show_bytes
+from varve.foundation.units import format_bytes
 
 _LATE_COUNT: Final = 20_000
 """Changes written when the snapshot is taken, for a consumer to catch up with."""
@@ -96,8 +96,8 @@ def _write(story: Story, count: int) -> None:
     story.note("cold_bytes", tiered.cold_bytes)
     story.tell(
         "2. Tier",
-        f"{show_bytes(tiered.cold_bytes)} in {tiered.cold_segments} segments are in object "
-        f"storage, {show_bytes(tiered.hot_bytes)} on the local disk "
+        f"{format_bytes(tiered.cold_bytes)} in {tiered.cold_segments} segments are in object "
+        f"storage, {format_bytes(tiered.hot_bytes)} on the local disk "
         f"({time.monotonic() - started:.1f} s for both)",
     )
 

@@ -13,10 +13,10 @@ from rich.text import Text
 from varve.cli.job_demo_log import Batches, Place, replay, write_changes
 from varve.cli.job_demo_stream import SETTINGS, TOPIC, CustomerStream, key_of
 from varve.cli.segment_picture import draw_bar
-from varve.cli.tier_access import show_bytes
 from varve.commit_log import LogSettings
 from varve.foundation.errors import Corrupt
 from varve.foundation.settings import parse_settings
+from varve.foundation.units import format_bytes
 
 if TYPE_CHECKING:
     from varve.cli.job_run import Job
@@ -131,7 +131,7 @@ def bootstrap(story: Story, job: "Job") -> None:
     story.note("bootstrap", {"loaded": loaded, "replayed": replayed, "seconds": round(seconds, 3)})
     story.tell(
         "4. Snapshot",
-        f"{loaded:,} rows as Parquet ({show_bytes(taken.bytes_written)}, "
+        f"{loaded:,} rows as Parquet ({format_bytes(taken.bytes_written)}, "
         f"{taken.elapsed_ms / 1000:.1f} s); then {late:,} more changes were written",
     )
     story.tell(
@@ -241,7 +241,7 @@ def verify_all(story: Story, job: "Job") -> None:
     story.note("verified_bytes", result.verified_bytes)
     story.tell(
         "8. Verify",
-        f"{show_bytes(result.verified_bytes)} of objects, keys and indexes read and compared: "
+        f"{format_bytes(result.verified_bytes)} of objects, keys and indexes read and compared: "
         f"[bold green]no damage[/] ({result.elapsed_ms / 1000:.1f} s); {story.place.page}",
     )
 
@@ -251,7 +251,7 @@ def _draw(story: Story, sizes: tuple[tuple[str, int], ...]) -> None:
     largest = max([size for _, size in sizes] + [1])
     for name, size in sizes:
         bar = Text(draw_bar(size, largest, _BAR_WIDTH), "cyan")
-        table.add_row(f"{'':<12}{name}", bar, show_bytes(size))
+        table.add_row(f"{'':<12}{name}", bar, format_bytes(size))
     story.console.print(table)
 
 

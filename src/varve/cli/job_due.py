@@ -8,10 +8,10 @@ import typer
 
 from varve.cli.job_options import Conf, Master, ReportPath, spark_options
 from varve.cli.job_run import open_job, tell_report, write_report
-from varve.cli.moments import show_span
 from varve.cli.store_access import AsJson, parse_setting
 from varve.cli.tier_access import Cluster, StoreSettings, split_settings
 from varve.foundation.clock import SystemClock
+from varve.foundation.units import format_duration
 
 if TYPE_CHECKING:
     from varve.foundation.settings import GivenValue
@@ -107,11 +107,15 @@ def _print_jobs(jobs: "Sequence[ScheduledJob]", now_ms: int, *, as_json: bool) -
         return
     rows = []
     for one in jobs:
-        last = "never" if one.last is None else f"{show_span(now_ms - one.last.started_ms)} ago"
-        due = "now" if one.is_due else f"in {show_span(max(one.next_ms - now_ms, 0))}"
+        last = (
+            "never" if one.last is None else f"{format_duration(now_ms - one.last.started_ms)} ago"
+        )
+        due = "now" if one.is_due else f"in {format_duration(max(one.next_ms - now_ms, 0))}"
         if one.why.startswith("not possible"):
             due = "-"
-        rows.append((one.job.value, one.topic, show_span(one.interval_ms), last, due, one.why))
+        rows.append(
+            (one.job.value, one.topic, format_duration(one.interval_ms), last, due, one.why)
+        )
     errors = [
         [("failed", one.last.error)] if one.last is not None and one.last.error else []
         for one in jobs
@@ -129,7 +133,8 @@ def _print_outcomes(outcomes: "Sequence[JobOutcome]", done: "JobReport", *, as_j
             continue
         how = "done" if one.run.error is None else f"failed: {one.run.error}"
         typer.echo(
-            f"{one.job} {one.topic}: {how}, {show_span(one.run.ended_ms - one.run.started_ms)}"
+            f"{one.job} {one.topic}: {how}, "
+            f"{format_duration(one.run.ended_ms - one.run.started_ms)}"
         )
     if as_json:
         typer.echo(json.dumps({"type": "report", **done.to_document()}))

@@ -17,7 +17,6 @@ from varve.cli.erase_input import (
     find_where,
     parse_asked,
     parse_deadline,
-    parse_span,
     read_bytes,
     read_field,
     read_signing_key,
@@ -37,6 +36,7 @@ from varve.cli.store_access import AsJson, parse_setting
 from varve.cli.tier_access import Cluster, MirrorUrl, StoreSettings, TierUrl
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
+from varve.foundation.units import parse_duration
 
 if TYPE_CHECKING:
     from varve.cli.erase_input import Where
@@ -253,7 +253,7 @@ def command(
         field=read_field(field, values, values_file, format),
         asked_ms=parse_asked(asked, SystemClock().now_ms()),
         deadline=deadline,
-        grace_ms=parse_span(grace, "--grace"),
+        grace_ms=0 if grace is None else parse_duration(grace, name="--grace"),
         rescan=rescan,
         lists_digests=digests,
         takes_over=take_over,

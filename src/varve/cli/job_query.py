@@ -28,7 +28,8 @@ from varve.cli.job_rows import (
 )
 from varve.cli.job_run import open_job, tell_report, write_report
 from varve.cli.store_access import parse_setting, parse_wanted
-from varve.cli.tier_access import Cluster, StoreSettings, TierUrl, show_bytes
+from varve.cli.tier_access import Cluster, StoreSettings, TierUrl
+from varve.foundation.units import format_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -293,8 +294,8 @@ def print_estimate(
         ("segments", f"{found.segments:,}, {found.records:,} records"),
         ("tasks", f"{found.tasks:,}"),
         ("requests", f"{found.requests:,}"),
-        ("from the object store", show_bytes(found.cold_bytes)),
-        ("from local files", show_bytes(found.hot_bytes)),
+        ("from the object store", format_bytes(found.cold_bytes)),
+        ("from local files", format_bytes(found.hot_bytes)),
         ("cost", f"{cost} (prices: {found.prices})"),
     ]
     print_details(make_console(), details, indent=0)

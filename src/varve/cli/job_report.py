@@ -7,9 +7,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from varve.cli.moments import show_span
-from varve.cli.tier_access import show_bytes
 from varve.foundation.errors import InvalidRequest, NotFound
+from varve.foundation.units import format_bytes, format_duration
 
 _BAR_CELLS: Final = 24
 _FORMATS: Final = (2,)
@@ -56,15 +55,15 @@ def print_report(report: Mapping[str, Any]) -> None:
 
     console = make_console()
     store = report["store"]
-    shuffled = "not told" if report["remote_stages"] else show_bytes(report["shuffled_bytes"])
+    shuffled = "not told" if report["remote_stages"] else format_bytes(report["shuffled_bytes"])
     details = [
         ("job", f"{report['job']}, {report['application']}"),
-        ("time", show_span(report["duration_ms"])),
+        ("time", format_duration(report["duration_ms"])),
         ("tasks", f"{report['tasks']:,}, {report['failed_tasks']:,} failed"),
         ("shuffled", shuffled),
         ("requests", f"{store['requests']:,}"),
-        ("fetched", show_bytes(store["read_bytes"])),
-        ("stored", show_bytes(store["written_bytes"])),
+        ("fetched", format_bytes(store["read_bytes"])),
+        ("stored", format_bytes(store["written_bytes"])),
     ]
     if report["rows"] is not None:
         details.insert(2, ("rows", f"{report['rows']:,}"))
@@ -80,9 +79,9 @@ def _print_steps(report: Mapping[str, Any]) -> None:
         (
             one["name"],
             f"{one['tasks']:,}",
-            show_bytes(one["store"]["read_bytes"]),
-            show_bytes(one["store"]["written_bytes"]),
-            show_span(one["duration_ms"]),
+            format_bytes(one["store"]["read_bytes"]),
+            format_bytes(one["store"]["written_bytes"]),
+            format_duration(one["duration_ms"]),
             _bar(report, one),
         )
         for one in report["steps"]
@@ -96,17 +95,17 @@ def _print_stages(report: Mapping[str, Any]) -> None:
             f"{one['stage']} {one['name']}",
             f"{one['tasks']:,}",
             f"{one['read_rows']:,}",
-            show_bytes(one["read_bytes"]),
-            show_bytes(one["shuffle_written_bytes"]),
-            show_bytes(one["written_bytes"]),
-            show_span(one["duration_ms"]),
+            format_bytes(one["read_bytes"]),
+            format_bytes(one["shuffle_written_bytes"]),
+            format_bytes(one["written_bytes"]),
+            format_duration(one["duration_ms"]),
             _bar(report, one),
         )
         for one in report["stages"]
     ]
     _print_table(("stage", "tasks", "rows", "read", "shuffled", "written", "time", ""), rows)
     remote = [
-        (f"{one['stage']} {one['name']}", f"{one['tasks']:,}", show_bytes(one["read_bytes"]))
+        (f"{one['stage']} {one['name']}", f"{one['tasks']:,}", format_bytes(one["read_bytes"]))
         for one in report["remote_stages"]
     ]
     _print_table(("stage", "tasks", "read"), remote)

@@ -137,12 +137,11 @@ def write_report(report: "JobReport", path: str) -> None:
 
 def tell_report(report: "JobReport") -> None:
     """The report in a line, on standard error."""
-    from varve.cli.moments import show_span
-    from varve.cli.tier_access import show_bytes
+    from varve.foundation.units import format_bytes, format_duration
 
     rows = "" if report.rows is None else f"{_count(report.rows, 'row')}, "
-    shuffled = f", {show_bytes(report.shuffled_bytes)} shuffled" if report.shuffled_bytes else ""
-    fetched = f", {show_bytes(report.store.read_bytes)} fetched" if report.store.requests else ""
+    shuffled = f", {format_bytes(report.shuffled_bytes)} shuffled" if report.shuffled_bytes else ""
+    fetched = f", {format_bytes(report.store.read_bytes)} fetched" if report.store.requests else ""
     failed = f", {report.failed_tasks} failed" if report.failed_tasks else ""
     if report.steps:
         work, tasks = _count(len(report.steps), "step"), sum(one.tasks for one in report.steps)
@@ -151,7 +150,7 @@ def tell_report(report: "JobReport") -> None:
         work, tasks = _count(len(stages), "stage"), report.tasks
     typer.secho(
         f"{rows}{work}, {_count(tasks, 'task')}{failed}{fetched}{shuffled} in "
-        f"{show_span(report.duration_ms)}",
+        f"{format_duration(report.duration_ms)}",
         dim=True,
         err=True,
     )

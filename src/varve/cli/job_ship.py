@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from varve.cli.store_access import AsJson
-from varve.cli.tier_access import show_bytes
+from varve.foundation.units import format_bytes
 
 if TYPE_CHECKING:
     from varve.spark.ship import Shipment
@@ -49,8 +49,8 @@ def command(
 
 def _print(made: "Shipment") -> None:
     typer.echo(
-        f"{made.path}: {show_bytes(made.size)}, {len(made.packages)} packages, varve {made.varve}, "
-        f"for Python {made.python} on {made.platform}"
+        f"{made.path}: {format_bytes(made.size)}, {len(made.packages)} packages, "
+        f"varve {made.varve}, for Python {made.python} on {made.platform}"
     )
     typer.echo("\nwith varve's own commands:")
     typer.echo(f"  --conf varve.ship={made.path}")

@@ -23,8 +23,9 @@ from varve.cli.job_options import (
 )
 from varve.cli.job_run import open_job, tell_report, write_report
 from varve.cli.store_access import AsJson, parse_setting
-from varve.cli.tier_access import Cluster, StoreSettings, TierUrl, show_bytes
+from varve.cli.tier_access import Cluster, StoreSettings, TierUrl
 from varve.foundation.settings import GivenValue
+from varve.foundation.units import format_bytes
 
 if TYPE_CHECKING:
     from varve.jobs.snapshot.document import SnapshotDocument
@@ -271,11 +272,11 @@ def _print_result(result: "SnapshotResult") -> None:
 
 def _details(result: "SnapshotResult") -> Iterator[tuple[str, Any]]:
     document = result.document
-    state = f"{document.rows:,} rows, {len(document.files):,} files, {show_bytes(document.size)}"
+    state = f"{document.rows:,} rows, {len(document.files):,} files, {format_bytes(document.size)}"
     origin = "" if document.previous is None else f", goes on from {document.previous}"
     if result.is_new:
         yield "snapshot", f"{document.snapshot} in {result.place}{origin}: {state}"
-        yield "written", f"{result.files_written:,} files, {show_bytes(result.bytes_written)}"
+        yield "written", f"{result.files_written:,} files, {format_bytes(result.bytes_written)}"
     else:
         yield "snapshot", f"{document.snapshot} in {result.place} was there already: {state}"
     if result.removed:
@@ -303,7 +304,7 @@ def _list(place: "SnapshotStore", *, as_json: bool) -> None:
             "-" if one.previous is None else str(one.previous),
             f"{one.rows:,}",
             f"{len(one.files):,}",
-            show_bytes(one.size),
+            format_bytes(one.size),
         )
         for one in documents
     ]

@@ -22,8 +22,9 @@ from varve.cli.job_options import (
 )
 from varve.cli.job_run import open_job, tell_report, write_report
 from varve.cli.store_access import AsJson, parse_setting
-from varve.cli.tier_access import Cluster, StoreSettings, TierUrl, show_bytes
+from varve.cli.tier_access import Cluster, StoreSettings, TierUrl
 from varve.foundation.errors import NotFound
+from varve.foundation.units import format_bytes
 
 if TYPE_CHECKING:
     from varve.cli.job_options import SparkOptions
@@ -343,7 +344,7 @@ def _details(result: "TableResult", place: str) -> Iterator[tuple[str, Any]]:
     if result.added_columns:
         yield "added", "; ".join(result.added_columns)
     deleted = f", {_count(result.deleted, 'deletion')} among them" if result.deleted else ""
-    size = f"{_count(result.files, 'file')}, {show_bytes(result.bytes)}"
+    size = f"{_count(result.files, 'file')}, {format_bytes(result.bytes)}"
     commits = _count(result.commits, "commit")
     yield "read", f"{_count(result.records, 'record')}{deleted}; {commits}, {size}"
     if result.bad:

@@ -20,8 +20,9 @@ from varve.cli.job_options import (
 )
 from varve.cli.job_run import open_job, tell_report, write_report
 from varve.cli.store_access import AsJson
-from varve.cli.tier_access import Cluster, StoreSettings, TierUrl, show_bytes
+from varve.cli.tier_access import Cluster, StoreSettings, TierUrl
 from varve.commit_log.finding import Severity
+from varve.foundation.units import format_bytes
 
 if TYPE_CHECKING:
     from varve.jobs.verify.result import PartitionVerdict, VerifyFinding, VerifyResult
@@ -148,7 +149,7 @@ def print_result(result: "VerifyResult") -> None:
 def _sum_up(result: "VerifyResult") -> str:
     counts = Counter(one.severity for one in result.findings)
     words = [f"{counts[one]} {one}{'s' * (counts[one] > 1)}" for one in Severity if counts[one]]
-    verified = f"{show_bytes(result.verified_bytes)} verified"
+    verified = f"{format_bytes(result.verified_bytes)} verified"
     return f"{', '.join(words) or 'nothing found'}, {verified}"
 
 
@@ -157,8 +158,8 @@ def _cells(one: "PartitionVerdict") -> tuple[str, ...]:
         f"{one.partition.topic}-{one.partition.partition}",
         f"{len(one.segments):,}",
         f"{one.record_count:,}",
-        show_bytes(sum(one.bytes.values())),
-        show_bytes(one.verified_bytes),
+        format_bytes(sum(one.bytes.values())),
+        format_bytes(one.verified_bytes),
         f"{len(one.findings):,}" if one.findings else "-",
     )
 

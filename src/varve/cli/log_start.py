@@ -1,11 +1,13 @@
 """Where a read begins, as it is written on the command line."""
 
 import re
-from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
 import typer
+
+from varve.foundation.errors import InvalidRequest
+from varve.foundation.units import parse_time
 
 
 class StartKind(StrEnum):
@@ -28,13 +30,12 @@ def parse_start(text: str) -> Start:
         return Start(StartKind(text))
     if re.fullmatch(r"[0-9]{1,19}", text):
         return Start(StartKind.OFFSET, int(text))
-    if re.fullmatch(r"@[0-9]{1,19}", text):
-        return Start(StartKind.TIME, int(text[1:]))
     try:
-        moment = datetime.fromisoformat(text)
-        return Start(StartKind.TIME, int(moment.timestamp() * 1000))
-    except (ValueError, OverflowError, OSError):
+        if text.startswith("-"):
+            raise InvalidRequest("neither offsets nor times are negative")
+        return Start(StartKind.TIME, parse_time(text, name="a start"))
+    except InvalidRequest:
         raise typer.BadParameter(
             f"{text!r} is neither beginning, end, an offset, @milliseconds nor a time such as "
-            "2026-03-01T12:00:00"
+            "2026-03-01T12:00:00, which is UTC"
         ) from None

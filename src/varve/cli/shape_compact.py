@@ -33,7 +33,7 @@ def command(
 
 def _tell(report: dict[str, Any]) -> str:
     """One line: what went, and what new clients are spared."""
-    from varve.cli.tier_access import show_bytes
+    from varve.foundation.units import format_bytes
     from varve.shapes.compaction.report import Outcome
 
     balance = report["balance"]
@@ -42,8 +42,8 @@ def _tell(report: dict[str, Any]) -> str:
     dropped = "; then it was dropped, for a new snapshot is smaller" if report["is_dropped"] else ""
     return (
         f"compacted {report['handle']} up to {report['boundary']}: of {balance['entries_in']:,} "
-        f"entries {balance['entries_out']:,} stay, {show_bytes(balance['bytes_in'])} became "
-        f"{show_bytes(balance['bytes_out'])}; {balance['merged']:,} went into later updates, "
+        f"entries {balance['entries_out']:,} stay, {format_bytes(balance['bytes_in'])} became "
+        f"{format_bytes(balance['bytes_out'])}; {balance['merged']:,} went into later updates, "
         f"{balance['superseded']:,} were superseded"
         f"{dropped}"
     )

@@ -156,16 +156,6 @@ def wait_ms(milliseconds: float) -> None:
     threading.Event().wait(milliseconds / 1000)
 
 
-def show_bytes(size: int) -> str:
-    """A size in the unit that people read."""
-    amount, unit = float(size), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024:
-            break
-        amount, unit = amount / 1024, larger
-    return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"
-
-
 def show_cost(stored_bytes: int, prices: "PriceTable") -> str:
     """What so many bytes cost in a month."""
     cost = prices.stored_cost_per_month(stored_bytes)

@@ -25,10 +25,10 @@ from varve.cli.tier_access import (
     TierUrl,
     find_url,
     open_tier,
-    show_bytes,
     wait_ms,
 )
 from varve.foundation.clock import SystemClock
+from varve.foundation.units import format_bytes
 from varve.tiering.fsck import FsckOptions, Progress, fsck
 from varve.tiering.fsck_report import FsckReport, Listed, ObjectClass
 from varve.tiering.manifest.paths import choose_cluster
@@ -167,13 +167,13 @@ def _print(report: FsckReport, *, deep: bool) -> None:
     console = Console(file=sys.stdout, width=width, highlight=False)
     console.print(_table(report))
     for kind, key, size, reason in _lines(report):
-        console.print(Text(f"{kind:8} {key} ({show_bytes(size)}): {reason}"), soft_wrap=True)
+        console.print(Text(f"{kind:8} {key} ({format_bytes(size)}): {reason}"), soft_wrap=True)
     for damage in report.damage:
         console.print(Text(f"damaged  {damage.key}: {damage.message}", style="red"), soft_wrap=True)
     for one in report.swept:
-        text = f"removed  {one.key} ({show_bytes(one.size)}): {one.reason}"
+        text = f"removed  {one.key} ({format_bytes(one.size)}): {one.reason}"
         console.print(Text(text), soft_wrap=True)
-    read = f", {show_bytes(report.verified_bytes)} read and verified" if deep else ""
+    read = f", {format_bytes(report.verified_bytes)} read and verified" if deep else ""
     state = "nothing wrong" if report.is_clean else f"{len(report.damage)} damaged"
     prices = f"prices: {report.prices.name}, {report.prices.as_of}"
     summary = f"{report.store}, {report.cluster}: {len(report.partitions)} partitions, {state}"
@@ -188,6 +188,6 @@ def _table(report: FsckReport) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for kind in ObjectClass:
         cost = f"{report.cost_per_month(kind):.4f}"
-        size = show_bytes(total.bytes[kind])
+        size = format_bytes(total.bytes[kind])
         table.add_row(Text(kind), str(total.objects[kind]), size, cost)
     return table

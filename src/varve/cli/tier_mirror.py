@@ -21,12 +21,12 @@ from varve.cli.tier_access import (
     StoreSettings,
     TierUrl,
     find_url,
-    show_bytes,
     split_settings,
 )
 from varve.disk import RealFileSystem
 from varve.embedded.tier_place import check_remembered, read_place
 from varve.foundation.errors import InvalidRequest
+from varve.foundation.units import format_bytes
 from varve.object_store import (
     Difference,
     Fault,
@@ -158,9 +158,10 @@ _POOR: Final = (
 def _sides(mirror: MirroredObjectStore, found: MirrorComparison) -> str:
     extra = _of(found, Fault.EXTRA)
     return (
-        f"{mirror.first_name} has {found.object_count:,} objects, {show_bytes(found.total_bytes)}; "
-        f"{mirror.second_name} has {found.second_count:,}, {show_bytes(found.second_bytes)}, of "
-        f"them {len(extra):,} alone, {show_bytes(sum(one.size for one in extra))}"
+        f"{mirror.first_name} has {found.object_count:,} objects, "
+        f"{format_bytes(found.total_bytes)}; "
+        f"{mirror.second_name} has {found.second_count:,}, {format_bytes(found.second_bytes)}, of "
+        f"them {len(extra):,} alone, {format_bytes(sum(one.size for one in extra))}"
     )
 
 
@@ -202,11 +203,11 @@ def _of(found: MirrorComparison, fault: Fault) -> list[Difference]:
 
 def _print(mirror: MirroredObjectStore, found: MirrorComparison, done: MirrorRepair | None) -> None:
     for one in found.differences[:_SHOWN_COUNT]:
-        typer.echo(f"{one.fault:9} {one.key} ({show_bytes(one.size)})")
+        typer.echo(f"{one.fault:9} {one.key} ({format_bytes(one.size)})")
     more = len(found.differences) - _SHOWN_COUNT
     if more > 0:
         typer.echo(f"and {more:,} more; --json shows all")
-    all_objects = f"{found.object_count:,} objects, {show_bytes(found.total_bytes)}"
+    all_objects = f"{found.object_count:,} objects, {format_bytes(found.total_bytes)}"
     if not found.differences:
         typer.echo(f"{mirror.second_name} has what {mirror.first_name} has: {all_objects}")
         return
@@ -218,7 +219,7 @@ def _print(mirror: MirroredObjectStore, found: MirrorComparison, done: MirrorRep
     ):
         some = _of(found, fault)
         if some:
-            size = show_bytes(sum(one.size for one in some))
+            size = format_bytes(sum(one.size for one in some))
             parts.append(f"{len(some):,} {words} {mirror.second_name} ({size})")
     typer.echo(f"{mirror.first_name} has {all_objects}; {', '.join(parts)}")
     if found.is_first_poor:

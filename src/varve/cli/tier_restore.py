@@ -4,7 +4,6 @@ import json
 import posixpath
 import random
 import sys
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -19,7 +18,6 @@ from varve.cli.tier_access import (
     find_url,
     open_manifests,
     open_tier,
-    show_bytes,
 )
 from varve.commit_log import LogSettings, LogStore
 from varve.commit_log.names import parse_partition_directory
@@ -41,6 +39,7 @@ from varve.embedded.topic_table import (
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InconsistentTopicId
 from varve.foundation.settings import parse_settings
+from varve.foundation.units import format_bytes, format_time, parse_time
 from varve.object_store import ObjectStore
 from varve.tiering.manifest.paths import (
     RemotePath,
@@ -127,7 +126,7 @@ def command(
     homes = choose_partitions(
         list_partitions(objects, cluster), topic=topic, topic_id=topic_id, partition=partition
     )
-    time_ms = None if as_of is None else _parse_time(as_of)
+    time_ms = None if as_of is None else parse_time(as_of, name="--as-of")
     plans = [_plan(objects, home, version, time_ms, until_offset) for home in homes]
     sentence = "stopped; what was fetched stays aside, run it again to go on"
     with told_when_interrupted(sentence), hold_log_directory(fs, path, cluster=cluster):
@@ -170,14 +169,6 @@ def _plan(
     else:
         manifest = manifests.at(version=version, time_ms=time_ms)
     return plan_restore(manifests, manifest, until_offset=until_offset)
-
-
-def _parse_time(text: str) -> int:
-    """A time in ISO 8601; without a zone it is the local one."""
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError, OSError):
-        raise typer.BadParameter(f"{text!r} is no time: write 2026-01-31T12:00") from None
 
 
 def _find_table(fs: FileSystem, path: str, home: RemotePath) -> TopicTable:
@@ -235,15 +226,15 @@ def _print(report: RestoreReport, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(_document(report)) + "\n")
         return
-    at = datetime.fromtimestamp(report.manifest_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    at = format_time(report.manifest_ms)
     state = f"manifest version {report.manifest_version} of {at}"
     if report.was_there:
         sys.stdout.write(f"{report.home}: was restored before from {state}\n")
         return
-    reused = f", {show_bytes(report.reused_bytes)} were there" if report.reused_bytes else ""
+    reused = f", {format_bytes(report.reused_bytes)} were there" if report.reused_bytes else ""
     sys.stdout.write(
         f"{report.home}: offsets {report.log_start_offset} to {report.end_offset - 1} in "
-        f"{report.segment_count} segments, {show_bytes(report.fetched_bytes)} fetched{reused}, "
+        f"{report.segment_count} segments, {format_bytes(report.fetched_bytes)} fetched{reused}, "
         f"from {state}\n"
     )
 

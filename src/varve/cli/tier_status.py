@@ -25,12 +25,13 @@ from varve.cli.store_access import (
     parse_wanted,
     tell_deleting,
 )
-from varve.cli.tier_access import StoreSettings, TierUrl, show_bytes, show_cost, tier_settings
+from varve.cli.tier_access import StoreSettings, TierUrl, show_cost, tier_settings
 from varve.commit_log import TopicPartition
 from varve.disk import RealFileSystem
 from varve.embedded.tier_place import read_place
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import StoreError, StoreUnavailable
+from varve.foundation.units import format_bytes
 from varve.object_store import MirroredObjectStore, PriceTable, default_prices
 from varve.tiering.tier_status import TierStatus, observe_local
 
@@ -221,7 +222,7 @@ def _cells(found: _TopicStatus, prices: PriceTable) -> list[str]:
         _amount(found.sum("hot_bytes"), found.sum("hot_segments")),
         _amount(found.sum("cold_bytes"), found.sum("cold_segments")),
         _amount(found.sum("lag_bytes"), found.sum("lag_segments")),
-        "-" if stored is None else show_bytes(stored),
+        "-" if stored is None else format_bytes(stored),
         "-" if stored is None else show_cost(stored, prices),
     ]
 
@@ -229,7 +230,7 @@ def _cells(found: _TopicStatus, prices: PriceTable) -> list[str]:
 def _amount(size: int | None, segments: int | None) -> str:
     if size is None or segments is None:
         return "-"
-    return f"{show_bytes(size)} in {segments:,}"
+    return f"{format_bytes(size)} in {segments:,}"
 
 
 def _details(found: _TopicStatus, now_ms: int) -> Iterator[tuple[str, str | Text]]:
@@ -270,12 +271,14 @@ def _summary(found: Sequence[_TopicStatus], prices: PriceTable, store_name: str)
     tiered = [one for one in found if one.is_enabled]
     total = {name: sum(one.sum(name) or 0 for one in found) for name in _SUMS}
     text = f"{len(tiered)} of {len(found)} topics in the cold tier: "
-    text += f"{show_bytes(total['hot_bytes'])} hot"
+    text += f"{format_bytes(total['hot_bytes'])} hot"
     failed = sum(bool(one.errors) for one in found)
     if tiered:
-        text += f", {show_bytes(total['cold_bytes'])} cold, {show_bytes(total['lag_bytes'])} behind"
+        text += (
+            f", {format_bytes(total['cold_bytes'])} cold, {format_bytes(total['lag_bytes'])} behind"
+        )
         cost = show_cost(total["stored_bytes"], prices)
-        stored = show_bytes(total["stored_bytes"])
+        stored = format_bytes(total["stored_bytes"])
         text += f"; {stored} stored in {store_name or 'no store'}, {cost} per month"
         if prices.stored_per_gib_month:
             text += f" by the list prices of {prices.name}, {prices.as_of}"

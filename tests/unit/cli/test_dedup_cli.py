@@ -148,7 +148,7 @@ def test_a_plan_needs_no_store(place: Path) -> None:
         (("stats", "nothing"), "knows no deduplication 'nothing'"),
         (("run", "nowhere", "--to", "once", *RULES), "nowhere"),
         (("run", "orders", "--to", "orders", *RULES), "cannot be read and written"),
-        (("run", "orders", "--to", "once", "--by", "key", "--window", "soon"), "no span of time"),
+        (("run", "orders", "--to", "once", "--by", "key", "--window", "soon"), "is not a duration"),
         (("run", "orders", "--to", "once", "--by", "key", "--before", "1m"), "--window is missing"),
         (("explain", "--window", "1h", "--rate", "inf"), "is no number of records"),
         (("explain", "--window", "1h", "--rate", "1e300"), "is no number of records"),

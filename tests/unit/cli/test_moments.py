@@ -1,6 +1,7 @@
 import pytest
 
-from varve.cli.moments import show_due, show_moment, show_span
+from varve.cli.moments import show_due, show_moment
+from varve.foundation.units import format_duration
 
 DAY_MS = 86_400_000
 
@@ -20,7 +21,7 @@ DAY_MS = 86_400_000
     ],
 )
 def test_a_span_shows_its_largest_units(milliseconds: int, text: str) -> None:
-    assert show_span(milliseconds) == text
+    assert format_duration(milliseconds) == text
 
 
 def test_a_moment_says_how_far_off_it_is() -> None:

@@ -108,7 +108,7 @@ def test_a_part_that_was_restored_is_not_let_into_the_tier_that_has_more(
         (["topic:7"], "does not hold topic:7"),
         (["topic", "--cluster", "test"], "does not hold cluster"),
         (["topic", "--version", "900"], "not retained"),
-        (["topic", "--as-of", "soon"], "is no time"),
+        (["topic", "--as-of", "soon"], "is not a time"),
         (["topic", "--setting", "retention.ms=often"], "retention.ms"),
     ],
 )

@@ -4,7 +4,6 @@ import pytest
 
 from tests.support.dedup_bench import DedupBench
 from tests.support.dedup_model import Arrival
-from varve.cli.spans import parse_span
 from varve.dedup.rules import (
     IdKind,
     IdSource,
@@ -136,21 +135,17 @@ def test_policies_choose_what_goes_on_and_what_goes_aside() -> None:
     assert aside.choose_aside(verdicts).tolist() == [False, False, True, True, False]
 
 
-def test_ids_policies_and_spans_are_read_as_they_are_written() -> None:
+def test_ids_and_policies_are_read_as_they_are_written() -> None:
     assert parse_id_source("key") == IdSource(IdKind.KEY)
     assert str(parse_id_source("header:a:b")) == "header:a:b"
     assert parse_late_policy("side:late") == (LatePolicy.SIDE, "late")
     assert parse_late_policy("drop") == (LatePolicy.DROP, None)
-    assert (parse_span("--window", "1h30m"), parse_span("--window", "5ms")) == (5_400_000, 5)
     for text in ("", "value", "key:x", "field", "header:", "field:it's"):
         with pytest.raises(InvalidRequest, match="names no id"):
             parse_id_source(text)
     for text in ("", "side", "side:", "drop:", "drop:x", "late"):
         with pytest.raises(InvalidRequest, match="no policy for late records"):
             parse_late_policy(text)
-    for text in ("", "10", "m", "1.5h", "-1s", "1h 5m"):
-        with pytest.raises(InvalidRequest, match="no span of time"):
-            parse_span("--window", text)
 
 
 def test_settings_out_of_bounds_are_refused() -> None:
