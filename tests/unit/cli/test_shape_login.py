@@ -65,7 +65,7 @@ def test_a_certificate_of_somebody_else_is_told(server: SecureServer, tmp_path: 
     other = tmp_path / "other.pem"
     other.write_text(Authority().pem)
     told = _serve(server, tmp_path / "shapes", ssl_ca_location=str(other))
-    assert "set ssl.ca.location to the certificate of who signed it" in told
+    assert "set ssl.ca.location to the certificate of the authority that signed it" in told
 
 
 def test_a_certificate_that_has_expired_is_told(tmp_path: Path) -> None:
