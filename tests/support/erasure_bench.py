@@ -11,9 +11,10 @@ from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE
 from varve.commit_log.check import Severity
 from varve.commit_log.names import LOG
 from varve.disk import FileSystem
-from varve.jobs.erase.erasure import ErasureResult, run_erasure
+from varve.jobs.erase.erasure import run_erasure
 from varve.jobs.erase.receipt import SigningKey
 from varve.jobs.erase.request import ErasureRequest
+from varve.jobs.erase.result import ErasureResult
 from varve.jobs.erase.targets import BucketTarget, DirectoryTarget, ErasureTargets
 from varve.jobs.tasks import LocalRunner, TaskRunner
 from varve.jobs.tier.address import ColdTopic

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from varve.foundation.errors import InvalidRequest, Unavailable
 
 if TYPE_CHECKING:
-    from varve.jobs.erase.erasure import ErasureResult
+    from varve.jobs.erase.result import ErasureResult
 
 
 def check_receipt_path(path: str) -> None:

@@ -9,7 +9,7 @@ from varve.foundation.clock import SystemClock
 from varve.foundation.units import format_bytes
 
 if TYPE_CHECKING:
-    from varve.jobs.erase.erasure import ErasureResult, PartitionErasure
+    from varve.jobs.erase.result import ErasureResult, PartitionErasure
 
 
 def print_result(result: "ErasureResult") -> None:

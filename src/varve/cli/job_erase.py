@@ -41,9 +41,9 @@ from varve.foundation.units import parse_duration
 if TYPE_CHECKING:
     from varve.cli.erase_input import Where
     from varve.foundation.settings import GivenValue
-    from varve.jobs.erase.erasure import ErasureResult
     from varve.jobs.erase.receipt import SigningKey
     from varve.jobs.erase.request import ErasureRequest
+    from varve.jobs.erase.result import ErasureResult
     from varve.jobs.tasks import TaskRunner
     from varve.spark.report import JobReport
 

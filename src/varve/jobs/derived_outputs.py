@@ -32,8 +32,10 @@ from varve.disk import FileSystem, Lock, RealFileSystem, write_atomically
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, DiskFull, Locked, NotFound, Unavailable
 from varve.foundation.settings import GivenValue
+from varve.jobs.results import JSON_NAME, JsonFields
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.source.plan import open_partitions
+from varve.jobs.tasks import TaskRunner
 from varve.jobs.tier.address import find_cluster
 from varve.object_store import ObjectStore
 
@@ -336,7 +338,7 @@ def _values(keys: pa.Array) -> Iterator[bytes | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class ErasedFile:
+class ErasedFile(JsonFields):
     """One file or object as it was, or is; `sha256` in hex."""
 
     path: str
@@ -344,12 +346,9 @@ class ErasedFile:
     sha256: str
     rows: int
 
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class ErasedOutput:
+class ErasedOutput(JsonFields):
     """What became of one output.
 
     `rows` went. `files_before` are those that held them, `files_after` those in their place,
@@ -358,25 +357,14 @@ class ErasedOutput:
     removed files, of which a bucket had kept them.
     """
 
-    output_id: str
+    output_id: str = field(metadata={JSON_NAME: "output"})
     rows: int
     files_before: tuple[ErasedFile, ...]
     files_after: tuple[ErasedFile, ...]
     removed: tuple[str, ...]
     out_of_reach: tuple[str, ...]
-    is_there: bool = True
+    is_there: bool = field(default=True, metadata={JSON_NAME: None})
     versions: tuple[Mapping[str, object], ...] = ()
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "output": self.output_id,
-            "rows": self.rows,
-            "files_before": [one.to_json() for one in self.files_before],
-            "files_after": [one.to_json() for one in self.files_after],
-            "removed": list(self.removed),
-            "versions": list(self.versions),
-            "out_of_reach": list(self.out_of_reach),
-        }
 
 
 # Erasure of outputs
@@ -461,9 +449,10 @@ def erase_output(
     settings: OutputSettings,
     wanted: ErasedRows,
     *,
+    runner: TaskRunner,
     others: Sequence[DerivedOutput] = (),
 ) -> ErasedOutput:
-    """Takes the rows out of a snapshot or table, for good; raises Unavailable where it is not.
+    """Removes the rows from a snapshot or table, for good; raises Unavailable where it is not.
 
     `others` are all copies of the topic: what one of them still uses is not taken for left over.
     """
@@ -472,15 +461,15 @@ def erase_output(
         if output.kind is OutputKind.SNAPSHOT:
             from varve.jobs.snapshot.erase import erase_from_snapshot
 
-            return erase_from_snapshot(output, given, wanted)
+            return erase_from_snapshot(output, given, wanted, runner=runner)
         from varve.jobs.table.erase import erase_from_table
 
-        return erase_from_table(output, given, wanted, others=others)
+        return erase_from_table(output, given, wanted, others=others, runner=runner)
 
 
 @contextmanager
 def _name_remedy(output: DerivedOutput) -> Iterator[None]:
-    """An output that is gone for good would keep every erasure of its topic from its end."""
+    """An output that is gone for good would make every erasure of its topic fail."""
     try:
         yield
     except (Unavailable, NotFound) as error:
@@ -495,6 +484,7 @@ def count_in_output(
     settings: OutputSettings,
     wanted: ErasedRows,
     *,
+    runner: TaskRunner,
     others: Sequence[DerivedOutput] = (),
 ) -> int:
     """How many rows are left, over every retained file."""
@@ -502,7 +492,7 @@ def count_in_output(
     if output.kind is OutputKind.SNAPSHOT:
         from varve.jobs.snapshot.erase import count_in_snapshot
 
-        return count_in_snapshot(output, given, wanted)
+        return count_in_snapshot(output, given, wanted, runner=runner)
     from varve.jobs.table.erase import count_in_table
 
-    return count_in_table(output, given, wanted, others=others)
+    return count_in_table(output, given, wanted, others=others, runner=runner)

@@ -1,15 +1,34 @@
-"""What every job returns: figures, and what failed without ending the job."""
+"""What every job returns: figures, and what failed without ending the job; and both as JSON.
 
-from abc import ABC, abstractmethod
+Invariant  a result as JSON has its fields under their names, or under `json_name` where a field
+           declares one; enums by value, mappings by text, times and sizes as they are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any, Final
 
 from varve.foundation.errors import StoreError
+
+JSON_NAME: Final = "json_name"
+"""In the metadata of a field: its name in JSON; None leaves it out."""
 
 
 class JobIncomplete(StoreError):
     """A job ended, and a part of its work failed; run it again when the cause is mended."""
 
 
-class JobResult(ABC):
+class JsonFields:
+    """A dataclass whose fields are its JSON."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return encode_fields(self)
+
+
+class JobResult(JsonFields):
     """The result of a job."""
 
     __slots__ = ()
@@ -19,10 +38,7 @@ class JobResult(ABC):
         """What failed, a sentence each; nothing for jobs that raise their first error."""
         return ()
 
-    @abstractmethod
-    def to_json(self) -> dict[str, object]: ...
-
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         return self.to_json()
 
@@ -32,3 +48,27 @@ class JobResult(ABC):
         if failures:
             more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
             raise JobIncomplete(f"{failures[0]}{more}")
+
+
+def encode_fields(result: Any) -> dict[str, Any]:
+    """The fields of a dataclass as JSON has them, and those of dataclasses inside of it."""
+    names = {field.name: field.metadata.get(JSON_NAME, field.name) for field in fields(result)}
+    return {
+        name: _encode_value(getattr(result, field))
+        for field, name in names.items()
+        if name is not None
+    }
+
+
+def _encode_value(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if is_dataclass(value):
+        return encode_fields(value)
+    if isinstance(value, Mapping):
+        return {str(_encode_value(key)): _encode_value(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encode_value(inner) for inner in value]
+    return value

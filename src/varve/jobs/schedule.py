@@ -11,7 +11,7 @@ Crash      a run is recorded when it is over; one that was killed is due again.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -29,6 +29,7 @@ from varve.foundation.errors import (
     UnsupportedFormat,
 )
 from varve.foundation.settings import GivenValue, parse_settings
+from varve.jobs.results import JsonFields
 from varve.jobs.tasks import TaskRunner
 from varve.jobs.tier.address import TierAddress
 
@@ -65,7 +66,7 @@ class LastRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduledJob:
+class ScheduledJob(JsonFields):
     """One job of one topic: when it is due, and why."""
 
     job: JobName
@@ -75,9 +76,6 @@ class ScheduledJob:
     is_due: bool
     why: str
     last: LastRun | None = None
-
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)
 
 
 Runs = Mapping[tuple[JobName, str], LastRun]

@@ -18,9 +18,9 @@ from varve.foundation.settings import GivenValue, parse_settings
 from varve.jobs.compact.job import compact as run_compaction
 from varve.jobs.compact.report import CompactionResult
 from varve.jobs.compact.settings import CompactSettings
-from varve.jobs.erase.erasure import ErasureResult
 from varve.jobs.erase.erasure import erase as run_erasure
 from varve.jobs.erase.request import ErasureRequest, FieldMatch
+from varve.jobs.erase.result import ErasureResult
 from varve.jobs.snapshot.snapshot import SnapshotResult, SnapshotSettings, take_snapshot
 from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.table.definition import TableSettings

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from tests.support.snapshot_topic import SMALL, Rows, SnapshotTopic, rows_of
+from tests.support.snapshot_topic import SMALL, Rows, SnapshotTopic, StoreOpener, rows_of
 from tests.support.source_topic import SourceTopic
 from varve.foundation.errors import PowerLoss, StoreError, Unavailable
 from varve.jobs.derived_outputs import ErasedRows
@@ -116,7 +116,7 @@ class Meanwhile(LocalRunner):
                 case "a receipt":
                     self._put_receipt()
                 case "an erasure":
-                    erase_from_store(SnapshotStore(self._store), "id", WANTED)
+                    erase_from_store(StoreOpener(self._store), "id", WANTED)
                 case _:
                     SnapshotStore(self._store).objects.delete(
                         ["snapshot/" + "2".zfill(20) + ".json"]
@@ -155,14 +155,14 @@ def crashing(store: ObjectStore, step: int) -> Iterator[ObjectStore]:
 
 def test_an_erasure_killed_at_any_request_is_done_by_the_next(kit: SnapshotTopic) -> None:
     counted = FaultyObjectStore(prepare(kit))
-    erase_from_store(SnapshotStore(counted), "id", WANTED)
+    erase_from_store(StoreOpener(counted), "id", WANTED)
     for step in range(1, counted.steps + 1, STRIDE):
         store = prepare(kit)
         with crashing(store, step) as faulty:
-            erase_from_store(SnapshotStore(faulty), "id", WANTED)
+            erase_from_store(StoreOpener(faulty), "id", WANTED)
         states(store)
-        erase_from_store(SnapshotStore(store), "id", WANTED)
-        assert count_in_store(SnapshotStore(store), WANTED) == 0
+        erase_from_store(StoreOpener(store), "id", WANTED)
+        assert count_in_store(StoreOpener(store), WANTED) == 0
         for one in SnapshotStore(store).documents():
             expected = {
                 place: row

@@ -15,8 +15,8 @@ from varve.cli.erase_input import find_where, parse_deadline, read_field
 from varve.cli.job_erase import ask_and_run
 from varve.cli.main import app
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.erase.erasure import ErasureCost, ErasureResult
 from varve.jobs.erase.request import ValueFormat
+from varve.jobs.erase.result import ErasureCost, ErasureResult
 
 DAY_MS = 86_400_000
 

@@ -1,20 +1,27 @@
 """Single records of keys are erased: tables and snapshots end as the log tells."""
 
+import pickle
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 import pytest
 
 import varve
-from varve.jobs.erase.erasure import ErasureResult, erase
+from varve.jobs.erase.erasure import erase
 from varve.jobs.erase.request import ErasureRequest, FieldMatch, ValueFormat
+from varve.jobs.erase.result import ErasureResult
 from varve.jobs.snapshot.snapshot import SnapshotResult, take_snapshot
 from varve.jobs.snapshot.store import open_snapshot
 from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.table.definition import TableMode, TableSettings
 from varve.jobs.table.definition import ValueFormat as TableFormat
 from varve.jobs.table.sync import TableResult, sync_table
-from varve.jobs.tasks import LocalRunner
+from varve.jobs.tasks import LocalRunner, Task, TaskError, TaskRunner
+
+T = TypeVar("T")
 
 UPSERT = TableSettings(
     mode=TableMode.UPSERT, format=TableFormat.JSON, schema='{"email": "string"}', buckets=2
@@ -50,11 +57,11 @@ class Kit:
     def take(self) -> SnapshotResult:
         return take_snapshot("people", self.place, directories=[self.data], runner=LocalRunner())
 
-    def erase(self, **asked: object) -> ErasureResult:
+    def erase(self, runner: TaskRunner | None = None, **asked: object) -> ErasureResult:
         return erase(
             ErasureRequest(topics=("people",), id="one", **asked),  # type: ignore[arg-type]
             directories=[self.data],
-            runner=LocalRunner(),
+            runner=runner or LocalRunner(),
         )
 
     def table(self) -> dict[str, str]:
@@ -69,6 +76,19 @@ class Kit:
             for row in pq.read_table(path).to_pylist():
                 found[row["key"].decode()] = row["value"].decode().split('"')[3]
         return found
+
+
+class TravellingRunner(LocalRunner):
+    """Sends tasks and what they share through pickle, as Spark does, and counts them by stage."""
+
+    def __init__(self) -> None:
+        self.tasks: Counter[str] = Counter()
+
+    def try_run(
+        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
+    ) -> Iterator[T | TaskError]:
+        self.tasks[stage] += len(tasks)
+        return super().try_run(stage, *pickle.loads(pickle.dumps((tasks, shared))))
 
 
 @pytest.fixture
@@ -103,3 +123,27 @@ def test_by_key_nothing_is_made_anew(kit: Kit) -> None:
     assert not kit.sync().is_rebuilt
     assert kit.take().partitions[0].read_from == 3
     assert kit.table() == kit.snapshot() == {"k2": "bob@x", "k3": "eve@x"}
+
+
+def test_files_of_tables_and_snapshots_are_erased_by_tasks(kit: Kit) -> None:
+    kit.sync()
+    kit.take()
+    runner = TravellingRunner()
+    kit.erase(runner, keys=frozenset({b"k2"}))
+    assert (kit.table(), kit.snapshot()) == ({"k1": "ann@x"}, {"k1": "ann@x"})
+    for stage in (
+        "erase from tables: count rows",
+        "erase from tables: rewrite files",
+        "erase from tables: describe files",
+        "erase from snapshots: rewrite files",
+        "erase from snapshots: count rows",
+    ):
+        assert runner.tasks[stage], stage
+
+
+def test_a_file_of_a_table_without_such_rows_is_not_rewritten(kit: Kit) -> None:
+    kit.sync()
+    runner = TravellingRunner()
+    kit.erase(runner, keys=frozenset({b"nobody"}))
+    assert runner.tasks["erase from tables: count rows"]
+    assert not runner.tasks["erase from tables: rewrite files"]

@@ -21,8 +21,9 @@ from varve.foundation.errors import (
     StoreError,
 )
 from varve.foundation.settings import GivenValue
-from varve.jobs.erase.erasure import ErasureResult, erase
+from varve.jobs.erase.erasure import erase
 from varve.jobs.erase.request import ErasureRequest
+from varve.jobs.erase.result import ErasureResult
 from varve.jobs.snapshot.snapshot import SnapshotResult, SnapshotSettings, take_snapshot
 from varve.jobs.snapshot.store import open_snapshot
 from varve.jobs.tasks import LocalRunner

@@ -104,7 +104,7 @@ def test_an_erasure_that_was_cut_short_is_ended_by_the_next(
     metadata = {one for one in left(bench) if one.name.endswith(".metadata.json")}
 
     def remove(lost: OrphanedTable) -> list[str]:
-        for path in (*lost.data, *lost.others)[:-1]:
+        for path in (*(file.path for file in lost.files.files), *lost.others)[:-1]:
             Path(path.removeprefix("file://")).unlink()
         raise PowerLoss
 

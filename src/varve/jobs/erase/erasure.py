@@ -16,11 +16,8 @@ import os
 import random
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
-
-import numpy as np
-import numpy.typing as npt
 
 from varve import __version__, embedded
 from varve.commit_log import Log
@@ -32,13 +29,14 @@ from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, Locked, NotFound, StoreError
 from varve.foundation.settings import GivenValue
 from varve.jobs.derived_outputs import (
+    DerivedOutput,
     ErasedOutput,
     ErasedRows,
     OutputSettings,
     count_in_output,
     erase_output,
 )
-from varve.jobs.erase.local import LocalErasure, LocalFindings, sum_offsets
+from varve.jobs.erase.local import LocalErasure, LocalFindings
 from varve.jobs.erase.receipt import (
     FORMAT,
     KIND,
@@ -48,9 +46,10 @@ from varve.jobs.erase.receipt import (
     read_local_erased,
     read_remote_erased,
 )
-from varve.jobs.erase.remote import RemoteErasure, RemoteFindings
+from varve.jobs.erase.remote import RemoteErasure, RemoteFindings, estimate_cost
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.rescan import NotErased, Rescan, rescan_local, rescan_remote
+from varve.jobs.erase.result import ErasureCost, ErasureFigures, ErasureResult
 from varve.jobs.erase.scan import Matcher
 from varve.jobs.erase.targets import (
     BucketTarget,
@@ -60,213 +59,17 @@ from varve.jobs.erase.targets import (
     list_unreached,
 )
 from varve.jobs.object_versions import ErasedVersions, erase_remote_versions
-from varve.jobs.results import JobResult
 from varve.jobs.scratch import sweep_scratch
 from varve.jobs.tasks import TaskRunner, run_together
 from varve.jobs.tier.address import TierAddress, find_cluster, find_topic
 from varve.jobs.tier.mirror_reach import MirrorReach
 from varve.jobs.tier.reach import AddressReach, TierReach
-from varve.object_store.prices import PriceTable, RequestKind, default_prices
+from varve.object_store.prices import default_prices
 from varve.tiering.manifest.pages import new_id
 
-Integers = npt.NDArray[np.int64]
-
-_REWRITE_READS = 4
-"""How often a segment with a match is read: to find, to plan, to copy, and back."""
-_REWRITE_REQUESTS = 30
 PASSES_MAX: Final = 4
 """Passes over the logs: each takes what was found by the re-scan of the one before."""
 _SALT_BYTES: Final = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionErasure:
-    """One partition on one tier, cold or hot: what was looked into, and what holds a match."""
-
-    topic: str
-    partition: int
-    tier: str
-    segments: int
-    segments_matched: int
-    matched_bytes: int
-    records: int
-    record_bytes: int
-    unread_values: int
-    bytes_read: int
-    swept: int = 0
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "topic": self.topic,
-            "partition": self.partition,
-            "tier": self.tier,
-            "segments": self.segments,
-            "segments_matched": self.segments_matched,
-            "matched_bytes": self.matched_bytes,
-            "records": self.records,
-            "record_bytes": self.record_bytes,
-            "unread_values": self.unread_values,
-            "bytes_read": self.bytes_read,
-            "swept": self.swept,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErasureCost:
-    """What the object store is asked for by the rest of an erasure, at its list prices."""
-
-    requests: int
-    read_bytes: int
-    cost: float
-    currency: str
-    prices: str
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "requests": self.requests,
-            "read_bytes": self.read_bytes,
-            "cost": self.cost,
-            "currency": self.currency,
-            "prices": self.prices,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErasureResult(JobResult):
-    """A whole erasure.
-
-    `receipt` is None for a dry run, and while replaced objects stay for their grace time, which
-    ends at `finish_ms`. `receipt_places` are where it was put.
-    """
-
-    id: str
-    is_dry_run: bool
-    partitions: tuple[PartitionErasure, ...]
-    outputs: tuple[str, ...]
-    out_of_reach: tuple[str, ...]
-    elapsed_ms: int
-    cost: ErasureCost | None = None
-    receipt: dict[str, Any] | None = None
-    receipt_places: tuple[str, ...] = ()
-    finish_ms: int | None = None
-
-    @property
-    def records(self) -> int:
-        """Records found on any tier; one that both tiers held counts twice."""
-        return sum(one.records for one in self.partitions)
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "erasure": self.id,
-            "is_dry_run": self.is_dry_run,
-            "partitions": [one.to_json() for one in self.partitions],
-            "outputs": list(self.outputs),
-            "out_of_reach": list(self.out_of_reach),
-            "elapsed_ms": self.elapsed_ms,
-            "cost": None if self.cost is None else self.cost.to_json(),
-            "receipt": self.receipt,
-            "receipt_places": list(self.receipt_places),
-            "finish_ms": self.finish_ms,
-        }
-
-
-class ErasureFigures:
-    """Adds up pass after pass."""
-
-    def __init__(self) -> None:
-        self._figures: dict[tuple[str, int, str], PartitionErasure] = {}
-        self._offsets: dict[str, dict[int, Integers]] = {}
-
-    @property
-    def partitions(self) -> tuple[PartitionErasure, ...]:
-        return tuple(self._figures.values())
-
-    @property
-    def unread(self) -> int:
-        """Values that could not be read as JSON, on all tiers."""
-        return sum(one.unread_values for one in self._figures.values())
-
-    def offsets(self, topic: str) -> Mapping[int, Integers]:
-        """By partition, the offsets of all records that were found."""
-        return self._offsets.get(topic, {})
-
-    def clear_figures(self) -> None:
-        """Forgets figures of a pass that only looked; offsets stay known."""
-        self._figures.clear()
-
-    def add_local(self, topic: str, partition: int, found: LocalFindings) -> None:
-        self._note(
-            topic,
-            found.offsets,
-            PartitionErasure(
-                topic=topic,
-                partition=partition,
-                tier="hot",
-                segments=found.segments_looked,
-                segments_matched=found.segments_matched,
-                matched_bytes=found.matched_bytes,
-                records=found.records,
-                record_bytes=found.record_bytes,
-                unread_values=found.unread,
-                bytes_read=found.bytes_looked,
-            ),
-        )
-
-    def add_remote(self, found: RemoteFindings) -> None:
-        self._note(
-            found.partition.topic,
-            found.offsets,
-            PartitionErasure(
-                topic=found.partition.topic,
-                partition=found.partition.partition,
-                tier="cold",
-                segments=found.segments_looked,
-                segments_matched=found.segments_matched,
-                matched_bytes=found.matched_bytes,
-                records=found.records,
-                record_bytes=found.record_bytes,
-                unread_values=found.unread,
-                bytes_read=found.bytes_looked,
-                swept=found.swept,
-            ),
-        )
-
-    def _note(self, topic: str, offsets: Sequence[Integers], new: PartitionErasure) -> None:
-        """A later pass adds what it found; it looks at what the first one looked at."""
-        known = self._offsets.setdefault(topic, {})
-        before = [known[new.partition]] if new.partition in known else []
-        known[new.partition] = sum_offsets([*before, *offsets])
-        place = (new.topic, new.partition, new.tier)
-        old = self._figures.get(place)
-        if old is not None:
-            new = replace(
-                new,
-                segments=max(old.segments, new.segments),
-                segments_matched=old.segments_matched + new.segments_matched,
-                matched_bytes=old.matched_bytes + new.matched_bytes,
-                records=old.records + new.records,
-                record_bytes=old.record_bytes + new.record_bytes,
-                unread_values=max(old.unread_values, new.unread_values),
-                bytes_read=old.bytes_read + new.bytes_read,
-                swept=old.swept + new.swept,
-            )
-        self._figures[place] = new
-
-
-def estimate_cost(cold: Sequence[RemoteFindings], prices: PriceTable) -> ErasureCost:
-    """What is still to be asked for after a look: the rewrite, and the re-scan of everything."""
-    matched = sum(one.segments_matched for one in cold)
-    read_bytes = sum(one.log_bytes + _REWRITE_READS * one.matched_bytes for one in cold)
-    reads = sum(one.log_requests for one in cold) + matched * _REWRITE_REQUESTS
-    writes = matched * _REWRITE_REQUESTS
-    requests = {RequestKind.READ: reads, RequestKind.WRITE: writes}
-    return ErasureCost(
-        requests=reads + writes,
-        read_bytes=read_bytes,
-        cost=prices.requests_cost(requests) + prices.transfer_cost(read_bytes),
-        currency=prices.currency,
-        prices=prices.name,
-    )
 
 
 def run_erasure(
@@ -346,7 +149,7 @@ class _Erasure:
         rescan, only, passes = Rescan(), None, 0
         while passes == 0 or (rescan.found and passes < PASSES_MAX):
             findings = self._pass(only=only, waits_for_grace=is_finish)
-            if any(one.waiting for one in findings):
+            if any(found.is_waiting for found in findings):
                 finish_ms = self._clock.now_ms() + self._request.grace_ms
                 return self._result(self._out_of_reach(erased), finish_ms=finish_ms)
             rescan = self._rescan()
@@ -382,13 +185,13 @@ class _Erasure:
         for topic in self._topics:
             for log in topic.logs:
                 found = self._erase_local(topic, log, is_dry_run=is_dry_run)
-                self._figures.add_local(topic.name, log.topic_partition.partition, found)
+                self._figures.add(found.figures, found.offsets)
                 self._local_changes.setdefault(log.directory, []).extend(
                     one.to_json() for one in found.changes
                 )
         cold = self._erase_remote(is_dry_run, only, waits_for_grace)
         for findings in cold:
-            self._figures.add_remote(findings)
+            self._figures.add(findings.figures, findings.offsets)
             self._forget_indexes(findings.replaced_ids)
             self._removed_keys |= set(findings.removed_keys)
         for findings in cold:
@@ -455,37 +258,46 @@ class _Erasure:
         self._pass(is_dry_run=True)
         self._figures.clear_figures()
         return {
-            topic.name: [
-                erase_output(one, self._settings, self._rows(topic), others=topic.outputs.copies)
-                for one in topic.outputs.copies
-            ]
+            topic.name: [self._erase_output(topic, output) for output in topic.outputs.copies]
             for topic in self._topics
         }
 
     def _check_outputs(self, erased: dict[str, list[ErasedOutput]], rescan: Rescan) -> None:
         """Counts what is left; a job may have added rows meanwhile, which then go as well."""
-        missing = {one.output_id for parts in erased.values() for one in parts if not one.is_there}
+        missing = {done.output_id for part in erased.values() for done in part if not done.is_there}
         for topic in self._topics:
-            for one in topic.outputs.copies:
-                if one.id in missing:
+            for output in topic.outputs.copies:
+                if output.id in missing:
                     continue
-                rows, others = self._rows(topic), topic.outputs.copies
-                if count_in_output(one, self._settings, rows, others=others):
-                    erased.setdefault(topic.name, []).append(
-                        erase_output(one, self._settings, rows, others=others)
-                    )
-                    if left := count_in_output(one, self._settings, rows, others=others):
-                        told = "; ".join(erased[topic.name][-1].out_of_reach)
+                if self._count_in_output(topic, output):
+                    done = self._erase_output(topic, output)
+                    erased.setdefault(topic.name, []).append(done)
+                    if left := self._count_in_output(topic, output):
+                        reasons = "; ".join(done.out_of_reach)
                         raise NotErased(
-                            f"{left} rows that were to be erased are still in {one.kind} "
-                            f"{one.name} at {one.place}; no receipt is issued: "
-                            f"{told or 'end the jobs that add to it, and run this one again'}"
+                            f"{left} rows that were to be erased are still in {output.kind} "
+                            f"{output.name} at {output.place}; no receipt is issued: "
+                            f"{reasons or 'end the jobs that add to it, and run this one again'}"
                         )
                 rescan.outputs += 1
 
-    @property
-    def _settings(self) -> OutputSettings:
-        return self._targets.output_settings
+    def _erase_output(self, topic: TopicTarget, output: DerivedOutput) -> ErasedOutput:
+        return erase_output(
+            output,
+            self._targets.output_settings,
+            self._rows(topic),
+            runner=self._runner,
+            others=topic.outputs.copies,
+        )
+
+    def _count_in_output(self, topic: TopicTarget, output: DerivedOutput) -> int:
+        return count_in_output(
+            output,
+            self._targets.output_settings,
+            self._rows(topic),
+            runner=self._runner,
+            others=topic.outputs.copies,
+        )
 
     def _rows(self, topic: TopicTarget) -> ErasedRows:
         return ErasedRows(self._request.keys, self._figures.offsets(topic.name))
@@ -590,7 +402,7 @@ class _Erasure:
             self._targets,
             self._topics,
             self._request,
-            unread=self._figures.unread,
+            unread=self._figures.unread_values,
             outputs=[one for parts in erased.values() for one in parts],
             is_versioned=is_versioned,
             versions=versions,

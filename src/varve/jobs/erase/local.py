@@ -7,20 +7,18 @@ Threads    one; the store is open in this process, and nobody else appends.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from varve.cleaning.compaction.erasure import KeyDigest, balance_erasure, plan_erasure
 from varve.cleaning.compaction.rewrite import WrittenSegment, remove_unfinished, write_group
 from varve.cleaning.compaction.segment_plan import SegmentPlan
 from varve.cleaning.key_index.builder import build_key_index
 from varve.cleaning.key_index.key_index import KeyIndex, SegmentKeys, open_key_index
-from varve.cleaning.removals.removal import Removal
 from varve.cleaning.removals.removal_log import RemovalLog
 from varve.commit_log import Log, Segment
 from varve.commit_log.names import CLEANED, DELETED, KEYS, LOG, SWAP, parse_file_name
@@ -30,12 +28,11 @@ from varve.foundation.errors import Corrupt, Unavailable
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.compact.tasks import no_pace
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
+from varve.jobs.erase.result import Integers, PartitionErasure
 from varve.jobs.erase.scan import Matcher, Scan, ask_index, scan_log
 from varve.jobs.scratch import scratch
 from varve.jobs.source.hot_log import FileSource
 from varve.kernels.crc import extend_crc32c
-
-Integers = npt.NDArray[np.int64]
 
 _CHUNK_BYTES: Final = 4 << 20
 
@@ -44,16 +41,8 @@ _CHUNK_BYTES: Final = 4 << 20
 class LocalFindings:
     """What one pass over a local log found and did."""
 
-    directory: str
-    segments_looked: int = 0
-    bytes_looked: int = 0
-    segments_matched: int = 0
-    matched_bytes: int = 0
-    records: int = 0
-    record_bytes: int = 0
-    unread: int = 0
+    figures: PartitionErasure
     offsets: list[Integers] = field(default_factory=list)
-    balances: list[Removal] = field(default_factory=list)
     changes: list[ObjectChange] = field(default_factory=list)
 
 
@@ -79,7 +68,13 @@ class LocalErasure:
         self._buffer_bytes = buffer_bytes
         self._now_ms = clock.now_ms()
         self._evidence = RemovalLog(fs, log.directory)
-        self._found = LocalFindings(log.directory)
+        self._found = LocalFindings(
+            PartitionErasure(
+                topic=log.topic_partition.topic,
+                partition=log.topic_partition.partition,
+                tier="hot",
+            )
+        )
 
     def run(self, *, is_dry_run: bool) -> LocalFindings:
         """Erases; a dry run ends when it knows what there is to do."""
@@ -106,28 +101,26 @@ class LocalErasure:
 
     def _look(self) -> dict[int, Scan]:
         """By base offset, the segments that hold a match."""
-        matched: dict[int, Scan] = {}
-        found = self._found
-        for segment in self._log.view.closed:
-            self._note(matched, segment.base_offset, segment.size, self._look_into(segment))
+        scans = {
+            segment.base_offset: (segment.size, self._look_into(segment))
+            for segment in self._log.view.closed
+        }
         active = self._log.view.active
         if active.size:
             scan = scan_log(FileSource(active.file()), active.size, self._matcher)
-            self._note(matched, active.base_offset, active.size, scan)
-        found.segments_matched = len(matched)
-        return matched
-
-    def _note(self, matched: dict[int, Scan], base_offset: int, size: int, scan: Scan) -> None:
-        found = self._found
-        found.segments_looked += 1
-        found.bytes_looked += scan.read_bytes
-        found.unread += scan.unread_count
-        if len(scan.found):
-            matched[base_offset] = scan
-            found.matched_bytes += size
-            found.records += len(scan.found)
-            found.record_bytes += scan.found.size
-            found.offsets.append(scan.found.offsets)
+            scans[active.base_offset] = (active.size, scan)
+        figures = self._found.figures
+        for size, scan in scans.values():
+            figures.segments += 1
+            figures.bytes_read += scan.read_bytes
+            figures.unread_values += scan.unread_count
+            if len(scan.found):
+                figures.segments_matched += 1
+                figures.matched_bytes += size
+                figures.records += len(scan.found)
+                figures.record_bytes += scan.found.size
+                self._found.offsets.append(scan.found.offsets)
+        return {offset: scan for offset, (_, scan) in scans.items() if len(scan.found)}
 
     def _look_into(self, segment: Segment) -> Scan:
         source = FileSource(segment.file())
@@ -199,7 +192,6 @@ class LocalErasure:
             self._evidence.mark_done(balance.id)
         self._log.remove_doomed(LONG_MAX)
         after = _describe(new)
-        self._found.balances.append(balance)
         self._found.changes.append(ObjectChange(before, after))
 
     def _write(
@@ -303,8 +295,3 @@ def rescan_directory(fs: FileSystem, directory: str, matcher: Matcher) -> list[t
         with fs.open(path) as file:
             scans.append((path, scan_log(FileSource(file), file.size(), matcher)))
     return scans
-
-
-def sum_offsets(parts: Sequence[Integers]) -> Integers:
-    """Offsets of several segments, sorted, each once."""
-    return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)

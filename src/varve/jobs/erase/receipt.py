@@ -36,6 +36,7 @@ from varve.disk import FileSystem, write_atomically
 from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound, StoreError
 from varve.jobs.erase.request import ErasureRequest, has_digests
 from varve.jobs.erase.targets import ErasureTargets, TopicTarget
+from varve.jobs.results import JsonFields
 from varve.jobs.tier.reach import TierReach
 from varve.object_store import ObjectStore
 from varve.tiering.copy.history_check import ERASURE_PREFIX
@@ -68,14 +69,11 @@ class StoredObject:
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectChange:
+class ObjectChange(JsonFields):
     """An object, and the one that took its place."""
 
     before: StoredObject
     after: StoredObject
-
-    def to_json(self) -> dict[str, object]:
-        return {"before": self.before.to_json(), "after": self.after.to_json()}
 
 
 @dataclass(frozen=True, slots=True)

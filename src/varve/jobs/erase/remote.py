@@ -16,9 +16,7 @@ import json
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
-import numpy.typing as npt
+from typing import Final
 
 from varve.cleaning.removals.removal import Removal
 from varve.cleaning.removals.removal_json import encode_removal
@@ -30,6 +28,7 @@ from varve.jobs.compact.commit import CompactCommit, DoneGroup
 from varve.jobs.compact.scope import find_chain, read_aborted, read_shells
 from varve.jobs.compact.sweep import find_leftovers
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
+from varve.jobs.erase.result import ErasureCost, Integers, PartitionErasure
 from varve.jobs.erase.scan import TASK_BYTES, TASK_ITEMS, Matcher, Scan
 from varve.jobs.erase.tasks import WRITER, EraseTask, FindTask
 from varve.jobs.source.record_blocks import CHUNK_BYTES, aborted_within
@@ -37,6 +36,7 @@ from varve.jobs.tasks import Stage, Stages, pack_by_size, run_stage
 from varve.jobs.tier.cold_input import open_files
 from varve.jobs.tier.reach import TierReach
 from varve.object_store import ObjectStore
+from varve.object_store.prices import PriceTable, RequestKind
 from varve.tiering.copy.history_check import ERASURE_PREFIX
 from varve.tiering.copy.segment_upload import LOG_PART
 from varve.tiering.manifest.manifest import Manifest
@@ -45,36 +45,28 @@ from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.partition_lease import HeldLease, hold_lease
 
-Integers = npt.NDArray[np.int64]
+_REWRITE_READS: Final = 4
+"""How often a segment with a match is read: to find, to plan, to copy, and back."""
+_REWRITE_REQUESTS: Final = 30
+"""About: seven objects written, looked up and read back, and their announcement and commit."""
 
 
 @dataclass(slots=True)
 class RemoteFindings:
-    """What one pass over a partition found and did; times and sizes are summed up."""
+    """What one pass over a partition found and did.
 
-    partition: RemotePath
-    segments_looked: int = 0
-    bytes_looked: int = 0
-    segments_matched: int = 0
-    matched_bytes: int = 0
-    matched_objects: tuple[str, ...] = ()
-    records: int = 0
-    record_bytes: int = 0
-    unread: int = 0
-    swept: int = 0
-    voided: int = 0
+    `is_waiting` where replaced objects stay for their grace time. `removed_keys` are the log
+    objects of all segments that were removed, leftovers of others among them. `log_bytes` and
+    `log_requests` are what it takes to read all log objects once.
+    """
+
+    figures: PartitionErasure
     offsets: list[Integers] = field(default_factory=list)
-    balances: list[Removal] = field(default_factory=list)
-    changes: list[ObjectChange] = field(default_factory=list)
-    removed: list[StoredObject] = field(default_factory=list)
-    waiting: list[StoredObject] = field(default_factory=list)
-    """Objects that were replaced and stay for their grace time."""
     replaced_ids: list[str] = field(default_factory=list)
     removed_keys: list[str] = field(default_factory=list)
-    """Log objects of all segments that were removed, leftovers of others among them."""
+    is_waiting: bool = False
     log_bytes: int = 0
     log_requests: int = 0
-    """What it takes to read all log objects once."""
     error: StoreError | None = None
 
 
@@ -117,7 +109,9 @@ class RemoteErasure:
         self._clock = clock
         self._now_ms = clock.now_ms()
         self._manifests = reach.manifests(partition)
-        self._found = RemoteFindings(partition)
+        self._found = RemoteFindings(
+            PartitionErasure(topic=partition.topic, partition=partition.partition, tier="cold")
+        )
 
     def stages(self, *, is_dry_run: bool) -> Stages[RemoteFindings]:
         """The pass; what fails on purpose is told in its findings, and others go on."""
@@ -169,7 +163,7 @@ class RemoteErasure:
         manifest = self._manifests.load()
         leftovers = find_leftovers(self._manifests, manifest, now_ms=self._now_ms)
         self._remove(leftovers)
-        self._found.swept += len(leftovers)
+        self._found.figures.swept += len(leftovers)
         return self._manifests.load() if leftovers else manifest
 
     def _remove(self, segments: Sequence[RemoteSegment]) -> None:
@@ -206,19 +200,20 @@ class RemoteErasure:
         looked: Sequence[tuple[RemoteSegment, Scan]],
         matched: Sequence[tuple[RemoteSegment, Scan]],
     ) -> None:
-        found = self._found
-        found.segments_looked += len(looked)
-        found.log_bytes = sum(one.size for one, _ in looked)
-        found.log_requests = sum(-(-one.size // CHUNK_BYTES) for one, _ in looked)
-        found.bytes_looked += sum(scan.read_bytes for _, scan in looked)
-        found.unread += sum(scan.unread_count for one, scan in looked if one.is_readable)
-        found.segments_matched += len(matched)
-        found.matched_bytes += sum(one.size for one, _ in matched)
-        found.matched_objects = tuple(self._log_key(one) for one, _ in matched)
-        live = [scan for one, scan in matched if one.is_readable]
-        found.records += sum(len(scan.found) for scan in live)
-        found.record_bytes += sum(scan.found.size for scan in live)
+        found, figures = self._found, self._found.figures
+        found.log_bytes = sum(segment.size for segment, _ in looked)
+        found.log_requests = sum(-(-segment.size // CHUNK_BYTES) for segment, _ in looked)
         found.offsets += [scan.found.offsets for _, scan in matched]
+        figures.segments += len(looked)
+        figures.bytes_read += sum(scan.read_bytes for _, scan in looked)
+        figures.unread_values += sum(
+            scan.unread_count for segment, scan in looked if segment.is_readable
+        )
+        figures.segments_matched += len(matched)
+        figures.matched_bytes += sum(segment.size for segment, _ in matched)
+        live = [scan.found for segment, scan in matched if segment.is_readable]
+        figures.records += sum(len(records) for records in live)
+        figures.record_bytes += sum(records.size for records in live)
 
     # The rewrite
 
@@ -251,12 +246,6 @@ class RemoteErasure:
             is_ordered=False,
         )
         commit.run()
-        committed = {group.written.segment.id for group in commit.committed}
-        for one, group, change in zip(done, groups, changes, strict=True):
-            if group.written.segment.id in committed:
-                self._found.balances.append(one.balance)
-                self._found.changes.append(change)
-        self._found.voided += len(commit.voided)
         self._let_go([group.inputs[0] for group in commit.committed])
 
     def _plan(
@@ -320,14 +309,29 @@ class RemoteErasure:
         self._reach.objects().put(key, json.dumps(document, separators=(",", ":")).encode())
 
     def _let_go(self, replaced: Sequence[RemoteSegment]) -> None:
-        objects = self._reach.objects()
-        described = [find_stored(objects, self._partition, one) for one in replaced]
-        self._found.replaced_ids += [one.id for one in replaced]
-        if self._grace_ms:
-            self._found.waiting += described
-            return
-        self._remove(replaced)
-        self._found.removed += described
+        self._found.replaced_ids += [segment.id for segment in replaced]
+        if self._grace_ms and replaced:
+            self._found.is_waiting = True
+        else:
+            self._remove(replaced)
+
+
+def estimate_cost(findings: Sequence[RemoteFindings], prices: PriceTable) -> ErasureCost:
+    """What is still to be requested after a look: the rewrite, and the re-scan of everything."""
+    matched = sum(found.figures.segments_matched for found in findings)
+    read_bytes = sum(
+        found.log_bytes + _REWRITE_READS * found.figures.matched_bytes for found in findings
+    )
+    reads = sum(found.log_requests for found in findings) + matched * _REWRITE_REQUESTS
+    writes = matched * _REWRITE_REQUESTS
+    requests = {RequestKind.READ: reads, RequestKind.WRITE: writes}
+    return ErasureCost(
+        requests=reads + writes,
+        read_bytes=read_bytes,
+        cost=prices.requests_cost(requests) + prices.transfer_cost(read_bytes),
+        currency=prices.currency,
+        prices=prices.name,
+    )
 
 
 def find_stored(

@@ -1,14 +1,15 @@
-"""Takes rows out of all snapshots of a place, for good.
+"""Removes rows from all snapshots of a store, for good; tasks read and rewrite the files.
 
 Invariant  files without the rows are written first, then every document that names an old file is
-           replaced, then old files go; a reader finds a document whose files are all there, or asks
-           again. Files that no document names go too: they may hold the rows as well. A document
-           that lost single records of keys says so, and the next run does not go on from it.
+           replaced, then old files are deleted; a reader finds a document whose files are all
+           there, or retries. Files that no document names are deleted too: they may hold the rows
+           as well. A document that lost single records of keys says so, and the next run does not
+           continue from it.
 Crash      may be repeated at any point: what is done stays, and the rest is found again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -20,46 +21,50 @@ from varve.foundation.errors import ObjectNotFound, Unavailable
 from varve.foundation.settings import GivenValue
 from varve.jobs.derived_outputs import DerivedOutput, ErasedFile, ErasedOutput, ErasedRows
 from varve.jobs.object_versions import ErasedVersions, erase_versions
-from varve.jobs.snapshot.document import (
-    DATA_FOLDER,
-    WORK_FOLDER,
-    SnapshotDocument,
-    SnapshotFile,
-)
+from varve.jobs.snapshot.document import DATA_FOLDER, WORK_FOLDER, SnapshotDocument, SnapshotFile
 from varve.jobs.snapshot.store import SnapshotStore, find_store_address, is_work, named_files
-from varve.jobs.snapshot.tasks import describe, open_rows, write_rows
+from varve.jobs.snapshot.tasks import StoreOpener, describe, open_rows, write_rows
+from varve.jobs.tasks import LocalRunner, TaskRunner, pack_by_size
 from varve.jobs.tier.address import TierAddress
+from varve.object_store import ObjectInfo, ObjectStore
 from varve.object_store.opening import BUCKETS, find_scheme
 from varve.object_store.s3_versions import S3Versions, open_versions
 
 Find = Callable[[pa.Array, pa.Array, pa.Array], npt.NDArray[np.bool_]]
 
-_LOOKED_AT: Final = ["partition", "offset", "key"]
+_COLUMNS: Final = ["partition", "offset", "key"]
 _PASSES_MAX: Final = 8
-"""Passes over a place: another follows when a run has added a snapshot meanwhile."""
+"""Passes over a store: another follows when a run has added a snapshot meanwhile."""
+_TASK_BYTES: Final = 256 << 20
+"""About how much of the files of a store one task reads."""
+_TASK_FILES: Final = 256
 
 
 def erase_from_snapshot(
-    output: DerivedOutput, settings: Mapping[str, GivenValue], wanted: ErasedRows
+    output: DerivedOutput,
+    settings: Mapping[str, GivenValue],
+    wanted: ErasedRows,
+    *,
+    runner: TaskRunner | None = None,
 ) -> ErasedOutput:
-    """Rewrites what holds rows that are to be erased, in every snapshot of the place."""
-    address = _address(output, settings)
-    return erase_from_store(
-        SnapshotStore(address.open()),
-        output.id,
-        wanted,
-        open_versions(address.url, dict(address.settings)),
-    )
+    """Rewrites what holds rows that are to be erased, in every snapshot of the store."""
+    address = _find_address(output, settings)
+    versions = open_versions(address.url, dict(address.settings))
+    return erase_from_store(address, output.id, wanted, versions, runner=runner)
 
 
 def count_in_snapshot(
-    output: DerivedOutput, settings: Mapping[str, GivenValue], wanted: ErasedRows
+    output: DerivedOutput,
+    settings: Mapping[str, GivenValue],
+    wanted: ErasedRows,
+    *,
+    runner: TaskRunner | None = None,
 ) -> int:
-    """How many rows are left that match, in all files of the place."""
-    return count_in_store(SnapshotStore(_address(output, settings).open()), wanted)
+    """How many rows are left that match, in all files of the store."""
+    return count_in_store(_find_address(output, settings), wanted, runner=runner)
 
 
-def _address(output: DerivedOutput, settings: Mapping[str, GivenValue]) -> TierAddress:
+def _find_address(output: DerivedOutput, settings: Mapping[str, GivenValue]) -> TierAddress:
     given: dict[str, GivenValue] = {**dict(output.how), **settings}
     if find_scheme(output.place) not in BUCKETS:
         given = {}  # a directory has none, and what is given is for the stores of others
@@ -67,184 +72,272 @@ def _address(output: DerivedOutput, settings: Mapping[str, GivenValue]) -> TierA
 
 
 def erase_from_store(
-    place: SnapshotStore,
+    opener: StoreOpener,
     output_id: str,
     wanted: ErasedRows,
     versions: S3Versions | None = None,
+    *,
+    runner: TaskRunner | None = None,
 ) -> ErasedOutput:
-    """The same for a place that is open; `versions` are those that its bucket keeps, if asked."""
-    erasure = _Erasure(place, wanted)
+    """The same for any store; `versions` are those that its bucket keeps, if it can be asked."""
+    erasure = _SnapshotErasure(opener, wanted, runner or LocalRunner())
     for _ in range(_PASSES_MAX):
         if erasure.run():
-            gone = _erase_versions(versions, erasure)
-            return ErasedOutput(
-                output_id=output_id,
-                rows=erasure.rows,
-                files_before=tuple(_erased_file(file) for file, _ in erasure.changed.values()),
-                files_after=tuple(
-                    _erased_file(file) for _, file in erasure.changed.values() if file is not None
-                ),
-                removed=tuple(erasure.removed),
-                versions=tuple(gone.to_json()),
-                out_of_reach=(
-                    *gone.out_of_reach,
-                    *(() if gone.is_asked else _tell_versions(place, erasure.versioned)),
-                    *_describe_incomplete(place, erasure.incomplete_snapshots),
-                ),
-            )
+            return erasure.result(output_id, _erase_versions(versions, erasure.removed))
     raise Unavailable(
-        f"{place.objects.name}: snapshots were added all the while; erase again when no run is "
-        "under way"
+        f"{erasure.name}: snapshots were added all the while; erase again when no run is under way"
     )
 
 
-def _erase_versions(versions: S3Versions | None, erasure: "_Erasure") -> ErasedVersions:
+def count_in_store(
+    opener: StoreOpener, wanted: ErasedRows, *, runner: TaskRunner | None = None
+) -> int:
+    """Matching rows in all files, those that no document names among them."""
+    runner, store = runner or LocalRunner(), SnapshotStore(opener.open())
+    documents = store.documents()
+    named = named_files(documents)
+    files = _list_files(documents)
+    orphans = [entry for entry in store.find_orphans() if entry.key not in named]
+    tasks = [CountTask(opener, part) for part in _pack_files(files)]
+    counts = runner.run("erase from snapshots: count rows", tasks, wanted)
+    return sum(counts) + _count_orphans(opener, orphans, wanted, runner)
+
+
+def _list_files(documents: Sequence[SnapshotDocument]) -> list[SnapshotFile]:
+    """Each file once, however many snapshots name it."""
+    return list({file.path: file for document in documents for file in document.files}.values())
+
+
+def _pack_files(files: Sequence[SnapshotFile]) -> list[tuple[SnapshotFile, ...]]:
+    parts = pack_by_size(
+        files, lambda file: file.size, target_bytes=_TASK_BYTES, max_items=_TASK_FILES
+    )
+    return [tuple(part) for part in parts]
+
+
+def _count_orphans(
+    opener: StoreOpener, orphans: Sequence[ObjectInfo], wanted: ErasedRows, runner: TaskRunner
+) -> int:
+    parts = pack_by_size(
+        orphans, lambda entry: entry.size, target_bytes=_TASK_BYTES, max_items=_TASK_FILES
+    )
+    tasks = [OrphanTask(opener, tuple(entry.key for entry in part)) for part in parts]
+    return sum(runner.run("erase from snapshots: count rows of leftovers", tasks, wanted))
+
+
+def _erase_versions(versions: S3Versions | None, removed: Sequence[str]) -> ErasedVersions:
     """Of the files that were removed now, and of all that runs ever handed to their tasks."""
     if versions is None:
         return ErasedVersions(is_asked=False)
-    removed = set(erasure.removed)
+    keys = set(removed)
     parts = [
         erase_versions(
             versions,
             f"{folder}/",
-            is_removed=lambda key: key in removed or is_work(key),
+            is_removed=lambda key: key in keys or is_work(key),
             is_data=lambda key: True,
         )
         for folder in (DATA_FOLDER, WORK_FOLDER)
     ]
     return ErasedVersions(
-        tuple(one for part in parts for one in part.removed),
-        tuple(told for part in parts for told in part.out_of_reach),
+        tuple(version for part in parts for version in part.removed),
+        tuple(sentence for part in parts for sentence in part.out_of_reach),
     )
 
 
-class _Erasure:
-    """Passes over a place; `changed` are files that held rows, and those in their place."""
+class _SnapshotErasure:
+    """Passes over a store; `_rewritten` are files that held rows, and what replaces them."""
 
-    def __init__(self, place: SnapshotStore, wanted: ErasedRows) -> None:
-        self._place = place
+    def __init__(self, opener: StoreOpener, wanted: ErasedRows, runner: TaskRunner) -> None:
+        self._opener = opener
+        self._store = SnapshotStore(opener.open())
         self._wanted = wanted
-        self.rows = 0
-        self.changed: dict[str, tuple[SnapshotFile, SnapshotFile | None]] = {}
+        self._runner = runner
+        self._rows = 0
+        self._rewritten: dict[str, RewrittenFile] = {}
+        self._versioned: set[str] = set()
+        self._incomplete: set[int] = set()
         self.removed: list[str] = []
-        self.versioned: set[str] = set()
-        self.incomplete_snapshots: set[int] = set()
-        self._incomplete_files: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        return self._store.objects.name
 
     def run(self) -> bool:
         """One pass; False when a snapshot was added meanwhile."""
-        documents = self._place.documents()
-        for file in {file.path: file for one in documents for file in one.files}.values():
-            if file.path not in self.changed:
-                self._clean(file)
+        documents = self._store.documents()
+        self._rewrite(documents)
         self._replace(documents)
         self._remove()
-        return {one.key for one in self._place.documents()} <= {one.key for one in documents}
+        known = {document.key for document in documents}
+        return {document.key for document in self._store.documents()} <= known
 
-    def _clean(self, file: SnapshotFile) -> None:
-        place = self._place
-        opened = open_rows(place.objects.get(file.path), file, place.objects.name)
-        found = find_rows(opened, self._wanted.find)
-        if not found.any():
-            return
-        rows = opened.read().filter(pa.array(~found))
-        cleaned = None
-        if len(rows):
-            data = write_rows(rows)
-            cleaned = describe(rows, data, partition=file.partition, bucket=file.bucket)
-            place.objects.put(cleaned.path, data)
-        self.rows += int(found.sum())
-        self.changed[file.path] = (file, cleaned)
-        if find_rows(opened, self._wanted.find_single).any():
-            self._incomplete_files.add(file.path)
+    def result(self, output_id: str, versions: ErasedVersions) -> ErasedOutput:
+        files = self._rewritten.values()
+        return ErasedOutput(
+            output_id=output_id,
+            rows=self._rows,
+            files_before=tuple(_to_erased_file(file.before) for file in files),
+            files_after=tuple(
+                _to_erased_file(file.after) for file in files if file.after is not None
+            ),
+            removed=tuple(self.removed),
+            versions=tuple(versions.to_json()),
+            out_of_reach=(
+                *versions.out_of_reach,
+                *(() if versions.is_asked else self._describe_versions()),
+                *self._describe_incomplete(),
+            ),
+        )
+
+    def _rewrite(self, documents: Sequence[SnapshotDocument]) -> None:
+        files = [file for file in _list_files(documents) if file.path not in self._rewritten]
+        tasks = [RewriteTask(self._opener, part) for part in _pack_files(files)]
+        for part in self._runner.run("erase from snapshots: rewrite files", tasks, self._wanted):
+            for file in part:
+                self._rows += file.rows
+                self._rewritten[file.before.path] = file
 
     def _replace(self, documents: Sequence[SnapshotDocument]) -> None:
         """Documents without the old files; one that was removed meanwhile stays so."""
-        still = {one.snapshot for one in self._place.documents()}
-        for one in documents:
-            if one.snapshot not in still or not self.changed.keys() & named_files([one]):
-                continue
-            files = [
-                self.changed[file.path][1] if file.path in self.changed else file
-                for file in one.files
+        current = {document.snapshot for document in self._store.documents()}
+        for document in documents:
+            touched = [
+                self._rewritten[file.path]
+                for file in document.files
+                if file.path in self._rewritten
             ]
-            kept = tuple(file for file in files if file is not None)
-            without = self._mark(replace(one, files=kept), one.files)
-            self._place.objects.put(one.key, without.encode())
+            if document.snapshot in current and touched:
+                self._store.objects.put(document.key, self._without_rows(document).encode())
+                if any(file.has_single_rows for file in touched):
+                    self._incomplete.add(document.snapshot)
 
-    def _mark(self, document: SnapshotDocument, before: Sequence[SnapshotFile]) -> SnapshotDocument:
-        """Tells which partitions are thinned."""
-        numbers = {file.partition for file in before if file.path in self._incomplete_files}
-        if numbers:
-            self.incomplete_snapshots.add(document.snapshot)
+    def _without_rows(self, document: SnapshotDocument) -> SnapshotDocument:
+        """The document with new files, and which of its partitions lost single records."""
+        replaced = [(file, self._rewritten.get(file.path)) for file in document.files]
+        files = [file if new is None else new.after for file, new in replaced]
+        incomplete = {
+            file.partition for file, new in replaced if new is not None and new.has_single_rows
+        }
         partitions = [
-            replace(one, is_thinned=True) if one.partition in numbers else one
-            for one in document.partitions
+            replace(partition, is_thinned=True) if partition.partition in incomplete else partition
+            for partition in document.partitions
         ]
-        return replace(document, partitions=tuple(partitions))
+        kept = tuple(file for file in files if file is not None)
+        return replace(document, files=kept, partitions=tuple(partitions))
 
     def _remove(self) -> None:
         """Old files, which no document names any more, and all others that none names."""
-        orphans = [one.key for one in self._place.find_orphans()]
-        others = [key for key in orphans if key not in self.changed]
-        self.rows += sum(_count_orphan(self._place, key, self._wanted) for key in others)
-        self.versioned |= {key for key in orphans if _is_versioned(self._place, key)}
-        self._place.objects.delete(orphans)
-        self.removed += orphans
+        orphans = self._store.find_orphans()
+        others = [entry for entry in orphans if entry.key not in self._rewritten]
+        self._rows += _count_orphans(self._opener, others, self._wanted, self._runner)
+        keys = [entry.key for entry in orphans]
+        self._versioned |= {key for key in keys if self._is_versioned(key)}
+        self._store.objects.delete(keys)
+        self.removed += keys
+
+    def _is_versioned(self, key: str) -> bool:
+        try:
+            return self._store.objects.head(key).version is not None
+        except ObjectNotFound:
+            return False
+
+    def _describe_versions(self) -> tuple[str, ...]:
+        if not self._versioned:
+            return ()
+        return (
+            f"{self.name} keeps older versions of objects: {len(self._versioned)} removed files of "
+            "snapshots stay there until its lifecycle rule, or somebody, removes them",
+        )
+
+    def _describe_incomplete(self) -> tuple[str, ...]:
+        if not self._incomplete:
+            return ()
+        numbers = ", ".join(str(number) for number in sorted(self._incomplete))
+        return (
+            f"{self.name}: snapshots {numbers:.200} lack keys of which the log has older records, "
+            "the latest again now: take another snapshot, which is read in full",
+        )
 
 
-def _tell_versions(place: SnapshotStore, keys: set[str]) -> tuple[str, ...]:
-    if not keys:
-        return ()
-    return (
-        f"{place.objects.name} keeps older versions of objects: {len(keys)} removed files of "
-        "snapshots stay there until its lifecycle rule, or somebody, removes them",
-    )
-
-
-def _describe_incomplete(place: SnapshotStore, snapshots: set[int]) -> tuple[str, ...]:
-    if not snapshots:
-        return ()
-    numbers = ", ".join(str(one) for one in sorted(snapshots))
-    return (
-        f"{place.objects.name}: snapshots {numbers:.200} lack keys of which the log has older "
-        "records, the latest again now: take another snapshot, which is read in full",
-    )
-
-
-def _is_versioned(place: SnapshotStore, key: str) -> bool:
-    try:
-        return place.objects.head(key).version is not None
-    except ObjectNotFound:
-        return False
-
-
-def _erased_file(file: SnapshotFile) -> ErasedFile:
+def _to_erased_file(file: SnapshotFile) -> ErasedFile:
     return ErasedFile(file.path, file.size, file.sha256, file.rows)
 
 
-def find_rows(opened: pq.ParquetFile, find: Find) -> npt.NDArray[np.bool_]:
-    """Which rows of a file match."""
-    table = opened.read(columns=_LOOKED_AT)
-    return find(table.column("partition"), table.column("offset"), table.column("key"))
+# Tasks
 
 
-def count_in_store(place: SnapshotStore, wanted: ErasedRows) -> int:
-    """Matching rows in all files, those that no document names among them."""
-    documents = place.documents()
-    files = {file.path: file for one in documents for file in one.files}
-    total = 0
-    for file in files.values():
-        opened = open_rows(place.objects.get(file.path), file, place.objects.name)
-        total += int(find_rows(opened, wanted.find).sum())
-    orphans = [one.key for one in place.find_orphans() if one.key not in named_files(documents)]
-    return total + sum(_count_orphan(place, key, wanted) for key in orphans)
+@dataclass(frozen=True, slots=True)
+class RewrittenFile:
+    """A file that held `rows` to be erased; `after` is None where nothing else was in it.
+
+    With `has_single_rows` some of them match by their offset alone, and their keys stay.
+    """
+
+    before: SnapshotFile
+    after: SnapshotFile | None
+    rows: int
+    has_single_rows: bool
 
 
-def _count_orphan(place: SnapshotStore, key: str, wanted: ErasedRows) -> int:
-    """Matching rows of a file that no document names; of work under way every stream is read."""
+@dataclass(frozen=True, slots=True)
+class RewriteTask:
+    """Writes files without the rows of a shared ErasedRows; gives those that held some."""
+
+    store: StoreOpener
+    files: tuple[SnapshotFile, ...]
+
+    def run(self, shared: ErasedRows) -> list[RewrittenFile]:
+        objects = self.store.open()
+        found = (_rewrite_file(objects, file, shared) for file in self.files)
+        return [file for file in found if file is not None]
+
+
+def _rewrite_file(
+    objects: ObjectStore, file: SnapshotFile, wanted: ErasedRows
+) -> RewrittenFile | None:
+    opened = open_rows(objects.get(file.path), file, objects.name)
+    matches = find_rows(opened, wanted.find)
+    if not matches.any():
+        return None
+    rows = opened.read().filter(pa.array(~matches))
+    after = None
+    if len(rows):
+        data = write_rows(rows)
+        after = describe(rows, data, partition=file.partition, bucket=file.bucket)
+        objects.put(after.path, data)
+    has_single_rows = bool(find_rows(opened, wanted.find_single).any())
+    return RewrittenFile(file, after, int(matches.sum()), has_single_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class CountTask:
+    """Counts the rows of a shared ErasedRows in files of snapshots."""
+
+    store: StoreOpener
+    files: tuple[SnapshotFile, ...]
+
+    def run(self, shared: ErasedRows) -> int:
+        objects = self.store.open()
+        opened = (open_rows(objects.get(file.path), file, objects.name) for file in self.files)
+        return sum(int(find_rows(rows, shared.find).sum()) for rows in opened)
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanTask:
+    """The same in files that no document names; of work under way every stream is read."""
+
+    store: StoreOpener
+    keys: tuple[str, ...]
+
+    def run(self, shared: ErasedRows) -> int:
+        objects = self.store.open()
+        return sum(_count_orphan(objects, key, shared) for key in self.keys)
+
+
+def _count_orphan(objects: ObjectStore, key: str, wanted: ErasedRows) -> int:
     try:
-        data = place.objects.get(key)
+        data = objects.get(key)
     except ObjectNotFound:
         return 0
     if key.endswith(".parquet"):
@@ -253,6 +346,11 @@ def _count_orphan(place: SnapshotStore, key: str, wanted: ErasedRows) -> int:
     while source.tell() < len(data):
         with pa.ipc.open_stream(source) as stream:
             rows = stream.read_all()
-        found = wanted.find(rows.column("partition"), rows.column("offset"), rows.column("key"))
-        total += int(found.sum())
+        total += int(wanted.find(*(rows.column(name) for name in _COLUMNS)).sum())
     return total
+
+
+def find_rows(opened: pq.ParquetFile, find: Find) -> npt.NDArray[np.bool_]:
+    """Which rows of a file match."""
+    table = opened.read(columns=_COLUMNS)
+    return find(*(table.column(name) for name in _COLUMNS))

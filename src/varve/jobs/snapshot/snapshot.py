@@ -14,7 +14,7 @@ Crash      before the last step there is no snapshot, only files that no documen
 import random
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final
 
@@ -23,7 +23,7 @@ from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
 from varve.foundation.settings import GivenValue
 from varve.jobs.derived_outputs import DerivedOutput, OutputKind, open_output_registry
 from varve.jobs.key_plans import INLINE_BYTES, WorkArea
-from varve.jobs.results import JobResult
+from varve.jobs.results import JSON_NAME, JobResult, encode_fields
 from varve.jobs.snapshot.document import WORK_FOLDER, SnapshotDocument, SnapshotFile
 from varve.jobs.snapshot.plan import PartitionPlan, SnapshotPlan, plan_snapshot
 from varve.jobs.snapshot.store import SnapshotStore, check_apart, check_keep, create_store
@@ -100,7 +100,7 @@ class SnapshotResult(JobResult):
     """
 
     place: str
-    document: SnapshotDocument
+    document: SnapshotDocument = field(metadata={JSON_NAME: None})
     is_new: bool
     partitions: tuple[PartitionState, ...]
     files_written: int = 0
@@ -123,24 +123,17 @@ class SnapshotResult(JobResult):
         return self.document.resume_offsets
 
     def to_json(self) -> dict[str, object]:
+        document = self.document
         return {
-            "place": self.place,
-            "snapshot": self.snapshot,
-            "previous": self.document.previous,
-            "is_new": self.is_new,
-            "topic": self.document.topic,
-            "topic_id": self.document.topic_id,
-            "taken_ms": self.document.taken_ms,
-            "rows": self.rows,
-            "bytes": self.document.size,
-            "files": len(self.document.files),
-            "files_written": self.files_written,
-            "bytes_written": self.bytes_written,
-            "rows_read": self.rows_read,
-            "partitions": [asdict(one) for one in self.partitions],
-            "removed": list(self.removed),
-            "swept": list(self.swept),
-            "elapsed_ms": self.elapsed_ms,
+            **encode_fields(self),
+            "snapshot": document.snapshot,
+            "previous": document.previous,
+            "topic": document.topic,
+            "topic_id": document.topic_id,
+            "taken_ms": document.taken_ms,
+            "rows": document.rows,
+            "bytes": document.size,
+            "files": len(document.files),
         }
 
 

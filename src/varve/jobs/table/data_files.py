@@ -251,7 +251,7 @@ class FileChanges:
     """Files of a task, to be committed: of the table, of its side table.
 
     `rows` are records that could be read, `deleted_rows` those of them without a value; `gone_rows`
-    are rows of the table that were removed.
+    are rows of the table that were removed, `single_rows` those of them whose keys stay.
     """
 
     added: tuple[DataFile, ...] = ()
@@ -261,6 +261,7 @@ class FileChanges:
     bad_rows: int = 0
     deleted_rows: int = 0
     gone_rows: int = 0
+    single_rows: int = 0
 
 
 def join_changes(parts: Sequence[FileChanges]) -> FileChanges:
@@ -272,4 +273,5 @@ def join_changes(parts: Sequence[FileChanges]) -> FileChanges:
         bad_rows=sum(part.bad_rows for part in parts),
         deleted_rows=sum(part.deleted_rows for part in parts),
         gone_rows=sum(part.gone_rows for part in parts),
+        single_rows=sum(part.single_rows for part in parts),
     )

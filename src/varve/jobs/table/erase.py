@@ -39,6 +39,7 @@ from varve.jobs.table.data_files import (
     DATA,
     RUN_MARKERS,
     FileChanges,
+    ListedFile,
     TableFiles,
     delete_files,
     join_changes,
@@ -68,13 +69,122 @@ from varve.jobs.table.table_state import (
     sweep,
 )
 from varve.jobs.table.types import KEY, OFFSET, PARTITION
-from varve.jobs.tasks import LocalRunner
+from varve.jobs.tasks import LocalRunner, TaskRunner, pack_by_size
 
-_TELLING: Final = ".metadata.json"
-_ALIKE: Final = ("s3a://", "s3n://")
+_METADATA_SUFFIX: Final = ".metadata.json"
+_S3_SCHEMES: Final = ("s3a://", "s3n://")
 _TRIES: Final = 5
 _COLUMNS: Final = [PARTITION, OFFSET, KEY]
 _CHUNK_BYTES: Final = 1 << 20
+_TASK_BYTES: Final = 256 << 20
+"""About how much of the files of a table one task reads."""
+_TASK_FILES: Final = 256
+
+
+# Files with rows, read by tasks
+
+
+@dataclass(frozen=True, slots=True)
+class FileSet:
+    """Files with rows below a location, and what it takes to open them; it travels."""
+
+    location: str
+    properties: Mapping[str, str] = field(repr=False)
+    files: tuple[ListedFile, ...]
+
+    def split(self) -> Iterator["FileSet"]:
+        """In parts for a task each."""
+        for part in pack_by_size(
+            self.files,
+            lambda file: file.size,
+            target_bytes=_TASK_BYTES,
+            max_items=_TASK_FILES,
+        ):
+            yield replace(self, files=tuple(part))
+
+
+@dataclass(frozen=True, slots=True)
+class FileCount:
+    """How many rows of a file are to be erased; None where it is not a whole Parquet file.
+
+    `file` describes one that holds such rows, where that was asked for.
+    """
+
+    path: str
+    rows: int | None
+    file: ErasedFile | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CountTask:
+    """Counts the rows of a shared ErasedRows in some files."""
+
+    files: FileSet
+    describes: bool
+
+    def run(self, shared: ErasedRows) -> list[FileCount]:
+        io = PyArrowFileIO(dict(self.files.properties))
+        with translate_catalog_errors(self.files.location):
+            return [self._count(io, file.path, shared) for file in self.files.files]
+
+    def _count(self, io: PyArrowFileIO, path: str, wanted: ErasedRows) -> FileCount:
+        try:
+            with io.new_input(path).open() as stream:
+                rows = pq.read_table(stream, columns=_COLUMNS)
+        except pa.ArrowInvalid:
+            return FileCount(path, None)
+        count = int(wanted.find(*(rows[name].combine_chunks() for name in _COLUMNS)).sum())
+        is_described = self.describes and count
+        return FileCount(path, count, _describe_file(io, path, count) if is_described else None)
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTask:
+    """Reads a file for its size and digest; `rows` is how many it holds."""
+
+    files: TableFiles
+    path: str
+    rows: int
+
+    def run(self, shared: None) -> ErasedFile:
+        with translate_catalog_errors(self.files.location):
+            return _describe_file(self.files.io(), self.path, self.rows)
+
+
+def _describe_file(io: PyArrowFileIO, path: str, rows: int) -> ErasedFile:
+    digest = sha256()
+    size = 0
+    with io.new_input(path).open() as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+    return ErasedFile(path, size, digest.hexdigest(), rows)
+
+
+def _count_rows(
+    runner: TaskRunner, files: Sequence[FileSet], wanted: ErasedRows, *, describes: bool = False
+) -> list[FileCount]:
+    tasks = [CountTask(part, describes) for whole in files for part in whole.split()]
+    counts = runner.run("erase from tables: count rows", tasks, wanted)
+    return [count for part in counts for count in part]
+
+
+def _get_rows(count: FileCount) -> int:
+    if count.rows is None:
+        raise Corrupt(
+            f"{count.path} cannot be read as Parquet, and no snapshot needs it: remove it by hand"
+        )
+    return count.rows
+
+
+def _list_table_files(table: Table) -> FileSet:
+    """Every file with rows: all at the table's location, and what snapshots name elsewhere."""
+    files = TableFiles.of(table)
+    with translate_catalog_errors(files.location):
+        listed = {file.path: file for file in files.find(DATA)}
+    elsewhere = [ListedFile(path, 0) for path in referenced_paths(table) if path not in listed]
+    ordered = sorted([*listed.values(), *elsewhere], key=lambda file: file.path)
+    return FileSet(files.location, files.properties, tuple(ordered))
 
 
 # Orphaned tables
@@ -84,14 +194,14 @@ _CHUNK_BYTES: Final = 1 << 20
 class OrphanedTable:
     """The files below a location: those with rows, and all others of the table."""
 
-    location: str
-    io: PyArrowFileIO
-    data: tuple[str, ...]
+    files: FileSet
     others: tuple[str, ...]
 
     def remove(self) -> list[str]:
-        with translate_catalog_errors(self.location):
-            return delete_files(self.io, (*self.data, *self.others))
+        paths = [file.path for file in self.files.files]
+        with translate_catalog_errors(self.files.location):
+            io = PyArrowFileIO(dict(self.files.properties))
+            return delete_files(io, (*paths, *self.others))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,31 +219,32 @@ def find_orphaned(
 
     `used` are locations of tables that other notes speak of.
     """
-    lost = [one for one in output.locations if _bare(one) not in {_bare(two) for two in own}]
-    if not lost:
+    used_now = {_normalize(location) for location in own}
+    left = [location for location in output.locations if _normalize(location) not in used_now]
+    if not left:
         return OrphanedTables()
     io = PyArrowFileIO(dict(catalog.properties))
     with translate_catalog_errors(f"table {output.name}"):
-        tables = {f"table {name}": at for name, at in _list_tables(catalog)}
-    tables |= {f"a table at {at}": at for at in used}
-    found, told = [], []
-    for location in lost:
+        tables = {f"table {name}": location for name, location in _list_tables(catalog)}
+    tables |= {f"a table at {location}": location for location in used}
+    found, unreached = [], []
+    for location in left:
         with translate_catalog_errors(location):
-            one = _look(output, location, io, tables)
-        if isinstance(one, OrphanedTable):
-            found.append(one)
-        elif one is not None:
-            told.append(one)
-    return OrphanedTables(tuple(found), tuple(told))
+            orphan = _find_files(output, location, io, tables)
+        if isinstance(orphan, OrphanedTable):
+            found.append(orphan)
+        elif orphan is not None:
+            unreached.append(orphan)
+    return OrphanedTables(tuple(found), tuple(unreached))
 
 
-def overlap(one: str, other: str) -> bool:
-    """Whether two locations are one, or lie one in the other."""
-    first, second = f"{_bare(one)}/", f"{_bare(other)}/"
+def overlap(location: str, other: str) -> bool:
+    """Whether two locations are the same, or one contains the other."""
+    first, second = f"{_normalize(location)}/", f"{_normalize(other)}/"
     return first.startswith(second) or second.startswith(first)
 
 
-def _look(
+def _find_files(
     output: DerivedOutput, location: str, io: PyArrowFileIO, tables: dict[str, str]
 ) -> OrphanedTable | str | None:
     """The files, or why they are out of reach; None where nothing is left."""
@@ -143,9 +254,9 @@ def _look(
             f"{whose}, is not there: mount or put it back and erase again, or, if it is gone for "
             f"good, forget the note: varve job outputs {output.topic} --forget {output.id}"
         )
-    data = [one.path for one in list_files(io, location, DATA)]
-    told = [one.path for one in list_files(io, location, METADATA)]
-    if not data and not told:
+    data = list_files(io, location, DATA)
+    metadata = [file.path for file in list_files(io, location, METADATA)]
+    if not data and not metadata:
         return None
     sharing = sorted(name for name, at in tables.items() if overlap(location, at))
     if sharing:
@@ -153,16 +264,17 @@ def _look(
             f"{whose}, holds files and is in use by {sharing[0]}: rows to be erased may be among "
             "them. Drop that table with its files, or give it its name back, and erase again"
         )
-    telling = [one for one in told if one.endswith(_TELLING)]
-    if not telling or not all(_read_topic_id(io, one) == output.topic_id for one in telling):
+    versions = [path for path in metadata if path.endswith(_METADATA_SUFFIX)]
+    if not versions or any(_read_topic_id(io, path) != output.topic_id for path in versions):
         return (
-            f"{whose}, holds {len(data) + len(told)} files, and no metadata that says they are of "
-            f"topic {output.topic} alone: rows to be erased may be among them. Remove what is "
+            f"{whose}, holds {len(data) + len(metadata)} files, and no metadata that says they are "
+            f"of topic {output.topic} alone: rows to be erased may be among them. Remove what is "
             "yours there by hand"
         )
-    rest = [one for one in told if not one.endswith(_TELLING)]
-    marks = [one.path for one in list_files(io, location, RUN_MARKERS)]
-    return OrphanedTable(location, io, tuple(data), (*marks, *rest, *telling))
+    rest = [path for path in metadata if not path.endswith(_METADATA_SUFFIX)]
+    markers = [file.path for file in list_files(io, location, RUN_MARKERS)]
+    files = FileSet(location, dict(io.properties), tuple(data))
+    return OrphanedTable(files, (*markers, *rest, *versions))
 
 
 def _is_reached(output: DerivedOutput, location: str, io: PyArrowFileIO) -> bool:
@@ -175,8 +287,8 @@ def _is_reached(output: DerivedOutput, location: str, io: PyArrowFileIO) -> bool
         return os.path.isdir(folder) or (is_inside and root is not None and os.path.isdir(root))
     scheme, netloc, path = io.parse_location(location, io.properties)
     bucket = path.partition("/")[0]
-    (told,) = io.fs_by_scheme(scheme, netloc).get_file_info([bucket])
-    return bool(told.type != pafs.FileType.NotFound)
+    (info,) = io.fs_by_scheme(scheme, netloc).get_file_info([bucket])
+    return bool(info.type != pafs.FileType.NotFound)
 
 
 def _read_topic_id(io: PyArrowFileIO, path: str) -> str | None:
@@ -200,7 +312,7 @@ def _list_tables(catalog: Catalog) -> Iterator[tuple[str, str]]:
             below = catalog.list_namespaces(namespace)
         except NoSuchNamespaceError:
             continue
-        waiting += [one for one in below if one != namespace]
+        waiting += [child for child in below if child != namespace]
         for name in names:
             try:
                 yield ".".join(name), catalog.load_table(name).location()
@@ -208,11 +320,11 @@ def _list_tables(catalog: Catalog) -> Iterator[tuple[str, str]]:
                 continue
 
 
-def _bare(location: str) -> str:
+def _normalize(location: str) -> str:
     """A location as it is compared."""
-    for alike in _ALIKE:
-        if location.startswith(alike):
-            location = f"s3://{location.removeprefix(alike)}"
+    for scheme in _S3_SCHEMES:
+        if location.startswith(scheme):
+            location = f"s3://{location.removeprefix(scheme)}"
     folder = find_folder(location)
     return location.rstrip("/") if folder is None else os.path.realpath(folder)
 
@@ -226,44 +338,45 @@ def erase_from_table(
     wanted: ErasedRows,
     *,
     others: Sequence[DerivedOutput] = (),
+    runner: TaskRunner | None = None,
     clock: Clock | None = None,
 ) -> ErasedOutput:
-    """Removes the rows from the table that an output notes, and from its side table.
+    """Removes the rows from a table and from its side table; `runner` reads and writes the files.
 
     A run that is under way is ended, since it may have read the records already. What is left at
     its locations of a table that was dropped goes as a whole if it holds such rows. Raises
     InvalidRequest, before anything is changed, where a branch or tag of somebody's holds such rows.
     """
-    found = _Erasure(wanted)
-    opened = _Opened.of(output, settings, others)
-    tables = opened.tables
+    catalog = _open_catalog(output, settings)
+    tables = _find_tables(catalog, output)
+    orphaned = _find_orphaned(output, settings, catalog, tables, others)
+    erasure = _TableErasure(wanted, runner or LocalRunner(), f"erase-{new_run_id()}")
     for table in tables:
-        _check_holders(table, wanted)
-    run_id = f"erase-{new_run_id()}"
+        erasure.check_named_refs(table)
     for table in tables:
-        found.note_before(table)
-    found.removed += fence_other_runs(tables, run_id)
-    TableRun.begin(tables, run_id, clock or SystemClock())
+        erasure.count_before(table)
+    erasure.removed += fence_other_runs(tables, erasure.run_id)
+    TableRun.begin(tables, erasure.run_id, clock or SystemClock())
     for table in tables:
-        found.erase(table, run_id)
+        erasure.erase(table)
     for table in tables:
-        found.removed += sweep(table, run_id)
-    for lost in opened.lost.found:
-        found.erase_orphaned(lost)
-    found.out_of_reach += opened.lost.out_of_reach
+        erasure.removed += sweep(table, erasure.run_id)
+    for orphan in orphaned.found:
+        erasure.erase_orphaned(orphan)
+    erasure.out_of_reach += orphaned.out_of_reach
     if not tables and not output.locations:
-        found.out_of_reach.append(
+        erasure.out_of_reach.append(
             f"table {output.name} is not in its catalog ({output.place}), and where its files were "
             "is not noted: if it was dropped without them, remove these by hand"
         )
     return ErasedOutput(
         output_id=output.id,
-        rows=found.rows,
-        files_before=tuple(found.before),
-        files_after=tuple(found.after),
-        removed=tuple(found.removed),
-        out_of_reach=tuple(found.out_of_reach),
-        is_there=bool(tables or (output.locations and not opened.lost.out_of_reach)),
+        rows=erasure.rows,
+        files_before=tuple(erasure.before),
+        files_after=tuple(erasure.after),
+        removed=tuple(erasure.removed),
+        out_of_reach=tuple(erasure.out_of_reach),
+        is_there=bool(tables or (output.locations and not orphaned.out_of_reach)),
     )
 
 
@@ -273,49 +386,18 @@ def count_in_table(
     wanted: ErasedRows,
     *,
     others: Sequence[DerivedOutput] = (),
+    runner: TaskRunner | None = None,
 ) -> int:
-    """How many such rows every file at the table's place holds, named by a snapshot or not."""
-    opened = _Opened.of(output, settings, others)
-    total = 0
-    for table in opened.tables:
-        files = TableFiles.of(table)
-        with translate_catalog_errors(files.location):
-            total += sum(_count(files.io(), path, wanted) for path in _find_paths(table))
-    for lost in opened.lost.found:
-        with translate_catalog_errors(lost.location):
-            total += sum(_count(lost.io, path, wanted) for path in lost.data)
-    return total
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """The table and its side table as far as the catalog has them, and what is left of others."""
-
-    tables: list[Table]
-    lost: OrphanedTables
-
-    @classmethod
-    def of(
-        cls,
-        output: DerivedOutput,
-        settings: Mapping[str, GivenValue],
-        others: Sequence[DerivedOutput],
-    ) -> "_Opened":
-        catalog = _open_catalog(output, settings)
-        tables = _find_tables(catalog, output)
-        own = [one.location() for one in tables]
-        used = [
-            table.location()
-            for other in others
-            if other.id != output.id and _share(output, other)
-            for table in _find_tables(_open_catalog(other, settings), other)
-        ]
-        return cls(tables, find_orphaned(output, catalog, own=own, used=used))
-
-
-def _share(output: DerivedOutput, other: DerivedOutput) -> bool:
-    """Whether two notes name locations that may be one."""
-    return any(overlap(one, two) for one in output.locations for two in other.locations)
+    """How many such rows every file at the table's location holds, named by a snapshot or not."""
+    catalog = _open_catalog(output, settings)
+    tables = _find_tables(catalog, output)
+    orphaned = _find_orphaned(output, settings, catalog, tables, others)
+    files = [
+        *(_list_table_files(table) for table in tables),
+        *(orphan.files for orphan in orphaned.found),
+    ]
+    counts = _count_rows(runner or LocalRunner(), files, wanted)
+    return sum(_get_rows(count) for count in counts)
 
 
 def _open_catalog(output: DerivedOutput, settings: Mapping[str, GivenValue]) -> Catalog:
@@ -324,153 +406,138 @@ def _open_catalog(output: DerivedOutput, settings: Mapping[str, GivenValue]) -> 
 
 
 def _find_tables(catalog: Catalog, output: DerivedOutput) -> list[Table]:
-    found = (find_table(catalog, one) for one in (output.name, f"{output.name}{BAD}"))
-    return [one for one in found if one is not None]
+    """The table and its side table, as far as the catalog has them."""
+    names = (output.name, f"{output.name}{BAD}")
+    return [table for name in names if (table := find_table(catalog, name)) is not None]
+
+
+def _find_orphaned(
+    output: DerivedOutput,
+    settings: Mapping[str, GivenValue],
+    catalog: Catalog,
+    tables: Sequence[Table],
+    others: Sequence[DerivedOutput],
+) -> OrphanedTables:
+    """What is left at the locations of an output that neither it nor another output uses."""
+    used = [
+        table.location()
+        for other in others
+        if other.id != output.id and _share_location(output, other)
+        for table in _find_tables(_open_catalog(other, settings), other)
+    ]
+    own = [table.location() for table in tables]
+    return find_orphaned(output, catalog, own=own, used=used)
+
+
+def _share_location(output: DerivedOutput, other: DerivedOutput) -> bool:
+    return any(overlap(mine, theirs) for mine in output.locations for theirs in other.locations)
 
 
 @dataclass
-class _Erasure:
+class _TableErasure:
     """One erasure, table after table."""
 
     wanted: ErasedRows
+    runner: TaskRunner
+    run_id: str
     rows: int = 0
     before: list[ErasedFile] = field(default_factory=list)
     after: list[ErasedFile] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     out_of_reach: list[str] = field(default_factory=list)
+    _unaffected: set[str] = field(default_factory=set)  # paths; a file never changes
 
-    def erase(self, table: Table, run_id: str) -> None:
-        written = self._rewrite(table, run_id)
-        self.rows += written.gone_rows
+    def check_named_refs(self, table: Table) -> None:
+        """Raises InvalidRequest where a branch or tag holds such rows."""
+        files = TableFiles.of(table)
+        for name in find_named_refs(table):
+            with translate_catalog_errors(files.location):
+                held = tuple(ListedFile(path, 0) for path in find_referenced(table, name))
+            file_set = FileSet(files.location, files.properties, held)
+            rows = sum(map(_get_rows, _count_rows(self.runner, [file_set], self.wanted)))
+            if rows:
+                raise InvalidRequest(
+                    f"table {'.'.join(table.name())}: branch or tag {name} holds a snapshot with "
+                    f"{rows} rows that are to be erased, and varve drops nothing of others: drop "
+                    "it and erase again; the table is as it was"
+                )
+
+    def count_before(self, table: Table) -> None:
+        """Every file that holds such rows, be it of an older snapshot or of none."""
+        files = _list_table_files(table)
+        for count in _count_rows(self.runner, [files], self.wanted, describes=True):
+            if count.file is not None:
+                self.before.append(count.file)
+            elif count.rows == 0:
+                self._unaffected.add(count.path)
+
+    def erase(self, table: Table) -> None:
+        name = ".".join(table.name())
+        changes = self._rewrite(table)
+        self.rows += changes.gone_rows
         if read_sync_state(table).needs_rebuild:
             self.out_of_reach.append(
-                f"table {'.'.join(table.name())} lacks keys of which the log has older records, "
-                "the latest again now: run `varve job table`, which makes it anew"
+                f"table {name} lacks keys of which the log has older records, the latest again "
+                "now: run `varve job table`, which rebuilds it"
             )
-        if written.removed:
+        if changes.removed:
             # The snapshot of a removal names what it removed; one more does not.
-            commit_fence(table, progress=read_sync_state(table), run_id=run_id)
+            commit_fence(table, progress=read_sync_state(table), run_id=self.run_id)
         self.removed += expire(table, find_expirable(table))
-        self.removed += remove_unnamed(table, own_run=run_id)
+        self.removed += remove_unnamed(table, own_run=self.run_id)
         files = TableFiles.of(table)
-        with translate_catalog_errors(files.location):
-            self.after += [
-                _describe(files.io(), one.file_path, one.record_count) for one in written.added
-            ]
-        for holder in find_named_refs(table):
+        tasks = [DescribeTask(files, file.file_path, file.record_count) for file in changes.added]
+        self.after += self.runner.run("erase from tables: describe files", tasks)
+        for ref in find_named_refs(table):
             self.out_of_reach.append(
-                f"table {'.'.join(table.name())}: branch or tag {holder} holds an older snapshot, "
-                "whose files stay: drop it and erase again"
+                f"table {name}: branch or tag {ref} holds an older snapshot, whose files stay: "
+                "drop it and erase again"
             )
 
-    def erase_orphaned(self, lost: OrphanedTable) -> None:
-        """All of it, where one file holds such rows: its manifests tell bounds of keys."""
-        with translate_catalog_errors(lost.location):
-            counts = {path: _count_or_none(lost.io, path, self.wanted) for path in lost.data}
-            self.before += [
-                _describe(lost.io, path, count) for path, count in counts.items() if count
-            ]
-        if all(count == 0 for count in counts.values()):
+    def erase_orphaned(self, orphan: OrphanedTable) -> None:
+        """All of it, where one file holds such rows: its manifests hold bounds of keys."""
+        counts = _count_rows(self.runner, [orphan.files], self.wanted, describes=True)
+        self.before += [count.file for count in counts if count.file is not None]
+        if all(count.rows == 0 for count in counts):
             return
-        self.rows += sum(count or 0 for count in counts.values())
-        self.removed += lost.remove()
+        self.rows += sum(count.rows or 0 for count in counts)
+        self.removed += orphan.remove()
 
-    def note_before(self, table: Table) -> None:
-        """Every file that holds such rows, be it of an older snapshot or of none."""
-        files = TableFiles.of(table)
-        with translate_catalog_errors(files.location):
-            for path in _find_paths(table):
-                count = _count_or_none(files.io(), path, self.wanted)
-                if count:
-                    self.before.append(_describe(files.io(), path, count))
-
-    def _rewrite(self, table: Table, run_id: str) -> FileChanges:
+    def _rewrite(self, table: Table) -> FileChanges:
         """The files of the current snapshot without the rows, in one commit."""
         for left in reversed(range(_TRIES)):
             files = TableFiles.of(table)
             tasks = [
-                RewriteTask(run_id, f"erased-{number}", files, file, self.wanted)
+                RewriteTask(self.run_id, f"erased-{number}", files, file)
                 for number, file in enumerate(data_files(table))
+                if file.file_path not in self._unaffected
             ]
-            written = join_changes(LocalRunner().run("erase", tasks))
-            if not written.removed:
-                return written
+            changes = join_changes(
+                self.runner.run("erase from tables: rewrite files", tasks, self.wanted)
+            )
+            if not changes.removed:
+                return changes
+            state = read_sync_state(table)
+            if self._is_incomplete(table, changes):
+                state = replace(state, needs_rebuild=True)
             try:
-                progress = read_sync_state(table)
-                if self._needs_rebuild(table, written):
-                    progress = replace(progress, needs_rebuild=True)
                 commit(
                     table,
-                    progress=progress,
-                    run_id=run_id,
-                    added=written.added,
-                    removed=written.removed,
+                    progress=state,
+                    run_id=self.run_id,
+                    added=changes.added,
+                    removed=changes.removed,
                 )
-                return written
+                return changes
             except CommitConflict:
                 if not left:
                     raise
                 with translate_catalog_errors(files.location):
-                    files.delete(one.file_path for one in written.added)
+                    files.delete(file.file_path for file in changes.added)
                     table.refresh()
         raise AssertionError("the last try returns or raises")
 
-    def _needs_rebuild(self, table: Table, written: FileChanges) -> bool:
+    def _is_incomplete(self, table: Table, changes: FileChanges) -> bool:
         """Whether single records of keys leave a table that has the latest of each."""
-        if table.name()[-1].endswith(BAD) or not read_definition(table).is_keyed:
-            return False
-        files = TableFiles.of(table)
-        with translate_catalog_errors(files.location):
-            for one in written.removed:
-                rows = files.read([one], _COLUMNS)
-                places = (rows[name].combine_chunks() for name in _COLUMNS)
-                if self.wanted.find_single(*places).any():
-                    return True
-        return False
-
-
-def _check_holders(table: Table, wanted: ErasedRows) -> None:
-    files = TableFiles.of(table)
-    for holder in find_named_refs(table):
-        with translate_catalog_errors(files.location):
-            paths = find_referenced(table, holder)
-            rows = sum(_count(files.io(), path, wanted) for path in paths)
-        if rows:
-            raise InvalidRequest(
-                f"table {'.'.join(table.name())}: branch or tag {holder} holds a snapshot with "
-                f"{rows} rows that are to be erased, and varve drops nothing of others: drop it "
-                "and erase again; the table is as it was"
-            )
-
-
-def _find_paths(table: Table) -> list[str]:
-    """Every file with rows: all at the table's place, and what snapshots name elsewhere."""
-    listed = {one.path for one in TableFiles.of(table).find(DATA)}
-    return sorted(listed | referenced_paths(table))
-
-
-def _count(io: PyArrowFileIO, path: str, wanted: ErasedRows) -> int:
-    found = _count_or_none(io, path, wanted)
-    if found is None:
-        raise Corrupt(f"{path} cannot be looked into, and no snapshot needs it: remove it by hand")
-    return found
-
-
-def _count_or_none(io: PyArrowFileIO, path: str, wanted: ErasedRows) -> int | None:
-    """None for what is no whole Parquet file, as a killed task leaves it."""
-    try:
-        with io.new_input(path).open() as stream:
-            rows = pq.read_table(stream, columns=_COLUMNS)
-    except pa.ArrowInvalid:
-        return None
-    return int(wanted.find(*(rows[name].combine_chunks() for name in _COLUMNS)).sum())
-
-
-def _describe(io: PyArrowFileIO, path: str, rows: int) -> ErasedFile:
-    digest = sha256()
-    size = 0
-    with io.new_input(path).open() as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
-    return ErasedFile(path, size, digest.hexdigest(), rows)
+        is_side_table = table.name()[-1].endswith(BAD)
+        return bool(changes.single_rows) and not is_side_table and read_definition(table).is_keyed

@@ -33,15 +33,16 @@ from varve.jobs.table.types import KEY, OFFSET, PARTITION
 
 Flags = npt.NDArray[np.bool_]
 
-_PLACES: Final = (PARTITION, OFFSET, KEY)
+_POSITION_COLUMNS: Final = (PARTITION, OFFSET, KEY)
 METADATA: Final = "metadata"
 DAY_MS: Final = 86_400_000
 
 
 class Unwanted(Protocol):
-    """Says which rows must go; it travels to executors."""
+    """Says which rows must go, and which of them by their offset alone; all tasks share it."""
 
     def find(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array | None) -> Flags: ...
+    def find_single(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array) -> Flags: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,9 @@ class BelowStarts:
 
     def find(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array | None) -> Flags:
         return self._compare(partitions, offsets, np.less)
+
+    def find_single(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array) -> Flags:
+        return np.zeros(len(partitions), np.bool_)
 
     def _compare(
         self, partitions: pa.Array, offsets: pa.Array, is_gone: Callable[..., Flags]
@@ -108,51 +112,52 @@ def _decode_bound(type: IntegerType | LongType, bound: bytes | None, otherwise: 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """One file without the rows that must go; nothing where there are none in it."""
+    """A file without the rows that a shared Unwanted names; nothing where it has none of them."""
 
     run_id: str
     name: str
     files: TableFiles
     file: DataFile
-    unwanted: Unwanted
 
-    def run(self, shared: None) -> FileChanges:
+    def run(self, shared: Unwanted) -> FileChanges:
         with translate_catalog_errors(self.files.location):
-            places = self.files.read([self.file], _PLACES)
-            arrays = [places[name].combine_chunks() for name in _PLACES]
-            gone = self.unwanted.find(*arrays)
+            positions = self.files.read([self.file], _POSITION_COLUMNS)
+            arrays = [positions[name].combine_chunks() for name in _POSITION_COLUMNS]
+            gone = shared.find(*arrays)
             if not gone.any():
                 return FileChanges()
-            count = int(gone.sum())
-            if gone.all():
-                return FileChanges(removed=(self.file,), gone_rows=count)
-            rows = self.files.read([self.file]).filter(pa.array(~gone))
-            partition = self.file.partition
-            is_parted = len(self.files.metadata.spec().fields) > 0
-            with RowsWriter(
-                self.files, self.run_id, self.name, partition if is_parted else None
-            ) as writer:
-                for part in split_by_partition(rows, is_parted):
-                    writer.write(part)
-            return FileChanges(writer.finish(), (self.file,), gone_rows=count)
+            added = () if gone.all() else self._write(self.files.read([self.file]), gone)
+            return FileChanges(
+                added,
+                (self.file,),
+                gone_rows=int(gone.sum()),
+                single_rows=int(shared.find_single(*arrays).sum()),
+            )
+
+    def _write(self, rows: pa.Table, gone: Flags) -> tuple[DataFile, ...]:
+        has_buckets = len(self.files.metadata.spec().fields) > 0
+        partition = self.file.partition if has_buckets else None
+        with RowsWriter(self.files, self.run_id, self.name, partition) as writer:
+            for part in split_by_partition(rows.filter(pa.array(~gone)), has_buckets):
+                writer.write(part)
+        return writer.finish()
 
 
-def split_by_partition(rows: pa.Table, is_parted: bool) -> list[pa.Table]:
+def split_by_partition(rows: pa.Table, has_buckets: bool) -> list[pa.Table]:
     """Rows of one partition each, for a table that has no buckets."""
-    if is_parted:
+    if has_buckets:
         return [rows]
     numbers = rows[PARTITION].combine_chunks().to_numpy(zero_copy_only=False)
     return [rows.filter(pa.array(numbers == one)) for one in np.unique(numbers)]
 
 
 def plan_expiry(
-    files: TableFiles, there: Sequence[DataFile], unwanted: BelowStarts, run_id: str
+    files: TableFiles, current: Sequence[DataFile], unwanted: BelowStarts, run_id: str
 ) -> list[RewriteTask]:
     """A task for each file that may hold such rows."""
-    chosen = [one for one in there if unwanted.may_hold(FileBounds.of(one, files.schema))]
+    chosen = [file for file in current if unwanted.may_hold(FileBounds.of(file, files.schema))]
     return [
-        RewriteTask(run_id, f"kept-{number}", files, file, unwanted)
-        for number, file in enumerate(chosen)
+        RewriteTask(run_id, f"kept-{number}", files, file) for number, file in enumerate(chosen)
     ]
 
 

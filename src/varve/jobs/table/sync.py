@@ -20,7 +20,7 @@ from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavailable
 from varve.jobs.derived_outputs import DerivedOutput, OutputKind, open_output_registry
-from varve.jobs.results import JobResult
+from varve.jobs.results import JSON_NAME, JobResult
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.table.catalog import CatalogAddress, find_table, get_table, split_name
 from varve.jobs.table.columns import (
@@ -95,7 +95,7 @@ class TableResult(JobResult):
     bad: int = 0
     expired_rows: int = 0
     missed: int = 0
-    is_rebuilt: bool = False
+    is_rebuilt: bool = field(default=False, metadata={JSON_NAME: "rebuilt"})
     commits: int = 0
     files: int = 0
     bytes: int = 0
@@ -130,30 +130,6 @@ class TableResult(JobResult):
             files=self.files + len(written.added),
             bytes=self.bytes + sum(one.file_size_in_bytes for one in written.added),
         )
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "table": self.table,
-            "topic": self.topic,
-            "mode": str(self.mode),
-            "format": str(self.format),
-            "columns": list(self.columns),
-            "inferred": list(self.inferred),
-            "added_columns": list(self.added_columns),
-            "records": self.records,
-            "deleted": self.deleted,
-            "bad": self.bad,
-            "expired_rows": self.expired_rows,
-            "missed": self.missed,
-            "rebuilt": self.is_rebuilt,
-            "commits": self.commits,
-            "files": self.files,
-            "bytes": self.bytes,
-            "swept": self.swept,
-            "offsets": {str(number): offset for number, offset in self.offsets.items()},
-            "snapshot_id": self.snapshot_id,
-            "elapsed_ms": self.elapsed_ms,
-        }
 
 
 def sync_table(
@@ -354,7 +330,7 @@ class TableSync:
 
     def _rewrite(self, table: Table, unwanted: BelowStarts) -> FileChanges:
         tasks = plan_expiry(TableFiles.of(table), data_files(table), unwanted, self.run_id)
-        return join_changes(self._run("remove rows", tasks))
+        return join_changes(self._run("remove rows", tasks, unwanted))
 
     def _take(
         self, tables: "_Tables", plan: TablePlan, batch: Batch, decoder: Decoder, began_ms: int
@@ -485,8 +461,8 @@ class TableSync:
         self._is_unclear = False
         self._committed |= {one.file_path for one in added}
 
-    def _run(self, stage: str, tasks: Sequence[Task[_T]]) -> list[_T]:
-        return self.runner.run(f"table: {stage}", tasks)
+    def _run(self, stage: str, tasks: Sequence[Task[_T]], shared: object = None) -> list[_T]:
+        return self.runner.run(f"table: {stage}", tasks, shared)
 
 
 @dataclass

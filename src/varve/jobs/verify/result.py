@@ -4,12 +4,12 @@ expected and what is there, and what repairs it.
 Invariant  every finding names a rule, of those below or of `commit_log.check_rules`.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from varve.commit_log.check_rules import RULES
 from varve.commit_log.finding import Severity
-from varve.jobs.results import JobResult
+from varve.jobs.results import JSON_NAME, JobResult, JsonFields, encode_fields
 from varve.tiering.manifest.paths import RemotePath
 
 VERIFY_RULES: Final[dict[str, str]] = {
@@ -44,7 +44,7 @@ _ORDER: Final = list(Severity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyFinding:
+class VerifyFinding(JsonFields):
     """One broken rule.
 
     `where` is an object's key, a folder of keys or a path; `position` counts bytes in it, `offset`
@@ -85,9 +85,6 @@ class VerifyFinding:
     def within(self, topic: str, partition: int | None = None) -> "VerifyFinding":
         return replace(self, topic=topic, partition=partition)
 
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)
-
 
 def gravest_first(findings: list[VerifyFinding]) -> list[VerifyFinding]:
     """In the order of a report."""
@@ -95,7 +92,7 @@ def gravest_first(findings: list[VerifyFinding]) -> list[VerifyFinding]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentVerdict:
+class SegmentVerdict(JsonFields):
     """One readable segment, as the manifest has it and as it was found.
 
     `first_timestamp` is that of its first batch, -1 where it is not known.
@@ -106,39 +103,24 @@ class SegmentVerdict:
     end_offset: int
     size: int
     stored_bytes: int
-    record_count: int
+    record_count: int = field(metadata={JSON_NAME: "records"})
     first_timestamp: int
     max_timestamp: int
     stale_bytes: int | None
-    finding_count: int
-    damage_count: int
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "id": self.id,
-            "base_offset": self.base_offset,
-            "end_offset": self.end_offset,
-            "size": self.size,
-            "stored_bytes": self.stored_bytes,
-            "records": self.record_count,
-            "first_timestamp": self.first_timestamp,
-            "max_timestamp": self.max_timestamp,
-            "stale_bytes": self.stale_bytes,
-            "findings": self.finding_count,
-            "damage": self.damage_count,
-        }
+    finding_count: int = field(metadata={JSON_NAME: "findings"})
+    damage_count: int = field(metadata={JSON_NAME: "damage"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionVerdict:
     """One partition; `objects` and `bytes` count by class, as an account of the tier does."""
 
-    partition: RemotePath
+    partition: RemotePath = field(metadata={JSON_NAME: None})
     manifest_version: int
     log_start_offset: int
     cleaned_up_to: int
     segments: tuple[SegmentVerdict, ...]
-    findings: tuple[VerifyFinding, ...]
+    findings: tuple[VerifyFinding, ...] = field(metadata={JSON_NAME: None})
     objects: dict[str, int]
     bytes: dict[str, int]
     verified_bytes: int
@@ -160,15 +142,9 @@ class PartitionVerdict:
             "topic": self.partition.topic,
             "topic_id": self.partition.topic_id,
             "partition": self.partition.partition,
-            "manifest_version": self.manifest_version,
-            "log_start_offset": self.log_start_offset,
-            "cleaned_up_to": self.cleaned_up_to,
-            "segments": [one.to_json() for one in self.segments],
+            **encode_fields(self),
             "records": self.record_count,
             "log_bytes": self.log_bytes,
-            "objects": self.objects,
-            "bytes": self.bytes,
-            "verified_bytes": self.verified_bytes,
             "findings": len(self.findings),
             "damage": self.damage_count,
         }
@@ -182,7 +158,7 @@ class VerifyResult(JobResult):
     started_ms: int
     elapsed_ms: int
     partitions: tuple[PartitionVerdict, ...]
-    others: tuple[VerifyFinding, ...] = ()
+    others: tuple[VerifyFinding, ...] = field(default=(), metadata={JSON_NAME: None})
     directory: str | None = None
 
     @property
@@ -204,12 +180,8 @@ class VerifyResult(JobResult):
 
     def to_json(self) -> dict[str, object]:
         return {
-            "store": self.store,
-            "directory": self.directory,
-            "started_ms": self.started_ms,
-            "elapsed_ms": self.elapsed_ms,
+            **encode_fields(self),
             "verified_bytes": self.verified_bytes,
             "has_damage": self.has_damage,
-            "partitions": [one.to_json() for one in self.partitions],
-            "findings": [one.to_json() for one in self.findings],
+            "findings": [finding.to_json() for finding in self.findings],
         }

@@ -1,0 +1,114 @@
+"""What an erasure found and did, by partition and tier, and what the rest of it will cost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.jobs.results import JSON_NAME, JobResult, JsonFields
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionErasure(JsonFields):
+    """One partition on one tier, `cold` or `hot`: what was read, and what holds a match."""
+
+    topic: str
+    partition: int
+    tier: str
+    segments: int = 0
+    segments_matched: int = 0
+    matched_bytes: int = 0
+    records: int = 0
+    record_bytes: int = 0
+    unread_values: int = 0
+    bytes_read: int = 0
+    swept: int = 0
+
+    def add_pass(self, later: "PartitionErasure") -> None:
+        """A later pass adds what it found; it looks at what the first one looked at."""
+        self.segments = max(self.segments, later.segments)
+        self.unread_values = max(self.unread_values, later.unread_values)
+        for name in (
+            "segments_matched",
+            "matched_bytes",
+            "records",
+            "record_bytes",
+            "bytes_read",
+            "swept",
+        ):
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureCost(JsonFields):
+    """What the object store is asked for by the rest of an erasure, at its list prices."""
+
+    requests: int
+    read_bytes: int
+    cost: float
+    currency: str
+    prices: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureResult(JobResult):
+    """A whole erasure.
+
+    `receipt` is None for a dry run, and while replaced objects stay for their grace time, which
+    ends at `finish_ms`. `receipt_places` are where it was put.
+    """
+
+    id: str = field(metadata={JSON_NAME: "erasure"})
+    is_dry_run: bool
+    partitions: tuple[PartitionErasure, ...]
+    outputs: tuple[str, ...]
+    out_of_reach: tuple[str, ...]
+    elapsed_ms: int
+    cost: ErasureCost | None = None
+    receipt: dict[str, Any] | None = None
+    receipt_places: tuple[str, ...] = ()
+    finish_ms: int | None = None
+
+    @property
+    def records(self) -> int:
+        """Records found on any tier; one that both tiers held counts twice."""
+        return sum(partition.records for partition in self.partitions)
+
+
+class ErasureFigures:
+    """Adds up pass after pass, with the offsets of all records that were found."""
+
+    def __init__(self) -> None:
+        self._figures: dict[tuple[str, int, str], PartitionErasure] = {}
+        self._offsets: dict[str, dict[int, Integers]] = {}
+
+    @property
+    def partitions(self) -> tuple[PartitionErasure, ...]:
+        return tuple(self._figures.values())
+
+    @property
+    def unread_values(self) -> int:
+        """Values that could not be read as JSON, on all tiers."""
+        return sum(figures.unread_values for figures in self._figures.values())
+
+    def offsets(self, topic: str) -> Mapping[int, Integers]:
+        """By partition, the offsets of all records that were found."""
+        return self._offsets.get(topic, {})
+
+    def clear_figures(self) -> None:
+        """Drops the figures of a pass that only looked; offsets stay known."""
+        self._figures.clear()
+
+    def add(self, figures: PartitionErasure, offsets: Sequence[Integers]) -> None:
+        known = self._offsets.setdefault(figures.topic, {})
+        before = known.get(figures.partition, np.empty(0, np.int64))
+        known[figures.partition] = np.unique(np.concatenate([before, *offsets]))
+        tier = (figures.topic, figures.partition, figures.tier)
+        if tier in self._figures:
+            self._figures[tier].add_pass(figures)
+        else:
+            self._figures[tier] = figures
