@@ -24,12 +24,12 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import varve
-from varve.broker.appends import Appends
+from varve.broker.background import ManualTimers
 from varve.broker.broker import Broker, Endpoint
-from varve.broker.context import ANONYMOUS, ConnectionContext, Principal, RequestContext
-from varve.broker.dispatch import HANDLERS
+from varve.broker.error_responses import error_response
+from varve.broker.handlers import HANDLERS
+from varve.broker.request import ANONYMOUS, ConnectionContext, Principal, RequestContext
 from varve.broker.settings import BrokerSettings
-from varve.broker.timers import ManualTimers
 from varve.broker.topics import ServedTopic
 from varve.commit_log import Log, TopicPartition
 from varve.disk import FileSystem, MemoryFileSystem, PowerLoss, RealFileSystem
@@ -37,6 +37,7 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.settings import GivenValue
 from varve.object_store import ObjectStore
 from varve.wire import APIS, ApiKey, Message, decode, encode
+from varve.wire.errors import KafkaError
 
 T = TypeVar("T")
 
@@ -76,17 +77,6 @@ class ManualExecutor(Executor):
         except Exception as error:
             future.set_exception(error)
         return True
-
-
-class ManualAppends(Appends):
-    """Appends without a thread of its own; `is_held` keeps what is submitted waiting."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, sync_pool: ManualExecutor) -> None:
-        super().__init__(loop, sync_pool=sync_pool)
-        self.is_held = False
-
-    def start(self) -> None:
-        return None
 
 
 class BrokerKit:
@@ -132,8 +122,7 @@ class BrokerKit:
         self.timers = ManualTimers(self.clock)
         self.work = ManualExecutor()
         self.syncs = ManualExecutor()
-        self.appends = ManualAppends(self.loop, self.syncs)
-        self.gated_appends = ManualAppends(self.loop, self.syncs)
+        self._holds_appends = False
         self.store = varve.open(
             self._path,
             settings=self._store_settings,
@@ -150,9 +139,9 @@ class BrokerKit:
             timers=self.timers,
             random=random.Random(7),
             loop=self.loop,
-            appends=self.appends,
-            gated_appends=self.gated_appends,
             pool=self.work,
+            sync_pool=self.syncs,
+            has_append_threads=False,
             **self._parts,
         )
         self.broker.endpoints[LISTENER] = Endpoint(LISTENER, "localhost", 9092)
@@ -177,7 +166,7 @@ class BrokerKit:
         if is_crash:
             self._close_loop()
             with contextlib.suppress(PowerLoss):
-                self.broker.gates.abandon()
+                self.broker.dedup_topics.abandon()
             self.store.abandon()
         else:
             self._close()
@@ -219,7 +208,7 @@ class BrokerKit:
         )
 
     def disconnect(self, connection: ConnectionContext) -> None:
-        self.broker.disconnected(connection)
+        self.broker.connection_closed(connection)
         self.settle()
 
     def begin(
@@ -237,18 +226,29 @@ class BrokerKit:
         assert version in api.versions, f"{api.key.name} is not served in version {version}"
         if connection is None:
             connection = self.connect(principal) if principal else self.connection
-        context = RequestContext(ApiKey(api.key), version, client_id, connection)
+        context = RequestContext(
+            ApiKey(api.key),
+            version,
+            client_id,
+            connection,
+            self.broker.authorizer,
+            self.broker.topics,
+        )
         received = decode(api.request, version, bytes(encode(request, version)))
         future = self.loop.create_task(self._answer(context, received))
         self.settle()
         return future
 
     async def _answer(self, context: RequestContext, request: Message) -> Message | None:
-        answer = HANDLERS[context.api_key](self.broker, context, request)
-        response = await answer if inspect.isawaitable(answer) else answer
+        api = APIS[context.api_key]
+        try:
+            answer = HANDLERS[context.api_key](self.broker, context, request)
+            response = await answer if inspect.isawaitable(answer) else answer
+        except KafkaError as error:
+            response = error_response(api, request, context.version, error.code, error.message)
         if response is None:
             return None
-        kind = APIS[context.api_key].response
+        kind = api.response
         return decode(kind, context.version, bytes(encode(response, context.version)))
 
     def ask(
@@ -304,18 +304,18 @@ class BrokerKit:
             idle = 0 if self._work_once() else idle + 1
 
     def _work_once(self) -> bool:
-        did_append = not self.appends.is_held and (
-            self.appends.run_once() or self.gated_appends.run_once()
+        did_append = not self._holds_appends and (
+            self.broker.appends.run_once() or self.broker.dedup_appends.run_once()
         )
         did_sync = self.syncs.run_once()
         return self.work.run_once() or did_sync or did_append
 
     def hold_work(self, *, appends: bool = False, syncs: bool = False, work: bool = False) -> None:
         """Keeps what is named from being done until `release_work`."""
-        self.appends.is_held |= appends
+        self._holds_appends |= appends
         self.syncs.is_held |= syncs
         self.work.is_held |= work
 
     def release_work(self) -> None:
-        self.appends.is_held = self.syncs.is_held = self.work.is_held = False
+        self._holds_appends = self.syncs.is_held = self.work.is_held = False
         self.settle()

@@ -11,8 +11,8 @@ from uuid import UUID
 from tests.support.hostile_state import State, WordyClient, part_of_state, whole_state
 from tests.support.kafka_server import HOST
 from tests.support.soak_server import ServedProcess
-from varve.broker.security.acl import PatternType, Permission
-from varve.broker.security.rights import Operation, ResourceType
+from varve.broker.request import Operation, ResourceType
+from varve.broker.security.acls import PatternType, Permission
 from varve.records import Codec, Record, build_batch
 from varve.wire import ErrorCode
 from varve.wire.messages.cluster import MetadataRequest

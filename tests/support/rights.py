@@ -1,7 +1,6 @@
 """Rights that a test takes away."""
 
-from varve.broker.context import RequestContext
-from varve.broker.security.rights import Operation, ResourceType
+from varve.broker.request import ConnectionContext, Operation, ResourceType
 
 
 class AllBut:
@@ -11,11 +10,11 @@ class AllBut:
         self._refused = set(refused)
 
     def is_allowed(
-        self, context: RequestContext, operation: Operation, type: ResourceType, name: str
+        self, connection: ConnectionContext, operation: Operation, type: ResourceType, name: str
     ) -> bool:
         return (operation, type, name) not in self._refused
 
     def is_allowed_somewhere(
-        self, context: RequestContext, operation: Operation, type: ResourceType
+        self, connection: ConnectionContext, operation: Operation, type: ResourceType
     ) -> bool:
         return not any(one[:2] == (operation, type) for one in self._refused)

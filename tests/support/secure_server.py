@@ -10,12 +10,10 @@ from typing import Any, Final, Self, TypeVar
 
 import varve
 from tests.support.certificates import Authority
+from varve.broker.background import LoopTimers
 from varve.broker.broker import Broker
-from varve.broker.security.credentials import add_credential
-from varve.broker.security.scram import Mechanism
-from varve.broker.security.settings import SecuritySettings
-from varve.broker.settings import BrokerSettings
-from varve.broker.timers import LoopTimers
+from varve.broker.security.credentials import Mechanism, add_credential
+from varve.broker.settings import BrokerSettings, SecuritySettings
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import SystemClock
 from varve.kafka_server.authentication import ListenerSecurities

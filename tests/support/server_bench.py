@@ -19,10 +19,10 @@ from typing import Any, Final, Self
 import uvloop
 
 import varve
-from varve.broker.broker import Broker, Handler
-from varve.broker.dispatch import HANDLERS
+from varve.broker.background import LoopTimers
+from varve.broker.broker import Broker
+from varve.broker.handlers import HANDLERS, Handler
 from varve.broker.settings import BrokerSettings
-from varve.broker.timers import LoopTimers
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.metrics import Metric

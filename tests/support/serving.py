@@ -7,9 +7,9 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from varve.broker.background import LoopTimers
 from varve.broker.broker import Broker
 from varve.broker.settings import BrokerSettings
-from varve.broker.timers import LoopTimers
 from varve.embedded import Store
 from varve.foundation.clock import SystemClock
 from varve.kafka_server.server import Server

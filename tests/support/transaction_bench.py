@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.broker_kit import BrokerKit
-from varve.broker.appends import AppendPart
+from varve.broker.append_scheduler import AppendEntry
 from varve.broker.groups.offsets import CommittedOffset
+from varve.broker.settings import TransactionSettings
 from varve.broker.transactions.coordinator import InitResult, TransactionCoordinator
-from varve.broker.transactions.settings import TransactionSettings
 from varve.commit_log import Log, TopicPartition
 from varve.records import Record, build_batch
 from varve.wire import ErrorCode
@@ -76,8 +76,8 @@ class TransactionBench:
             base_sequence=sequence,
             transactional=True,
         )
-        part = AppendPart(self.log(partition), batch)
-        await self.kit.appends.submit([part])
+        part = AppendEntry(self.log(partition), batch)
+        await self.kit.broker.appends.submit([part])
         if part.error is not None:
             return part.error
         producer.sequences[partition] = sequence + 1

@@ -1,63 +1,59 @@
-"""The broker: what the handlers share, and the way from a request to its handler.
+"""The broker: owns topics, coordinators, security and the threads that its handlers use.
 
-Invariant  a request changes nothing but what it asks for: a handler that fails answers with an
-           error or, where its response has no room for one, ends the connection.
-Threads    all of it belongs to the loop's thread. Appends go through `appends`; other work that
-           may take more than a millisecond goes through `offload`.
+Invariant  a request changes nothing but what it names: a handler that fails answers with an error
+           or, where its response has no field for one, closes the connection.
+Threads    everything belongs to the loop's thread. Appends go through `appends`; other work that
+           may take more than a millisecond goes through `blocking`.
 """
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final
 
-from varve.broker.admin.administration import Administration
-from varve.broker.admin.settings import AdminSettings
-from varve.broker.appends import Appends
-from varve.broker.context import ConnectionContext, RequestContext
-from varve.broker.data.dedup.gate_place import GatePlace
-from varve.broker.data.dedup.gates import Gates
+from varve.broker.admin.configs import BrokerConfigs, TopicConfigs
+from varve.broker.append_scheduler import AppendScheduler
+from varve.broker.background import BlockingPool, Timers
 from varve.broker.data.fetch_sessions import FetchSessions
-from varve.broker.data.fetch_waits import FetchWaits
-from varve.broker.data.produce_guard import NoTransactions, ProduceGuard
-from varve.broker.data.producer_ids import PRODUCER_IDS_FILE, ProducerIds
-from varve.broker.data.settings import DataSettings
-from varve.broker.data.slow_reads import SlowReads
+from varve.broker.data.parked_fetches import BackgroundReads, ParkedFetches
+from varve.broker.dedup.state import DedupEnvironment
+from varve.broker.dedup.topics import DedupTopics
 from varve.broker.groups.coordinator import GroupCoordinator
 from varve.broker.groups.offsets_log import OffsetsLog
-from varve.broker.groups.settings import GroupSettings
 from varve.broker.metrics import BrokerMetrics
-from varve.broker.refusals import Refusals
-from varve.broker.security.acl_table import AclTable
-from varve.broker.security.authorizer import AclAuthorizer
+from varve.broker.recent_failures import RecentFailures
+from varve.broker.request import AllowAllAuthorizer, Authorizer, ConnectionContext
+from varve.broker.security.acls import AclAuthorizer, AclTable
 from varve.broker.security.credentials import ScramCredentials
-from varve.broker.security.quota_table import QuotaTable
-from varve.broker.security.quotas import ClientQuotas
-from varve.broker.security.rights import Authorizer, EverybodyMay
-from varve.broker.security.settings import QuotaSettings, SecuritySettings
-from varve.broker.security.table_file import TableFile
-from varve.broker.settings import BrokerSettings
-from varve.broker.timers import Timers
-from varve.broker.topics import Topics
+from varve.broker.security.quotas import ClientQuotas, QuotaTable
+from varve.broker.settings import (
+    AdminSettings,
+    BrokerSettings,
+    DataSettings,
+    GroupSettings,
+    QuotaSettings,
+    SecuritySettings,
+    TransactionSettings,
+)
+from varve.broker.topics import ServedTopic, Topics, TopicsView
 from varve.broker.transactions.coordinator import TransactionCoordinator
 from varve.broker.transactions.markers import Markers
-from varve.broker.transactions.settings import TransactionSettings
+from varve.broker.transactions.producer_ids import ProducerIds
 from varve.broker.transactions.transaction_log import TransactionLog
+from varve.commit_log import TopicPartition
 from varve.embedded import Store
 from varve.foundation.clock import Clock
 from varve.foundation.settings import Settings
-from varve.wire import Message
 
-T = TypeVar("T")
-
-_POOL_THREADS: Final = 8
+_SYNC_THREADS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where clients find the broker, by the listener they came in through."""
+    """The address of a listener, as clients learn it."""
 
     listener: str
     host: str
@@ -76,10 +72,10 @@ class Broker:
         timers: Timers,
         random: random.Random,
         loop: asyncio.AbstractEventLoop,
-        appends: Appends | None = None,
-        gated_appends: Appends | None = None,
-        boot: str | None = None,
+        boot_id: str | None = None,
         pool: Executor | None = None,
+        sync_pool: Executor | None = None,
+        has_append_threads: bool = True,
         data: DataSettings | None = None,
         security: SecuritySettings | None = None,
         quotas: QuotaSettings | None = None,
@@ -87,6 +83,10 @@ class Broker:
         groups: GroupSettings | None = None,
         transactions: TransactionSettings | None = None,
     ) -> None:
+        """Without append threads, a test appends by calling `run_once` of the schedulers.
+
+        Without a boot id, ids of deduplicated topics that were not closed are rebuilt.
+        """
         self.store = store
         self.settings = settings
         self.clock = clock
@@ -94,145 +94,161 @@ class Broker:
         self.random = random
         self.loop = loop
         self.security = security or SecuritySettings()
-        self.acls = AclTable(store.fs, store.directories)
-        self.authorizer: Authorizer = EverybodyMay()
-        if self.security.has_authorizer:
-            self.authorizer = AclAuthorizer(self.acls, self.security)
-        self.credentials = ScramCredentials(store.fs, store.directories)
-        self.quotas = ClientQuotas(
-            QuotaTable(store.fs, store.directories), quotas or QuotaSettings(), clock
-        )
+        self.admin = admin or AdminSettings()
+        self._has_append_threads = has_append_threads
+        self._topic_changes = asyncio.Lock()
         self.topics = Topics(store)
-        self.told: list[Settings] = [settings, self.security, quotas or QuotaSettings()]
-        """The settings that clients may see; each part adds its own, the server its own too."""
-        self.admin = Administration(
-            store, self.topics, admin or AdminSettings(), offload=self.offload, told=self.told
-        )
-        self.appends = appends or Appends(loop)
-        self.gated_appends = gated_appends or Appends(
-            loop, name="dedup", refusals=self.appends.refusals
-        )
-        """The way into logs that take no duplicates, by a thread of its own."""
-        self.gated_appends.on_appended = self.appends.on_appended
-        self.produce_guard: ProduceGuard = NoTransactions()
-        """Asked about every batch of a transaction."""
+        self.blocking = BlockingPool(loop, pool)
         self.endpoints: dict[str, Endpoint] = {}
         """By listener; filled by the server once its ports are known."""
-        self.on_appended = self.appends.on_appended
-        """Called in the loop with the partitions that have more to read."""
-        self.on_disconnected: list[Callable[[ConnectionContext], None]] = []
-        """Called in the loop with a connection that has ended."""
-        self._pool = pool or ThreadPoolExecutor(_POOL_THREADS, "varve-broker")
-        self._make_data(data or DataSettings())
-        self._make_gates(boot)
-        self._make_groups(groups or GroupSettings())
-        self._make_transactions(transactions or TransactionSettings())
-        self.metrics = BrokerMetrics(self.groups, self.transactions, self.gates)
+        data, quotas = data or DataSettings(), quotas or QuotaSettings()
+        groups = groups or GroupSettings()
+        transactions = transactions or TransactionSettings()
+        self.visible_settings: list[Settings] = [
+            settings, self.security, quotas, self.admin, data, groups, transactions,
+        ]  # fmt: skip
+        """The settings that clients may see; the server adds its own."""
+        self.topic_configs = TopicConfigs(store)
+        self.broker_configs = BrokerConfigs(store, self.topic_configs, self.visible_settings)
+        self._make_security(quotas)
+        self._sync_pool = sync_pool or ThreadPoolExecutor(_SYNC_THREADS, "varve-sync")
+        self._make_data(data)
+        self._make_dedup(boot_id)
+        self._make_coordinators(groups, transactions)
+        self.metrics = BrokerMetrics(self.groups, self.transactions, self.dedup_topics)
+
+    def _make_security(self, quotas: QuotaSettings) -> None:
+        fs, directories = self.store.fs, self.store.directories
+        self.acls = AclTable(fs, directories)
+        self.authorizer: Authorizer = AllowAllAuthorizer()
+        if self.security.has_authorizer:
+            self.authorizer = AclAuthorizer(self.acls, self.security)
+        self.credentials = ScramCredentials(fs, directories)
+        self.quotas = ClientQuotas(QuotaTable(fs, directories), quotas, self.clock)
 
     def _make_data(self, settings: DataSettings) -> None:
-        self.told.append(settings)
-        self.fetches = FetchWaits(self.loop, self.timers)
+        self.parked_fetches = ParkedFetches(self.timers)
         self.fetch_sessions = FetchSessions(settings, self.clock, self.random)
-        self.slow_reads = SlowReads(self.offload, self.clock, bytes_max=settings.slow_read_bytes)
-        self.slow_reads.on_read.append(self.fetches.on_read)
-        self.failed_reads = Refusals("a read failed", self.loop.time)
-        self.producer_ids = ProducerIds(
-            TableFile(self.store.fs, self.store.directories, PRODUCER_IDS_FILE),
-            self.topics,
-            self.offload,
+        self.background_reads = BackgroundReads(
+            self.parked_fetches,
+            self.blocking,
+            self.clock,
+            bytes_max=settings.background_read_max_bytes,
         )
-        self.on_appended.append(self.fetches.on_appended)
-        self.on_disconnected.append(self.fetches.on_disconnected)
-        self.admin.on_changed.append(self.fetches.wake)
+        self.failed_reads = RecentFailures("read failed", self.loop.time)
+        self.failed_appends = RecentFailures("append failed", self.loop.time)
+        self.appends, self.dedup_appends = (
+            AppendScheduler(
+                self.loop, self.parked_fetches, self.failed_appends, self._sync_pool, name=name
+            )
+            # Deduplicated topics have a thread of their own: they need more time for a batch.
+            for name in ("appends", "dedup")
+        )
+        self.producer_ids = ProducerIds(
+            self.store.fs, self.store.directories, self.topics, self.blocking
+        )
 
-    def _make_gates(self, boot: str | None) -> None:
-        """Without a name of the machine's start, none is like another."""
-        self.gates = Gates(
+    def _make_dedup(self, boot_id: str | None) -> None:
+        self.dedup_topics = DedupTopics(
             self.topics,
-            self.gated_appends,
-            GatePlace(
+            self.dedup_appends,
+            DedupEnvironment(
                 file_system=self.store.fs,
                 clock=self.clock,
                 random=self.random,
-                boot=self.random.randbytes(16).hex() if boot is None else boot,
+                boot_id=self.random.randbytes(16).hex() if boot_id is None else boot_id,
             ),
-            log_directories=[one.path for one in self.store.directories],
+            log_directories=[directory.path for directory in self.store.directories],
             loop=self.loop,
             timers=self.timers,
-            offload=self.offload,
+            blocking=self.blocking,
         )
-        self.admin.on_changed.append(self.gates.on_changed)
 
-    def _make_groups(self, settings: GroupSettings) -> None:
-        self.told.append(settings)
-        log = OffsetsLog(
-            self.store,
-            self.topics,
-            self.appends,
-            clock=self.clock,
-            offload=self.offload,
-            settings=settings,
-        )
+    def _make_coordinators(self, groups: GroupSettings, transactions: TransactionSettings) -> None:
         self.groups = GroupCoordinator(
-            log,
+            OffsetsLog(
+                self.store,
+                self.topics,
+                self.appends,
+                clock=self.clock,
+                blocking=self.blocking,
+                settings=groups,
+            ),
             self.topics,
             clock=self.clock,
             timers=self.timers,
-            settings=settings,
+            settings=groups,
             random=self.random,
             loop=self.loop,
-            offload=self.offload,
+            blocking=self.blocking,
         )
-        self.admin.on_deleted.append(self.groups.topic_deleted)
-
-    def _make_transactions(self, settings: TransactionSettings) -> None:
-        self.told.append(settings)
         self.transactions = TransactionCoordinator(
             TransactionLog(
-                self.store, self.topics, self.appends, offload=self.offload, settings=settings
+                self.store, self.topics, self.appends, blocking=self.blocking, settings=transactions
             ),
-            Markers(self.topics, self.appends, clock=self.clock, offload=self.offload),
+            Markers(self.topics, self.appends, clock=self.clock, blocking=self.blocking),
             clock=self.clock,
             timers=self.timers,
-            settings=settings,
+            settings=transactions,
             producer_ids=self.producer_ids,
             offsets=self.groups.offsets,
             groups=self.groups.log,
         )
-        self.produce_guard = self.transactions
+
+    # Starting and stopping
 
     async def start(self) -> None:
-        """Begins to serve: what coordinators remember is read from their topics."""
+        """Loads tables and the state of the coordinators, and starts the threads."""
         for table in (self.acls, self.credentials, self.quotas.table):
-            await self.offload(table.load)
-        self.appends.start()
-        self.gated_appends.start()
-        await self.gates.start()
+            await self.blocking.run(table.load)
+        if self._has_append_threads:
+            self.appends.start()
+            self.dedup_appends.start()
+        await self.dedup_topics.start()
         await self.groups.load()
         await self.transactions.load()
 
     async def stop(self) -> None:
-        """Lets what was submitted end; the store stays open."""
+        """Completes what was submitted; the store stays open."""
         await self.transactions.stop()
         await self.groups.stop()
-        for appends in (self.appends, self.gated_appends):
+        for appends in (self.appends, self.dedup_appends):
             await self.loop.run_in_executor(None, appends.stop)
-        await self.gates.stop()
-        self._pool.shutdown(wait=True)
+        await self.loop.run_in_executor(None, self._sync_pool.shutdown)
+        await self.dedup_topics.stop()
+        self.blocking.stop()
 
-    def offload(self, work: Callable[..., T], *args: object) -> "asyncio.Future[T]":
-        """Runs work in another thread."""
-        return self.loop.run_in_executor(self._pool, work, *args)
+    # Events
 
-    def disconnected(self, connection: ConnectionContext) -> None:
-        """To be called once by the server when a connection has ended: nobody waits for it now."""
+    def connection_closed(self, connection: ConnectionContext) -> None:
+        """To be called once by the server: requests of the connection no longer wait."""
         connection.is_closed = True
-        for call in self.on_disconnected:
-            call(connection)
+        self.parked_fetches.connection_closed(connection)
 
+    @contextlib.asynccontextmanager
+    async def changing_topics(self, names: Iterable[str]) -> AsyncIterator[None]:
+        """Held while topics of these names are created, altered or deleted, one change at a time.
 
-Handler = Callable[[Broker, RequestContext, Any], Message | Awaitable[Message | None] | None]
-"""Answers a request of its own kind, at once or later; None for one that has no answer.
+        On exit, also with an error, the broker serves the topics as they are then, and requests
+        that waited for what is gone are completed. `names` may grow meanwhile.
+        """
+        async with self._topic_changes:
+            view: TopicsView | None = None
+            try:
+                yield
+                # With thousands of partitions this takes longer than the loop should wait.
+                view = await self.blocking.run(self.topics.snapshot)
+            finally:
+                changed = [topic for name in names if (topic := self.topics.find(name)) is not None]
+                self.topics.serve(view or self.topics.snapshot())
+                for topic in changed:
+                    self._topic_changed(topic)
 
-The bytes a request was read from are the handler's until then. It may raise CloseConnection.
-"""
+    def _topic_changed(self, before: ServedTopic) -> None:
+        for number in range(len(before.logs)):
+            partition = TopicPartition(before.name, number)
+            self.parked_fetches.wake(partition)
+            self.dedup_topics.partition_changed(partition)
+        now = self.topics.find(before.name)
+        if now is None or now.id != before.id:
+            self.groups.topic_deleted(before)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from varve.broker.data.dedup.gates import Gates
+from varve.broker.dedup.topics import DedupTopics
 from varve.broker.groups.coordinator import GroupCoordinator
 from varve.broker.groups.group import GroupKind
 from varve.broker.transactions.coordinator import TransactionCoordinator
@@ -86,7 +86,7 @@ class BrokerMetrics:
     """The figures of one broker; a collector for a registry."""
 
     def __init__(
-        self, groups: GroupCoordinator, transactions: TransactionCoordinator, gates: Gates
+        self, groups: GroupCoordinator, transactions: TransactionCoordinator, gates: DedupTopics
     ) -> None:
         self.table = MetricTable(declared_metrics(sys.modules[__name__]))
         self._gates = gates

@@ -1,37 +1,373 @@
-"""Settings of the broker as a whole, by Kafka's names."""
+"""Settings of the broker, by Kafka's names, and what it tells clients of replication."""
 
 from dataclasses import dataclass
 
+from varve.broker.groups.assignors import ASSIGNORS
+from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import check_settings, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """What every part of the broker may ask for."""
+    """Settings of the broker as a whole."""
 
     node_id: int = setting(
         1,
-        "The id this broker has in the metadata that clients read.",
+        "The id of this broker in the metadata that clients read.",
         "node.id",
         at_least=0,
     )
     num_partitions: int = setting(
         1,
-        "Partitions of a topic that is made without saying how many.",
+        "Partitions of a topic that is created without a partition count.",
         "num.partitions",
         at_least=1,
     )
     auto_create_topics_enable: bool = setting(
         True,
-        "Whether a topic that a client asks for by name is made if it is not there.",
+        "Whether a missing topic is created when a client names it in a Metadata request.",
         "auto.create.topics.enable",
     )
-    rack: str = setting("", "The rack this broker stands in, told to clients.", "broker.rack")
+    rack: str = setting("", "The rack of this broker, as clients see it.", "broker.rack")
     fetch_max_bytes: int = setting(
         16 << 20,
-        "The most that one answer to a fetch holds; a first batch may exceed it.",
+        "Limit of the bytes in one fetch response; its first batch may exceed it.",
         "fetch.max.bytes",
         at_least=1024,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSettings:
+    """Limits of what is kept for clients between requests."""
+
+    fetch_session_count_max: int = setting(
+        1_000,
+        "Limit of fetch sessions; a client without one names all partitions in each fetch.",
+        "max.incremental.fetch.session.cache.slots",
+        at_least=0,
+    )
+    fetch_session_partition_count_max: int = setting(
+        200_000,
+        "Limit of the partitions in all fetch sessions together.",
+        "varve.fetch.session.partitions.max",
+        at_least=0,
+    )
+    background_read_max_bytes: int = setting(
+        64 << 20,
+        "Limit of the bytes that background reads of older segments hold for fetches.",
+        "varve.fetch.background.read.max.bytes",
+        at_least=1 << 20,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminSettings:
+    """Administration of topics by clients."""
+
+    delete_topic_enable: bool = setting(
+        True,
+        "Whether clients may delete topics.",
+        "delete.topic.enable",
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationSettings:
+    """Replication configs that clients may give a topic: only values that hold for one replica.
+
+    They are checked and not stored.
+    """
+
+    min_insync_replicas: int = setting(
+        1,
+        "Replicas that must have a record before acks=all is answered; there is one replica.",
+        "min.insync.replicas",
+        broker_name="min.insync.replicas",
+        at_least=1,
+        at_most=1,
+    )
+    unclean_leader_election_enable: str = setting(
+        "false",
+        "Whether an out-of-sync replica may become leader; there is one replica.",
+        "unclean.leader.election.enable",
+        broker_name="unclean.leader.election.enable",
+        choices=("false",),
+        ignore_case=True,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedSettings:
+    """Configs that clients read and that cannot be changed."""
+
+    default_replication_factor: int = setting(
+        1,
+        "Replicas of a topic that is created without a replication factor.",
+        "default.replication.factor",
+        at_least=1,
+        at_most=1,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """Groups and the offsets they commit."""
+
+    offsets_topic_num_partitions: int = setting(
+        8,
+        "Partitions of __consumer_offsets when it is created; must not change afterwards.",
+        "offsets.topic.num.partitions",
+        at_least=1,
+    )
+    offsets_topic_segment_bytes: int = setting(
+        100 << 20,
+        "Segment size of __consumer_offsets when it is created.",
+        "offsets.topic.segment.bytes",
+        at_least=1024,
+    )
+    offsets_retention_minutes: int = setting(
+        10_080,
+        "How long offsets are kept once their group is empty, or no longer reads the topic.",
+        "offsets.retention.minutes",
+        at_least=1,
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        600_000,
+        "How often offsets past their retention are removed.",
+        "offsets.retention.check.interval.ms",
+        at_least=1,
+        long=True,
+    )
+    offset_metadata_max_bytes: int = setting(
+        4096,
+        "The longest metadata that may be committed with an offset.",
+        "offset.metadata.max.bytes",
+        at_least=0,
+    )
+    group_min_session_timeout_ms: int = setting(
+        6_000,
+        "The shortest session timeout a member may request.",
+        "group.min.session.timeout.ms",
+        at_least=0,
+    )
+    group_max_session_timeout_ms: int = setting(
+        1_800_000,
+        "The longest session timeout a member may request.",
+        "group.max.session.timeout.ms",
+        at_least=0,
+    )
+    group_initial_rebalance_delay_ms: int = setting(
+        3_000,
+        "How long the first rebalance of an empty group waits for more members.",
+        "group.initial.rebalance.delay.ms",
+        at_least=0,
+    )
+    group_max_size: int = setting(
+        (1 << 31) - 1, "Limit of the members of one classic group.", "group.max.size", at_least=1
+    )
+    group_consumer_session_timeout_ms: int = setting(
+        45_000,
+        "How long a member of a consumer group may send no heartbeat before it is removed.",
+        "group.consumer.session.timeout.ms",
+        at_least=1,
+    )
+    group_consumer_heartbeat_interval_ms: int = setting(
+        5_000,
+        "How often members of consumer groups send heartbeats.",
+        "group.consumer.heartbeat.interval.ms",
+        at_least=1,
+    )
+    group_consumer_max_size: int = setting(
+        (1 << 31) - 1,
+        "Limit of the members of one consumer group.",
+        "group.consumer.max.size",
+        at_least=1,
+    )
+    group_consumer_assignors: str = setting(
+        "uniform,range",
+        "Assignors that members of consumer groups may request; the first is the default.",
+        "group.consumer.assignors",
+    )
+
+    @property
+    def consumer_assignors(self) -> tuple[str, ...]:
+        return tuple(one.strip() for one in self.group_consumer_assignors.split(","))
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        self._check_consumer_groups()
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise InvalidSetting(
+                f"group.min.session.timeout.ms = {self.group_min_session_timeout_ms} exceeds "
+                f"group.max.session.timeout.ms = {self.group_max_session_timeout_ms}"
+            )
+
+    def _check_consumer_groups(self) -> None:
+        unknown = [one for one in self.consumer_assignors if one not in ASSIGNORS]
+        if unknown:
+            raise InvalidSetting(
+                f"group.consumer.assignors = {self.group_consumer_assignors!r} names "
+                f"{unknown[0]!r}; use {', '.join(ASSIGNORS)}"
+            )
+        interval_ms = self.group_consumer_heartbeat_interval_ms
+        if interval_ms >= self.group_consumer_session_timeout_ms:
+            raise InvalidSetting(
+                f"group.consumer.heartbeat.interval.ms = {interval_ms} must be less than "
+                "group.consumer.session.timeout.ms = "
+                f"{self.group_consumer_session_timeout_ms}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSettings:
+    """Transactions and transactional ids."""
+
+    transaction_state_log_num_partitions: int = setting(
+        8,
+        "Partitions of __transaction_state when it is created.",
+        "transaction.state.log.num.partitions",
+        at_least=1,
+    )
+    transaction_state_log_segment_bytes: int = setting(
+        100 << 20,
+        "Segment size of __transaction_state when it is created.",
+        "transaction.state.log.segment.bytes",
+        at_least=1024,
+    )
+    transaction_max_timeout_ms: int = setting(
+        900_000,
+        "The longest transaction timeout a producer may request.",
+        "transaction.max.timeout.ms",
+        at_least=1,
+    )
+    transactional_id_expiration_ms: int = setting(
+        604_800_000,
+        "How long a transactional id without an open transaction is remembered.",
+        "transactional.id.expiration.ms",
+        at_least=1,
+    )
+    transaction_abort_interval_ms: int = setting(
+        10_000,
+        "How often transactions that are open longer than their timeout are aborted.",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        at_least=1,
+    )
+    transaction_expiration_interval_ms: int = setting(
+        3_600_000,
+        "How often expired transactional ids are removed.",
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        at_least=1,
+    )
+    transaction_partition_verification_enable: bool = setting(
+        True,
+        "Whether a transactional batch needs its partition to be part of the transaction.",
+        "transaction.partition.verification.enable",
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecuritySettings:
+    """Authorization and authentication of clients."""
+
+    authorizer_class_name: str = setting(
+        "",
+        "Any value switches authorization on, whichever of Kafka's authorizers it names.",
+        "authorizer.class.name",
+    )
+    authorizer_enable: bool = setting(
+        False,
+        "Whether ACLs are enforced: only what an ACL allows is permitted then.",
+        "varve.authorizer.enable",
+        is_own=True,
+    )
+    super_users: str = setting(
+        "",
+        "Principals that may do everything, such as `User:alice;User:bob`.",
+        "super.users",
+    )
+    allow_everyone_if_no_acl_found: bool = setting(
+        False,
+        "Whether everybody may use a resource that has no ACL.",
+        "allow.everyone.if.no.acl.found",
+    )
+    sasl_enabled_mechanisms: tuple[str, ...] = setting(
+        ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+        "SASL mechanisms for clients. PLAIN sends the password itself: use it with TLS only.",
+        "sasl.enabled.mechanisms",
+        choices=MECHANISMS,
+    )
+    sasl_plain_users: str = setting(
+        "",
+        "A file with a line `name=hash` for each user of PLAIN; `hash_password` computes the hash.",
+        "varve.sasl.plain.users",
+        is_own=True,
+    )
+    connections_max_reauth_ms: int = setting(
+        0,
+        "Time after which a client must authenticate again on its connection; 0 is never.",
+        "connections.max.reauth.ms",
+        at_least=0,
+        long=True,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        for name in self.super_user_names:
+            kind, colon, rest = name.partition(":")
+            if not (kind and colon and rest):
+                raise InvalidSetting(
+                    f"super.users has {name!r:.120}; write a type, a colon and a name, and ; "
+                    "between users, as in User:alice;User:bob"
+                )
+
+    @property
+    def has_authorizer(self) -> bool:
+        return self.authorizer_enable or bool(self.authorizer_class_name)
+
+    @property
+    def super_user_names(self) -> tuple[str, ...]:
+        return tuple(one.strip() for one in self.super_users.split(";") if one.strip())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaSettings:
+    """Measurement of client rates for quotas."""
+
+    window_count: int = setting(
+        11,
+        "Number of windows over which a client's rate is measured.",
+        "quota.window.num",
+        at_least=1,
+        at_most=3_600,
+    )
+    window_seconds: int = setting(
+        1,
+        "Length of a quota window.",
+        "quota.window.size.seconds",
+        at_least=1,
+        at_most=3_600,
     )
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
-from varve.broker.offload import Offload
+from varve.broker.background import BlockingPool
 from varve.broker.topics import Topics
 from varve.commit_log import Log, TopicPartition
 from varve.embedded import Store
@@ -32,7 +32,7 @@ class StateTopic:
         store: Store,
         topics: Topics,
         *,
-        offload: Offload,
+        blocking: BlockingPool,
         partition_count: int,
         segment_bytes: int,
     ) -> None:
@@ -40,7 +40,7 @@ class StateTopic:
         self._name = name
         self._store = store
         self._topics = topics
-        self._offload = offload
+        self._blocking = blocking
         self._partition_count = partition_count
         self._segment_bytes = segment_bytes
         self._creation: asyncio.Future[None] | None = None
@@ -76,7 +76,7 @@ class StateTopic:
         if self.is_made:
             return
         if self._creation is None:
-            self._creation = self._offload(self._create)
+            self._creation = self._blocking.run(self._create)
             self._creation.add_done_callback(self._created)
         await asyncio.shield(self._creation)
 
@@ -90,7 +90,7 @@ class StateTopic:
                     extra={"topic": self._name, "partition": number},
                 )
                 continue
-            yield await self._offload(replay, log)
+            yield await self._blocking.run(replay, log)
 
     def _create(self) -> None:
         try:

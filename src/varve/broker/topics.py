@@ -1,14 +1,14 @@
 """The topics a broker serves, by name and by id.
 
-Invariant  a topic that was deleted and made again has another id; the old id finds nothing.
-Threads    looked up in the loop's thread; changed by work off the loop, which `refresh` follows.
-           `look` may be called in any.
+Invariant  a topic that was deleted and recreated has another id; the old id finds nothing.
+Threads    looked up in the loop's thread; changed by work off the loop, after which `refresh` is
+           called. `snapshot` may be called in any thread.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from varve.commit_log import Log, LogSettings, TopicPartition
@@ -16,6 +16,9 @@ from varve.embedded import Store
 from varve.embedded.topic import Topic
 from varve.foundation.errors import StoreError
 from varve.wire import NO_ID, ErrorCode
+from varve.wire.errors import KafkaError
+
+K = TypeVar("K", str, UUID)
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
@@ -48,24 +51,31 @@ class ServedTopic:
     def find_log(self, partition: int) -> Log | None:
         return self.logs[partition] if 0 <= partition < len(self.logs) else None
 
-    def why_missing(self, partition: int) -> ErrorCode:
-        """What a client is told of a partition for which `find_log` gave None."""
+    def get_log(self, partition: int) -> Log:
+        """Raises KafkaError for a partition that is offline or does not exist."""
+        log = self.find_log(partition)
+        if log is None:
+            raise KafkaError(self.missing_partition_code(partition))
+        return log
+
+    def missing_partition_code(self, partition: int) -> ErrorCode:
+        """The error of a partition for which `find_log` returns None."""
         if 0 <= partition < len(self.logs):
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def leader_epoch_of(log: Log) -> int:
-    """The epoch this broker leads a partition in."""
+def current_leader_epoch(log: Log) -> int:
+    """The epoch in which this broker leads a partition."""
     epochs = log.epochs
     return epochs[-1].epoch if epochs else 0
 
 
 def check_leader_epoch(log: Log, epoch: int) -> ErrorCode:
-    """Whether a client's idea of the epoch is the present one; -1 is none."""
+    """Compares the epoch that a client knows, -1 where it knows none."""
     if epoch < 0:
         return ErrorCode.NONE
-    current = leader_epoch_of(log)
+    current = current_leader_epoch(log)
     if epoch == current:
         return ErrorCode.NONE
     is_past = epoch < current
@@ -75,20 +85,28 @@ def check_leader_epoch(log: Log, epoch: int) -> ErrorCode:
 def epoch_at(log: Log, offset: int) -> int:
     """The leader epoch in which the record at an offset was written; -1 if none is known."""
     epochs = log.epochs
-    passed = bisect_right(epochs, offset, key=lambda one: one.start_offset)
+    passed = bisect_right(epochs, offset, key=lambda entry: entry.start_offset)
     return epochs[passed - 1].epoch if passed else -1
+
+
+def by_topic(partitions: Iterable[tuple[K, int]]) -> dict[K, list[int]]:
+    """Partition numbers by topic name or id, both in order."""
+    numbers: dict[K, list[int]] = {}
+    for topic, number in sorted(partitions):
+        numbers.setdefault(topic, []).append(number)
+    return numbers
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsView:
-    """The topics of the store at one look; `generation` is what was shown when it began."""
+    """The topics of the store at one time; `generation` is the one served when it was taken."""
 
     generation: int
     by_name: dict[str, ServedTopic]
 
 
 class Topics:
-    """What the store holds, as far as it was looked at last."""
+    """The topics of the store, as of the last refresh."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -99,20 +117,20 @@ class Topics:
         self.refresh()
 
     def refresh(self) -> None:
-        """Looks at the store anew; to be called after topics were made, altered or deleted."""
-        self.show(self.look())
+        """To be called after topics were created, altered or deleted."""
+        self.serve(self.snapshot())
 
-    def look(self) -> "TopicsView":
-        """What the store holds now; thousands of partitions are better looked at off the loop."""
+    def snapshot(self) -> TopicsView:
+        """What the store has now; with thousands of partitions to be called off the loop."""
         generation = self.generation
-        return TopicsView(generation, {one.name: _serve(one) for one in self._store.topics()})
+        return TopicsView(generation, {topic.name: _serve(topic) for topic in self._store.topics()})
 
-    def show(self, view: "TopicsView") -> None:
-        """Serves what was seen; looks again if something else was shown since it was looked at."""
+    def serve(self, view: TopicsView) -> None:
+        """Serves a snapshot, or a newer one if another was served since it was taken."""
         if view.generation != self.generation:
-            view = self.look()
+            view = self.snapshot()
         self._by_name = view.by_name
-        self._by_id = {one.id: one for one in view.by_name.values() if one.id != NO_ID}
+        self._by_id = {topic.id: topic for topic in view.by_name.values() if topic.id != NO_ID}
         self.generation += 1
 
     def find(self, name: str) -> ServedTopic | None:
@@ -122,16 +140,16 @@ class Topics:
         return self._by_id.get(id)
 
     def find_colliding(self, name: str, others: Iterable[str] = ()) -> str | None:
-        """A topic that differs from a name in dots and underscores alone, here or in `others`.
+        """A topic, served or in `others`, that differs from a name in dots and underscores alone.
 
-        Kafka takes no second one of the two: names of metrics have underscores for dots.
+        Kafka rejects the second of the two: names of metrics have underscores for dots.
         """
-        wanted = name.replace(".", "_")
-        if wanted == name and "_" not in name:
+        metric_name = name.replace(".", "_")
+        if metric_name == name and "_" not in name:
             return None
-        for one in (*self._by_name, *INTERNAL_TOPICS, *others):
-            if one != name and one.replace(".", "_") == wanted:
-                return one
+        for other in (*self._by_name, *INTERNAL_TOPICS, *others):
+            if other != name and other.replace(".", "_") == metric_name:
+                return other
         return None
 
     def find_log(self, partition: TopicPartition) -> Log | None:
@@ -144,7 +162,8 @@ class Topics:
 
 
 def _serve(topic: Topic) -> ServedTopic:
-    return ServedTopic(topic, tuple(_find_log(topic, one) for one in range(topic.partition_count)))
+    logs = (_find_log(topic, number) for number in range(topic.partition_count))
+    return ServedTopic(topic, tuple(logs))
 
 
 def _find_log(topic: Topic, partition: int) -> Log | None:

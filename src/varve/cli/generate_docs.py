@@ -17,12 +17,15 @@ import typer.core
 import typer.main
 
 from varve.broker import metrics as broker_metrics
-from varve.broker.admin.settings import AdminSettings
-from varve.broker.data.settings import DataSettings
-from varve.broker.groups.settings import GroupSettings
-from varve.broker.security.settings import QuotaSettings, SecuritySettings
-from varve.broker.settings import BrokerSettings
-from varve.broker.transactions.settings import TransactionSettings
+from varve.broker.settings import (
+    AdminSettings,
+    BrokerSettings,
+    DataSettings,
+    GroupSettings,
+    QuotaSettings,
+    SecuritySettings,
+    TransactionSettings,
+)
 from varve.cleaning import metrics as cleaning_metrics
 from varve.cleaning.settings import CleanerSettings
 from varve.cli.main import LazyGroup, app

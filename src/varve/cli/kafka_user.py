@@ -155,8 +155,7 @@ def _add_at_broker(client: KafkaClient, user: str, mechanism: Mechanism, iterati
 def _add_to_directories(
     directories: list[Path], user: str, mechanism: Mechanism, iterations: int
 ) -> None:
-    from varve.broker.security.credentials import add_credential
-    from varve.broker.security.scram import BY_SASL_NAME
+    from varve.broker.security.credentials import BY_SASL_NAME, add_credential
     from varve.disk import RealFileSystem
 
     add_credential(

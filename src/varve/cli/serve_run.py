@@ -18,8 +18,8 @@ from typing import Any
 import uvloop
 
 import varve
+from varve.broker.background import LoopTimers
 from varve.broker.broker import Broker
-from varve.broker.timers import LoopTimers
 from varve.cli.serve_process import allow_files, keep_what_is_there
 from varve.cli.serve_settings import ServePlan
 from varve.cli.serve_signals import take_signals
@@ -58,7 +58,7 @@ async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str]
         timers=LoopTimers(loop),
         random=random.Random(),
         loop=loop,
-        boot=_find_boot(),
+        boot_id=_find_boot_id(),
         **parts,
     )
     guards = ListenerSecurities(
@@ -67,15 +67,15 @@ async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str]
     server = Server(broker, plan.server, make_security=guards)
     endpoint = HttpEndpoint(_pages(server, store))
     end = take_signals(loop)
-    loop.add_signal_handler(signal.SIGHUP, lambda: broker.offload(_reload, guards))
+    loop.add_signal_handler(signal.SIGHUP, lambda: broker.blocking.run(_reload, guards))
     # Before clients connect: their first requests would wait for it.
-    await broker.offload(batch_scan.warm)
+    await broker.blocking.run(batch_scan.warm)
     await server.start()
     guards.warn_if_no_users(broker.credentials)
     try:
         http = await _start_http(endpoint, plan)
         tell(_started(server, store, http, time.monotonic() - began))
-        await broker.offload(_warm_coordinators)
+        await broker.blocking.run(_warm_coordinators)
         keep_what_is_there()
         await end.wait()
         logger.info("stopping", extra={"connections": server.connection_count})
@@ -84,7 +84,7 @@ async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str]
         await server.stop()
 
 
-def _find_boot() -> str | None:
+def _find_boot_id() -> str | None:
     """What the system calls this start of the machine; None where it does not tell."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -136,15 +136,15 @@ def _reload(guards: ListenerSecurities) -> None:
 def _pages(server: Server, store: Store) -> dict[str, Callable[[], Any]]:
     async def metrics() -> Page:
         broker = server.broker
-        text = await broker.offload(exposition, store.metrics, broker.metrics, server.metrics)
+        text = await broker.blocking.run(exposition, store.metrics, broker.metrics, server.metrics)
         return Page(200, text, METRICS_TYPE)
 
     async def health() -> Page:
-        found = await server.broker.offload(store.health)
+        found = await server.broker.blocking.run(store.health)
         recent = {
-            "appends": server.broker.appends.refusals.find_recent(),
+            "appends": server.broker.failed_appends.find_recent(),
             "reads": server.broker.failed_reads.find_recent(),
-            "dedup": server.broker.gates.failures() or None,
+            "dedup": server.broker.dedup_topics.failures() or None,
         }
         refused = {name: text for name, text in recent.items() if text is not None}
         is_healthy = found.is_healthy and not refused

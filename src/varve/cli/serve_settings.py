@@ -9,12 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from varve.broker.admin.settings import AdminSettings
-from varve.broker.data.settings import DataSettings
-from varve.broker.groups.settings import GroupSettings
-from varve.broker.security.settings import QuotaSettings, SecuritySettings
-from varve.broker.settings import BrokerSettings
-from varve.broker.transactions.settings import TransactionSettings
+from varve.broker.settings import (
+    AdminSettings,
+    BrokerSettings,
+    DataSettings,
+    GroupSettings,
+    QuotaSettings,
+    SecuritySettings,
+    TransactionSettings,
+)
 from varve.cleaning.settings import CleanerSettings
 from varve.cli.serve_kafka_names import KAFKA_NAMES
 from varve.commit_log import LogSettings, StoreSettings

@@ -16,11 +16,10 @@ from secrets import token_bytes
 from typing import TYPE_CHECKING, Final, Protocol
 
 from varve.broker.broker import Broker
-from varve.broker.context import ANONYMOUS, ConnectionContext, Principal
-from varve.broker.security.credentials import ScramCredentials
+from varve.broker.request import ANONYMOUS, ConnectionContext, Principal
+from varve.broker.security.credentials import BY_SASL_NAME, ScramCredentials
 from varve.broker.security.plain_users import PlainUsers, parse_jaas, parse_users
-from varve.broker.security.scram import BY_SASL_NAME
-from varve.broker.security.settings import MECHANISMS, SecuritySettings
+from varve.broker.settings import MECHANISMS, SecuritySettings
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import GivenValue, parse_settings
 from varve.kafka_server.listeners import (

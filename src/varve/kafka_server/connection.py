@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, cast
 
-from varve.broker.context import ConnectionContext
-from varve.broker.timers import Timers
+from varve.broker.background import Timers
+from varve.broker.request import ConnectionContext
 from varve.foundation.errors import MalformedMessage
 from varve.kafka_server.authentication import Authenticator, ListenerSecurity
 from varve.kafka_server.dispatcher import (

@@ -11,16 +11,15 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from varve.broker.broker import Broker, Handler
-from varve.broker.context import ConnectionContext, RequestContext
-from varve.broker.data.api_versions import tell_versions
-from varve.broker.errors import CloseConnection
-from varve.broker.failure import failed_response
+from varve.broker.broker import Broker
+from varve.broker.error_responses import error_response
+from varve.broker.handlers import Handler, api_versions_response
+from varve.broker.request import CloseConnection, ConnectionContext, RequestContext
 from varve.foundation.errors import InvalidRequest, StoreError
 from varve.kafka_server.authentication import Authenticator
 from varve.kafka_server.metrics import FAILED_REQUESTS, ServerMetrics
 from varve.wire import APIS, Api, ApiKey, ErrorCode, Message, decode, read_request_header, skip_tags
-from varve.wire.errors import code_for
+from varve.wire.errors import KafkaError, code_for
 from varve.wire.messages.data import ProduceRequest
 from varve.wire.messages.security import SaslAuthenticateResponse, SaslHandshakeResponse
 
@@ -90,7 +89,7 @@ class Dispatcher:
         version, client_id = header.version, header.client_id or ""
         if version not in api.versions:
             if api.key is ApiKey.API_VERSIONS:
-                context = RequestContext(api.key, 0, client_id, connection)
+                context = self._make_context(api.key, 0, client_id, connection)
                 return Request(api, header.correlation_id, context, None)
             raise RejectedRequest(
                 "unknown_version",
@@ -105,14 +104,20 @@ class Dispatcher:
         message = decode(
             api.request, version, frame, start, element_count_max=self._element_count_max
         )
-        context = RequestContext(api.key, version, client_id, connection)
+        context = self._make_context(api.key, version, client_id, connection)
         return Request(api, header.correlation_id, context, message)
+
+    def _make_context(
+        self, key: ApiKey, version: int, client_id: str, connection: ConnectionContext
+    ) -> RequestContext:
+        broker = self._broker
+        return RequestContext(key, version, client_id, connection, broker.authorizer, broker.topics)
 
     def dispatch(self, request: Request, authenticator: Authenticator | None) -> HandlerResult:
         """The response, or what will return it; raises what the handler raises."""
         key, message = request.api.key, request.message
         if message is None:
-            return tell_versions(self._keys, ErrorCode.UNSUPPORTED_VERSION)
+            return api_versions_response(self._keys, ErrorCode.UNSUPPORTED_VERSION)
         if key not in SASL_KEYS:
             return self._handlers[key](self._broker, request.context, message)
         if authenticator is None:
@@ -137,7 +142,12 @@ class Dispatcher:
         if not self._broker.quotas.are_set or request.api.key in SASL_KEYS:
             return 0
         return self._broker.quotas.note_request(
-            request.context, received_bytes, sent_bytes, busy_seconds * 1_000
+            request.api.key,
+            request.context.principal,
+            request.context.client_id,
+            received_bytes=received_bytes,
+            sent_bytes=sent_bytes,
+            elapsed_ms=busy_seconds * 1_000,
         )
 
     def error_response(self, request: Request, error: BaseException) -> Message | None:
@@ -147,13 +157,18 @@ class Dispatcher:
             return None
         if request.message is None or not request.has_response:
             return None
-        code = ErrorCode.UNKNOWN_SERVER_ERROR
-        if isinstance(error, InvalidRequest):
-            code = code_for(error)
-        return failed_response(request.api, request.message, request.context.version, code)
+        code, text = ErrorCode.UNKNOWN_SERVER_ERROR, None
+        if isinstance(error, KafkaError):
+            code, text = error.code, error.message
+        elif isinstance(error, InvalidRequest):
+            code, text = code_for(error), str(error)
+        version = request.context.version
+        return error_response(request.api, request.message, version, code, text)
 
     def log_failure(self, request: Request, error: BaseException) -> None:
-        """Counts and logs an error of a handler."""
+        """Counts and logs an error of a handler; a KafkaError is a response like any other."""
+        if isinstance(error, KafkaError):
+            return
         context = request.context
         name = request.api.key.name.lower()
         fields = {

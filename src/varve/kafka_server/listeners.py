@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from varve.broker.security.settings import MECHANISMS
+from varve.broker.settings import MECHANISMS
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import declared
 from varve.kafka_server.tls_settings import TlsSettings

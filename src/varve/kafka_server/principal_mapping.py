@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from varve.broker.context import Principal
+from varve.broker.request import Principal
 from varve.foundation.errors import InvalidSetting, StoreError
 
 _RULE: Final = re.compile(

@@ -139,7 +139,7 @@ class ConnectionRegistry:
         del self.connections[connection.context.id]
         self._metrics.table.set(CONNECTIONS, len(self.connections))
         self.dismiss(connection.host)
-        self._broker.disconnected(connection.context)
+        self._broker.connection_closed(connection.context)
 
     def close_slow_readers(self) -> None:
         """Closes connections whose clients do not read while their responses delay others."""

@@ -13,9 +13,14 @@ from collections.abc import Awaitable
 from typing import Final, Protocol
 
 from varve.broker.broker import Broker
-from varve.broker.security.credentials import ScramCredentials
+from varve.broker.security.credentials import (
+    Mechanism,
+    ScramCredential,
+    ScramCredentials,
+    is_proof,
+    keyed,
+)
 from varve.broker.security.plain_users import PlainUsers
-from varve.broker.security.scram import Mechanism, ScramCredential, is_proof, keyed
 from varve.foundation.errors import StoreError
 
 
@@ -68,7 +73,7 @@ class PlainExchange:
 
     async def _check_later(self, password: str) -> bytes:
         async with self._turns:
-            is_right = await self._broker.offload(self._users.is_right, self.user, password)
+            is_right = await self._broker.blocking.run(self._users.is_right, self.user, password)
         return self._finish(is_right)
 
     def _finish(self, is_right: bool) -> bytes:
@@ -151,7 +156,7 @@ class ScramExchange:
                 "from username"
             )
         found = self._credentials.find(self.user, self._mechanism)
-        feigned = self._credentials.feign(self.user, self._mechanism)
+        feigned = self._credentials.fake_credential(self.user, self._mechanism)
         self._is_known = found is not None
         self._credential = found or feigned
         self._header, self._first_bare = match["header"], match["bare"]

@@ -11,8 +11,8 @@ import socket
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
-from varve.broker.broker import Broker, Endpoint, Handler
-from varve.broker.dispatch import HANDLERS
+from varve.broker.broker import Broker, Endpoint
+from varve.broker.handlers import HANDLERS, Handler
 from varve.foundation.errors import InvalidSetting, Unavailable
 from varve.kafka_server.authentication import ListenerSecurity, MakeSecurity, OpenSecurity
 from varve.kafka_server.connection import Connection, ConnectionServices
@@ -55,7 +55,7 @@ class Server:
     ) -> None:
         self.broker = broker
         self.settings = settings
-        broker.told.append(settings)
+        broker.visible_settings.append(settings)
         self._make_security = make_security
         self._loop = broker.loop
         self._is_ready = False

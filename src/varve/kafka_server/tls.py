@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509 import Certificate
 
-from varve.broker.context import ANONYMOUS, Principal
+from varve.broker.request import ANONYMOUS, Principal
 from varve.foundation.errors import InvalidSetting
 from varve.kafka_server.principal_mapping import PrincipalMapping
 from varve.kafka_server.tls_settings import TlsSettings

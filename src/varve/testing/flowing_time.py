@@ -30,7 +30,7 @@ class FlowingClock(ManualClock):
 class _Timer:
     __slots__ = ("call", "is_cancelled")
 
-    def __init__(self, call: Callable[[], None]) -> None:
+    def __init__(self, call: Callable[[], object]) -> None:
         self.call = call
         self.is_cancelled = False
 
@@ -48,7 +48,7 @@ class FlowingTimers:
         self._numbers = itertools.count()
         self._next: asyncio.TimerHandle | None = None
 
-    def call_later(self, delay_ms: int, call: Callable[[], None]) -> _Timer:
+    def call_later(self, delay_ms: int, call: Callable[[], object]) -> _Timer:
         timer = _Timer(call)
         due_ms = self._clock.now_ms() + max(0, delay_ms)
         heapq.heappush(self._heap, (due_ms, next(self._numbers), timer))

@@ -20,8 +20,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from varve.broker.broker import Broker
-from varve.broker.groups.settings import GroupSettings
-from varve.broker.settings import BrokerSettings
+from varve.broker.settings import BrokerSettings, GroupSettings
 from varve.disk import CrashMode
 from varve.embedded import Store
 from varve.foundation.errors import Closed
@@ -126,7 +125,7 @@ class KafkaKit:
             timers=running.timers,
             random=random.Random(self._seed),
             loop=running.loop,
-            boot=str(self._start_count),
+            boot_id=str(self._start_count),
             **self._parts,
         )
         server = Server(broker, self._server_settings)
@@ -146,7 +145,7 @@ class KafkaKit:
         server = self._running.server
         if crash:
             self._running.run(server.cut())
-            self._call(server.broker.gates.abandon)
+            self._call(server.broker.dedup_topics.abandon)
             self.virtual.crash_now()
         self._running.run(server.stop())
         self._end_loop()

@@ -126,7 +126,7 @@ def test_neither_lost_nor_twice_however_the_broker_ends(
     client = Client(source)
     has_power = mode is CrashMode.KEEP_ALL
     is_lossy = flush == "interval" and not has_power
-    with BrokerKit(fs=fs, clock=clock, boot="0") as kit:
+    with BrokerKit(fs=fs, clock=clock, boot_id="0") as kit:
         make_topic(kit, {**SETTINGS, "flush": flush})
         for round in range(1, ROUNDS * rounds_factor + 1):
             fs.crash_at(fs.steps + source.randint(1, STEPS))
@@ -138,7 +138,7 @@ def test_neither_lost_nor_twice_however_the_broker_ends(
                 pass
             fs = fs.after_crash(mode, seed=round)
             kit.fs = fs
-            kit.set_part(boot="0" if has_power else str(round))
+            kit.set_part(boot_id="0" if has_power else str(round))
             kit.restart(is_crash=True)
             client.begin_anew()
             again = client.answered[-6:]

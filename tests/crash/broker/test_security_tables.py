@@ -5,19 +5,23 @@ from contextlib import suppress
 
 import pytest
 
-from varve.broker.security.acl import AclBinding, AclFilter, PatternType, Permission
-from varve.broker.security.acl_table import ACLS_FILE, AclTable
-from varve.broker.security.credentials import CREDENTIALS_FILE, ScramCredentials, make_credential
-from varve.broker.security.quota_table import (
-    QUOTAS_FILE,
-    EntityType,
-    QuotaEntity,
-    QuotaKind,
-    QuotaTable,
+from varve.broker.request import Operation, ResourceType
+from varve.broker.security.acls import (
+    ACLS_FILE,
+    AclBinding,
+    AclFilter,
+    AclTable,
+    PatternType,
+    Permission,
 )
-from varve.broker.security.rights import Operation, ResourceType
-from varve.broker.security.scram import Mechanism
-from varve.broker.security.table_file import PlainDirectory
+from varve.broker.security.credentials import (
+    CREDENTIALS_FILE,
+    Mechanism,
+    ScramCredentials,
+    make_credential,
+)
+from varve.broker.security.directory_document import OfflineDirectory
+from varve.broker.security.quotas import QUOTAS_FILE, EntityType, QuotaEntity, QuotaKind, QuotaTable
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, DirectoryOffline, DiskFull, Unavailable
@@ -27,8 +31,8 @@ CREDENTIAL = make_credential("secret", Mechanism.SCRAM_SHA_256, iterations=4_096
 Table = AclTable | ScramCredentials | QuotaTable
 
 
-def _directories() -> list[PlainDirectory]:
-    return [PlainDirectory(path) for path in PATHS]
+def _directories() -> list[OfflineDirectory]:
+    return [OfflineDirectory(path) for path in PATHS]
 
 
 def _disk(clock: ManualClock, seed: int = 0) -> FaultyFileSystem:

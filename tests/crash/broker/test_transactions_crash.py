@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tests.support.broker_kit import BrokerKit
 from tests.support.transaction_bench import QUICK, BenchProducer, TransactionBench
-from varve.broker.groups.settings import GroupSettings
+from varve.broker.settings import GroupSettings
 from varve.commit_log import TopicPartition
 from varve.disk import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock

@@ -3,16 +3,25 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varve.broker.context import ConnectionContext, Principal, RequestContext
-from varve.broker.security.acl import ANYBODY, AclBinding, AclFilter, PatternType, Permission
-from varve.broker.security.acl_table import AclTable
-from varve.broker.security.authorizer import AclAuthorizer
-from varve.broker.security.rights import Operation, ResourceType
-from varve.broker.security.settings import SecuritySettings
-from varve.broker.security.table_file import PlainDirectory
+from varve.broker.request import (
+    ConnectionContext,
+    Operation,
+    Principal,
+    ResourceType,
+)
+from varve.broker.security.acls import (
+    ANY_PRINCIPAL,
+    AclAuthorizer,
+    AclBinding,
+    AclFilter,
+    AclTable,
+    PatternType,
+    Permission,
+)
+from varve.broker.security.directory_document import OfflineDirectory
+from varve.broker.settings import SecuritySettings
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.wire import ApiKey
 
 NAMES = st.sampled_from(["a", "ab", "abc", "b", "*"])
 TYPES = st.sampled_from([ResourceType.TOPIC, ResourceType.GROUP])
@@ -33,7 +42,7 @@ BINDINGS = st.builds(
     type=TYPES,
     name=NAMES,
     pattern=st.sampled_from([PatternType.LITERAL, PatternType.PREFIXED]),
-    principal=st.sampled_from(["User:u", "User:v", ANYBODY]),
+    principal=st.sampled_from(["User:u", "User:v", ANY_PRINCIPAL]),
     host=st.sampled_from(["*", *HOSTS]),
     operation=OPERATIONS,
     permission=st.sampled_from([Permission.ALLOW, Permission.ALLOW, Permission.DENY]),
@@ -86,9 +95,8 @@ def _model(
     return False
 
 
-def _context(user: str, host: str) -> RequestContext:
-    connection = ConnectionContext(1, "SASL", host, Principal("User", user))
-    return RequestContext(ApiKey.METADATA, 1, "client", connection)
+def _connection(user: str, host: str) -> ConnectionContext:
+    return ConnectionContext(1, "SASL", host, Principal("User", user))
 
 
 @given(
@@ -107,16 +115,18 @@ def test_answers_are_those_of_a_slow_reading(
 ) -> None:
     fs = MemoryFileSystem(ManualClock())
     fs.make_directory("/a")
-    table = AclTable(fs, [PlainDirectory("/a")])
+    table = AclTable(fs, [OfflineDirectory("/a")])
     authorizer = AclAuthorizer(table, SecuritySettings(super_users="User:root"))
 
     def check() -> None:
         for user, host, operation, type, name in [*questions, *questions]:
-            answer = authorizer.is_allowed(_context(user, host), operation, type, name)
+            answer = authorizer.is_allowed(_connection(user, host), operation, type, name)
             assert answer is _model(list(table.bindings), user, host, operation, type, name)
             if answer and user != "root":
                 # What is allowed by name is allowed somewhere, but for a denial of everything.
-                somewhere = authorizer.is_allowed_somewhere(_context(user, host), operation, type)
+                somewhere = authorizer.is_allowed_somewhere(
+                    _connection(user, host), operation, type
+                )
                 assert somewhere
 
     table.add(first)
@@ -127,6 +137,6 @@ def test_answers_are_those_of_a_slow_reading(
         [AclFilter(ResourceType.ANY, gone_name, gone, None, None, Operation.ANY, Permission.ANY)]
     )
     check()
-    again = AclTable(fs, [PlainDirectory("/a")])
+    again = AclTable(fs, [OfflineDirectory("/a")])
     again.load()
     assert again.bindings == table.bindings

@@ -14,7 +14,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from varve.broker.groups.consumer_assignment import (
+from varve.broker.groups.assignors import (
     ASSIGNORS,
     NO_PARTITIONS,
     PartitionId,

@@ -7,14 +7,14 @@ import hypothesis.strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from tests.support.rounds import machine_settings
+from varve.broker.background import ManualTimers
 from varve.broker.groups.classic_group import ClassicGroup, ClassicState
 from varve.broker.groups.classic_member import Subscriber
 from varve.broker.groups.classic_protocol import ClassicProtocol
 from varve.broker.groups.classic_rebalance import ClassicRebalance, Stored
 from varve.broker.groups.classic_record import from_record, to_record
 from varve.broker.groups.classic_static import StaticRejoin
-from varve.broker.groups.settings import GroupSettings
-from varve.broker.timers import ManualTimers
+from varve.broker.settings import GroupSettings
 from varve.foundation.clock import ManualClock
 from varve.wire import ErrorCode
 from varve.wire.messages.groups import (

@@ -5,7 +5,7 @@ import pytest
 from tests.support.broker_kit import BrokerKit
 from tests.support.group_bench import Member, commit, offset_of
 from varve.broker.groups.classic_group import ClassicGroup
-from varve.broker.groups.settings import GroupSettings
+from varve.broker.settings import GroupSettings
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
 

@@ -15,7 +15,7 @@ from tests.support.transaction_bench import (
     BenchProducer,
     TransactionBench,
 )
-from varve.broker.groups.settings import GroupSettings
+from varve.broker.settings import GroupSettings
 from varve.commit_log import TopicPartition
 from varve.wire import ErrorCode
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from varve.broker.groups.settings import GroupSettings
-from varve.broker.security.settings import SecuritySettings
+from varve.broker.settings import GroupSettings, SecuritySettings
 from varve.cli.main import app
 from varve.cli.serve_settings import make_plan
 from varve.foundation.clock import SystemClock

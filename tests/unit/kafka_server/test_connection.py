@@ -8,8 +8,7 @@ import pytest
 
 from tests.support.server_bench import LISTENER, ServerBench, frame, run, until
 from varve.broker.broker import Broker
-from varve.broker.context import RequestContext
-from varve.broker.errors import CloseConnection
+from varve.broker.request import CloseConnection, RequestContext
 from varve.foundation.errors import InvalidRequest
 from varve.kafka_server import ServerSettings
 from varve.kafka_server.metrics import FAILED_REQUESTS, REQUESTS

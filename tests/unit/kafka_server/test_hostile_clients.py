@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.server_bench import LISTENER, RawClient, ServerBench, frame, run, until
 from varve.broker.broker import Broker
-from varve.broker.context import RequestContext
+from varve.broker.request import RequestContext
 from varve.kafka_server import ServerSettings
 from varve.kafka_server.metrics import CLOSED_CONNECTIONS, REFUSED_FRAMES
 from varve.wire import ApiKey

@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from varve.broker.context import Principal
-from varve.broker.security.credentials import make_credential
+from varve.broker.request import Principal
+from varve.broker.security.credentials import (
+    Mechanism,
+    credential_of,
+    make_credential,
+    salted_password,
+)
 from varve.broker.security.plain_users import hash_password
-from varve.broker.security.scram import Mechanism, credential_of, salted_password
-from varve.broker.security.settings import SecuritySettings
+from varve.broker.settings import SecuritySettings
 from varve.foundation.errors import InvalidSetting
 from varve.kafka_server.authentication import ListenerSasl, ListenerSecurities, SaslAuthenticator
 from varve.kafka_server.sasl_mechanisms import SaslAuthenticationFailed, ScramExchange

@@ -6,7 +6,7 @@ from struct import Struct
 import pytest
 
 from tests.support.server_bench import ServerBench, frame, run
-from varve.broker.security.quota_table import EntityType, QuotaEntity, QuotaKind
+from varve.broker.security.quotas import EntityType, QuotaEntity, QuotaKind
 from varve.kafka_server import ServerSettings
 from varve.kafka_server.authentication import ListenerSecurities
 from varve.wire.messages.cluster import MetadataRequest
@@ -96,7 +96,9 @@ def test_who_uses_too_much_is_told_and_not_served_meanwhile(
         async with ServerBench() as bench:
             entity = QuotaEntity.of([(EntityType.CLIENT_ID, "raw")])
             bench.broker.quotas.table.alter([(entity, {QuotaKind.REQUEST: 1.0})])
-            monkeypatch.setattr(bench.broker.quotas, "note_request", lambda *_: next(waits_ms))
+            monkeypatch.setattr(
+                bench.broker.quotas, "note_request", lambda *_, **__: next(waits_ms)
+            )
             loop = asyncio.get_running_loop()
             client = await bench.connect()
             began = loop.time()

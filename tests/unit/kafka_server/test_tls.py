@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
 from tests.support.certificates import Authority, Signed
-from varve.broker.context import ANONYMOUS
+from varve.broker.request import ANONYMOUS
 from varve.foundation.errors import InvalidSetting
 from varve.kafka_server.principal_mapping import NoRuleFits
 from varve.kafka_server.tls import TlsContext

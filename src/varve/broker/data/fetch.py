@@ -1,11 +1,10 @@
-"""Fetch: batches on their way out, at once or when there are enough of them.
+"""Fetch: returns batches at once, or when there are enough of them.
 
-What the active segment holds is read here and now. Older offsets are read off the loop by
-`SlowReads`; a fetch waits for them as it waits for appends, and answers without what takes longer
-than it may wait.
+The active segment is read in the loop. Older offsets are read in the background; a fetch waits for
+them as it waits for appends, and is answered without those that take longer than it may wait.
 
-Invariant  the first partition that has something gives one whole batch at least, whatever the
-           limits say, so that a client always gets on. Partitions take turns in being first.
+Invariant  the first partition that has records returns at least one whole batch, whatever the
+           limits are, so that a client makes progress. Partitions take turns in being first.
            A fetch that waits holds no records.
 """
 
@@ -13,23 +12,23 @@ import asyncio
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from varve.broker.background import Timer
 from varve.broker.broker import Broker
-from varve.broker.context import RequestContext
 from varve.broker.data.fetch_sessions import (
     NO_SESSION,
-    AskedPartition,
+    FetchPartitionState,
     FetchPlan,
     FetchSession,
     TopicKey,
 )
-from varve.broker.data.slow_reads import ReadKey
-from varve.broker.security.rights import Operation, ResourceType
-from varve.broker.topics import ServedTopic, check_leader_epoch, leader_epoch_of
+from varve.broker.data.parked_fetches import ReadKey
+from varve.broker.request import Operation, RequestContext
+from varve.broker.topics import ServedTopic, check_leader_epoch, current_leader_epoch
 from varve.commit_log import FetchResult, Isolation, Log, TopicPartition
 from varve.commit_log.active_segment import ActiveSegment
 from varve.foundation.errors import Corrupt, StoreError, Unavailable
 from varve.wire import NO_ID, ErrorCode
-from varve.wire.errors import code_for
+from varve.wire.errors import KafkaError, code_for
 from varve.wire.messages.data import (
     AbortedTransaction,
     EpochEndOffset,
@@ -44,18 +43,18 @@ from varve.wire.messages.data import (
 
 _FIRST_WITH_IDS: Final = 13
 _LOCAL_WAIT_MS: Final = 500
-"""A read from the local disk is waited for so long, even by those who would not wait."""
+"""How long a fetch waits for a read from the local disk, even with a shorter max_wait_ms."""
 _READ_COMMITTED: Final = 1
 
 _NO_RECORDS: Final = memoryview(b"")
-# Made once: an answer to many idle partitions would make three for each.
+# Shared by all responses: one to many idle partitions would create three for each.
 _NO_EPOCH: Final = EpochEndOffset()
 _NO_LEADER: Final = LeaderIdAndEpoch()
 _NO_SNAPSHOT: Final = SnapshotId()
 
 
-class _Mark(NamedTuple):
-    """How far a partition reached when the fetch began to wait."""
+class _SeenEnd(NamedTuple):
+    """How far a partition reached when the fetch was parked."""
 
     log: Log
     offset: int
@@ -64,35 +63,37 @@ class _Mark(NamedTuple):
     size: int
 
 
-class _Round:
-    """One look at all partitions."""
+class _ReadPass:
+    """One pass over all partitions of a fetch."""
 
-    __slots__ = ("answers", "bytes", "has_error", "is_local_pending", "marks", "pending", "room")
+    __slots__ = (
+        "bytes", "bytes_left", "ends", "has_error", "is_local_pending", "pending", "results",
+    )  # fmt: skip
 
-    def __init__(self, room: int) -> None:
-        self.room = room
+    def __init__(self, bytes_left: int) -> None:
+        self.bytes_left = bytes_left
         self.bytes = 0
         self.has_error = False
-        self.answers: list[tuple[AskedPartition, PartitionData]] = []
-        self.marks: dict[TopicPartition, _Mark] = {}
+        self.results: list[tuple[FetchPartitionState, PartitionData]] = []
+        self.ends: dict[TopicPartition, _SeenEnd] = {}
         self.pending: set[ReadKey] = set()
         self.is_local_pending = False
 
-    def add(self, asked: AskedPartition, answer: PartitionData) -> None:
-        self.answers.append((asked, answer))
-        if answer.records:
-            self.bytes += len(answer.records)
-            self.room -= len(answer.records)
-        elif answer.error_code or answer.diverging_epoch is not _NO_EPOCH:
+    def add(self, partition: FetchPartitionState, data: PartitionData) -> None:
+        self.results.append((partition, data))
+        if data.records:
+            self.bytes += len(data.records)
+            self.bytes_left -= len(data.records)
+        elif data.error_code or data.diverging_epoch is not _NO_EPOCH:
             self.has_error = True
 
 
 class Fetch:
-    """One request under way."""
+    """One request in progress."""
 
     __slots__ = (
-        "_broker", "_bytes", "_context", "_idle", "_isolation", "_marks", "_max_bytes",
-        "_min_bytes", "_pending", "_plan", "_request", "_rotation",
+        "_broker", "_bytes", "_context", "_ends", "_idle", "_isolation", "_max_bytes",
+        "_min_bytes", "_pending", "_plan", "_request", "_rotation", "connection", "future", "timer",
     )  # fmt: skip
 
     def __init__(
@@ -102,61 +103,61 @@ class Fetch:
         self._context = context
         self._request = request
         self._plan = plan
+        self.connection = context.connection
         is_committed = request.isolation_level == _READ_COMMITTED
         self._isolation = Isolation.READ_COMMITTED if is_committed else Isolation.READ_UNCOMMITTED
         self._max_bytes = max(0, min(request.max_bytes, broker.settings.fetch_max_bytes))
         self._min_bytes = min(request.min_bytes, self._max_bytes)
-        # A session keeps its own order, in which those that were served go last.
-        self._rotation = 0 if plan.is_incremental else broker.fetches.next_turn()
-        self._marks: dict[TopicPartition, _Mark] = {}
+        # A session keeps its own order, in which partitions that returned records go last.
+        self._rotation = 0 if plan.is_incremental else broker.parked_fetches.next_rotation()
+        self._ends: dict[TopicPartition, _SeenEnd] = {}
         self._pending: set[ReadKey] = set()
         self._bytes = 0
-        self._idle: _Round | None = None
-        """What is told when the time is over and nothing has happened meanwhile."""
+        self._idle: _ReadPass | None = None
+        """The first pass, where it is still true when the time is over."""
+        self.future: asyncio.Future[FetchResponse]
+        self.timer: Timer | None = None
 
-    def begin(self) -> "FetchResponse | asyncio.Future[FetchResponse]":
-        """Answers at once if there is enough, something to tell, or nothing to wait for."""
-        found = self._look()
-        request = self._request
-        wait_ms = request.max_wait_ms
-        if found.is_local_pending:
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Those it waits for."""
+        return tuple(self._ends)
+
+    def start(self) -> "FetchResponse | asyncio.Future[FetchResponse]":
+        """The response, where there are enough bytes, an error, or nothing to wait for."""
+        first = self._read_partitions()
+        wait_ms = self._request.max_wait_ms
+        if first.is_local_pending:
             wait_ms = max(wait_ms, _LOCAL_WAIT_MS)
-        is_done = found.has_error or (
-            found.bytes >= self._min_bytes and not self._is_starved(found)
-        )
-        if wait_ms <= 0 or is_done or not self._plan.asked:
-            return self._tell(found)
-        self._marks, self._pending, self._bytes = found.marks, found.pending, found.bytes
-        if not found.bytes and not found.pending:
-            self._idle = found
-        return self._broker.fetches.park(
-            self,
-            connection=self._context.connection,
-            partitions=tuple(found.marks),
-            delay_ms=wait_ms,
-        )
+        # With min_bytes = 0 the records of a read in progress are waited for all the same.
+        is_starved = not first.bytes and bool(first.pending)
+        is_done = first.has_error or (first.bytes >= self._min_bytes and not is_starved)
+        if wait_ms <= 0 or is_done or not self._plan.partitions:
+            return self._respond(first)
+        self._ends, self._pending, self._bytes = first.ends, first.pending, first.bytes
+        if not first.bytes and not first.pending:
+            self._idle = first
+        self.future = self._broker.loop.create_future()
+        self._broker.parked_fetches.park(self, delay_ms=wait_ms)
+        return self.future
 
-    def _is_starved(self, found: _Round) -> bool:
-        """Nothing there although something is on its way: no answer for those who want 0 bytes."""
-        return not found.bytes and bool(found.pending)
+    # While it is parked
 
-    # While it waits
-
-    def is_enough(self, partition: TopicPartition) -> bool:
+    def has_enough_after_append(self, partition: TopicPartition) -> bool:
         self._idle = None
-        mark = self._marks[partition]
-        limit = self._limit(mark.log)
-        if limit <= max(mark.limit, mark.offset):
+        end = self._ends[partition]
+        limit = self._limit(end.log)
+        if limit <= max(end.limit, end.offset):
             return False
-        active = mark.log.view.active
-        if active is not mark.active:
+        active = end.log.view.active
+        if active is not end.active:
             return True
         size = active.size
-        self._bytes += size - mark.size
-        self._marks[partition] = mark._replace(limit=limit, size=size)
+        self._bytes += size - end.size
+        self._ends[partition] = end._replace(limit=limit, size=size)
         return self._bytes >= self._min_bytes
 
-    def is_read(self, key: ReadKey, outcome: FetchResult | Exception) -> bool:
+    def has_enough_after_read(self, key: ReadKey, outcome: FetchResult | Exception) -> bool:
         if key not in self._pending:
             return False
         if isinstance(outcome, Exception):
@@ -167,10 +168,11 @@ class Fetch:
             return False
         return self._bytes >= self._min_bytes or not self._pending
 
-    def answer(self, *, is_timeout: bool) -> FetchResponse:
+    def complete(self, *, is_timeout: bool) -> FetchResponse:
+        """The response with what there is; unchanged where only the time is over."""
         if is_timeout and self._idle is not None:
-            return self._tell(self._idle)
-        return self._tell(self._look())
+            return self._respond(self._idle)
+        return self._respond(self._read_partitions())
 
     # Reading
 
@@ -179,103 +181,103 @@ class Fetch:
             return log.last_stable_offset
         return log.high_watermark
 
-    def _look(self) -> _Round:
-        found = _Round(self._max_bytes)
-        asked = self._plan.asked
-        turn = self._rotation % len(asked) if asked else 0
-        known: dict[TopicKey, tuple[ServedTopic | None, ErrorCode]] = {}
-        for one in (*asked[turn:], *asked[:turn]) if turn else asked:
-            if one.topic not in known:
-                known[one.topic] = self._find_topic(one.topic)
-            topic, error = known[one.topic]
-            if topic is None or error:
-                found.add(one, _failed(one.asked.partition, error))
+    def _read_partitions(self) -> _ReadPass:
+        current = _ReadPass(self._max_bytes)
+        partitions = self._plan.partitions
+        first = self._rotation % len(partitions) if partitions else 0
+        topics: dict[TopicKey, ServedTopic | KafkaError] = {}
+        for partition in (*partitions[first:], *partitions[:first]) if first else partitions:
+            topic = topics.get(partition.topic)
+            if topic is None:
+                topic = topics[partition.topic] = self._find_topic(partition.topic)
+            if isinstance(topic, KafkaError):
+                current.add(partition, _failed(partition.requested.partition, topic.code))
             else:
-                found.add(one, self._look_at(found, topic, one.asked))
-        return found
+                current.add(partition, self._read_partition(current, topic, partition.requested))
+        return current
 
-    def _find_topic(self, key: TopicKey) -> tuple[ServedTopic | None, ErrorCode]:
-        topics = self._broker.topics
-        topic = topics.find_by_id(key) if isinstance(key, UUID) else topics.find(key)
-        if topic is None and isinstance(key, UUID):
-            return None, ErrorCode.UNKNOWN_TOPIC_ID
-        name = str(key) if topic is None else topic.name
-        if not self._broker.authorizer.is_allowed(
-            self._context, Operation.READ, ResourceType.TOPIC, name
-        ):
-            return None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        if topic is None:
-            return None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return topic, ErrorCode.NONE
+    def _find_topic(self, key: TopicKey) -> ServedTopic | KafkaError:
+        try:
+            if isinstance(key, UUID):
+                return self._context.get_topic(Operation.READ, id=key)
+            return self._context.get_topic(Operation.READ, name=key)
+        except KafkaError as error:
+            return error
 
-    def _look_at(self, found: _Round, topic: ServedTopic, asked: FetchPartition) -> PartitionData:
-        log = topic.find_log(asked.partition)
+    def _read_partition(
+        self, current: _ReadPass, topic: ServedTopic, requested: FetchPartition
+    ) -> PartitionData:
+        number = requested.partition
+        log = topic.find_log(number)
         if log is None:
-            return _failed(asked.partition, topic.why_missing(asked.partition))
-        error = check_leader_epoch(log, asked.current_leader_epoch)
+            return _failed(number, topic.missing_partition_code(number))
+        error = check_leader_epoch(log, requested.current_leader_epoch)
         if error:
-            leader = LeaderIdAndEpoch(self._broker.settings.node_id, leader_epoch_of(log))
-            return _failed(asked.partition, error, leader)
-        if asked.last_fetched_epoch >= 0:
-            diverging = _find_divergence(log, asked)
+            leader = LeaderIdAndEpoch(self._broker.settings.node_id, current_leader_epoch(log))
+            return _failed(number, error, leader)
+        if requested.last_fetched_epoch >= 0:
+            diverging = _find_divergence(log, requested)
             if diverging is not None:
                 ends = log.high_watermark, log.last_stable_offset, log.log_start_offset
-                answer = _told(asked.partition, ends, _NO_RECORDS)
-                answer.diverging_epoch = diverging
-                return answer
+                data = _partition_data(number, ends, _NO_RECORDS)
+                data.diverging_epoch = diverging
+                return data
         try:
-            return self._read(found, log, asked)
+            return self._read_log(current, log, requested)
         except StoreError as failure:
             if isinstance(failure, (Unavailable, Corrupt)):
                 self._broker.failed_reads.note(log.topic_partition, failure)
-            return _failed(asked.partition, code_for(failure))
+            return _failed(number, code_for(failure))
 
-    def _read(self, found: _Round, log: Log, asked: FetchPartition) -> PartitionData:
-        offset, start = asked.fetch_offset, log.log_start_offset
+    def _read_log(self, current: _ReadPass, log: Log, requested: FetchPartition) -> PartitionData:
+        offset, start = requested.fetch_offset, log.log_start_offset
         if not start <= offset <= log.end_offset:
-            answer = _failed(asked.partition, ErrorCode.OFFSET_OUT_OF_RANGE)
-            answer.log_start_offset = start
-            return answer
+            data = _failed(requested.partition, ErrorCode.OFFSET_OUT_OF_RANGE)
+            data.log_start_offset = start
+            return data
         is_committed = self._isolation is Isolation.READ_COMMITTED
         high_watermark, stable = log.high_watermark, log.last_stable_offset
         limit = stable if is_committed else high_watermark
         active = log.view.active
-        found.marks[log.topic_partition] = _Mark(log, offset, limit, active, active.size)
+        current.ends[log.topic_partition] = _SeenEnd(log, offset, limit, active, active.size)
         records = _NO_RECORDS
-        # None tells readers of everything that nobody looked for aborted transactions.
+        # None tells readers of uncommitted records that aborted transactions were not looked up.
         aborted: list[AbortedTransaction] | None = [] if is_committed else None
         if offset < limit:
-            read = self._read_batches(found, log, asked, is_hot=offset >= active.base_offset)
+            is_hot = offset >= active.base_offset
+            read = self._read_batches(current, log, requested, is_hot=is_hot)
             if read is not None:
                 records = read.data
                 high_watermark = max(high_watermark, read.high_watermark)
                 stable = max(stable, read.last_stable_offset)
                 if is_committed:
-                    aborted = [AbortedTransaction(*one) for one in read.aborted]
-        return _told(asked.partition, (high_watermark, stable, start), records, aborted)
+                    aborted = [AbortedTransaction(*pair) for pair in read.aborted]
+        ends = high_watermark, stable, start
+        return _partition_data(requested.partition, ends, records, aborted)
 
     def _read_batches(
-        self, found: _Round, log: Log, asked: FetchPartition, *, is_hot: bool
+        self, current: _ReadPass, log: Log, requested: FetchPartition, *, is_hot: bool
     ) -> FetchResult | None:
-        """What there is room for; None where there is none, or it is read off the loop."""
-        is_first = not found.bytes
-        max_bytes = max(0, min(asked.partition_max_bytes, found.room))
+        """What the limits allow; None where that is nothing, or it is read in the background."""
+        is_first = not current.bytes
+        max_bytes = max(0, min(requested.partition_max_bytes, current.bytes_left))
         if not max_bytes and not is_first:
             return None
         if not is_hot:
-            return self._read_slowly(found, log, asked.fetch_offset, max_bytes, is_first)
+            offset = requested.fetch_offset
+            return self._read_in_background(current, log, offset, max_bytes, is_first)
         return log.read(
-            start_offset=asked.fetch_offset,
+            start_offset=requested.fetch_offset,
             max_bytes=max_bytes,
             isolation=self._isolation,
             min_one=is_first,
         )
 
-    def _read_slowly(
-        self, found: _Round, log: Log, offset: int, max_bytes: int, is_first: bool
+    def _read_in_background(
+        self, current: _ReadPass, log: Log, offset: int, max_bytes: int, is_first: bool
     ) -> FetchResult | None:
-        """What an earlier fetch had read, if it fits in; else None, and the read is begun."""
-        reads = self._broker.slow_reads
+        """The result of an earlier read, where it fits; else None, and the read is started."""
+        reads = self._broker.background_reads
         key = ReadKey(log, offset, self._isolation)
         outcome = reads.find(key)
         if isinstance(outcome, Exception):
@@ -285,73 +287,73 @@ class Fetch:
             if len(outcome.data) > max_bytes and not is_first:
                 return None
             reads.drop(key)
-            # Nothing was left up to where the log ended then.
+            # Without records: there were none left up to the end of the log at that time.
             if outcome.data or outcome.next_offset >= self._limit(log):
                 return outcome
-        if not max_bytes and found.pending:
+        if not max_bytes and current.pending:
             return None
-        if reads.begin(key, max_bytes=max_bytes):
-            found.pending.add(key)
-            found.room -= max_bytes
-            found.is_local_pending |= offset >= log.view.first_base_offset
+        if reads.start(key, max_bytes=max_bytes):
+            current.pending.add(key)
+            current.bytes_left -= max_bytes
+            current.is_local_pending |= offset >= log.view.first_base_offset
         return None
 
-    # Telling
+    # Responding
 
-    def _tell(self, found: _Round) -> FetchResponse:
+    def _respond(self, current: _ReadPass) -> FetchResponse:
         session = self._plan.session
         topics: dict[TopicKey, FetchableTopicResponse] = {}
-        for asked, answer in found.answers:
-            if session is not None and not self._is_told(session, asked, answer):
+        for partition, data in current.results:
+            if session is not None and not self._is_reported(session, partition, data):
                 continue
-            topic = topics.get(asked.topic)
+            topic = topics.get(partition.topic)
             if topic is None:
-                topic = topics[asked.topic] = _begin_topic(asked.topic)
-            topic.partitions.append(answer)
+                topic = topics[partition.topic] = _topic_response(partition.topic)
+            topic.partitions.append(data)
         session_id = NO_SESSION if session is None else session.id
         return FetchResponse(session_id=session_id, responses=list(topics.values()))
 
-    def _is_told(self, session: FetchSession, asked: AskedPartition, answer: PartitionData) -> bool:
-        is_news = asked.note(answer)
-        if answer.records:
-            session.move_to_end(asked.key)
-        return is_news or not self._plan.is_incremental
+    def _is_reported(
+        self, session: FetchSession, partition: FetchPartitionState, data: PartitionData
+    ) -> bool:
+        is_changed = partition.update(data)
+        if data.records:
+            session.move_to_end(partition.key)
+        return is_changed or not self._plan.is_incremental
 
 
-def answer_fetch(
+def handle_fetch(
     broker: Broker, context: RequestContext, request: FetchRequest
 ) -> "FetchResponse | asyncio.Future[FetchResponse]":
-    """Reads what is asked for; partitions have errors of their own."""
+    """Reads the requested partitions; each has its own error."""
     plan = broker.fetch_sessions.plan(request, has_ids=context.version >= _FIRST_WITH_IDS)
-    if plan.error:
-        return FetchResponse(error_code=plan.error)
-    return Fetch(broker, context, request, plan).begin()
+    return Fetch(broker, context, request, plan).start()
 
 
-def _begin_topic(key: TopicKey) -> FetchableTopicResponse:
+def _topic_response(key: TopicKey) -> FetchableTopicResponse:
     if isinstance(key, UUID):
         return FetchableTopicResponse("", key)
     return FetchableTopicResponse(key, NO_ID)
 
 
-def _find_divergence(log: Log, asked: FetchPartition) -> EpochEndOffset | None:
+def _find_divergence(log: Log, requested: FetchPartition) -> EpochEndOffset | None:
     """Where the epoch ended that the client read last, if it read beyond."""
-    found = log.end_offset_for_epoch(asked.last_fetched_epoch)
-    if found is None:
+    end = log.end_offset_for_epoch(requested.last_fetched_epoch)
+    if end is None:
         return None
-    epoch, end_offset = found
-    if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
+    epoch, end_offset = end
+    if epoch < requested.last_fetched_epoch or end_offset < requested.fetch_offset:
         return EpochEndOffset(epoch, end_offset)
     return None
 
 
-def _told(
+def _partition_data(
     partition: int,
     ends: tuple[int, int, int],
     records: memoryview,
     aborted: list[AbortedTransaction] | None = None,
 ) -> PartitionData:
-    """`ends` are the high watermark, the last stable offset and the log start."""
+    """`ends` are the high watermark, the last stable offset and the log start offset."""
     return PartitionData(
         partition,
         ErrorCode.NONE,

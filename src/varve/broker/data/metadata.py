@@ -1,183 +1,459 @@
-"""Metadata: where clients find this broker and the partitions it leads.
+"""Metadata, DescribeTopicPartitions, DescribeCluster, FindCoordinator, ElectLeaders,
+ListPartitionReassignments and DescribeLogDirs: what clients learn of the cluster.
 
-Invariant  a topic that the asking one may not describe is told apart from one that does not exist
-           only by its name; where all topics are asked for it is left out.
+There is one broker. It leads every partition and coordinates every group and transaction.
+
+Invariant  a topic that the client may not describe is reported as unauthorized whether it exists or
+           not; in a response with all topics it is left out. A topic is reported once, however
+           often the request names it.
 """
 
-from collections.abc import Sequence
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from typing import Final
 
-from varve.broker.authorized_operations import NOT_ASKED, authorized_operations
 from varve.broker.broker import Broker
-from varve.broker.context import RequestContext
-from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
-from varve.broker.topics import INTERNAL_TOPICS, ServedTopic, leader_epoch_of
+from varve.broker.request import NO_OPERATIONS, Operation, RequestContext, ResourceType
+from varve.broker.topics import INTERNAL_TOPICS, ServedTopic, current_leader_epoch
+from varve.commit_log import LogDirectory
 from varve.commit_log.names import validate_topic_name
-from varve.foundation.errors import StoreError, TopicExists
+from varve.disk import FileSystem, RealFileSystem
+from varve.foundation.errors import InvalidRequest, StoreError, TopicExists
 from varve.wire import NO_ID, ErrorCode
-from varve.wire.errors import code_for
+from varve.wire.errors import KafkaError, code_for
 from varve.wire.messages.cluster import (
+    Coordinator,
+    Cursor,
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
+    PartitionResult,
+    ReplicaElectionResult,
 )
+
+# Metadata
 
 _FIRST_WITH_IDS: Final = 12
 
 
-async def answer_metadata(
+async def handle_metadata(
     broker: Broker, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse:
-    """Brokers, and the topics asked for, which may be made on the way."""
-    asked = _asked_topics(context, request)
-    if asked is None:
-        topics = [
-            _tell(broker, context, request, one)
-            for one in broker.topics
-            if _may(broker, context, Operation.DESCRIBE, one.name)
-        ]
-    elif _has_ids(asked) and context.version < _FIRST_WITH_IDS:
-        topics = [
-            MetadataResponseTopic(ErrorCode.INVALID_REQUEST, one.name or "", one.topic_id)
-            for one in asked
-        ]
-    else:
-        topics = [await _answer_topic(broker, context, request, one) for one in asked]
+    """The broker and the requested topics, which may be created by the request."""
+    endpoint, settings = broker.endpoints[context.connection.listener], broker.settings
     return MetadataResponse(
-        brokers=[_tell_broker(broker, context)],
+        brokers=[
+            MetadataResponseBroker(
+                settings.node_id, endpoint.host, endpoint.port, settings.rack or None
+            )
+        ],
         cluster_id=broker.store.cluster_id,
-        controller_id=broker.settings.node_id,
-        topics=topics,
-        cluster_authorized_operations=_cluster_operations(broker, context, request),
+        controller_id=settings.node_id,
+        topics=await _describe_requested_topics(broker, context, request),
+        cluster_authorized_operations=_cluster_operations(
+            context, request.include_cluster_authorized_operations
+        ),
     )
 
 
-def _asked_topics(
-    context: RequestContext, request: MetadataRequest
-) -> Sequence[MetadataRequestTopic] | None:
-    """None for all; version 0 has no null and says it by naming none."""
-    if context.version == 0 and not request.topics:
-        return None
-    return request.topics
+async def _describe_requested_topics(
+    broker: Broker, context: RequestContext, request: MetadataRequest
+) -> list[MetadataResponseTopic]:
+    requested = request.topics
+    # Version 0 has no null: an empty list stands for all topics.
+    if requested is None or (context.version == 0 and not requested):
+        return [
+            _describe_topic(broker, context, request, topic)
+            for topic in broker.topics
+            if context.is_authorized(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+        ]
+    if _has_ids(requested) and context.version < _FIRST_WITH_IDS:
+        return [
+            MetadataResponseTopic(ErrorCode.INVALID_REQUEST, topic.name or "", topic.topic_id)
+            for topic in requested
+        ]
+    unique = {(topic.name, topic.topic_id): topic for topic in requested}
+    return [
+        await _describe_requested_topic(broker, context, request, topic)
+        for topic in unique.values()
+    ]
 
 
-def _has_ids(asked: Sequence[MetadataRequestTopic]) -> bool:
-    return any(one.name is None or one.topic_id != NO_ID for one in asked)
+def _has_ids(requested: Sequence[MetadataRequestTopic]) -> bool:
+    return any(topic.name is None or topic.topic_id != NO_ID for topic in requested)
 
 
-def _may(broker: Broker, context: RequestContext, operation: Operation, topic: str) -> bool:
-    return broker.authorizer.is_allowed(context, operation, ResourceType.TOPIC, topic)
-
-
-def _tell_broker(broker: Broker, context: RequestContext) -> MetadataResponseBroker:
-    endpoint = broker.endpoints[context.connection.listener]
-    settings = broker.settings
-    return MetadataResponseBroker(
-        settings.node_id, endpoint.host, endpoint.port, settings.rack or None
-    )
-
-
-def _cluster_operations(broker: Broker, context: RequestContext, request: MetadataRequest) -> int:
-    if not request.include_cluster_authorized_operations:
-        return NOT_ASKED
-    cluster = ResourceType.CLUSTER
-    if not broker.authorizer.is_allowed(context, Operation.DESCRIBE, cluster, CLUSTER_NAME):
+def _cluster_operations(context: RequestContext, is_requested: bool) -> int:
+    if not is_requested:
+        return NO_OPERATIONS
+    if not context.is_authorized(Operation.DESCRIBE, ResourceType.CLUSTER):
         return 0
-    return authorized_operations(broker.authorizer, context, cluster, CLUSTER_NAME)
+    return context.authorized_operations(ResourceType.CLUSTER)
 
 
-async def _answer_topic(
-    broker: Broker, context: RequestContext, request: MetadataRequest, asked: MetadataRequestTopic
+async def _describe_requested_topic(
+    broker: Broker,
+    context: RequestContext,
+    request: MetadataRequest,
+    requested: MetadataRequestTopic,
 ) -> MetadataResponseTopic:
-    if asked.name is None or asked.topic_id != NO_ID:
-        return _answer_by_id(broker, context, request, asked)
-    name = asked.name
-    if not _may(broker, context, Operation.DESCRIBE, name):
-        return MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name)
-    found = broker.topics.find(name)
-    if found is None:
-        error = _why_not_made(broker, context, request, name)
-        if error is None:
-            error, found = await _make(broker, name)
+    name = requested.name
+    if name is None or requested.topic_id != NO_ID:
+        try:
+            topic = context.get_topic(Operation.DESCRIBE, id=requested.topic_id)
+        except KafkaError as error:
+            return MetadataResponseTopic(error.code, None, requested.topic_id)
+        return _describe_topic(broker, context, request, topic)
+    try:
+        context.authorize(Operation.DESCRIBE, ResourceType.TOPIC, name)
+        found = broker.topics.find(name)
         if found is None:
-            return MetadataResponseTopic(error, name, is_internal=name in INTERNAL_TOPICS)
-    return _tell(broker, context, request, found)
+            _check_creatable(broker, context, request, name)
+            found = await _create_topic(broker, name)
+    except StoreError as error:
+        return MetadataResponseTopic(code_for(error), name, is_internal=name in INTERNAL_TOPICS)
+    return _describe_topic(broker, context, request, found)
 
 
-def _answer_by_id(
-    broker: Broker, context: RequestContext, request: MetadataRequest, asked: MetadataRequestTopic
-) -> MetadataResponseTopic:
-    found = broker.topics.find_by_id(asked.topic_id)
-    if found is None:
-        return MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
-    if not _may(broker, context, Operation.DESCRIBE, found.name):
-        return MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, asked.topic_id)
-    return _tell(broker, context, request, found)
-
-
-def _why_not_made(
+def _check_creatable(
     broker: Broker, context: RequestContext, request: MetadataRequest, name: str
-) -> ErrorCode | None:
-    """What keeps a missing topic from being made; None when nothing does."""
+) -> None:
+    """Raises KafkaError unless the request may create a missing topic."""
     try:
         validate_topic_name(name)
-    except StoreError:
-        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    except StoreError as error:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION) from error
     is_wanted = broker.settings.auto_create_topics_enable and request.allow_auto_topic_creation
     if not is_wanted or name in INTERNAL_TOPICS:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    cluster = ResourceType.CLUSTER
-    if not broker.authorizer.is_allowed(
-        context, Operation.CREATE, cluster, CLUSTER_NAME
-    ) and not _may(broker, context, Operation.CREATE, name):
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    return None
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if not context.is_authorized(Operation.CREATE, ResourceType.CLUSTER):
+        context.authorize(Operation.CREATE, ResourceType.TOPIC, name)
 
 
-async def _make(broker: Broker, name: str) -> tuple[ErrorCode, ServedTopic | None]:
-    def make() -> None:
+async def _create_topic(broker: Broker, name: str) -> ServedTopic:
+    def create() -> None:
         broker.store.create_topic(name, partitions=broker.settings.num_partitions)
 
     try:
-        async with broker.admin.changing((name,)):
+        async with broker.changing_topics((name,)):
             if broker.topics.find(name) is None:
                 if broker.topics.find_colliding(name) is not None:
-                    return ErrorCode.INVALID_TOPIC_EXCEPTION, None
-                await broker.admin.change(make)
+                    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+                await broker.blocking.run(create)
     except TopicExists:
-        pass  # the program that runs the broker was faster
-    except StoreError as error:
-        return code_for(error), None
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, broker.topics.find(name)
+        pass  # created meanwhile by the program that runs the broker
+    topic = broker.topics.find(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return topic
 
 
-def _tell(
+def _describe_topic(
     broker: Broker, context: RequestContext, request: MetadataRequest, topic: ServedTopic
 ) -> MetadataResponseTopic:
-    operations = NOT_ASKED
+    operations = NO_OPERATIONS
     if request.include_topic_authorized_operations:
-        operations = authorized_operations(
-            broker.authorizer, context, ResourceType.TOPIC, topic.name
-        )
+        operations = context.authorized_operations(ResourceType.TOPIC, topic.name)
     node_id = broker.settings.node_id
     return MetadataResponseTopic(
         ErrorCode.NONE,
         topic.name,
         topic.id,
         topic.is_internal,
-        [_tell_partition(topic, number, node_id) for number in range(len(topic.logs))],
+        [_describe_partition(topic, number, node_id) for number in range(len(topic.logs))],
         operations,
     )
 
 
-def _tell_partition(topic: ServedTopic, number: int, node_id: int) -> MetadataResponsePartition:
+def _describe_partition(topic: ServedTopic, number: int, node_id: int) -> MetadataResponsePartition:
     log = topic.logs[number]
     if log is None:
         error = ErrorCode.LEADER_NOT_AVAILABLE
         return MetadataResponsePartition(error, number, -1, -1, [node_id], [], [node_id])
+    epoch = current_leader_epoch(log)
     return MetadataResponsePartition(
-        ErrorCode.NONE, number, node_id, leader_epoch_of(log), [node_id], [node_id], []
+        ErrorCode.NONE, number, node_id, epoch, [node_id], [node_id], []
     )
+
+
+# DescribeTopicPartitions
+
+_PAGE_PARTITIONS_MAX: Final = 2_000
+"""In one response, whatever the client allows."""
+
+
+def handle_describe_topic_partitions(
+    broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """The requested topics, or all, by name from the cursor on, up to a number of partitions.
+
+    The cursor of the response names the first partition that was left out.
+    """
+    cursor = request.cursor
+    if cursor is not None and cursor.partition_index < 0:
+        raise InvalidRequest(f"cursor at partition {cursor.partition_index}; must be 0 or more")
+    count_left = max(1, min(request.response_partition_limit, _PAGE_PARTITIONS_MAX))
+    response = DescribeTopicPartitionsResponse()
+    for name in _requested_names(broker, request):
+        if cursor is not None and name < cursor.topic_name:
+            continue
+        try:
+            topic = context.get_topic(Operation.DESCRIBE, name=name)
+        except KafkaError as error:
+            if request.topics:
+                response.topics.append(DescribeTopicPartitionsResponseTopic(error.code, name))
+            continue
+        is_resumed = cursor is not None and name == cursor.topic_name
+        start = cursor.partition_index if cursor is not None and is_resumed else 0
+        if not count_left:
+            response.next_cursor = Cursor(name, start)
+            break
+        end = min(len(topic.logs), start + count_left)
+        response.topics.append(_describe_page(broker, context, topic, range(start, end)))
+        count_left -= max(0, end - start)
+        if end < len(topic.logs):
+            response.next_cursor = Cursor(name, end)
+            break
+    return response
+
+
+def _requested_names(broker: Broker, request: DescribeTopicPartitionsRequest) -> list[str]:
+    if request.topics:
+        return sorted({topic.name for topic in request.topics})
+    return [topic.name for topic in broker.topics]
+
+
+def _describe_page(
+    broker: Broker, context: RequestContext, topic: ServedTopic, numbers: range
+) -> DescribeTopicPartitionsResponseTopic:
+    node_id = broker.settings.node_id
+    return DescribeTopicPartitionsResponseTopic(
+        ErrorCode.NONE,
+        topic.name,
+        topic.id,
+        topic.is_internal,
+        [_describe_page_partition(topic, number, node_id) for number in numbers],
+        context.authorized_operations(ResourceType.TOPIC, topic.name),
+    )
+
+
+def _describe_page_partition(
+    topic: ServedTopic, number: int, node_id: int
+) -> DescribeTopicPartitionsResponsePartition:
+    """Replica lists are empty, never null: Java clients do not accept null."""
+    log = topic.logs[number]
+    if log is None:
+        error = ErrorCode.LEADER_NOT_AVAILABLE
+        return DescribeTopicPartitionsResponsePartition(
+            error, number, -1, -1, [node_id], [], [], [], [node_id]
+        )
+    epoch = current_leader_epoch(log)
+    return DescribeTopicPartitionsResponsePartition(
+        ErrorCode.NONE, number, node_id, epoch, [node_id], [node_id], [], [], []
+    )
+
+
+# DescribeCluster
+
+_BROKERS: Final = 1
+_CONTROLLERS: Final = 2
+
+
+def handle_describe_cluster(
+    broker: Broker, context: RequestContext, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    """The broker by the address of the listener that the client is connected to."""
+    if request.endpoint_type == _CONTROLLERS:
+        raise KafkaError(
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this is a broker's endpoint, not a controller's"
+        )
+    if request.endpoint_type != _BROKERS:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            f"endpoint type {request.endpoint_type} is not known; request 1 (brokers)",
+        )
+    settings, endpoint = broker.settings, broker.endpoints[context.connection.listener]
+    return DescribeClusterResponse(
+        endpoint_type=_BROKERS,
+        cluster_id=broker.store.cluster_id,
+        controller_id=settings.node_id,
+        brokers=[
+            DescribeClusterBroker(
+                settings.node_id, endpoint.host, endpoint.port, settings.rack or None
+            )
+        ],
+        cluster_authorized_operations=_cluster_operations(
+            context, request.include_cluster_authorized_operations
+        ),
+    )
+
+
+# FindCoordinator
+
+_FIRST_WITH_KEYS: Final = 4
+
+
+class CoordinatorType(IntEnum):
+    """By Kafka's numbers."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+async def handle_find_coordinator(
+    broker: Broker, context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    """This broker. The topic of group state is created when a client first looks for a group."""
+    if context.version >= _FIRST_WITH_KEYS:
+        coordinators = [
+            await _find_coordinator(broker, context, request.key_type, key)
+            for key in request.coordinator_keys
+        ]
+        return FindCoordinatorResponse(coordinators=coordinators)
+    coordinator = await _find_coordinator(broker, context, request.key_type, request.key)
+    return FindCoordinatorResponse(
+        error_code=coordinator.error_code,
+        error_message=coordinator.error_message,
+        node_id=coordinator.node_id,
+        host=coordinator.host,
+        port=coordinator.port,
+    )
+
+
+async def _find_coordinator(
+    broker: Broker, context: RequestContext, key_type: int, key: str
+) -> Coordinator:
+    try:
+        await _check_coordinator(broker, context, key_type, key)
+    except KafkaError as error:
+        return Coordinator(key, -1, "", -1, error.code, str(error))
+    endpoint = broker.endpoints[context.connection.listener]
+    return Coordinator(key, broker.settings.node_id, endpoint.host, endpoint.port)
+
+
+async def _check_coordinator(
+    broker: Broker, context: RequestContext, key_type: int, key: str
+) -> None:
+    match key_type:
+        case CoordinatorType.GROUP:
+            context.authorize(Operation.DESCRIBE, ResourceType.GROUP, key)
+            await broker.groups.ensure_topic()
+        case CoordinatorType.TRANSACTION:
+            context.authorize(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
+        case _:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"coordinator type {key_type} is not known; request 0 (groups) or 1 (transactions)",
+            )
+
+
+# ElectLeaders and ListPartitionReassignments
+
+
+def handle_elect_leaders(
+    broker: Broker, context: RequestContext, request: ElectLeadersRequest
+) -> ElectLeadersResponse:
+    """Without a list of partitions, those that need no election are left out, as in Kafka."""
+    error = ErrorCode.NONE
+    try:
+        context.authorize(Operation.ALTER, ResourceType.CLUSTER)
+    except KafkaError as denied:
+        error = denied.code
+    results = []
+    for requested in request.topic_partitions or []:
+        topic = broker.topics.find(requested.topic)
+        partitions = [
+            PartitionResult(number, error, "not authorized to elect leaders")
+            if error
+            else _elect_leader(topic, number)
+            for number in requested.partitions
+        ]
+        results.append(ReplicaElectionResult(topic=requested.topic, partition_result=partitions))
+    return ElectLeadersResponse(error_code=error, replica_election_results=results)
+
+
+def _elect_leader(topic: ServedTopic | None, number: int) -> PartitionResult:
+    if topic is None or not 0 <= number < len(topic.logs):
+        return PartitionResult(
+            number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "partition does not exist"
+        )
+    return PartitionResult(number, ErrorCode.ELECTION_NOT_NEEDED, "its only replica is the leader")
+
+
+def handle_list_partition_reassignments(
+    broker: Broker, context: RequestContext, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
+    context.authorize(Operation.DESCRIBE, ResourceType.CLUSTER)
+    return ListPartitionReassignmentsResponse(error_message=None)
+
+
+# DescribeLogDirs
+
+_Selection = Mapping[str, frozenset[int]] | None
+
+
+async def handle_describe_log_dirs(
+    broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
+    """The partitions of each log directory with their sizes, and the space on its disk."""
+    if not context.is_authorized(Operation.DESCRIBE, ResourceType.CLUSTER):
+        # Before version 3 there is no field for the error: the list is empty.
+        return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    selection: _Selection = None
+    if request.topics is not None:
+        selection = {topic.topic: frozenset(topic.partitions) for topic in request.topics}
+    results = await broker.blocking.run(_describe_log_dirs, broker, selection)
+    return DescribeLogDirsResponse(results=results)
+
+
+def _describe_log_dirs(broker: Broker, selection: _Selection) -> list[DescribeLogDirsResult]:
+    store = broker.store
+    return [_describe_log_dir(store.fs, directory, selection) for directory in store.directories]
+
+
+def _describe_log_dir(
+    fs: FileSystem, directory: LogDirectory, selection: _Selection
+) -> DescribeLogDirsResult:
+    is_real = isinstance(fs, RealFileSystem)
+    result = DescribeLogDirsResult(
+        log_dir=os.path.abspath(directory.path) if is_real else directory.path
+    )
+    if directory.failure is not None:
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return result
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    for partition, log in sorted(directory.logs.copy().items()):
+        name, number = partition.topic, partition.partition
+        if selection is None or number in selection.get(name, ()):
+            topic = topics.setdefault(name, DescribeLogDirsTopic(name=name))
+            topic.partitions.append(
+                DescribeLogDirsPartition(partition_index=number, partition_size=log.size)
+            )
+    result.topics = list(topics.values())
+    if is_real:
+        usage = shutil.disk_usage(directory.path)
+        result.total_bytes, result.usable_bytes = usage.total, usage.free
+    return result

@@ -10,6 +10,7 @@ import random as random_module
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+from varve.broker.background import Timers
 from varve.broker.groups.classic_group import NO_MEMBER, ClassicGroup
 from varve.broker.groups.classic_member import Subscriber, refused_join
 from varve.broker.groups.classic_protocol import ClassicProtocol
@@ -20,8 +21,7 @@ from varve.broker.groups.failure import group_code_of
 from varve.broker.groups.group import Group, Groups
 from varve.broker.groups.offsets_log import OffsetsLog
 from varve.broker.groups.record_types import RecordType
-from varve.broker.groups.settings import GroupSettings
-from varve.broker.timers import Timers
+from varve.broker.settings import GroupSettings
 from varve.foundation.clock import Clock
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode, Message

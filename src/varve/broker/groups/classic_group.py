@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from varve.broker.background import Timer
 from varve.broker.groups.classic_member import ClassicMember
 from varve.broker.groups.group import GroupKind
 from varve.broker.groups.subscription import CONSUMER_PROTOCOL, find_subscribed_topics
-from varve.broker.timers import Timer
 from varve.wire import ErrorCode, Message
 from varve.wire.messages.groups import JoinGroupResponseMember
 from varve.wire.messages.state_records import GroupMetadataKey

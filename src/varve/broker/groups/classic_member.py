@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from varve.broker.timers import Timer
+from varve.broker.background import Timer
 from varve.wire import ErrorCode
 from varve.wire.messages.groups import JoinGroupResponse, SyncGroupResponse
 

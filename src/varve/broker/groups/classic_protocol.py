@@ -12,7 +12,7 @@ from varve.broker.groups.classic_group import NO_MEMBER, ClassicGroup, ClassicSt
 from varve.broker.groups.classic_member import JoinReply, Subscriber, SyncReply, refused_join
 from varve.broker.groups.classic_rebalance import ClassicRebalance, joined, synced
 from varve.broker.groups.classic_static import StaticRejoin
-from varve.broker.groups.settings import GroupSettings
+from varve.broker.settings import GroupSettings
 from varve.wire import ErrorCode
 from varve.wire.messages.groups import MemberIdentity, SyncGroupRequest, SyncGroupResponse
 

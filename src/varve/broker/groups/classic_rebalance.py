@@ -11,6 +11,7 @@ Threads    the loop's alone. Answers are calls; `persist` answers later.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from varve.broker.background import Timers
 from varve.broker.groups.classic_group import ClassicGroup, ClassicState, InitialWait
 from varve.broker.groups.classic_member import (
     NEW_MEMBER_TIMEOUT_MS,
@@ -18,8 +19,7 @@ from varve.broker.groups.classic_member import (
     JoinReply,
     Subscriber,
 )
-from varve.broker.groups.settings import GroupSettings
-from varve.broker.timers import Timers
+from varve.broker.settings import GroupSettings
 from varve.foundation.clock import Clock
 from varve.wire import ErrorCode
 from varve.wire.messages.groups import JoinGroupResponse, SyncGroupResponse

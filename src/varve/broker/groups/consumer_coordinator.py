@@ -18,7 +18,8 @@ from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
-from varve.broker.groups.consumer_assignment import ASSIGNORS
+from varve.broker.background import BlockingPool, Timers
+from varve.broker.groups.assignors import ASSIGNORS
 from varve.broker.groups.consumer_group import ConsumerGroup
 from varve.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from varve.broker.groups.consumer_membership import (
@@ -42,9 +43,7 @@ from varve.broker.groups.consumer_subscription import (
 from varve.broker.groups.failure import group_code_of
 from varve.broker.groups.group import Groups
 from varve.broker.groups.offsets_log import OffsetsLog
-from varve.broker.groups.settings import GroupSettings
-from varve.broker.offload import Offload
-from varve.broker.timers import Timers
+from varve.broker.settings import GroupSettings
 from varve.broker.topics import Topics
 from varve.foundation.errors import InvalidRequest, StoreError
 from varve.wire import ErrorCode
@@ -79,7 +78,7 @@ class ConsumerCoordinator:
         timers: Timers,
         settings: GroupSettings,
         random: random_module.Random,
-        offload: Offload,
+        blocking: BlockingPool,
         begin: Begin,
     ) -> None:
         self._groups = groups
@@ -88,7 +87,7 @@ class ConsumerCoordinator:
         self._timers = timers
         self._settings = settings
         self._random = random
-        self._offload = offload
+        self._blocking = blocking
         self._begin = begin
         self._records = ConsumerRecords(log)
         self.generation_count = 0
@@ -211,7 +210,7 @@ class ConsumerCoordinator:
         # Internal topics are among them, as in Kafka: only expressions of clients leave those out.
         names = [one.name for one in self._topics if may_describe(one.name)]
         try:
-            return await self._offload(find_matching, regexes, names)
+            return await self._blocking.run(find_matching, regexes, names)
         except InvalidRequest as error:
             raise Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
 
@@ -221,7 +220,7 @@ class ConsumerCoordinator:
         assignor = ASSIGNORS[state.preferred_assignor(self._settings.consumer_assignors)]
         subscriptions, counts = subscriptions_of(state, self._topics)
         if len(subscriptions) + sum(counts.values()) > _SIZE_IN_LOOP_MAX:
-            targets = await self._offload(assignor, subscriptions, counts, state.targets)
+            targets = await self._blocking.run(assignor, subscriptions, counts, state.targets)
         else:
             targets = assignor(subscriptions, counts, state.targets)
         return replace(state, targets=targets, assignment_epoch=state.epoch)

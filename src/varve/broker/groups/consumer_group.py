@@ -8,12 +8,12 @@ Threads    the loop's alone. `line` of the groups keeps changes of one group in 
 from collections.abc import Callable
 from typing import Final
 
+from varve.broker.background import Timer, Timers
 from varve.broker.groups.consumer_member import ConsumerMember
 from varve.broker.groups.consumer_records import Records, tombstones
 from varve.broker.groups.consumer_state import ConsumerState
 from varve.broker.groups.group import GroupKind
 from varve.broker.groups.subscription import CONSUMER_PROTOCOL
-from varve.broker.timers import Timer, Timers
 from varve.wire import ErrorCode
 
 _FIRST_COMMIT_VERSION: Final = 9

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Self
 
-from varve.broker.groups.consumer_assignment import NO_PARTITIONS, Partitions
+from varve.broker.groups.assignors import NO_PARTITIONS, Partitions
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1

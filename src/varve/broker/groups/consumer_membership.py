@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from varve.broker.groups.consumer_assignment import Partitions
+from varve.broker.groups.assignors import Partitions
 from varve.broker.groups.consumer_member import (
     JOIN_EPOCH,
     LEAVE_EPOCH,

@@ -10,7 +10,7 @@ Invariant  a member first gives back what it shall not keep; only then it comes 
 from collections.abc import Callable
 from dataclasses import replace
 
-from varve.broker.groups.consumer_assignment import NO_PARTITIONS, Partitions
+from varve.broker.groups.assignors import NO_PARTITIONS, Partitions
 from varve.broker.groups.consumer_member import ConsumerMember, MemberState
 
 FindHeld = Callable[[Partitions], Partitions]

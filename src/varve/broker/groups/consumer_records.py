@@ -8,11 +8,12 @@ Invariant  what changed between two states is written, in Kafka's order: what a 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from varve.broker.groups.consumer_assignment import Partitions, by_topic
+from varve.broker.groups.assignors import Partitions
 from varve.broker.groups.consumer_member import ConsumerMember, MemberState
 from varve.broker.groups.consumer_state import ConsumerState
 from varve.broker.groups.offsets_log import OffsetsLog
 from varve.broker.groups.record_types import RecordType
+from varve.broker.topics import by_topic
 from varve.wire import Message
 from varve.wire.messages.state_records import (
     AssignedTopicPartitions,
@@ -104,7 +105,9 @@ def _current(member: ConsumerMember) -> ConsumerGroupCurrentMemberAssignmentValu
 
 
 def _told(partitions: Partitions) -> list[AssignedTopicPartitions]:
-    return [AssignedTopicPartitions(topic, numbers) for topic, numbers in by_topic(partitions)]
+    return [
+        AssignedTopicPartitions(topic, numbers) for topic, numbers in by_topic(partitions).items()
+    ]
 
 
 def _read(told: Iterable[AssignedTopicPartitions]) -> Partitions:

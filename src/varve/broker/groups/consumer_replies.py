@@ -1,7 +1,7 @@
 """What members of consumer groups are told."""
 
-from varve.broker.groups.consumer_assignment import by_topic
 from varve.broker.groups.consumer_member import JOIN_EPOCH, ConsumerMember
+from varve.broker.topics import by_topic
 from varve.wire import ErrorCode
 from varve.wire.messages.groups import (
     ConsumerGroupHeartbeatRequest,
@@ -29,7 +29,8 @@ def answered(
     is_changed = before is None or before.assigned != member.assigned
     if joins or is_changed or _is_full(request):
         told = [
-            HeartbeatTopicPartitions(topic, numbers) for topic, numbers in by_topic(member.assigned)
+            HeartbeatTopicPartitions(topic, numbers)
+            for topic, numbers in by_topic(member.assigned).items()
         ]
         response.assignment = HeartbeatAssignment(told)
     return response

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self
 
-from varve.broker.groups.consumer_assignment import NO_PARTITIONS, Partitions
+from varve.broker.groups.assignors import NO_PARTITIONS, Partitions
 from varve.broker.groups.consumer_member import ConsumerMember
 
 

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
-from varve.broker.groups.consumer_assignment import Subscriptions
+from varve.broker.groups.assignors import Subscriptions
 from varve.broker.groups.consumer_regex import TopicPattern
 from varve.broker.groups.consumer_state import ConsumerState
 from varve.broker.topics import ServedTopic, Topics

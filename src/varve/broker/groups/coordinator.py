@@ -14,6 +14,7 @@ import random as random_module
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
+from varve.broker.background import BlockingPool, Timer, Timers
 from varve.broker.groups.classic_coordinator import ClassicCoordinator
 from varve.broker.groups.consumer_coordinator import ConsumerCoordinator
 from varve.broker.groups.failure import commit_code_of, group_code_of
@@ -21,15 +22,14 @@ from varve.broker.groups.group import Group, Groups
 from varve.broker.groups.offset_expiry import OffsetExpiry
 from varve.broker.groups.offsets import Commits, Offsets
 from varve.broker.groups.offsets_log import OffsetsLog
-from varve.broker.groups.settings import GroupSettings
 from varve.broker.groups.subscription import CONSUMER_PROTOCOL
-from varve.broker.offload import Offload
-from varve.broker.timers import Timer, Timers
+from varve.broker.settings import GroupSettings
 from varve.broker.topics import ServedTopic, Topics
 from varve.commit_log import TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
+from varve.wire.errors import KafkaError
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class GroupCoordinator:
         settings: GroupSettings,
         random: random_module.Random,
         loop: asyncio.AbstractEventLoop,
-        offload: Offload,
+        blocking: BlockingPool,
     ) -> None:
         self.log = log
         self.settings = settings
@@ -74,7 +74,7 @@ class GroupCoordinator:
             timers=timers,
             settings=settings,
             random=random,
-            offload=offload,
+            blocking=blocking,
             begin=self._begin,
         )
         self.expiry = OffsetExpiry(
@@ -107,6 +107,13 @@ class GroupCoordinator:
         for group in self.groups:
             group.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def ensure_topic(self) -> None:
+        """Creates the topic of group state unless it exists; raises KafkaError."""
+        try:
+            await self.log.ensure_topic()
+        except StoreError as error:
+            raise KafkaError(group_code_of(error), str(error)) from error
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         task = self._loop.create_task(work)
@@ -184,14 +191,16 @@ class GroupCoordinator:
             return commit_code_of(error)
         return ErrorCode.NONE
 
-    def check_offset_delete(self, group_id: str) -> ErrorCode:
-        """Whether offsets of a group may be deleted, those of topics it does not read."""
+    def get_for_offset_delete(self, group_id: str) -> Group:
+        """A group whose offsets, of topics it does not read, may be deleted; raises KafkaError."""
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         group = self.groups.find(group_id)
         if group is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         if not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL:
-            return ErrorCode.NON_EMPTY_GROUP
-        return ErrorCode.NONE
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+        return group
 
     async def delete_offsets(self, group_id: str, partitions: list[TopicPartition]) -> ErrorCode:
         return await self._carry_out(self._delete_offsets(group_id, partitions))

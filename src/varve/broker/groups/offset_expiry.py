@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from varve.broker.groups.group import Group, Groups
 from varve.broker.groups.offsets import CommittedOffset, Offsets
-from varve.broker.groups.settings import GroupSettings
+from varve.broker.settings import GroupSettings
 from varve.broker.topics import ServedTopic, Topics
 from varve.commit_log import TopicPartition
 from varve.foundation.clock import Clock

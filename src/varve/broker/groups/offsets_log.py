@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from varve.broker.appends import AppendPart, Appends
+from varve.broker.append_scheduler import AppendEntry, AppendScheduler
+from varve.broker.background import BlockingPool
 from varve.broker.groups.record_types import RecordType, encode_record
 from varve.broker.groups.replay import Replayed, ReplayedRecord, replay
-from varve.broker.groups.settings import GroupSettings
-from varve.broker.offload import Offload
+from varve.broker.settings import GroupSettings
 from varve.broker.state_topic import StateTopic
 from varve.broker.topics import OFFSETS_TOPIC, Topics
 from varve.commit_log import TopicPartition
@@ -48,17 +48,17 @@ class OffsetsLog:
         self,
         store: Store,
         topics: Topics,
-        appends: Appends,
+        appends: AppendScheduler,
         *,
         clock: Clock,
-        offload: Offload,
+        blocking: BlockingPool,
         settings: GroupSettings,
     ) -> None:
         self._topic = StateTopic(
             OFFSETS_TOPIC,
             store,
             topics,
-            offload=offload,
+            blocking=blocking,
             partition_count=settings.offsets_topic_num_partitions,
             segment_bytes=settings.offsets_topic_segment_bytes,
         )
@@ -122,7 +122,7 @@ class OffsetsLog:
                 transactional=True,
             )
         log = self._topic.get_log(group)
-        part = AppendPart(log, batch, Origin.COORDINATOR)
+        part = AppendEntry(log, batch, Origin.COORDINATOR)
         written = self._appends.submit([part])
         number = log.topic_partition.partition
         done = asyncio.ensure_future(_in_order(part, written, self._last_appends.get(number)))
@@ -144,7 +144,7 @@ class OffsetsLog:
 
 
 async def _in_order(
-    part: AppendPart, written: "asyncio.Future[None]", before: "asyncio.Future[int] | None"
+    part: AppendEntry, written: "asyncio.Future[None]", before: "asyncio.Future[int] | None"
 ) -> int:
     """The offset of what was written, not before the one before has its own."""
     await written

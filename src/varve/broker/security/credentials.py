@@ -1,37 +1,109 @@
-"""The credentials of users who log in with SCRAM, kept in every log directory.
+"""SCRAM credentials of users (RFC 5802, RFC 7677), stored in every log directory.
 
 Layout     `varve-credentials.json`: by user and mechanism salt, iterations and keys in base64,
            and a secret. docs/formats/directory.md
-Invariant  passwords are not kept. Somebody unknown gets a salt that is always the same for the
-           name, made of the secret, and looks like those of the others.
-Crash      see `table_file`.
+Invariant  neither passwords nor salted passwords are stored; names and passwords are plain UTF-8,
+           as in Kafka, without SASLprep. An unknown user gets a salt derived from the secret and
+           the name, which looks like those of known users and is the same at every try.
+Crash      see `directory_document`.
 Threads    changed off the loop, one change at a time under `_lock`; `users` is replaced as a whole
            and read without it.
 """
 
 import base64
+import hashlib
 import hmac
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 from secrets import token_bytes
 from typing import Any, Final
 
-from varve.broker.security.scram import (
-    ITERATIONS,
-    ITERATIONS_MAX,
-    ITERATIONS_MIN,
-    SALT_BYTES,
-    SALT_BYTES_MAX,
-    Mechanism,
-    ScramCredential,
-    credential_of,
-    salted_password,
+from varve.broker.security.directory_document import (
+    DirectoryDocument,
+    DocumentDirectory,
+    OfflineDirectory,
+    corrupt,
 )
-from varve.broker.security.table_file import PlainDirectory, TableDirectory, TableFile, corrupt
 from varve.commit_log.names import LOCK_FILE
 from varve.disk import FileSystem
 from varve.foundation.errors import InvalidRequest, Locked
+
+ITERATIONS_MIN: Final = 4_096
+ITERATIONS_MAX: Final = 16_384
+ITERATIONS: Final = 8_192
+"""For credentials that varve makes itself."""
+SALT_BYTES: Final = 24
+SALT_BYTES_MAX: Final = 1_024
+
+
+class Mechanism(IntEnum):
+    """By Kafka's numbers."""
+
+    SCRAM_SHA_256 = 1
+    SCRAM_SHA_512 = 2
+
+    @property
+    def sasl_name(self) -> str:
+        return self.name.replace("_", "-")
+
+    @property
+    def hash(self) -> str:
+        return "sha256" if self is Mechanism.SCRAM_SHA_256 else "sha512"
+
+    @property
+    def key_bytes(self) -> int:
+        return 32 if self is Mechanism.SCRAM_SHA_256 else 64
+
+
+BY_SASL_NAME: Final[dict[str, Mechanism]] = {one.sasl_name: one for one in Mechanism}
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredential:
+    """What proves a password without telling it."""
+
+    salt: bytes
+    iterations: int
+    stored_key: bytes
+    server_key: bytes
+
+
+def salted_password(mechanism: Mechanism, password: str, *, salt: bytes, iterations: int) -> bytes:
+    """Takes some milliseconds, on purpose."""
+    return hashlib.pbkdf2_hmac(mechanism.hash, password.encode(), salt, iterations)
+
+
+def credential_of(
+    mechanism: Mechanism, salted: bytes, *, salt: bytes, iterations: int
+) -> ScramCredential:
+    """The credential that a salted password makes."""
+    client_key = keyed(mechanism, salted, b"Client Key")
+    return ScramCredential(
+        salt=salt,
+        iterations=iterations,
+        stored_key=hashlib.new(mechanism.hash, client_key).digest(),
+        server_key=keyed(mechanism, salted, b"Server Key"),
+    )
+
+
+def keyed(mechanism: Mechanism, key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, mechanism.hash)
+
+
+def is_proof(
+    mechanism: Mechanism, credential: ScramCredential, proof: bytes, message: bytes
+) -> bool:
+    """Whether a client's proof for what was said shows that it knows the password."""
+    signature = keyed(mechanism, credential.stored_key, message)
+    if len(proof) != len(signature):
+        return False
+    client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+    found = hashlib.new(mechanism.hash, client_key).digest()
+    return hmac.compare_digest(found, credential.stored_key)
+
 
 CREDENTIALS_FILE: Final = "varve-credentials.json"
 USER_COUNT_MAX: Final = 100_000
@@ -49,11 +121,11 @@ class ScramCredentials:
     def __init__(
         self,
         fs: FileSystem,
-        directories: Sequence[TableDirectory],
+        directories: Sequence[DocumentDirectory],
         *,
         entropy: Callable[[int], bytes] = token_bytes,
     ) -> None:
-        self._file = TableFile(fs, directories, CREDENTIALS_FILE, is_private=True)
+        self._file = DirectoryDocument(fs, directories, CREDENTIALS_FILE, is_private=True)
         self._lock = threading.Lock()
         self._secret = entropy(_SECRET_BYTES)
         self._usual = _usual_shapes({})
@@ -81,7 +153,7 @@ class ScramCredentials:
     def find(self, user: str, mechanism: Mechanism) -> ScramCredential | None:
         return self.users.get(user, {}).get(mechanism)
 
-    def feign(self, user: str, mechanism: Mechanism) -> ScramCredential:
+    def fake_credential(self, user: str, mechanism: Mechanism) -> ScramCredential:
         """For somebody unknown: a credential that nobody can prove, the same at every try."""
         salt_bytes, iterations = self._usual[mechanism]
         seed = f"{mechanism.name}:{user}".encode()
@@ -184,7 +256,7 @@ def add_credential(
                     f"{path} is in use: alter the credentials of {user} through its server "
                     "(kafka-configs --alter --add-config), or stop it first"
                 ) from error
-        table = ScramCredentials(fs, [PlainDirectory(path) for path in paths], entropy=entropy)
+        table = ScramCredentials(fs, [OfflineDirectory(path) for path in paths], entropy=entropy)
         table.load()
         table.alter([(user, mechanism, credential)])
     finally:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from varve.broker.timers import Timers
+from varve.broker.background import Timers
 from varve.broker.transactions.markers import Markers
 from varve.broker.transactions.state import Status, Transaction
 from varve.broker.transactions.table import TransactionEntry, TransactionTable

@@ -21,10 +21,10 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from varve.broker.timers import Timers
+from varve.broker.background import Timers
+from varve.broker.settings import TransactionSettings
 from varve.broker.transactions.completion import Completion, TransactionalOffsets, wait_for
 from varve.broker.transactions.markers import Markers
-from varve.broker.transactions.settings import TransactionSettings
 from varve.broker.transactions.state import (
     NO_EPOCH,
     NO_PRODUCER_ID,

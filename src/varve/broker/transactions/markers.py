@@ -10,8 +10,8 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from varve.broker.appends import AppendPart, Appends
-from varve.broker.offload import Offload
+from varve.broker.append_scheduler import AppendEntry, AppendScheduler
+from varve.broker.background import BlockingPool
 from varve.broker.topics import Topics
 from varve.broker.transactions.state import Status, Transaction
 from varve.commit_log import Log, TopicPartition
@@ -26,17 +26,19 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class _Written:
     partition: TopicPartition
-    part: AppendPart
+    part: AppendEntry
 
 
 class Markers:
     """Writes markers."""
 
-    def __init__(self, topics: Topics, appends: Appends, *, clock: Clock, offload: Offload) -> None:
+    def __init__(
+        self, topics: Topics, appends: AppendScheduler, *, clock: Clock, blocking: BlockingPool
+    ) -> None:
         self._topics = topics
         self._appends = appends
         self._clock = clock
-        self._offload = offload
+        self._blocking = blocking
 
     async def write(
         self,
@@ -63,7 +65,7 @@ class Markers:
             if log is None:
                 left.add(partition)
             else:
-                part = AppendPart(log, marker, Origin.COORDINATOR)
+                part = AppendEntry(log, marker, Origin.COORDINATOR)
                 written.append(_Written(partition, part))
         if written:
             await self._appends.submit([one.part for one in written])
@@ -75,7 +77,9 @@ class Markers:
         """Brings logs to the disk that do not go there by themselves; gives those that failed."""
         failed: set[TopicPartition] = set()
         syncs = [
-            (log, self._offload(log.flush)) for log in logs if not log.settings.syncs_every_append
+            (log, self._blocking.run(log.flush))
+            for log in logs
+            if not log.settings.syncs_every_append
         ]
         for log, done in syncs:
             try:

@@ -8,12 +8,12 @@ Crash      of each id the last record counts; `load` reads them all.
 Threads    the loop's alone; reading at the start runs off the loop.
 """
 
-from varve.broker.appends import Appends
-from varve.broker.offload import Offload
+from varve.broker.append_scheduler import AppendScheduler
+from varve.broker.background import BlockingPool
+from varve.broker.settings import TransactionSettings
 from varve.broker.state_topic import StateTopic
-from varve.broker.topics import TRANSACTIONS_TOPIC, Topics, leader_epoch_of
+from varve.broker.topics import TRANSACTIONS_TOPIC, Topics, current_leader_epoch
 from varve.broker.transactions.replay import replay
-from varve.broker.transactions.settings import TransactionSettings
 from varve.broker.transactions.state import Transaction
 from varve.broker.transactions.transaction_record import encode_transaction
 from varve.commit_log import Log
@@ -29,21 +29,21 @@ class TransactionLog:
         self,
         store: Store,
         topics: Topics,
-        appends: Appends,
+        appends: AppendScheduler,
         *,
-        offload: Offload,
+        blocking: BlockingPool,
         settings: TransactionSettings,
     ) -> None:
         self._topic = StateTopic(
             TRANSACTIONS_TOPIC,
             store,
             topics,
-            offload=offload,
+            blocking=blocking,
             partition_count=settings.transaction_state_log_num_partitions,
             segment_bytes=settings.transaction_state_log_segment_bytes,
         )
         self._appends = appends
-        self._offload = offload
+        self._blocking = blocking
 
     async def append(self, transaction: Transaction) -> None:
         """Writes what is to be remembered of an id; raises what the log refused it for."""
@@ -52,7 +52,7 @@ class TransactionLog:
         batch = build_batch([encode_transaction(transaction)])
         await self._appends.append(log, batch, Origin.COORDINATOR)
         if not log.settings.syncs_every_append:
-            await self._offload(log.flush)
+            await self._blocking.run(log.flush)
 
     def get_log(self, transactional_id: str) -> Log:
         """The partition of an id; raises DirectoryOffline."""
@@ -64,7 +64,7 @@ class TransactionLog:
 
     def coordinator_epoch(self, transactional_id: str) -> int:
         """What markers tell of the coordinator: the leader epoch of the id's partition."""
-        return leader_epoch_of(self.get_log(transactional_id))
+        return current_leader_epoch(self.get_log(transactional_id))
 
     async def load(self) -> list[Transaction]:
         """What is known of every id."""

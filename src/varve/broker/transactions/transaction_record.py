@@ -8,6 +8,7 @@ Layout     key: version 0 (int16), then TransactionLogKey. Value: version (int16
 import struct
 from typing import Final
 
+from varve.broker.topics import by_topic
 from varve.broker.transactions.state import NO_PARTITIONS, Status, Transaction
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import Corrupt, UnsupportedFormat
@@ -50,12 +51,8 @@ def encode_key(transactional_id: str) -> bytes:
 def _partitions_of(transaction: Transaction) -> list[PartitionsSchema] | None:
     if transaction.status is Status.EMPTY:
         return None
-    by_topic: dict[str, list[int]] = {}
-    for partition in sorted(transaction.partitions):
-        by_topic.setdefault(partition.topic, []).append(partition.partition)
-    return [
-        PartitionsSchema(topic=topic, partition_ids=numbers) for topic, numbers in by_topic.items()
-    ]
+    numbers = by_topic((one.topic, one.partition) for one in transaction.partitions)
+    return [PartitionsSchema(topic=topic, partition_ids=ids) for topic, ids in numbers.items()]
 
 
 def decode_transaction(key: bytes, value: bytes, where: str) -> Transaction | None:

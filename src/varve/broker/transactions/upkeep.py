@@ -8,9 +8,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from varve.broker.timers import Timers
+from varve.broker.background import Timers
+from varve.broker.settings import TransactionSettings
 from varve.broker.transactions.completion import pause
-from varve.broker.transactions.settings import TransactionSettings
 from varve.broker.transactions.table import TransactionEntry, TransactionTable
 from varve.foundation.clock import Clock
 

@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from varve.broker.admin.config_entry import is_secret
-from varve.broker.context import RequestContext
-from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
+from varve.broker.admin.configs import is_secret
+from varve.broker.request import (
+    CLUSTER_NAME,
+    ConnectionContext,
+    Operation,
+    ResourceType,
+)
 from varve.broker.settings import BrokerSettings
 from varve.foundation.settings import setting
 from varve.wire import ErrorCode
@@ -145,7 +149,7 @@ def test_secrets_have_no_value(kit: BrokerKit) -> None:
     class Listener:
         password: str = setting("", "Opens the key.", "ssl.key.password")
 
-    kit.broker.told.append(Listener(password="hush"))
+    kit.broker.visible_settings.append(Listener(password="hush"))
     secret = _one(kit, BROKER, "1", "ssl.key.password")
     assert (secret.value, secret.is_sensitive, secret.config_type) == (None, True, 9)
     assert [one.value for one in secret.synonyms] == [None, None]
@@ -163,7 +167,7 @@ def test_a_group_has_what_all_groups_have(kit: BrokerKit) -> None:
     class Groups:
         timeout: int = setting(45_000, "Patience.", "group.consumer.session.timeout.ms")
 
-    kit.broker.told[:] = [Groups()]
+    kit.broker.visible_settings[:] = [Groups()]
     [found] = _describe(kit, GROUP, "readers").configs
     assert (found.name, found.value) == ("consumer.session.timeout.ms", "45000")
     refused = _incremental(kit, GROUP, "readers", (found.name, SET, "1"))
@@ -277,13 +281,13 @@ class Nobody:
         self.asked: list[tuple[Operation, ResourceType, str]] = []
 
     def is_allowed(
-        self, context: RequestContext, operation: Operation, type: ResourceType, name: str
+        self, connection: ConnectionContext, operation: Operation, type: ResourceType, name: str
     ) -> bool:
         self.asked.append((operation, type, name))
         return False
 
     def is_allowed_somewhere(
-        self, context: RequestContext, operation: Operation, type: ResourceType
+        self, connection: ConnectionContext, operation: Operation, type: ResourceType
     ) -> bool:
         return False
 
@@ -303,3 +307,13 @@ def test_settings_are_seen_and_altered_by_right(kit: BrokerKit) -> None:
             (ResourceType.GROUP, "orders"),
         )
     ]
+
+
+def test_a_resource_named_often_is_described_once_with_all_its_keys(kit: BrokerKit) -> None:
+    def describe(*keys: list[str] | None) -> list[str]:
+        resources = [DescribeConfigsResource(TOPIC, "orders", names) for names in keys]
+        (result,) = kit.ask(DescribeConfigsRequest(resources=resources)).results
+        return [config.name for config in result.configs]
+
+    assert describe(["retention.ms"], ["segment.ms"]) == ["retention.ms", "segment.ms"]
+    assert describe(["retention.ms"], None, ["segment.ms"]) == describe(None)

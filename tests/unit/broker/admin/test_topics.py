@@ -6,9 +6,13 @@ from typing import Any
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from varve.broker.admin.settings import AdminSettings
-from varve.broker.context import RequestContext
-from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
+from varve.broker.request import (
+    CLUSTER_NAME,
+    ConnectionContext,
+    Operation,
+    ResourceType,
+)
+from varve.broker.settings import AdminSettings
 from varve.wire import NO_ID, ErrorCode
 from varve.wire.messages.topics import (
     CreatableReplicaAssignment,
@@ -36,12 +40,12 @@ class Only:
         self.allowed = set(allowed)
 
     def is_allowed(
-        self, context: RequestContext, operation: Operation, type: ResourceType, name: str
+        self, connection: ConnectionContext, operation: Operation, type: ResourceType, name: str
     ) -> bool:
         return (operation, type, name) in self.allowed
 
     def is_allowed_somewhere(
-        self, context: RequestContext, operation: Operation, type: ResourceType
+        self, connection: ConnectionContext, operation: Operation, type: ResourceType
     ) -> bool:
         return any(one[:2] == (operation, type) for one in self.allowed)
 
@@ -269,12 +273,15 @@ def test_internal_topics_stay(kit: BrokerKit) -> None:
     assert kit.ask(growth).results[0].error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_who_waits_is_told_of_changed_and_deleted_topics(kit: BrokerKit) -> None:
+def test_who_waits_is_told_of_changed_and_deleted_topics(
+    kit: BrokerKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kit.make_topic("orders", partitions=2)
     changed: list[str] = []
     deleted: list[str] = []
-    kit.broker.admin.on_changed.append(lambda found: changed.append(str(found)))
-    kit.broker.admin.on_deleted.append(lambda topic: deleted.append(topic.name))
+    wake, groups = kit.broker.parked_fetches, kit.broker.groups
+    monkeypatch.setattr(wake, "wake", lambda found: changed.append(str(found)))
+    monkeypatch.setattr(groups, "topic_deleted", lambda topic: deleted.append(topic.name))
     kit.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")]))
     assert changed == ["orders-0", "orders-1"]
     assert deleted == ["orders"]
@@ -332,7 +339,7 @@ def test_a_trial_of_more_partitions_changes_nothing(kit: BrokerKit) -> None:
 
 
 def test_what_was_made_while_a_change_was_looked_at_is_served_too(kit: BrokerKit) -> None:
-    view = kit.broker.topics.look()
+    view = kit.broker.topics.snapshot()
     kit.make_topic("between")
-    kit.broker.topics.show(view)
+    kit.broker.topics.serve(view)
     assert kit.broker.topics.find("between") is not None

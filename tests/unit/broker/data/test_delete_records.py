@@ -6,7 +6,7 @@ from tests.support.broker_kit import BrokerKit
 from tests.support.data_requests import append
 from tests.support.log_bench import make_batch
 from tests.support.rights import AllBut
-from varve.broker.security.rights import Operation, ResourceType
+from varve.broker.request import Operation, ResourceType
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.wire import ErrorCode
 from varve.wire.messages.data import (

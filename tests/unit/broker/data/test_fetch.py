@@ -9,7 +9,7 @@ from tests.support.broker_kit import BrokerKit
 from tests.support.data_requests import append, fetch, fetch_request, fetched, produce
 from tests.support.log_bench import make_batch
 from tests.support.rights import AllBut
-from varve.broker.security.rights import Operation, ResourceType
+from varve.broker.request import Operation, ResourceType
 from varve.broker.settings import BrokerSettings
 from varve.foundation.errors import Unavailable
 from varve.wire import ErrorCode
@@ -189,10 +189,10 @@ def test_a_fetch_waits_for_an_append(kit: BrokerKit) -> None:
     offsets = {("events", number): 0 for number in range(3)}
     waiting = kit.begin(fetch_request(kit, offsets), version=12)
     assert not waiting.done()
-    assert (kit.broker.fetches.count, kit.broker.fetches.partition_count) == (1, 3)
+    assert (len(kit.broker.parked_fetches), kit.broker.parked_fetches.partition_count) == (1, 3)
     produce(kit, partition=2)
     assert sizes(waiting.result()) == {0: 0, 1: 0, 2: SIZE}
-    assert (kit.broker.fetches.count, kit.broker.fetches.partition_count) == (0, 0)
+    assert (len(kit.broker.parked_fetches), kit.broker.parked_fetches.partition_count) == (0, 0)
 
 
 def test_a_fetch_ends_with_its_time(kit: BrokerKit) -> None:
@@ -201,7 +201,7 @@ def test_a_fetch_ends_with_its_time(kit: BrokerKit) -> None:
     assert not waiting.done()
     kit.advance(1)
     assert sizes(waiting.result()) == {0: 0}
-    assert (kit.broker.fetches.count, kit.broker.fetches.partition_count) == (0, 0)
+    assert (len(kit.broker.parked_fetches), kit.broker.parked_fetches.partition_count) == (0, 0)
 
 
 def test_a_fetch_waits_until_there_is_enough(kit: BrokerKit) -> None:
@@ -260,7 +260,7 @@ def test_a_lost_connection_leaves_nothing_behind(kit: BrokerKit) -> None:
     waiting = kit.begin(fetch_request(kit, {("events", 0): 0}), connection=connection)
     kit.disconnect(connection)
     assert waiting.cancelled()
-    assert (kit.broker.fetches.count, kit.broker.fetches.partition_count) == (0, 0)
+    assert (len(kit.broker.parked_fetches), kit.broker.parked_fetches.partition_count) == (0, 0)
     append(kit, make_batch())
 
 
@@ -284,7 +284,7 @@ def test_closed_segments_are_read_off_the_loop(rolled: BrokerKit) -> None:
     assert kit.work.count == 1
     kit.release_work()
     assert sizes(waiting.result()) == {0: 2 * SIZE}
-    assert kit.broker.slow_reads.bytes == 0
+    assert kit.broker.background_reads.bytes == 0
 
 
 def test_what_is_read_at_once_is_not_held_up_by_what_is_not(rolled: BrokerKit) -> None:
@@ -302,10 +302,10 @@ def test_a_slow_read_is_remembered_for_the_next_fetch(rolled: BrokerKit) -> None
     kit.advance(700)
     assert sizes(waiting.result()) == {0: 0}
     kit.release_work()
-    assert kit.broker.slow_reads.bytes == 2 * SIZE
+    assert kit.broker.background_reads.bytes == 2 * SIZE
     kit.hold_work(work=True)
     assert sizes(kit.ask(fetch_request(kit, {("events", 0): 0}))) == {0: 2 * SIZE}
-    assert kit.broker.slow_reads.bytes == 0
+    assert kit.broker.background_reads.bytes == 0
 
 
 def test_a_read_that_fails_is_told(rolled: BrokerKit) -> None:
@@ -345,7 +345,7 @@ def test_slow_reads_are_bounded(rolled: BrokerKit) -> None:
         for one in topic.partitions:
             one.partition_max_bytes = limit
     waiting = kit.begin(request)
-    assert kit.broker.slow_reads.bytes <= limit
+    assert kit.broker.background_reads.bytes <= limit
     assert kit.work.count == 1
     kit.release_work()
     assert sum(sizes(waiting.result()).values()) > 0

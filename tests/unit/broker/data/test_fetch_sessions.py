@@ -9,9 +9,10 @@ from tests.support.broker_kit import BrokerKit
 from tests.support.data_requests import append, fetch_request, fetched
 from tests.support.log_bench import make_batch
 from varve.broker.data.fetch_sessions import FetchSessions
-from varve.broker.data.settings import DataSettings
+from varve.broker.settings import DataSettings
 from varve.foundation.clock import ManualClock
 from varve.wire import ErrorCode
+from varve.wire.errors import KafkaError
 from varve.wire.messages.data import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 SIZE = len(make_batch())
@@ -154,9 +155,10 @@ def test_sessions_are_bounded_and_the_unused_make_room() -> None:
     clock.advance(30_000)
     third = sessions.plan(request(3), has_ids=False).session
     assert third is not None
-    gone = sessions.plan(request(0, (first.id, 1)), has_ids=False)
-    assert gone.error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert sessions.plan(request(0, (second.id, 2)), has_ids=False).error == 0
+    with pytest.raises(KafkaError) as caught:
+        sessions.plan(request(0, (first.id, 1)), has_ids=False)
+    assert caught.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.plan(request(0, (second.id, 2)), has_ids=False).session is second
 
 
 def test_a_larger_session_takes_the_place_of_a_smaller_one_that_had_its_time() -> None:
@@ -178,8 +180,9 @@ def test_partitions_of_sessions_are_bounded() -> None:
     session = sessions.plan(request(3), has_ids=False).session
     assert session is not None
     assert sessions.plan(request(3), has_ids=False).session is None
-    grown = sessions.plan(request(6, (session.id, 1)), has_ids=False)
-    assert grown.error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    with pytest.raises(KafkaError) as caught:
+        sessions.plan(request(6, (session.id, 1)), has_ids=False)
+    assert caught.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert (len(sessions), sessions.partition_count) == (0, 0)
 
 
@@ -187,7 +190,7 @@ def test_no_sessions_at_all() -> None:
     settings = DataSettings(fetch_session_count_max=0)
     sessions = FetchSessions(settings, ManualClock(), random.Random(1))
     plan = sessions.plan(request(2), has_ids=False)
-    assert (plan.session, len(plan.asked)) == (None, 2)
+    assert (plan.session, len(plan.partitions)) == (None, 2)
 
 
 def test_epochs_begin_again_behind_the_last() -> None:
@@ -195,5 +198,6 @@ def test_epochs_begin_again_behind_the_last() -> None:
     session = sessions.plan(request(1), has_ids=False).session
     assert session is not None
     session.epoch = 2**31 - 1
-    assert sessions.plan(request(0, (session.id, 2**31 - 1)), has_ids=False).error == 0
+    plan = sessions.plan(request(0, (session.id, 2**31 - 1)), has_ids=False)
+    assert plan.session is session
     assert session.epoch == 1

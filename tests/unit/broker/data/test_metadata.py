@@ -8,8 +8,7 @@ import pytest
 from tests.support.broker_kit import LISTENER, BrokerKit
 from tests.support.rights import AllBut
 from varve.broker.broker import Endpoint
-from varve.broker.context import ConnectionContext
-from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
+from varve.broker.request import CLUSTER_NAME, ConnectionContext, Operation, ResourceType
 from varve.broker.settings import BrokerSettings
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.foundation.errors import InvalidRequest
@@ -182,3 +181,11 @@ def test_the_cluster_is_one_broker(kit: BrokerKit, version: int) -> None:
 )
 def test_controllers_are_not_here(kit: BrokerKit, kind: int, error: ErrorCode) -> None:
     assert kit.ask(DescribeClusterRequest(endpoint_type=kind)).error_code == error
+
+
+def test_a_topic_named_often_is_described_once(kit: BrokerKit) -> None:
+    answer = kit.ask(named("events", "gone", "events", "gone", creates=False), version=12)
+    assert [topic.name for topic in answer.topics] == ["events", "gone"]
+    by_id = MetadataRequestTopic(topic_id=kit.topic("events").id, name=None)
+    answer = kit.ask(MetadataRequest([by_id] * 3), version=12)
+    assert [topic.name for topic in answer.topics] == ["events"]

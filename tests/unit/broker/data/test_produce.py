@@ -8,8 +8,7 @@ from tests.support.broker_kit import BrokerKit
 from tests.support.data_requests import append, fetch, list_offsets, produce, produce_request
 from tests.support.log_bench import NOW_MS, make_batch
 from tests.support.rights import AllBut
-from varve.broker.errors import CloseConnection
-from varve.broker.security.rights import Operation, ResourceType
+from varve.broker.request import CloseConnection, Operation, ResourceType
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.commit_log import TopicPartition
 from varve.records import Codec, Record, build_batch
@@ -190,17 +189,23 @@ def test_sequences_survive_a_restart(kit: BrokerKit) -> None:
     assert kit.log("events").end_offset == 2
 
 
-def test_a_batch_of_a_transaction_must_belong_to_one(kit: BrokerKit) -> None:
+def test_a_batch_of_a_transaction_must_belong_to_one(
+    kit: BrokerKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batch = make_batch(producer_id=7, producer_epoch=2, base_sequence=0, transactional=True)
-    guard = kit.broker.produce_guard = Guard(TopicPartition("events", 1))
+    guard = Guard(TopicPartition("events", 1))
+    monkeypatch.setattr(kit.broker.transactions, "check_produce", guard.check_produce)
     inside = produce(kit, batch=batch, partition=1, transactional_id="t", version=11)
     outside = produce(kit, batch=batch, partition=0, transactional_id="t", version=11)
     assert (inside.error_code, outside.error_code) == (0, ErrorCode.INVALID_TXN_STATE)
     assert guard.asked == [("t", 7, 2)] * 2
 
 
-def test_a_transaction_needs_an_id_and_the_right_to_it(kit: BrokerKit) -> None:
-    kit.broker.produce_guard = Guard(TopicPartition("events", 0))
+def test_a_transaction_needs_an_id_and_the_right_to_it(
+    kit: BrokerKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = Guard(TopicPartition("events", 0))
+    monkeypatch.setattr(kit.broker.transactions, "check_produce", guard.check_produce)
     kit.broker.authorizer = AllBut((Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "theirs"))
     batch = make_batch(producer_id=7, producer_epoch=2, base_sequence=0, transactional=True)
     for id in (None, "theirs"):
@@ -270,7 +275,7 @@ def test_bytes_are_the_requests_until_they_are_written(synced: BrokerKit) -> Non
 
 
 def test_a_stopping_broker_takes_nothing_more(kit: BrokerKit) -> None:
-    kit.appends.stop()
+    kit.broker.appends.stop()
     assert produce(kit).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

@@ -8,8 +8,8 @@ from tests.support.broker_kit import BrokerKit
 from tests.support.data_requests import append
 from tests.support.log_bench import NOW_MS, make_batch
 from tests.support.rights import AllBut
-from varve.broker.data.producer_ids import PRODUCER_IDS_FILE
-from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
+from varve.broker.request import CLUSTER_NAME, Operation, ResourceType
+from varve.broker.transactions.producer_ids import PRODUCER_IDS_FILE
 from varve.foundation.errors import Corrupt
 from varve.wire import ErrorCode
 from varve.wire.messages.data import DescribeProducersRequest, DescribeProducersTopic

@@ -6,9 +6,13 @@ from typing import Any
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from varve.broker.context import RequestContext
-from varve.broker.groups.settings import GroupSettings
-from varve.broker.security.rights import EverybodyMay, Operation, ResourceType
+from varve.broker.request import (
+    AllowAllAuthorizer,
+    ConnectionContext,
+    Operation,
+    ResourceType,
+)
+from varve.broker.settings import GroupSettings
 from varve.foundation.errors import DiskFull, InvalidSetting
 from varve.wire import ErrorCode
 from varve.wire.messages.groups import (
@@ -117,14 +121,14 @@ def test_what_a_client_that_went_away_asked_for_is_done(kit: BrokerKit) -> None:
     assert len(describe(kit).members) == 1
 
 
-class _Hidden(EverybodyMay):
+class _Hidden(AllowAllAuthorizer):
     """Everything is allowed but what is named."""
 
     def __init__(self, *names: str) -> None:
         self._names = names
 
     def is_allowed(
-        self, context: RequestContext, operation: Operation, type: ResourceType, name: str
+        self, connection: ConnectionContext, operation: Operation, type: ResourceType, name: str
     ) -> bool:
         return name not in self._names
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from varve.broker.groups.settings import GroupSettings
+from varve.broker.settings import GroupSettings
 from varve.wire import ErrorCode
 from varve.wire.messages.groups import (
     ConsumerGroupDescribeRequest,

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from varve.broker.groups.consumer_assignment import NO_PARTITIONS, Partitions
+from varve.broker.groups.assignors import NO_PARTITIONS, Partitions
 from varve.broker.groups.consumer_member import ConsumerMember, MemberState
 from varve.broker.groups.consumer_reconciliation import reconcile
 

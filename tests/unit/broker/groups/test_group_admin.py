@@ -7,8 +7,7 @@ import pytest
 
 from tests.support.broker_kit import BrokerKit
 from tests.support.group_bench import Member, commit, commit_request, leap, offset_of, subscription
-from varve.broker.context import RequestContext
-from varve.broker.security.rights import Operation, ResourceType
+from varve.broker.request import ConnectionContext, Operation, ResourceType
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.wire import ErrorCode, Message
 from varve.wire.messages.cluster import FindCoordinatorRequest
@@ -188,12 +187,12 @@ class _NobodyMay:
         self.refused = {*refused, ResourceType.CLUSTER}
 
     def is_allowed(
-        self, context: RequestContext, operation: Operation, type: ResourceType, name: str
+        self, connection: ConnectionContext, operation: Operation, type: ResourceType, name: str
     ) -> bool:
         return type not in self.refused
 
     def is_allowed_somewhere(
-        self, context: RequestContext, operation: Operation, type: ResourceType
+        self, connection: ConnectionContext, operation: Operation, type: ResourceType
     ) -> bool:
         return type not in self.refused
 

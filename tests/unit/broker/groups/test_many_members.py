@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.broker_kit import BrokerKit
 from tests.support.group_bench import Member
-from varve.broker.groups.settings import GroupSettings
+from varve.broker.settings import GroupSettings
 from varve.wire.messages.groups import ConsumerGroupHeartbeatRequest, HeartbeatTopicPartitions
 
 MEMBERS = 25

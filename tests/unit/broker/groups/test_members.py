@@ -8,7 +8,7 @@ import pytest
 from tests.support.broker_kit import BrokerKit
 from tests.support.group_bench import Member, leap
 from varve.broker.groups.classic_group import ClassicGroup, ClassicState
-from varve.broker.groups.settings import GroupSettings
+from varve.broker.settings import GroupSettings
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.wire import ErrorCode
 from varve.wire.messages.groups import (

@@ -9,7 +9,7 @@ import pytest
 from tests.support.broker_kit import BrokerKit
 from tests.support.group_bench import Member, commit, commit_request, fetch, leap, offset_of
 from varve.broker.groups.offsets import CommittedOffset
-from varve.broker.groups.settings import GroupSettings
+from varve.broker.settings import GroupSettings
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.commit_log import TopicPartition
 from varve.wire import ErrorCode

@@ -4,17 +4,27 @@ import logging
 
 import pytest
 
-from varve.broker.context import ANONYMOUS, ConnectionContext, Principal, RequestContext
-from varve.broker.security.acl import ANYBODY, AclBinding, AclFilter, PatternType, Permission
-from varve.broker.security.acl_table import AclTable
-from varve.broker.security.authorizer import AclAuthorizer
-from varve.broker.security.rights import Operation, ResourceType
-from varve.broker.security.settings import SecuritySettings
-from varve.broker.security.table_file import PlainDirectory
+from varve.broker.request import (
+    ANONYMOUS,
+    ConnectionContext,
+    Operation,
+    Principal,
+    ResourceType,
+)
+from varve.broker.security.acls import (
+    ANY_PRINCIPAL,
+    AclAuthorizer,
+    AclBinding,
+    AclFilter,
+    AclTable,
+    PatternType,
+    Permission,
+)
+from varve.broker.security.directory_document import OfflineDirectory
+from varve.broker.settings import SecuritySettings
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidSetting
-from varve.wire import ApiKey
 
 TOPIC = ResourceType.TOPIC
 
@@ -22,7 +32,7 @@ TOPIC = ResourceType.TOPIC
 def _table(*bindings: AclBinding) -> AclTable:
     fs = MemoryFileSystem(ManualClock())
     fs.make_directory("/a")
-    table = AclTable(fs, [PlainDirectory("/a")])
+    table = AclTable(fs, [OfflineDirectory("/a")])
     table.add(bindings)
     return table
 
@@ -38,11 +48,9 @@ def _right(
     return AclBinding(TOPIC, name, pattern, principal, "*", operation, permission)
 
 
-def _asks(name: str = "alice", kind: str = "User") -> RequestContext:
+def _asks(name: str = "alice", kind: str = "User") -> ConnectionContext:
     principal = ANONYMOUS if name == "ANONYMOUS" else Principal(kind, name)
-    return RequestContext(
-        ApiKey.METADATA, 1, "c", ConnectionContext(1, "SASL", "10.0.0.9", principal)
-    )
+    return ConnectionContext(1, "SASL", "10.0.0.9", principal)
 
 
 def test_nothing_is_allowed_that_nobody_gave() -> None:
@@ -52,7 +60,7 @@ def test_nothing_is_allowed_that_nobody_gave() -> None:
 
 
 def test_super_users_may_do_everything_even_what_is_denied() -> None:
-    table = _table(_right("*", Permission.DENY, principal=ANYBODY, operation=Operation.ALL))
+    table = _table(_right("*", Permission.DENY, principal=ANY_PRINCIPAL, operation=Operation.ALL))
     settings = SecuritySettings(super_users="User:root; User:CN=admin,O=x")
     authorizer = AclAuthorizer(table, settings)
     for name in ("root", "CN=admin,O=x"):
@@ -67,7 +75,7 @@ def test_a_super_user_without_a_type_is_refused() -> None:
         SecuritySettings(super_users="root")
 
 
-def test_everybody_may_use_what_no_right_speaks_of_where_the_settings_say_so() -> None:
+def test_everybody_may_use_what_no_right_matches_resource_where_the_settings_say_so() -> None:
     table = _table(_right("orders"))
     authorizer = AclAuthorizer(table, SecuritySettings(allow_everyone_if_no_acl_found=True))
     assert authorizer.is_allowed(_asks("bob"), Operation.WRITE, TOPIC, "payments")
@@ -76,7 +84,9 @@ def test_everybody_may_use_what_no_right_speaks_of_where_the_settings_say_so() -
 
 
 def test_a_right_for_all_users_is_also_for_those_who_did_not_log_in() -> None:
-    authorizer = AclAuthorizer(_table(_right("orders", principal=ANYBODY)), SecuritySettings())
+    authorizer = AclAuthorizer(
+        _table(_right("orders", principal=ANY_PRINCIPAL)), SecuritySettings()
+    )
     assert authorizer.is_allowed(_asks("ANONYMOUS"), Operation.WRITE, TOPIC, "orders")
 
 

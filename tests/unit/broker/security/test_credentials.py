@@ -7,12 +7,16 @@ import pytest
 
 from varve.broker.security.credentials import (
     CREDENTIALS_FILE,
+    Mechanism,
     ScramCredentials,
     add_credential,
+    credential_of,
+    is_proof,
+    keyed,
     make_credential,
+    salted_password,
 )
-from varve.broker.security.scram import Mechanism, credential_of, is_proof, keyed, salted_password
-from varve.broker.security.table_file import PlainDirectory
+from varve.broker.security.directory_document import OfflineDirectory
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest, Locked
@@ -28,7 +32,7 @@ def _fs() -> MemoryFileSystem:
 
 
 def _table(fs: MemoryFileSystem) -> ScramCredentials:
-    table = ScramCredentials(fs, [PlainDirectory("/a"), PlainDirectory("/b")])
+    table = ScramCredentials(fs, [OfflineDirectory("/a"), OfflineDirectory("/b")])
     table.load()
     return table
 
@@ -67,11 +71,11 @@ def test_a_stranger_gets_the_same_salt_at_every_try_and_after_a_restart() -> Non
     fs = _fs()
     table = _table(fs)
     table.alter([("alice", SHA_256, make_credential("a", SHA_256, iterations=4_096))])
-    first = table.feign("mallory", SHA_256)
-    assert table.feign("mallory", SHA_256) == first
-    assert _table(fs).feign("mallory", SHA_256) == first
-    assert table.feign("eve", SHA_256).salt != first.salt
-    assert table.feign("mallory", SHA_512).salt != first.salt
+    first = table.fake_credential("mallory", SHA_256)
+    assert table.fake_credential("mallory", SHA_256) == first
+    assert _table(fs).fake_credential("mallory", SHA_256) == first
+    assert table.fake_credential("eve", SHA_256).salt != first.salt
+    assert table.fake_credential("mallory", SHA_512).salt != first.salt
     found = table.find("alice", SHA_256)
     assert found is not None
     assert (len(first.salt), first.iterations) == (len(found.salt), found.iterations)
@@ -83,7 +87,7 @@ def test_a_stranger_looks_like_most_users() -> None:
     usual = credential_of(SHA_256, salted, salt=b"s" * 100, iterations=5_000)
     table.alter([(name, SHA_256, usual) for name in ("a", "b")])
     table.alter([("c", SHA_256, make_credential("x", SHA_256))])
-    feigned = table.feign("mallory", SHA_256)
+    feigned = table.fake_credential("mallory", SHA_256)
     assert (len(feigned.salt), feigned.iterations) == (100, 5_000)
 
 

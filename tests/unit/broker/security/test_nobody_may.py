@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from varve.broker.context import Principal
-from varve.broker.dispatch import HANDLERS
-from varve.broker.security.settings import SecuritySettings
+from varve.broker.handlers import HANDLERS
+from varve.broker.request import Principal
+from varve.broker.settings import SecuritySettings
 from varve.wire import ApiKey, ErrorCode
 from varve.wire.messages import cluster as cluster_messages
 from varve.wire.messages import data as data_messages

@@ -2,11 +2,16 @@
 
 import pytest
 
-from varve.broker.context import ConnectionContext, Principal, RequestContext
-from varve.broker.security.quota_table import EntityType, QuotaEntity, QuotaKind, QuotaTable
-from varve.broker.security.quotas import ClientQuotas
-from varve.broker.security.settings import QuotaSettings
-from varve.broker.security.table_file import PlainDirectory
+from varve.broker.request import Principal
+from varve.broker.security.directory_document import OfflineDirectory
+from varve.broker.security.quotas import (
+    ClientQuotas,
+    EntityType,
+    QuotaEntity,
+    QuotaKind,
+    QuotaTable,
+)
+from varve.broker.settings import QuotaSettings
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.wire import ApiKey
@@ -20,22 +25,36 @@ class _Bench:
         self.clock = ManualClock()
         fs = MemoryFileSystem(self.clock)
         fs.make_directory("/a")
-        self.table = QuotaTable(fs, [PlainDirectory("/a")])
+        self.table = QuotaTable(fs, [OfflineDirectory("/a")])
         self.quotas = ClientQuotas(self.table, QuotaSettings(), self.clock)
 
     def give(self, names: Names, kind: QuotaKind, value: float | None) -> None:
         self.table.alter([(QuotaEntity.of(names.items()), {kind: value})])
 
     def produce(self, size: int, user: str = "alice", client: str = "app") -> int:
-        return self.quotas.note_request(_asks(ApiKey.PRODUCE, user, client), size, 50, 0.0)
+        return self.note(ApiKey.PRODUCE, user, client, received_bytes=size)
 
     def fetch(self, size: int, user: str = "alice", client: str = "app") -> int:
-        return self.quotas.note_request(_asks(ApiKey.FETCH, user, client), 50, size, 0.0)
+        return self.note(ApiKey.FETCH, user, client, sent_bytes=size)
 
-
-def _asks(key: ApiKey, user: str, client: str) -> RequestContext:
-    connection = ConnectionContext(1, "SASL", "10.0.0.1", Principal("User", user))
-    return RequestContext(key, 1, client, connection)
+    def note(
+        self,
+        key: ApiKey,
+        user: str,
+        client: str,
+        *,
+        received_bytes: int = 50,
+        sent_bytes: int = 50,
+        elapsed_ms: float = 0.0,
+    ) -> int:
+        return self.quotas.note_request(
+            key,
+            Principal("User", user),
+            client,
+            received_bytes=received_bytes,
+            sent_bytes=sent_bytes,
+            elapsed_ms=elapsed_ms,
+        )
 
 
 def test_without_quotas_nobody_waits_and_nobody_is_remembered() -> None:
@@ -100,9 +119,8 @@ def test_answers_count_for_consumers_and_requests_for_producers() -> None:
 def test_time_in_the_broker_counts_by_percent() -> None:
     bench = _Bench()
     bench.give({USER: "alice"}, QuotaKind.REQUEST, 10)
-    asks = _asks(ApiKey.METADATA, "alice", "app")
-    assert bench.quotas.note_request(asks, 0, 0, 1_000) == 0
-    assert bench.quotas.note_request(asks, 0, 0, 1_000) == 10_000
+    assert bench.note(ApiKey.METADATA, "alice", "app", elapsed_ms=1_000) == 0
+    assert bench.note(ApiKey.METADATA, "alice", "app", elapsed_ms=1_000) == 10_000
 
 
 ORDER: list[Names] = [

@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.broker_kit import BrokerKit
 from tests.support.transaction_bench import QUICK, TIMEOUT_MS, BenchProducer, TransactionBench
+from varve.broker.settings import TransactionSettings
 from varve.broker.topics import TRANSACTIONS_TOPIC
 from varve.broker.transactions.coordinator import END_WAIT_MS, InitResult
-from varve.broker.transactions.settings import TransactionSettings
 from varve.broker.transactions.state import EPOCH_MAX, Status
 from varve.commit_log import TopicPartition
 from varve.disk import FaultyFileSystem
@@ -52,7 +52,7 @@ def _decide(
     ending = kit.loop.create_task(bench.ending(producer, is_commit=is_commit))
     while _status(bench, producer.transactional_id) is Status.ONGOING:
         kit.loop.run_until_complete(asyncio.sleep(0))
-        if not (kit.appends.run_once() or kit.syncs.run_once()):
+        if not (kit.broker.appends.run_once() or kit.syncs.run_once()):
             kit.work.run_once()
     assert not ending.done()
     return ending

@@ -1,0 +1,284 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs of topics, the broker and groups.
+
+Invariant  the configs of one resource change together or not at all. A resource is described once,
+           however often the request names it.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from varve.broker.admin.configs import (
+    Changes,
+    ConfigChange,
+    ConfigEntry,
+    ResourceKind,
+    check_no_nulls,
+)
+from varve.broker.broker import Broker
+from varve.broker.request import CLUSTER_NAME, Operation, RequestContext, ResourceType
+from varve.foundation.errors import StoreError
+from varve.wire import ErrorCode
+from varve.wire.errors import KafkaError, code_for
+from varve.wire.messages.topics import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResourceResponse,
+    IncrementalAlterConfigsResponse,
+)
+
+_AUTHORIZED_TYPES: Final = {
+    ResourceKind.TOPIC: ResourceType.TOPIC,
+    ResourceKind.GROUP: ResourceType.GROUP,
+}
+_Resource = tuple[int, str]
+_Plans = list[tuple[_Resource, Callable[[], Changes]]]
+
+
+def _authorize(context: RequestContext, operation: Operation, kind: int, name: str) -> None:
+    """Raises KafkaError; what is neither a topic nor a group belongs to the cluster."""
+    if kind in _AUTHORIZED_TYPES:
+        context.authorize(operation, _AUTHORIZED_TYPES[ResourceKind(kind)], name)
+    else:
+        context.authorize(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def _check_topic(broker: Broker, name: str) -> None:
+    if broker.topics.find(name) is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name:.260} does not exist")
+
+
+def _check_broker_name(broker: Broker, name: str) -> None:
+    """Raises KafkaError unless it names this broker, or with the empty name the whole cluster."""
+    node_id = str(broker.settings.node_id)
+    if name not in ("", node_id):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"broker {name!r:.100} does not exist: use {node_id}, or an empty name for the cluster",
+        )
+
+
+# DescribeConfigs
+
+
+async def handle_describe_configs(
+    broker: Broker, context: RequestContext, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
+    results = []
+    for resource in _unique_resources(request):
+        results.append(_describe(broker, context, request, resource))
+        # A request may name every topic: others are served in between.
+        await asyncio.sleep(0)
+    return DescribeConfigsResponse(results=results)
+
+
+def _unique_resources(request: DescribeConfigsRequest) -> list[DescribeConfigsResource]:
+    """Each resource once, with the keys of all its occurrences."""
+    unique: dict[_Resource, DescribeConfigsResource] = {}
+    for resource in request.resources:
+        key = resource.resource_type, resource.resource_name
+        known = unique.setdefault(key, resource)
+        if known is resource:
+            continue
+        if known.configuration_keys and resource.configuration_keys:
+            known.configuration_keys = [*known.configuration_keys, *resource.configuration_keys]
+        else:
+            known.configuration_keys = None
+    return list(unique.values())
+
+
+def _describe(
+    broker: Broker,
+    context: RequestContext,
+    request: DescribeConfigsRequest,
+    resource: DescribeConfigsResource,
+) -> DescribeConfigsResult:
+    kind, name = resource.resource_type, resource.resource_name
+    result = DescribeConfigsResult(error_message=None, resource_type=kind, resource_name=name)
+    try:
+        _authorize(context, Operation.DESCRIBE_CONFIGS, kind, name)
+        entries = _get_entries(broker, kind, name)
+    except StoreError as error:
+        result.error_code, result.error_message = code_for(error), str(error)
+        return result
+    keys = frozenset(resource.configuration_keys or ())
+    result.configs = [
+        _described_config(entry, request) for entry in entries if not keys or entry.name in keys
+    ]
+    return result
+
+
+def _get_entries(broker: Broker, kind: int, name: str) -> Sequence[ConfigEntry]:
+    match kind:
+        case ResourceKind.TOPIC:
+            _check_topic(broker, name)
+            return broker.topic_configs.entries(broker.store.given_settings(name))
+        case ResourceKind.BROKER:
+            _check_broker_name(broker, name)
+            configs = broker.broker_configs
+            return configs.entries() if name else configs.altered_entries()
+        case ResourceKind.GROUP:
+            return broker.broker_configs.group_entries()
+        case _:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"resources of type {kind} have no configs; describe a topic (2), the broker (4) "
+                "or a group (32)",
+            )
+
+
+def _described_config(
+    entry: ConfigEntry, request: DescribeConfigsRequest
+) -> DescribeConfigsResourceResult:
+    result = DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.is_read_only,
+        config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
+        config_type=entry.type,
+        documentation=entry.help if request.include_documentation else None,
+    )
+    if request.include_synonyms:
+        result.synonyms = [
+            DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            for synonym in entry.synonyms
+        ]
+    return result
+
+
+# AlterConfigs and IncrementalAlterConfigs
+
+
+async def handle_alter_configs(
+    broker: Broker, context: RequestContext, request: AlterConfigsRequest
+) -> AlterConfigsResponse:
+    """A config that is not named is reset to its default."""
+    plans: _Plans = [
+        ((one.resource_type, one.resource_name), partial(_plan_replacement, broker, one))
+        for one in request.resources
+    ]
+    errors = await _alter_all(broker, context, plans, is_trial=request.validate_only)
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=code, error_message=message, resource_type=kind, resource_name=name
+            )
+            for (kind, name), (code, message) in errors.items()
+        ]
+    )
+
+
+def _plan_replacement(broker: Broker, resource: AlterConfigsResource) -> Changes:
+    configs = {config.name: config.value for config in resource.configs}
+    if len(configs) < len(resource.configs):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a config is named twice; name it once")
+    values = check_no_nulls(configs)
+    if resource.resource_type == ResourceKind.TOPIC:
+        return broker.topic_configs.plan_replacement(resource.resource_name, values)
+    return broker.broker_configs.plan_replacement(values)
+
+
+async def handle_incremental_alter_configs(
+    broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    """A config that is not named does not change."""
+    plans: _Plans = [
+        ((one.resource_type, one.resource_name), partial(_plan_operations, broker, one))
+        for one in request.resources
+    ]
+    errors = await _alter_all(broker, context, plans, is_trial=request.validate_only)
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            IncrementalAlterConfigsResourceResponse(
+                error_code=code, error_message=message, resource_type=kind, resource_name=name
+            )
+            for (kind, name), (code, message) in errors.items()
+        ]
+    )
+
+
+def _plan_operations(broker: Broker, resource: IncrementalAlterConfigsResource) -> Changes:
+    changes = [
+        ConfigChange(config.name, config.config_operation, config.value)
+        for config in resource.configs
+    ]
+    if resource.resource_type == ResourceKind.TOPIC:
+        return broker.topic_configs.plan_operations(resource.resource_name, changes)
+    return broker.broker_configs.plan_operations(changes)
+
+
+async def _alter_all(
+    broker: Broker, context: RequestContext, plans: _Plans, *, is_trial: bool
+) -> dict[_Resource, tuple[ErrorCode, str | None]]:
+    """Alters each resource; returns its error, or NONE."""
+    counts = Counter(resource for resource, _ in plans)
+    errors: dict[_Resource, tuple[ErrorCode, str | None]] = {}
+    for resource, plan in dict(plans).items():
+        try:
+            if counts[resource] > 1:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "a resource is named twice; name it once"
+                )
+            await _alter(broker, context, resource, plan, is_trial=is_trial)
+            errors[resource] = (ErrorCode.NONE, None)
+        except StoreError as error:
+            errors[resource] = (code_for(error), str(error))
+    return errors
+
+
+async def _alter(
+    broker: Broker,
+    context: RequestContext,
+    resource: _Resource,
+    plan: Callable[[], Changes],
+    *,
+    is_trial: bool,
+) -> None:
+    kind, name = resource
+    _authorize(context, Operation.ALTER_CONFIGS, kind, name)
+    _check_alterable(broker, kind, name)
+    is_topic = kind == ResourceKind.TOPIC
+    affected = [name] if is_topic else [topic.name for topic in broker.topics]
+    async with broker.changing_topics([] if is_trial else affected):
+        if is_topic:
+            changes = plan()
+            broker.topic_configs.check_changes(name, changes)
+            if changes and not is_trial:
+                await broker.blocking.run(broker.store.alter_topic, name, changes)
+        else:
+            defaults = broker.broker_configs.as_defaults(plan())
+            if defaults and not is_trial:
+                await broker.blocking.run(broker.store.alter_defaults, defaults)
+
+
+def _check_alterable(broker: Broker, kind: int, name: str) -> None:
+    match kind:
+        case ResourceKind.TOPIC:
+            _check_topic(broker, name)
+        case ResourceKind.BROKER:
+            _check_broker_name(broker, name)
+        case ResourceKind.GROUP:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"group {name:.260} has no configs of its own: those of all groups are set when "
+                "the broker starts",
+            )
+        case _:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"resources of type {kind} have no configs; alter those of a topic (2) or of the "
+                "broker (4)",
+            )

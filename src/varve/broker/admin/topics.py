@@ -1,0 +1,342 @@
+"""CreateTopics, DeleteTopics and CreatePartitions.
+
+Invariant  each topic of a request is created, deleted or extended on its own: one that is rejected
+           does not affect the others. A topic is created with all its partitions or not at all.
+           Records stay where they are when partitions are added; a key may map to another partition
+           from then on, as in Kafka.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+from uuid import UUID
+
+from varve.broker.admin.configs import (
+    ConfigEntry,
+    TopicConfigs,
+    check_names,
+    check_no_nulls,
+    without_replication,
+)
+from varve.broker.broker import Broker
+from varve.broker.request import Operation, RequestContext, ResourceType
+from varve.broker.topics import INTERNAL_TOPICS, ServedTopic
+from varve.commit_log.names import validate_topic_name
+from varve.embedded.topic_admin import PARTITION_COUNT_MAX
+from varve.foundation.errors import InvalidRequest, StoreError
+from varve.wire import NO_ID, ErrorCode
+from varve.wire.errors import KafkaError, code_for
+from varve.wire.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+_DEFAULT: Final = -1
+"""Stands for the default number of partitions or replicas."""
+
+
+# CreateTopics
+
+
+async def handle_create_topics(
+    broker: Broker, context: RequestContext, request: CreateTopicsRequest
+) -> CreateTopicsResponse:
+    counts = Counter(topic.name for topic in request.topics)
+    requested = {topic.name: topic for topic in request.topics}
+    results = []
+    created: list[str] = []
+    async with broker.changing_topics(requested):
+        for topic in requested.values():
+            try:
+                _check_create(context, topic, counts[topic.name])
+                _check_name(broker, topic.name, created)
+                results.append(await _create(broker, topic, is_trial=request.validate_only))
+                created.append(topic.name)
+            except StoreError as error:
+                results.append(_not_created(topic, error))
+    for result in results:
+        if result.error_code == ErrorCode.NONE:
+            _hide_configs(context, result)
+    return CreateTopicsResponse(topics=results)
+
+
+def _check_create(context: RequestContext, topic: CreatableTopic, count: int) -> None:
+    if count > 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {topic.name:.260} is named twice")
+    if not context.is_authorized(Operation.CREATE, ResourceType.CLUSTER):
+        context.authorize(Operation.CREATE, ResourceType.TOPIC, topic.name)
+
+
+async def _create(broker: Broker, topic: CreatableTopic, *, is_trial: bool) -> CreatableTopicResult:
+    count = _partition_count(broker, topic)
+    own = _own_configs(broker.topic_configs, topic)
+    result = CreatableTopicResult(
+        name=topic.name,
+        error_message=None,
+        num_partitions=count,
+        replication_factor=1,
+        configs=[_created_config(entry) for entry in broker.topic_configs.entries(own)],
+    )
+    if not is_trial:
+        created = await broker.blocking.run(
+            lambda: broker.store.create_topic(topic.name, partitions=count, settings=own)
+        )
+        assert created.id is not None
+        result.topic_id = created.id
+    return result
+
+
+def _check_name(broker: Broker, name: str, created: Iterable[str]) -> None:
+    try:
+        validate_topic_name(name)
+    except InvalidRequest as error:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
+    if name == CLUSTER_METADATA_TOPIC:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name} is Kafka's own: choose another name"
+        )
+    if broker.topics.find(name) is not None:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+    if name in INTERNAL_TOPICS:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {name} is created by the broker when it is first needed: choose another name",
+        )
+    colliding = broker.topics.find_colliding(name, created)
+    if colliding is not None:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {name} collides with topic {colliding}: they differ in dots and underscores "
+            "alone; choose another name",
+        )
+
+
+def _own_configs(configs: TopicConfigs, topic: CreatableTopic) -> dict[str, str]:
+    requested = {config.name: config.value for config in topic.configs}
+    requested = without_replication(topic.name, requested)
+    check_names(topic.name, requested)
+    try:
+        own = check_no_nulls(requested)
+    except InvalidRequest as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    configs.check(topic.name, own)
+    return own
+
+
+def _partition_count(broker: Broker, topic: CreatableTopic) -> int:
+    if topic.assignments:
+        if topic.num_partitions != _DEFAULT or topic.replication_factor != _DEFAULT:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"topic {topic.name:.260} has an assignment of its partitions: use -1 for the "
+                "number of partitions and for the replication factor",
+            )
+        return _assigned_count(topic.assignments, broker.settings.node_id)
+    if topic.replication_factor not in (_DEFAULT, 1):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"replication factor {topic.replication_factor} is more than there are brokers: this "
+            "one is alone; ask for 1, or -1 for the default"
+            if topic.replication_factor > 1
+            else f"replication factor {topic.replication_factor}: ask for 1, or -1 for the default",
+        )
+    count = topic.num_partitions
+    if count == _DEFAULT:
+        return broker.settings.num_partitions
+    if not 1 <= count <= PARTITION_COUNT_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"topic {topic.name:.260} with {count} partitions: use 1 to {PARTITION_COUNT_MAX}, "
+            "or -1 for the default",
+        )
+    return count
+
+
+def _assigned_count(assignments: list[CreatableReplicaAssignment], node_id: int) -> int:
+    numbers = sorted(assignment.partition_index for assignment in assignments)
+    if numbers != list(range(len(numbers))) or len(numbers) > PARTITION_COUNT_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"partitions {numbers!s:.100} are assigned: assign 0 to one less than their number, "
+            f"which is at most {PARTITION_COUNT_MAX}",
+        )
+    for assignment in assignments:
+        _check_assignment(assignment.partition_index, assignment.broker_ids, node_id)
+    return len(numbers)
+
+
+def _check_assignment(partition: int, broker_ids: list[int], node_id: int) -> None:
+    if broker_ids != [node_id]:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"partition {partition} is assigned to brokers {broker_ids!s:.100}: broker {node_id} "
+            "is the only one",
+        )
+
+
+def _hide_configs(context: RequestContext, result: CreatableTopicResult) -> None:
+    """Removes what the client may not describe."""
+    if context.is_authorized(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, result.name):
+        return
+    result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    result.num_partitions = result.replication_factor = _DEFAULT
+    result.configs = None
+
+
+def _created_config(entry: ConfigEntry) -> CreatableTopicConfigs:
+    return CreatableTopicConfigs(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.is_read_only,
+        config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
+    )
+
+
+def _not_created(topic: CreatableTopic, error: StoreError) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=topic.name, error_code=code_for(error), error_message=str(error), configs=[]
+    )
+
+
+# DeleteTopics
+
+_FIRST_WITH_TOPIC_STATES: Final = 6
+_FIRST_WITH_DELETION_DISABLED: Final = 3
+
+
+async def handle_delete_topics(
+    broker: Broker, context: RequestContext, request: DeleteTopicsRequest
+) -> DeleteTopicsResponse:
+    """Topics by name, and from version 6 on also by id."""
+    requested = list(request.topics)
+    if context.version < _FIRST_WITH_TOPIC_STATES:
+        requested = [DeleteTopicState(name=name) for name in request.topic_names]
+    counts = Counter((topic.name, topic.topic_id) for topic in requested)
+    results = []
+    names: list[str] = []
+    async with broker.changing_topics(names):
+        for (name, id), count in counts.items():
+            result = DeletableTopicResult(name=name, topic_id=id)
+            results.append(result)
+            try:
+                _check_delete(broker, context, name, id, count)
+                topic = _get_described_topic(broker, context, name, id)
+                result.name, result.topic_id = topic.name, topic.id
+                _check_deletable(context, topic)
+                names.append(topic.name)
+                await broker.blocking.run(broker.store.delete_topic, topic.name)
+            except StoreError as error:
+                result.error_code, result.error_message = code_for(error), str(error)
+    return DeleteTopicsResponse(responses=results)
+
+
+def _check_delete(
+    broker: Broker, context: RequestContext, name: str | None, id: UUID, count: int
+) -> None:
+    if not broker.admin.delete_topic_enable:
+        is_known = context.version >= _FIRST_WITH_DELETION_DISABLED
+        raise KafkaError(
+            ErrorCode.TOPIC_DELETION_DISABLED if is_known else ErrorCode.INVALID_REQUEST,
+            "topics cannot be deleted: delete.topic.enable is false; set it to true and restart "
+            "the broker",
+        )
+    if count > 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name or id} is named twice")
+    if (name is None) == (id == NO_ID):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "give either the name or the id of a topic")
+
+
+def _get_described_topic(
+    broker: Broker, context: RequestContext, name: str | None, id: UUID
+) -> ServedTopic:
+    """As `get_topic`, for a client that may delete everything or describe the topic."""
+    if not context.is_authorized(Operation.DELETE, ResourceType.CLUSTER):
+        return context.get_topic(Operation.DESCRIBE, name=name, id=id)
+    topic = broker.topics.find_by_id(id) if name is None else broker.topics.find(name)
+    if topic is None and name is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"topic id {id} does not exist")
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name:.260} does not exist")
+    return topic
+
+
+def _check_deletable(context: RequestContext, topic: ServedTopic) -> None:
+    if not context.is_authorized(Operation.DELETE, ResourceType.CLUSTER):
+        context.authorize(Operation.DELETE, ResourceType.TOPIC, topic.name)
+    if topic.is_internal:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"topic {topic.name} holds the state of groups or transactions and cannot be deleted",
+        )
+
+
+# CreatePartitions
+
+
+async def handle_create_partitions(
+    broker: Broker, context: RequestContext, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    counts = Counter(topic.name for topic in request.topics)
+    requested = {topic.name: topic for topic in request.topics}
+    results = []
+    async with broker.changing_topics([] if request.validate_only else requested):
+        for topic in requested.values():
+            result = CreatePartitionsTopicResult(name=topic.name)
+            results.append(result)
+            try:
+                if counts[topic.name] > 1:
+                    raise KafkaError(
+                        ErrorCode.INVALID_REQUEST, f"topic {topic.name:.260} is named twice"
+                    )
+                served = context.get_topic(Operation.ALTER, name=topic.name)
+                _check_count(served, topic.count)
+                _check_assignments(topic, len(served.logs), broker.settings.node_id)
+                if not request.validate_only:
+                    add_partitions = broker.store.add_partitions
+                    await broker.blocking.run(add_partitions, topic.name, topic.count)
+            except StoreError as error:
+                result.error_code, result.error_message = code_for(error), str(error)
+    return CreatePartitionsResponse(results=results)
+
+
+def _check_count(topic: ServedTopic, count: int) -> None:
+    if topic.is_internal:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"the partition count of topic {topic.name} cannot change: the partition of a group or "
+            "transaction depends on it",
+        )
+    current = len(topic.logs)
+    if not current < count <= PARTITION_COUNT_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"topic {topic.name} has {current} partitions and cannot have {count}: partitions are "
+            f"only added; ask for {current + 1} to {PARTITION_COUNT_MAX} in all",
+        )
+
+
+def _check_assignments(topic: CreatePartitionsTopic, current: int, node_id: int) -> None:
+    if topic.assignments is None:
+        return
+    if len(topic.assignments) != topic.count - current:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"topic {topic.name} gets {topic.count - current} new partitions, and "
+            f"{len(topic.assignments)} are assigned: assign all of them, or none",
+        )
+    for number, assignment in enumerate(topic.assignments, start=current):
+        _check_assignment(number, assignment.broker_ids, node_id)

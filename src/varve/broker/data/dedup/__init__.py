@@ -1,1 +1,0 @@
-"""Topics that take no duplicates: what stands between Produce and their logs."""

@@ -1,0 +1,344 @@
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords and DescribeProducers.
+
+Invariant  ListOffsets answers -1 without an error where there is no such offset.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from varve.broker.background import wait_with_timeout
+from varve.broker.broker import Broker
+from varve.broker.request import Operation, RequestContext
+from varve.broker.topics import (
+    ServedTopic,
+    check_leader_epoch,
+    current_leader_epoch,
+    epoch_at,
+)
+from varve.commit_log import Log, TimestampOffset
+from varve.commit_log.producer_entry import ProducerEntry
+from varve.embedded import Store
+from varve.foundation.errors import StoreError
+from varve.wire import ErrorCode
+from varve.wire.errors import KafkaError, code_for
+from varve.wire.messages.data import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+    DeleteRecordsTopicResult,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopic,
+    LeaderEpochEndOffset,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+    OffsetForLeaderTopicResult,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+_FIRST_WITH_TIMEOUT: Final = 10
+_DEFAULT_TIMEOUT_MS: Final = 30_000
+_READ_COMMITTED: Final = 1
+_CONSUMER_REPLICA_ID: Final = -1
+_NO_OFFSET: Final = -1
+
+
+# ListOffsets
+
+
+class SpecialTime(IntEnum):
+    """Timestamps below 0 that name a position in the log, by Kafka's numbers."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
+
+
+_FIRST_VERSIONS: Final[dict[int, int]] = {
+    SpecialTime.LATEST: 1,
+    SpecialTime.EARLIEST: 1,
+    SpecialTime.MAX_TIMESTAMP: 7,
+    SpecialTime.EARLIEST_LOCAL: 8,
+    SpecialTime.LATEST_TIERED: 9,
+    SpecialTime.EARLIEST_PENDING_UPLOAD: 11,
+}
+
+
+class _OffsetAtTime(NamedTuple):
+    offset: int = _NO_OFFSET
+    epoch: int = -1
+    timestamp: int = -1
+
+
+_NOT_FOUND: Final = _OffsetAtTime()
+
+
+async def handle_list_offsets(
+    broker: Broker, context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse:
+    """One offset for each requested partition; lookups on disk run concurrently."""
+    listing = _OffsetListing(broker, context, request)
+    return ListOffsetsResponse(topics=[await listing.list_topic(one) for one in request.topics])
+
+
+class _OffsetListing:
+    """One ListOffsets request in progress."""
+
+    def __init__(
+        self, broker: Broker, context: RequestContext, request: ListOffsetsRequest
+    ) -> None:
+        self._broker = broker
+        self._context = context
+        self._is_committed = request.isolation_level == _READ_COMMITTED
+        self._is_consumer = request.replica_id == _CONSUMER_REPLICA_ID
+        has_timeout = context.version >= _FIRST_WITH_TIMEOUT and request.timeout_ms > 0
+        self._timeout_ms = request.timeout_ms if has_timeout else _DEFAULT_TIMEOUT_MS
+        self._counts = Counter(
+            (topic.name, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+        )
+
+    async def list_topic(self, requested: ListOffsetsTopic) -> ListOffsetsTopicResponse:
+        results = [
+            ListOffsetsPartitionResponse(one.partition_index) for one in requested.partitions
+        ]
+        lookups: list[Awaitable[None]] = []
+        for partition, result in zip(requested.partitions, results, strict=True):
+            try:
+                topic = self._context.get_topic(Operation.DESCRIBE, name=requested.name)
+                lookup = self._list_partition(topic, partition, result)
+            except KafkaError as error:
+                result.error_code = error.code
+                continue
+            if lookup is not None:
+                lookups.append(lookup)
+        await asyncio.gather(*lookups)
+        return ListOffsetsTopicResponse(requested.name, results)
+
+    def _list_partition(
+        self,
+        topic: ServedTopic,
+        requested: ListOffsetsPartition,
+        result: ListOffsetsPartitionResponse,
+    ) -> Awaitable[None] | None:
+        """Fills in the result now, or returns what will do so."""
+        log = self._get_log(topic, requested)
+        match requested.timestamp:
+            case SpecialTime.LATEST:
+                _fill(result, _OffsetAtTime(self._limit(log), current_leader_epoch(log)))
+            case SpecialTime.EARLIEST:
+                _fill(result, _at(log, log.log_start_offset))
+            case SpecialTime.EARLIEST_LOCAL:
+                _fill(result, _at(log, max(log.log_start_offset, log.local_start_offset)))
+            case _:
+                return self._look_up(topic, log, requested.timestamp, result)
+        return None
+
+    def _get_log(self, topic: ServedTopic, requested: ListOffsetsPartition) -> Log:
+        if self._counts[topic.name, requested.partition_index] > 1:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        if requested.timestamp < 0:
+            first_version = _FIRST_VERSIONS.get(requested.timestamp)
+            if first_version is None or self._context.version < first_version:
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        log = topic.get_log(requested.partition_index)
+        error = check_leader_epoch(log, requested.current_leader_epoch)
+        if error:
+            raise KafkaError(error)
+        return log
+
+    async def _look_up(
+        self, topic: ServedTopic, log: Log, timestamp: int, result: ListOffsetsPartitionResponse
+    ) -> None:
+        try:
+            if timestamp in (SpecialTime.LATEST_TIERED, SpecialTime.EARLIEST_PENDING_UPLOAD):
+                found = await self._find_tiered(topic, log, timestamp)
+            elif timestamp == SpecialTime.MAX_TIMESTAMP:
+                found = await self._find_record(log, log.find_max_timestamp)
+            else:
+                found = await self._find_record(log, lambda: log.find_offset_by_time(timestamp))
+            _fill(result, found)
+        except TimeoutError:
+            result.error_code = ErrorCode.REQUEST_TIMED_OUT
+        except StoreError as failure:
+            result.error_code = code_for(failure)
+
+    def _limit(self, log: Log) -> int:
+        if not self._is_consumer:
+            return log.end_offset
+        return log.last_stable_offset if self._is_committed else log.high_watermark
+
+    async def _find_record(
+        self, log: Log, look_up: Callable[[], TimestampOffset | None]
+    ) -> _OffsetAtTime:
+        work = self._broker.blocking.run(look_up)
+        found = await wait_with_timeout(self._broker.timers, work, self._timeout_ms)
+        if found is None or found.offset >= self._limit(log):
+            return _NOT_FOUND
+        return _OffsetAtTime(found.offset, epoch_at(log, found.offset), found.timestamp)
+
+    async def _find_tiered(self, topic: ServedTopic, log: Log, timestamp: int) -> _OffsetAtTime:
+        """By what is copied to object storage; not found where the topic is not tiered."""
+        if not topic.settings.remote_storage_enable:
+            return _NOT_FOUND
+        work = self._broker.blocking.run(_find_copied_offset, self._broker.store, log)
+        copied = await wait_with_timeout(self._broker.timers, work, self._timeout_ms)
+        if timestamp == SpecialTime.EARLIEST_PENDING_UPLOAD:
+            return _at(log, max(log.log_start_offset, copied))
+        if copied <= log.log_start_offset:
+            return _NOT_FOUND
+        return _at(log, copied - 1)
+
+
+def _find_copied_offset(store: Store, log: Log) -> int:
+    """The first offset that is not in object storage."""
+    return store.tier.status(log.topic_partition).copied_offset or 0
+
+
+def _at(log: Log, offset: int) -> _OffsetAtTime:
+    return _OffsetAtTime(offset, epoch_at(log, offset))
+
+
+def _fill(result: ListOffsetsPartitionResponse, found: _OffsetAtTime) -> None:
+    result.offset, result.leader_epoch, result.timestamp = found
+
+
+# OffsetForLeaderEpoch
+
+
+def handle_offset_for_leader_epoch(
+    broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """The largest known epoch up to the requested one, and its end offset. KIP-101."""
+    return OffsetForLeaderEpochResponse(
+        topics=[_find_epoch_ends(context, topic) for topic in request.topics]
+    )
+
+
+def _find_epoch_ends(
+    context: RequestContext, requested: OffsetForLeaderTopic
+) -> OffsetForLeaderTopicResult:
+    results = []
+    for partition in requested.partitions:
+        try:
+            topic = context.get_topic(Operation.DESCRIBE, name=requested.topic)
+            results.append(_find_epoch_end(topic, partition))
+        except KafkaError as error:
+            results.append(LeaderEpochEndOffset(error.code, partition.partition))
+    return OffsetForLeaderTopicResult(requested.topic, results)
+
+
+def _find_epoch_end(
+    topic: ServedTopic, requested: OffsetForLeaderPartition
+) -> LeaderEpochEndOffset:
+    log = topic.get_log(requested.partition)
+    error = check_leader_epoch(log, requested.current_leader_epoch)
+    if error:
+        raise KafkaError(error)
+    if requested.leader_epoch == current_leader_epoch(log):
+        end = requested.leader_epoch, log.end_offset
+    else:
+        end = log.end_offset_for_epoch(requested.leader_epoch) or (-1, _NO_OFFSET)
+    return LeaderEpochEndOffset(ErrorCode.NONE, requested.partition, *end)
+
+
+# DeleteRecords
+
+
+async def handle_delete_records(
+    broker: Broker, context: RequestContext, request: DeleteRecordsRequest
+) -> DeleteRecordsResponse:
+    """Deletes records before an offset, -1 for the high watermark; durable in the response."""
+    topics = [_delete_records(broker, context, one, request.timeout_ms) for one in request.topics]
+    return DeleteRecordsResponse(topics=list(await asyncio.gather(*topics)))
+
+
+async def _delete_records(
+    broker: Broker, context: RequestContext, requested: DeleteRecordsTopic, timeout_ms: int
+) -> DeleteRecordsTopicResult:
+    try:
+        topic = context.get_topic(Operation.DELETE, name=requested.name)
+        if topic.is_internal:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    except KafkaError as error:
+        failed = [_not_deleted(one.partition_index, error.code) for one in requested.partitions]
+        return DeleteRecordsTopicResult(requested.name, failed)
+    deletions = [_delete_until(broker, topic, one, timeout_ms) for one in requested.partitions]
+    return DeleteRecordsTopicResult(requested.name, list(await asyncio.gather(*deletions)))
+
+
+async def _delete_until(
+    broker: Broker, topic: ServedTopic, requested: DeleteRecordsPartition, timeout_ms: int
+) -> DeleteRecordsPartitionResult:
+    number = requested.partition_index
+    try:
+        log = topic.get_log(number)
+        work = broker.blocking.run(log.delete_records, requested.offset)
+        work.add_done_callback(lambda _: broker.parked_fetches.wake(log.topic_partition))
+        low_watermark = await wait_with_timeout(broker.timers, work, timeout_ms)
+    except TimeoutError:
+        return _not_deleted(number, ErrorCode.REQUEST_TIMED_OUT)
+    except StoreError as error:
+        return _not_deleted(number, code_for(error))
+    return DeleteRecordsPartitionResult(number, low_watermark, ErrorCode.NONE)
+
+
+def _not_deleted(partition: int, error: ErrorCode) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(partition, _NO_OFFSET, error)
+
+
+# DescribeProducers
+
+
+def handle_describe_producers(
+    broker: Broker, context: RequestContext, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    """The producers that each log knows, and their open transactions."""
+    return DescribeProducersResponse(
+        topics=[_describe_producers(context, topic) for topic in request.topics]
+    )
+
+
+def _describe_producers(
+    context: RequestContext, requested: DescribeProducersTopic
+) -> TopicResponse:
+    results = []
+    for number in requested.partition_indexes:
+        try:
+            log = context.get_topic(Operation.READ, name=requested.name).get_log(number)
+            producers = [_producer_state(entry) for entry in log.producer_entries()]
+            results.append(PartitionResponse(number, ErrorCode.NONE, None, producers))
+        except KafkaError as error:
+            results.append(PartitionResponse(number, error.code))
+    return TopicResponse(requested.name, results)
+
+
+def _producer_state(entry: ProducerEntry) -> ProducerState:
+    first_offset = entry.transaction_first_offset
+    return ProducerState(
+        entry.producer_id,
+        entry.epoch,
+        entry.last_sequence,
+        entry.last_timestamp,
+        entry.coordinator_epoch,
+        _NO_OFFSET if first_offset is None else first_offset,
+    )

@@ -1,0 +1,1 @@
+"""Topics that drop duplicates when they are produced to (`varve.dedup.by`)."""

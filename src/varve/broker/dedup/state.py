@@ -1,0 +1,183 @@
+"""The ids of deduplicated partitions on disk: where they are, and whether they may be used.
+
+Layout     `<log directory>.dedup/<topic id>-<partition>/` with the ids, and beside it a state file
+           of the same name with `.json`: `format`, `rules` in words, `secret` as 32 hexadecimal
+           digits, and `boot`, the boot id of the machine while the ids are open, empty once they
+           are closed. docs/formats/dedup-ids.md
+Invariant  ids are used only under the rules they were written with, and only if the log cannot have
+           lost a record that they remember: they were closed, or the machine has not been restarted
+           since. Only directories with a state file are removed: others may belong to a processor.
+Crash      a state file is written aside and renamed. One that cannot be read counts as missing: the
+           ids are rebuilt.
+"""
+
+import json
+import logging
+import posixpath
+import random
+import threading
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from varve.broker.topics import ServedTopic
+from varve.commit_log import Log
+from varve.dedup.rules import DedupRules
+from varve.disk import FileSystem, RealFileSystem, write_atomically
+from varve.foundation.clock import Clock
+from varve.wire import NO_ID
+
+if TYPE_CHECKING:
+    from varve.dedup.ids import Secret
+    from varve.rocks.database import Databases
+
+logger = logging.getLogger(__name__)
+
+STATE_FILE_SUFFIX: Final = ".json"
+SECRET_BYTES: Final = 16
+_DIRECTORY_SUFFIX: Final = ".dedup"
+_FORMAT: Final = 1
+
+
+class DedupEnvironment:
+    """What all deduplicated partitions share: disk, clock, boot id and one database engine.
+
+    While the boot id stays the same, a crash of the process loses no write. The engine is created
+    at the first use, in any thread: most servers never need one.
+    """
+
+    def __init__(
+        self,
+        *,
+        file_system: FileSystem,
+        clock: Clock,
+        random: random.Random,
+        boot_id: str,
+        make_databases: "Callable[[], Databases] | None" = None,
+    ) -> None:
+        self.file_system = file_system
+        self.clock = clock
+        self.random = random
+        self.boot_id = boot_id
+        self._make_databases = make_databases or self._make_default_databases
+        self._lock = threading.Lock()
+        self._databases: Databases | None = None  # guarded by _lock
+
+    def databases(self) -> "Databases":
+        """The engine, with one memory budget for all partitions."""
+        with self._lock:
+            if self._databases is None:
+                self._databases = self._make_databases()
+            return self._databases
+
+    def _make_default_databases(self) -> "Databases":
+        """On disk, or in memory where the logs are."""
+        # A server without deduplicated topics loads neither.
+        if isinstance(self.file_system, RealFileSystem):
+            from varve.rocks.database import RocksDatabases
+
+            return RocksDatabases()
+        from varve.rocks.memory_database import MemoryDatabases
+
+        return MemoryDatabases(self.file_system)
+
+
+# Directories
+
+
+def state_root(log_directory: str) -> str:
+    """Where the ids of a log directory's partitions are."""
+    return log_directory + _DIRECTORY_SUFFIX
+
+
+def state_name(topic: ServedTopic, partition: int) -> str:
+    """The directory name of a partition; by topic id, which a recreated topic does not share."""
+    return f"{topic.name if topic.id == NO_ID else topic.id}-{partition}"
+
+
+def state_directory(topic: ServedTopic, log: Log) -> str:
+    root = state_root(posixpath.dirname(log.directory))
+    return f"{root}/{state_name(topic, log.topic_partition.partition)}"
+
+
+def remove_state(file_system: FileSystem, directory: str) -> None:
+    """Removes the ids and then their state file, which marks them as ours; raises OSError."""
+    if file_system.exists(directory):
+        file_system.remove_tree(directory)
+    if file_system.exists(directory + STATE_FILE_SUFFIX):
+        file_system.remove(directory + STATE_FILE_SUFFIX)
+
+
+def remove_unused_state(
+    file_system: FileSystem, roots: Iterable[str], used: Collection[str]
+) -> None:
+    """Removes the ids of all partitions that are not in use; logs what cannot be removed."""
+    for root in roots:
+        names = file_system.names(root) if file_system.exists(root) else []
+        for name in names:
+            stem = name.removesuffix(STATE_FILE_SUFFIX)
+            if name.endswith(STATE_FILE_SUFFIX) and stem not in used:
+                _try_remove_state(file_system, f"{root}/{stem}")
+
+
+def _try_remove_state(file_system: FileSystem, directory: str) -> None:
+    try:
+        remove_state(file_system, directory)
+    except OSError as error:
+        logger.error(
+            "unused dedup ids were not removed",
+            extra={"directory": directory, "error": str(error)},
+        )
+    else:
+        logger.info("unused dedup ids removed", extra={"directory": directory})
+
+
+# State files
+
+
+@dataclass(frozen=True, slots=True)
+class DedupStateFile:
+    """The content of the state file of a partition's ids."""
+
+    rules: str
+    secret: str
+    boot: str
+    format: int = _FORMAT
+
+    @property
+    def secret_words(self) -> "Secret":
+        data = bytes.fromhex(self.secret)
+        return int.from_bytes(data[:8], "little"), int.from_bytes(data[8:], "little")
+
+    def allows(self, rules: DedupRules, boot_id: str) -> bool:
+        """Whether the ids may be used under these rules, in this boot of the machine."""
+        return self.rules == describe_rules(rules) and self.boot in ("", boot_id)
+
+
+def describe_rules(rules: DedupRules) -> str:
+    """All rules that decide what is remembered, and for how long."""
+    return f"{rules.fingerprint()}, {rules.lateness_ms} ms late"
+
+
+def find_state_file(file_system: FileSystem, path: str) -> DedupStateFile | None:
+    """None where there is none that can be read."""
+    if not file_system.exists(path):
+        return None
+    try:
+        return _decode_state_file(json.loads(file_system.read(path)))
+    except (OSError, ValueError, TypeError) as error:
+        logger.warning("unreadable dedup state file", extra={"path": path, "error": str(error)})
+        return None
+
+
+def write_state_file(file_system: FileSystem, path: str, state: DedupStateFile) -> None:
+    """Durable on return; raises OSError."""
+    write_atomically(file_system, path, json.dumps(asdict(state)).encode())
+
+
+def _decode_state_file(fields: dict[str, Any]) -> DedupStateFile:
+    state = DedupStateFile(**fields)
+    is_text = all(isinstance(text, str) for text in (state.rules, state.secret, state.boot))
+    if state.format != _FORMAT or not is_text or len(bytes.fromhex(state.secret)) != SECRET_BYTES:
+        raise ValueError(f"fields {list(fields)} are not those of format {_FORMAT}")
+    return state

@@ -1,0 +1,298 @@
+"""Requests of group members; DescribeGroups, ConsumerGroupDescribe, ListGroups, DeleteGroups."""
+
+from typing import Final
+
+from varve.broker.broker import Broker
+from varve.broker.groups.assignors import Partitions
+from varve.broker.groups.classic_group import ClassicGroup, ClassicState
+from varve.broker.groups.classic_member import ClassicMember, refused_join
+from varve.broker.groups.consumer_group import ConsumerGroup
+from varve.broker.groups.consumer_member import ConsumerMember
+from varve.broker.groups.consumer_membership import Client
+from varve.broker.request import Operation, RequestContext, ResourceType
+from varve.broker.topics import Topics, by_topic
+from varve.wire import ErrorCode
+from varve.wire.errors import KafkaError
+from varve.wire.messages.groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedAssignment,
+    DescribedConsumerGroup,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribedTopicPartitions,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    Member,
+    MemberIdentity,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+# Members of classic groups
+
+_FIRST_JOIN_WITH_NULL_PROTOCOL: Final = 7
+_FIRST_SYNC_WITH_PROTOCOL: Final = 5
+_FIRST_LEAVE_WITH_MEMBERS: Final = 3
+
+
+async def handle_join_group(
+    broker: Broker, context: RequestContext, request: JoinGroupRequest
+) -> JoinGroupResponse:
+    if context.is_authorized(Operation.READ, ResourceType.GROUP, request.group_id):
+        response = await broker.groups.classic.join(
+            request,
+            version=context.version,
+            client_id=context.client_id,
+            client_host=f"/{context.connection.client_host}",
+        )
+    else:
+        response = refused_join("", ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if response.protocol_name is None and context.version < _FIRST_JOIN_WITH_NULL_PROTOCOL:
+        response.protocol_name = ""
+    return response
+
+
+async def handle_sync_group(
+    broker: Broker, context: RequestContext, request: SyncGroupRequest
+) -> SyncGroupResponse:
+    context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
+    protocol = (request.protocol_type, request.protocol_name)
+    if context.version >= _FIRST_SYNC_WITH_PROTOCOL and None in protocol:
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    return await broker.groups.classic.sync(request)
+
+
+def handle_heartbeat(
+    broker: Broker, context: RequestContext, request: HeartbeatRequest
+) -> HeartbeatResponse:
+    context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
+    return HeartbeatResponse(error_code=broker.groups.classic.heartbeat(request))
+
+
+def handle_leave_group(
+    broker: Broker, context: RequestContext, request: LeaveGroupRequest
+) -> LeaveGroupResponse:
+    """Before version 3 one member leaves at a time, and its error is that of the response."""
+    context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
+    if not request.group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    leave = broker.groups.classic.leave
+    if context.version < _FIRST_LEAVE_WITH_MEMBERS:
+        member = MemberIdentity(member_id=request.member_id)
+        return LeaveGroupResponse(error_code=leave(request.group_id, [member])[0])
+    codes = leave(request.group_id, request.members)
+    return LeaveGroupResponse(
+        members=[
+            MemberResponse(member.member_id, member.group_instance_id, code)
+            for member, code in zip(request.members, codes, strict=True)
+        ]
+    )
+
+
+# Members of consumer groups
+
+
+async def handle_consumer_group_heartbeat(
+    broker: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse:
+    """The one request by which members of consumer groups join, stay and leave."""
+    context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
+    for topic in request.subscribed_topic_names or ():
+        context.authorize(Operation.DESCRIBE, ResourceType.TOPIC, topic)
+    return await broker.groups.consumer.heartbeat(
+        request,
+        version=context.version,
+        client=Client(context.client_id, f"/{context.connection.client_host}"),
+        may_describe=lambda topic: context.is_authorized(
+            Operation.DESCRIBE, ResourceType.TOPIC, topic
+        ),
+    )
+
+
+# DescribeGroups
+
+_FIRST_DESCRIBE_WITH_MISSING: Final = 6
+"""Before this version a group that does not exist is described as dead."""
+
+
+def handle_describe_groups(
+    broker: Broker, context: RequestContext, request: DescribeGroupsRequest
+) -> DescribeGroupsResponse:
+    described = []
+    for id in request.groups:
+        group = _describe_classic_group(broker, context, id)
+        if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
+            group.authorized_operations = context.authorized_operations(ResourceType.GROUP, id)
+        described.append(group)
+    return DescribeGroupsResponse(groups=described)
+
+
+def _describe_classic_group(broker: Broker, context: RequestContext, id: str) -> DescribedGroup:
+    if not context.is_authorized(Operation.DESCRIBE, ResourceType.GROUP, id):
+        return DescribedGroup(group_id=id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    group = broker.groups.groups.find(id)
+    if isinstance(group, ClassicGroup):
+        # Metadata and assignments are reported of a stable group alone.
+        protocol = group.protocol if group.state is ClassicState.STABLE else None
+        return DescribedGroup(
+            group_id=group.id,
+            group_state=group.state_name,
+            protocol_type=group.protocol_type,
+            protocol_data=protocol or "",
+            members=[_describe_classic_member(one, protocol) for one in group.members.values()],
+        )
+    missing = DescribedGroup(group_id=id, group_state=ClassicState.DEAD)
+    if context.version >= _FIRST_DESCRIBE_WITH_MISSING:
+        missing.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+        reason = "is not a classic group" if group is not None else "does not exist"
+        missing.error_message = f"group {id} {reason}"
+    return missing
+
+
+def _describe_classic_member(member: ClassicMember, protocol: str | None) -> DescribedGroupMember:
+    return DescribedGroupMember(
+        member_id=member.id,
+        group_instance_id=member.instance_id,
+        client_id=member.subscriber.client_id,
+        client_host=member.subscriber.client_host,
+        member_metadata=member.metadata_of(protocol),
+        member_assignment=b"" if protocol is None else member.assignment,
+    )
+
+
+# ConsumerGroupDescribe
+
+_CONSUMER_MEMBER: Final = 1
+
+
+def handle_consumer_group_describe(
+    broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
+    described = []
+    for id in dict.fromkeys(request.group_ids):
+        try:
+            group = _describe_consumer_group(broker, context, id)
+            if request.include_authorized_operations:
+                group.authorized_operations = context.authorized_operations(ResourceType.GROUP, id)
+        except KafkaError as error:
+            group = DescribedConsumerGroup(
+                group_id=id, error_code=error.code, error_message=error.message
+            )
+        described.append(group)
+    return ConsumerGroupDescribeResponse(groups=described)
+
+
+def _describe_consumer_group(
+    broker: Broker, context: RequestContext, id: str
+) -> DescribedConsumerGroup:
+    context.authorize(Operation.DESCRIBE, ResourceType.GROUP, id)
+    if not id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    group = broker.groups.groups.find(id)
+    if group is None:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {id} not found.")
+    if not isinstance(group, ConsumerGroup):
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {id} is not a consumer group.")
+    state = group.state
+    described = DescribedConsumerGroup(
+        group_id=group.id,
+        group_state=group.state_name,
+        group_epoch=state.epoch,
+        assignment_epoch=state.assignment_epoch,
+        assignor_name=state.preferred_assignor(broker.groups.settings.consumer_assignors),
+        members=[
+            _describe_consumer_member(member, state.target_of(id), broker.topics)
+            for id, member in state.members.items()
+        ],
+    )
+    _check_topics_visible(context, described)
+    return described
+
+
+def _check_topics_visible(context: RequestContext, described: DescribedConsumerGroup) -> None:
+    names: set[str] = set()
+    for member in described.members:
+        names.update(member.subscribed_topic_names)
+        for assignment in (member.assignment, member.target_assignment):
+            names.update(partitions.topic_name for partitions in assignment.topic_partitions)
+    for name in names:
+        if not context.is_authorized(Operation.DESCRIBE, ResourceType.TOPIC, name):
+            raise KafkaError(
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                "The described group uses topics that the client is not authorized to describe.",
+            )
+
+
+def _describe_consumer_member(member: ConsumerMember, target: Partitions, topics: Topics) -> Member:
+    return Member(
+        member_id=member.id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.topic_names),
+        subscribed_topic_regex=member.topic_regex,
+        assignment=_describe_assignment(member.assigned, topics),
+        target_assignment=_describe_assignment(target, topics),
+        member_type=_CONSUMER_MEMBER,
+    )
+
+
+def _describe_assignment(partitions: Partitions, topics: Topics) -> DescribedAssignment:
+    """Topics that were deleted have no name and are left out."""
+    described = []
+    for id, numbers in by_topic(partitions).items():
+        topic = topics.find_by_id(id)
+        if topic is not None:
+            described.append(DescribedTopicPartitions(id, topic.name, numbers))
+    return DescribedAssignment(described)
+
+
+# ListGroups and DeleteGroups
+
+
+def handle_list_groups(
+    broker: Broker, context: RequestContext, request: ListGroupsRequest
+) -> ListGroupsResponse:
+    """Groups that the client may describe, of the requested states and types or of all."""
+    sees_all = context.is_authorized(Operation.DESCRIBE, ResourceType.CLUSTER)
+    states = {state.lower() for state in request.states_filter}
+    kinds = {kind.lower() for kind in request.types_filter}
+    listed = [
+        ListedGroup(group.id, group.protocol_type, group.state_name, group.kind)
+        for group in broker.groups.groups
+        if (not states or group.state_name.lower() in states)
+        and (not kinds or group.kind in kinds)
+        and (sees_all or context.is_authorized(Operation.DESCRIBE, ResourceType.GROUP, group.id))
+    ]
+    return ListGroupsResponse(groups=listed)
+
+
+async def handle_delete_groups(
+    broker: Broker, context: RequestContext, request: DeleteGroupsRequest
+) -> DeleteGroupsResponse:
+    results = []
+    for id in dict.fromkeys(request.groups_names):
+        if context.is_authorized(Operation.DELETE, ResourceType.GROUP, id):
+            code = await broker.groups.delete_group(id)
+        else:
+            code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        results.append(DeletableGroupResult(id, code))
+    return DeleteGroupsResponse(results=results)

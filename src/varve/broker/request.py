@@ -1,0 +1,210 @@
+"""One request as handlers see it: who sent it, what the sender may do, the topics it names.
+
+Invariant  a topic that the sender may not use is reported as unauthorized whether it exists or not;
+           by id only one that exists can be.
+Threads    the loop's.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Protocol
+from uuid import UUID
+
+from varve.broker.topics import ServedTopic, Topics
+from varve.wire import ApiKey, ErrorCode
+from varve.wire.errors import KafkaError
+
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The only resource of the type CLUSTER."""
+
+NO_OPERATIONS: Final = -(1 << 31)
+"""The authorized operations in a response to a client that did not request them."""
+
+
+class CloseConnection(Exception):
+    """Raised by a handler whose response cannot carry an error; the server closes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """An authenticated user; all unauthenticated clients are the same one."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+ANONYMOUS: Final = Principal("User", "ANONYMOUS")
+
+
+@dataclass(slots=True)
+class ConnectionContext:
+    """A client's connection; `id` is unique in the process."""
+
+    id: int
+    listener: str
+    client_host: str
+    principal: Principal = ANONYMOUS
+    is_closed: bool = False
+
+
+class Operation(IntEnum):
+    """By Kafka's numbers."""
+
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class ResourceType(IntEnum):
+    """By Kafka's numbers."""
+
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+_DENIED: Final = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+_REPORTED_OPERATIONS: Final = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+}
+"""The operations that Kafka reports for a resource."""
+
+
+class Authorizer(Protocol):
+    """Decides whether a client may do something."""
+
+    def is_allowed(
+        self, connection: ConnectionContext, operation: Operation, type: ResourceType, name: str
+    ) -> bool: ...
+
+    def is_allowed_somewhere(
+        self, connection: ConnectionContext, operation: Operation, type: ResourceType
+    ) -> bool:
+        """On at least one resource of the type."""
+        ...
+
+
+class AllowAllAuthorizer:
+    """Allows everything, for a broker without ACLs."""
+
+    def is_allowed(
+        self, connection: ConnectionContext, operation: Operation, type: ResourceType, name: str
+    ) -> bool:
+        return True
+
+    def is_allowed_somewhere(
+        self, connection: ConnectionContext, operation: Operation, type: ResourceType
+    ) -> bool:
+        return True
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """One request on a connection, with what its handler may do for it."""
+
+    api_key: ApiKey
+    version: int
+    client_id: str
+    connection: ConnectionContext
+    authorizer: Authorizer
+    topics: Topics
+
+    @property
+    def principal(self) -> Principal:
+        return self.connection.principal
+
+    def is_authorized(
+        self, operation: Operation, type: ResourceType, name: str = CLUSTER_NAME
+    ) -> bool:
+        return self.authorizer.is_allowed(self.connection, operation, type, name)
+
+    def authorize(self, operation: Operation, type: ResourceType, name: str = CLUSTER_NAME) -> None:
+        """Raises KafkaError with the authorization error of the resource type."""
+        if not self.is_authorized(operation, type, name):
+            raise KafkaError(
+                _DENIED[type],
+                f"{self.principal} is not authorized to {_in_words(operation)} "
+                f"{_in_words(type)} {name:.260}",
+            )
+
+    def authorized_operations(self, type: ResourceType, name: str = CLUSTER_NAME) -> int:
+        """One bit for each operation that Kafka reports for the resource type."""
+        bits = 0
+        for operation in _REPORTED_OPERATIONS[type]:
+            if self.is_authorized(operation, type, name):
+                bits |= 1 << operation
+        return bits
+
+    def get_topic(
+        self, operation: Operation, *, name: str | None = None, id: UUID | None = None
+    ) -> ServedTopic:
+        """The topic with a name, or where that is None with an id.
+
+        Raises KafkaError where the operation is not authorized or there is no such topic.
+        """
+        if name is None:
+            topic = None if id is None else self.topics.find_by_id(id)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"topic id {id} does not exist")
+            self.authorize(operation, ResourceType.TOPIC, topic.name)
+            return topic
+        self.authorize(operation, ResourceType.TOPIC, name)
+        topic = self.topics.find(name)
+        if topic is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name:.260} does not exist"
+            )
+        return topic
+
+
+def _in_words(value: Operation | ResourceType) -> str:
+    return value.name.lower().replace("_", " ")

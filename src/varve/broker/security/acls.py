@@ -1,0 +1,393 @@
+"""ACLs: bindings, filters, the stored table and the authorizer that decides by it.
+
+Layout     `varve-acls.json`: an object for each binding. docs/formats/directory.md
+Invariant  a binding that exists is valid. A DENY binding covers its own operation alone; an ALLOW
+           binding for READ, WRITE, DELETE or ALTER implies DESCRIBE, as in Kafka. DENY wins over
+           ALLOW; without either nothing is allowed, unless the settings say so. Super users may do
+           everything.
+Crash      see `directory_document`; what was answered is on disk.
+Threads    the table changes off the loop, one change at a time under `_lock`; `bindings` is
+           replaced as a whole and read without it. The authorizer is used in the loop's thread; its
+           cache is dropped with each change of the table.
+"""
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from varve.broker.request import CLUSTER_NAME, ConnectionContext, Operation, ResourceType
+from varve.broker.security.directory_document import DirectoryDocument, DocumentDirectory, corrupt
+from varve.broker.settings import SecuritySettings
+from varve.disk import FileSystem
+from varve.foundation.errors import InvalidRequest
+
+WILDCARD: Final = "*"
+ANY_PRINCIPAL: Final = "User:*"
+"""The principal that stands for all of them."""
+
+_NAME_BYTES_MAX: Final = 4096
+
+
+class PatternType(IntEnum):
+    """How the name of a right is compared; ANY and MATCH stand in filters only."""
+
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Permission(IntEnum):
+    """ANY stands in filters only."""
+
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+_IMPLIED_BY: Final[dict[Operation, frozenset[Operation]]] = {
+    Operation.DESCRIBE: frozenset(
+        {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
+    ),
+    Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
+}
+
+
+def is_covered(wanted: Operation, operation: Operation, permission: Permission) -> bool:
+    """Whether a right to `operation` says something of what is wanted."""
+    if operation in (Operation.ALL, wanted):
+        return True
+    return permission is Permission.ALLOW and operation in _IMPLIED_BY.get(wanted, ())
+
+
+@dataclass(frozen=True, slots=True)
+class AclBinding:
+    """What one principal, coming from one host, may or may not do to some resources."""
+
+    type: ResourceType
+    name: str
+    pattern: PatternType
+    principal: str
+    host: str
+    operation: Operation
+    permission: Permission
+
+    def __post_init__(self) -> None:
+        _check_resource(self.type, self.name, self.pattern)
+        if self.operation is Operation.ANY:
+            raise InvalidRequest("Invalid operation: ANY stands in filters only")
+        if self.permission is Permission.ANY:
+            raise InvalidRequest("Invalid permissionType: ANY stands in filters only")
+        kind, colon, name = self.principal.partition(":")
+        if not (kind and colon and name):
+            raise InvalidRequest(
+                f"Could not parse principal from {self.principal!r:.120}: it must be a type, a "
+                "colon and a name, such as User:alice"
+            )
+        if not self.host:
+            raise InvalidRequest("Invalid host: it must be an address, or * for any")
+        if max(len(self.principal), len(self.host), len(self.name)) > _NAME_BYTES_MAX:
+            raise InvalidRequest(f"a name of a right is longer than {_NAME_BYTES_MAX} characters")
+
+    def matches_principal(self, principal: str, host: str) -> bool:
+        """Whether it says something of this principal coming from this host."""
+        return self.principal in (ANY_PRINCIPAL, principal) and self.host in (WILDCARD, host)
+
+    def matches_resource(self, type: ResourceType, name: str) -> bool:
+        """Whether it says something of this resource."""
+        if self.type is not type:
+            return False
+        if self.pattern is PatternType.PREFIXED:
+            return name.startswith(self.name)
+        return self.name in (WILDCARD, name)
+
+
+def _check_resource(type: ResourceType, name: str, pattern: PatternType) -> None:
+    if type is ResourceType.ANY:
+        raise InvalidRequest("Invalid resourceType: ANY stands in filters only")
+    if pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise InvalidRequest(f"Invalid patternType {pattern.name}: it must be LITERAL or PREFIXED")
+    if not name:
+        raise InvalidRequest("Resource name should not be empty")
+    if type is ResourceType.CLUSTER and name != CLUSTER_NAME:
+        raise InvalidRequest(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+
+
+@dataclass(frozen=True, slots=True)
+class AclFilter:
+    """Finds bindings; ANY and None let everything through, MATCH all that speak of a name."""
+
+    type: ResourceType
+    name: str | None
+    pattern: PatternType
+    principal: str | None
+    host: str | None
+    operation: Operation
+    permission: Permission
+
+    def matches(self, binding: AclBinding) -> bool:
+        return (
+            self.type in (ResourceType.ANY, binding.type)
+            and self._matches_name(binding)
+            and self.principal in (None, binding.principal)
+            and self.host in (None, binding.host)
+            and self.operation in (Operation.ANY, binding.operation)
+            and self.permission in (Permission.ANY, binding.permission)
+        )
+
+    def _matches_name(self, binding: AclBinding) -> bool:
+        if self.pattern not in (PatternType.ANY, PatternType.MATCH, binding.pattern):
+            return False
+        if self.name is None or self.name == binding.name:
+            return True
+        return self.pattern is PatternType.MATCH and binding.matches_resource(
+            binding.type, self.name
+        )
+
+
+ACLS_FILE: Final = "varve-acls.json"
+BINDING_COUNT_MAX: Final = 100_000
+
+
+class AclTable:
+    """All rights. `load` before use."""
+
+    def __init__(self, fs: FileSystem, directories: Sequence[DocumentDirectory]) -> None:
+        self._file = DirectoryDocument(fs, directories, ACLS_FILE)
+        self._lock = threading.Lock()
+        self.bindings: tuple[AclBinding, ...] = ()
+
+    def load(self) -> None:
+        """Reads the rights; raises Corrupt for what it cannot understand."""
+        with self._lock:
+            content = self._file.read()
+            try:
+                bindings = [_decode(item) for item in content.get("acls", [])]
+            except (ValueError, TypeError, KeyError, AttributeError, InvalidRequest) as error:
+                raise corrupt(self._file.where, error) from error
+            self.bindings = tuple(dict.fromkeys(bindings))
+
+    def add(self, bindings: Iterable[AclBinding]) -> None:
+        """Gives rights, all or none; those that are there already stay."""
+        with self._lock:
+            grown = tuple(dict.fromkeys((*self.bindings, *bindings)))
+            if len(grown) > BINDING_COUNT_MAX:
+                raise InvalidRequest(
+                    f"there would be {len(grown)} rights, the limit is {BINDING_COUNT_MAX}; use "
+                    "prefixes and wildcards"
+                )
+            self._write_locked(grown)
+
+    def remove(self, filters: Sequence[AclFilter]) -> list[list[AclBinding]]:
+        """Takes the rights away that the filters find, all or none; what each filter found."""
+        with self._lock:
+            found = [[one for one in self.bindings if by.matches(one)] for by in filters]
+            gone = {one for some in found for one in some}
+            self._write_locked(tuple(one for one in self.bindings if one not in gone))
+            return found
+
+    def find(self, by: AclFilter) -> list[AclBinding]:
+        return [one for one in self.bindings if by.matches(one)]
+
+    def _write_locked(self, bindings: tuple[AclBinding, ...]) -> None:
+        if bindings != self.bindings:
+            self._file.write({"acls": [_encode(one) for one in bindings]})
+            self.bindings = bindings
+
+
+def _encode(binding: AclBinding) -> dict[str, str]:
+    return {
+        "type": binding.type.name,
+        "name": binding.name,
+        "pattern": binding.pattern.name,
+        "principal": binding.principal,
+        "host": binding.host,
+        "operation": binding.operation.name,
+        "permission": binding.permission.name,
+    }
+
+
+def _decode(item: Mapping[str, Any]) -> AclBinding:
+    return AclBinding(
+        type=ResourceType[item["type"]],
+        name=_text(item["name"]),
+        pattern=PatternType[item["pattern"]],
+        principal=_text(item["principal"]),
+        host=_text(item["host"]),
+        operation=Operation[item["operation"]],
+        permission=Permission[item["permission"]],
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is no text")
+    return value
+
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_COUNT_MAX: Final = 16_384
+_OWNER_COUNT_MAX: Final = 1_024
+
+_TYPE_COUNT_MAX: Final = 128
+
+
+class _Question(NamedTuple):
+    principal: str
+    host: str
+    operation: Operation
+    type: ResourceType
+    name: str
+
+
+class _OwnRights:
+    """The bindings that speak to one principal at one host, by what they speak of."""
+
+    __slots__ = ("literal", "prefix_lengths", "prefixed")
+
+    def __init__(self, bindings: Iterable[AclBinding]) -> None:
+        self.literal: dict[tuple[ResourceType, str], list[AclBinding]] = {}
+        self.prefixed: dict[tuple[ResourceType, str], list[AclBinding]] = {}
+        lengths: dict[ResourceType, set[int]] = {}
+        for one in bindings:
+            if one.pattern is PatternType.LITERAL:
+                self.literal.setdefault((one.type, one.name), []).append(one)
+            else:
+                self.prefixed.setdefault((one.type, one.name), []).append(one)
+                lengths.setdefault(one.type, set()).add(len(one.name))
+        self.prefix_lengths = {type: sorted(found) for type, found in lengths.items()}
+
+    def of(self, type: ResourceType, name: str) -> Iterable[AclBinding]:
+        yield from self.literal.get((type, name), ())
+        if name != WILDCARD:
+            yield from self.literal.get((type, WILDCARD), ())
+        for length in self.prefix_lengths.get(type, ()):
+            if length > len(name):
+                break
+            yield from self.prefixed.get((type, name[:length]), ())
+
+
+class _Memory:
+    """What was found out about one state of the table."""
+
+    __slots__ = ("answers", "bindings", "owners")
+
+    def __init__(self, bindings: tuple[AclBinding, ...]) -> None:
+        self.bindings = bindings
+        self.answers: dict[tuple[str, str, str, int, str], bool] = {}
+        self.owners: dict[tuple[str, str], _OwnRights] = {}
+
+
+class AclAuthorizer:
+    """Denies what nobody allowed."""
+
+    def __init__(self, table: AclTable, settings: SecuritySettings) -> None:
+        self._table = table
+        self._super_users = frozenset(settings.super_user_names)
+        self._is_open = settings.allow_everyone_if_no_acl_found
+        self._memory = _Memory(table.bindings)
+
+    def is_allowed(
+        self, connection: ConnectionContext, operation: Operation, type: ResourceType, name: str
+    ) -> bool:
+        principal, host = connection.principal, connection.client_host
+        # Plain values: enums and dataclasses are hashed by Python code.
+        key = (principal.kind, principal.name, host, operation * _TYPE_COUNT_MAX + type, name)
+        memory = self._current()
+        answer = memory.answers.get(key)
+        if answer is None:
+            answer = self._find_out(memory, _Question(str(principal), host, operation, type, name))
+            if len(memory.answers) >= _ANSWER_COUNT_MAX:
+                memory.answers.clear()
+            memory.answers[key] = answer
+        return answer
+
+    def is_allowed_somewhere(
+        self, connection: ConnectionContext, operation: Operation, type: ResourceType
+    ) -> bool:
+        """On one resource at least: Kafka's rule, by which an allowed name counts unless a denial
+        covers it as a whole.
+        """
+        principal, host = str(connection.principal), connection.client_host
+        if principal in self._super_users:
+            return True
+        own = self._own_rights(self._current(), principal, host)
+        found = [
+            one
+            for table in (own.literal, own.prefixed)
+            for bindings in table.values()
+            for one in bindings
+            if one.type is type and is_covered(operation, one.operation, one.permission)
+        ]
+        denials = [one for one in found if one.permission is Permission.DENY]
+        if any(one.name == WILDCARD and one.pattern is PatternType.LITERAL for one in denials):
+            return False
+        return self._is_open or any(
+            one.permission is Permission.ALLOW and not _is_denied(one, denials) for one in found
+        )
+
+    def _current(self) -> _Memory:
+        memory = self._memory
+        if memory.bindings is not self._table.bindings:
+            memory = self._memory = _Memory(self._table.bindings)
+        return memory
+
+    def _find_out(self, memory: _Memory, question: _Question) -> bool:
+        principal, host, operation, type, name = question
+        if principal in self._super_users:
+            return True
+        is_given = False
+        for one in self._own_rights(memory, principal, host).of(type, name):
+            if not is_covered(operation, one.operation, one.permission):
+                continue
+            if one.permission is Permission.DENY:
+                _tell_denied(question)
+                return False
+            is_given = True
+        if is_given:
+            return True
+        if self._is_open and not any(one.matches_resource(type, name) for one in memory.bindings):
+            return True
+        _tell_denied(question)
+        return False
+
+    def _own_rights(self, memory: _Memory, principal: str, host: str) -> _OwnRights:
+        found = memory.owners.get((principal, host))
+        if found is None:
+            if len(memory.owners) >= _OWNER_COUNT_MAX:
+                memory.owners.clear()
+            found = _OwnRights(
+                one for one in memory.bindings if one.matches_principal(principal, host)
+            )
+            memory.owners[principal, host] = found
+        return found
+
+
+def _is_denied(given: AclBinding, denials: list[AclBinding]) -> bool:
+    """Whether a denial covers all that a permission speaks of."""
+    if given.pattern is PatternType.LITERAL and given.name == WILDCARD:
+        return False
+    for one in denials:
+        if one.pattern is PatternType.PREFIXED:
+            if given.name.startswith(one.name):
+                return True
+        elif given.pattern is PatternType.LITERAL and given.name == one.name:
+            return True
+    return False
+
+
+def _tell_denied(question: _Question) -> None:
+    principal, host, operation, type, name = question
+    logger.info(
+        "denied",
+        extra={
+            "principal": principal,
+            "client_host": host,
+            "operation": operation.name,
+            "resource": f"{type.name}:{name}",
+        },
+    )

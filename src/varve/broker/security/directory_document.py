@@ -1,0 +1,142 @@
+"""A small JSON document that is kept in every log directory.
+
+Layout     `format`, `version`, and the document's own names. docs/formats/directory.md
+Invariant  the version rises with every write; the highest one found counts. What cannot be read
+           or understood is an error: rights that are forgotten would be rights given or taken.
+Crash      written aside and renamed. A write that fails uses its version up, as some directories
+           may have it.
+Threads    one at a time; who owns the document sees to it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from varve.commit_log.directory_failure import failed
+from varve.disk import FileSystem, write_atomically
+from varve.foundation.errors import (
+    Corrupt,
+    DirectoryOffline,
+    StoreError,
+    Unavailable,
+    UnsupportedFormat,
+)
+
+FORMAT: Final = 1
+_VERSION_MAX: Final = 2**63 - 1
+
+
+class DocumentDirectory(Protocol):
+    """A log directory, as far as a document needs one."""
+
+    path: str
+    failure: StoreError | None
+
+    def take_offline(self, failure: StoreError) -> None: ...
+
+
+class OfflineDirectory:
+    """A directory without a store that is open in it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.failure: StoreError | None = None
+
+    def take_offline(self, failure: StoreError) -> None:
+        self.failure = failure
+
+
+class DirectoryDocument:
+    """The document of one name; a private one is for its owner alone to read."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directories: Sequence[DocumentDirectory],
+        name: str,
+        *,
+        is_private: bool = False,
+    ) -> None:
+        self._fs = fs
+        self._directories = directories
+        self._is_private = is_private
+        self.name = name
+        self.version = 0
+
+    @property
+    def _live(self) -> list[DocumentDirectory]:
+        return [directory for directory in self._directories if directory.failure is None]
+
+    @property
+    def where(self) -> str:
+        """A place for messages."""
+        return f"{self._directories[0].path}/{self.name}"
+
+    def read(self) -> Mapping[str, Any]:
+        """The newest document, empty where there is none yet.
+
+        Raises Corrupt for one that is not of the format, Unavailable for one that cannot be read.
+        """
+        found = [self._read_one(directory) for directory in self._live]
+        version, content = max(found, key=lambda one: one[0], default=(0, {}))
+        self.version = version
+        return content
+
+    def _read_one(self, directory: DocumentDirectory) -> tuple[int, Mapping[str, Any]]:
+        path = f"{directory.path}/{self.name}"
+        try:
+            data = self._fs.read(path)
+        except FileNotFoundError:
+            return 0, {}
+        except OSError as error:
+            raise Unavailable(
+                f"{path}: {error.strerror}; mend the disk or its permissions and open it again"
+            ) from error
+        return _decode(data, path)
+
+    def write(self, content: Mapping[str, Any]) -> None:
+        """Writes the document to every live directory; one that fails goes offline.
+
+        A full disk refuses the change.
+        """
+        self.version += 1
+        document = {"format": FORMAT, "version": self.version, **content}
+        data = (json.dumps(document, indent=1) + "\n").encode()
+        for directory in self._live:
+            path = f"{directory.path}/{self.name}"
+            try:
+                write_atomically(self._fs, path, data, is_private=self._is_private)
+            except OSError as error:
+                failure = failed(directory, error, f"writing {self.name}")
+                if not isinstance(failure, DirectoryOffline):
+                    raise failure from error
+        if not self._live:
+            raise DirectoryOffline(
+                f"no log directory is online to keep {self.name}; mend one and reopen"
+            )
+
+
+def _decode(data: bytes, path: str) -> tuple[int, Mapping[str, Any]]:
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise corrupt(path, error) from error
+    if not isinstance(content, dict):
+        raise corrupt(path, TypeError("the top is no object"))
+    if content.get("format") != FORMAT:
+        raise UnsupportedFormat(
+            f"{path}: format {content.get('format')!r:.40}, only {FORMAT} is known; "
+            "open the store with a newer varve"
+        )
+    version = content.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < _VERSION_MAX:
+        raise corrupt(path, ValueError(f"version {version!r:.40}"))
+    return version, content
+
+
+def corrupt(where: str, error: Exception) -> Corrupt:
+    """For a document that its owner cannot make sense of."""
+    return Corrupt(
+        f"{where}: not a table that varve wrote ({type(error).__name__}: {error!s:.80}); restore "
+        "it from another log directory or a backup, or remove it to begin without what it held"
+    )

@@ -1,0 +1,78 @@
+"""Producer ids, allocated from blocks that survive restarts.
+
+Layout     `varve-producer-ids.json` with `next_id`, the first id of the next block.
+           docs/formats/directory.md
+Invariant  an id is allocated once: a block is on disk before its first id is used. Ids that logs
+           know already, such as those of a directory that Kafka wrote, are skipped.
+Crash      the rest of a block is lost; there are enough.
+Threads    the loop's; blocks are written off the loop, one at a time.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from varve.broker.background import BlockingPool
+from varve.broker.security.directory_document import DirectoryDocument, DocumentDirectory, corrupt
+from varve.broker.topics import Topics
+from varve.disk import FileSystem
+
+PRODUCER_IDS_FILE: Final = "varve-producer-ids.json"
+_BLOCK: Final = 1_000
+
+
+class ProducerIds:
+    """Allocates the ids of one store."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directories: Sequence[DocumentDirectory],
+        topics: Topics,
+        blocking: BlockingPool,
+    ) -> None:
+        self._file = DirectoryDocument(fs, directories, PRODUCER_IDS_FILE)
+        self._topics = topics
+        self._blocking = blocking
+        self._next = 0
+        self._end = 0
+        self._block_start: int | None = None
+        self._floor = 0
+        self._reserving: asyncio.Task[None] | None = None
+
+    def note_used(self, producer_id: int) -> None:
+        """Skips an id that was allocated elsewhere, and all before it."""
+        self._floor = max(self._floor, producer_id + 1)
+        self._next = max(self._next, self._floor)
+
+    async def next_id(self) -> int:
+        """A new id; raises a StoreError when a block cannot be written."""
+        while self._next >= self._end:
+            await self._reserve()
+        self._next += 1
+        return self._next - 1
+
+    async def _reserve(self) -> None:
+        """All waiting requests share the write of one block."""
+        if self._reserving is None or self._reserving.done():
+            self._reserving = asyncio.ensure_future(self._reserve_block())
+        await asyncio.shield(self._reserving)
+
+    async def _reserve_block(self) -> None:
+        if self._block_start is None:
+            self._block_start = await self._blocking.run(self._find_start)
+        start = max(self._block_start, self._floor)
+        await self._blocking.run(self._file.write, {"next_id": start + _BLOCK})
+        self._block_start = start + _BLOCK
+        self._next, self._end = start, start + _BLOCK
+
+    def _find_start(self) -> int:
+        content = self._file.read()
+        known = content.get("next_id", 0)
+        if type(known) is not int or known < 0:
+            raise corrupt(self._file.where, ValueError(f"next_id {known!r:.40}"))
+        for topic in self._topics:
+            for log in topic.logs:
+                ids = () if log is None else log.active_producers()
+                known = max(known, 1 + max(ids, default=-1))
+        return known

@@ -1,0 +1,284 @@
+"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, DescribeTransactions and
+ListTransactions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from varve.broker.broker import Broker
+from varve.broker.request import Operation, RequestContext, ResourceType
+from varve.broker.topics import by_topic
+from varve.broker.transactions.state import BY_KAFKA_NAME, Status, Transaction
+from varve.commit_log import TopicPartition
+from varve.foundation.errors import StoreError
+from varve.wire import ErrorCode
+from varve.wire.errors import KafkaError, code_for
+from varve.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    DescribedTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TopicData,
+)
+
+_FIRST_INIT_WITH_FENCED: Final = 4
+_FIRST_WITH_FENCED: Final = 2
+"""Of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn."""
+
+
+def _known_code(error: ErrorCode, version: int, first_with_fenced: int) -> ErrorCode:
+    """Older clients do not know PRODUCER_FENCED."""
+    if error is ErrorCode.PRODUCER_FENCED and version < first_with_fenced:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error
+
+
+# InitProducerId
+
+
+async def handle_init_producer_id(
+    broker: Broker, context: RequestContext, request: InitProducerIdRequest
+) -> InitProducerIdResponse:
+    """For a transactional id the coordinator chooses producer id and epoch, else a new id."""
+    try:
+        if request.transactional_id is None:
+            return await _new_producer_id(broker, context)
+        return await _init_transactional_id(broker, context, request, request.transactional_id)
+    except StoreError as error:
+        code = _known_code(code_for(error), context.version, _FIRST_INIT_WITH_FENCED)
+        return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+
+
+async def _init_transactional_id(
+    broker: Broker, context: RequestContext, request: InitProducerIdRequest, transactional_id: str
+) -> InitProducerIdResponse:
+    context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    result = await broker.transactions.init_producer(
+        transactional_id,
+        request.transaction_timeout_ms,
+        request.producer_id,
+        request.producer_epoch,
+    )
+    if result.error:
+        raise KafkaError(result.error)
+    return InitProducerIdResponse(
+        producer_id=result.producer_id, producer_epoch=result.producer_epoch
+    )
+
+
+async def _new_producer_id(broker: Broker, context: RequestContext) -> InitProducerIdResponse:
+    """A new id at epoch 0, for a client that may write to some topic."""
+    if not context.authorizer.is_allowed_somewhere(
+        context.connection, Operation.WRITE, ResourceType.TOPIC
+    ):
+        context.authorize(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
+    return InitProducerIdResponse(producer_id=await broker.producer_ids.next_id())
+
+
+# AddPartitionsToTxn and AddOffsetsToTxn
+
+
+async def handle_add_partitions_to_txn(
+    broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
+) -> AddPartitionsToTxnResponse:
+    """Adds all partitions or none: one that cannot be added keeps the others out."""
+    topics = request.v3_and_below_topics
+    transactional_id = request.v3_and_below_transactional_id
+    context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    errors = _find_partition_errors(context, topics)
+    if errors:
+        return _added_partitions(topics, errors, ErrorCode.OPERATION_NOT_ATTEMPTED)
+    error = await broker.transactions.add_partitions(
+        transactional_id,
+        request.v3_and_below_producer_id,
+        request.v3_and_below_producer_epoch,
+        frozenset(
+            TopicPartition(topic.name, number) for topic in topics for number in topic.partitions
+        ),
+    )
+    return _added_partitions(topics, {}, _known_code(error, context.version, _FIRST_WITH_FENCED))
+
+
+def _find_partition_errors(
+    context: RequestContext, topics: list[AddPartitionsToTxnTopic]
+) -> dict[TopicPartition, ErrorCode]:
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for topic in topics:
+        for number in topic.partitions:
+            try:
+                served = context.get_topic(Operation.WRITE, name=topic.name)
+                if not 0 <= number < len(served.logs):
+                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            except KafkaError as error:
+                errors[TopicPartition(topic.name, number)] = error.code
+    return errors
+
+
+def _added_partitions(
+    topics: list[AddPartitionsToTxnTopic],
+    errors: Mapping[TopicPartition, ErrorCode],
+    default: ErrorCode,
+) -> AddPartitionsToTxnResponse:
+    """The error of each partition; `default` for those that have none of their own."""
+    results = [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=number,
+                    partition_error_code=errors.get(TopicPartition(topic.name, number), default),
+                )
+                for number in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+
+
+async def handle_add_offsets_to_txn(
+    broker: Broker, context: RequestContext, request: AddOffsetsToTxnRequest
+) -> AddOffsetsToTxnResponse:
+    """Adds the partition that holds the group's committed offsets."""
+    transactional_id = request.transactional_id
+    context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
+    error = await broker.transactions.add_offsets(
+        transactional_id, request.producer_id, request.producer_epoch, request.group_id
+    )
+    code = _known_code(error, context.version, _FIRST_WITH_FENCED)
+    return AddOffsetsToTxnResponse(error_code=code)
+
+
+# EndTxn
+
+
+async def handle_end_txn(
+    broker: Broker, context: RequestContext, request: EndTxnRequest
+) -> EndTxnResponse:
+    transactional_id = request.transactional_id
+    context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    error = await broker.transactions.end(
+        transactional_id, request.producer_id, request.producer_epoch, is_commit=request.committed
+    )
+    return EndTxnResponse(error_code=_known_code(error, context.version, _FIRST_WITH_FENCED))
+
+
+# DescribeTransactions and ListTransactions
+
+
+def handle_describe_transactions(
+    broker: Broker, context: RequestContext, request: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
+    described = []
+    for transactional_id in request.transactional_ids:
+        try:
+            described.append(_describe(broker, context, transactional_id))
+        except KafkaError as error:
+            failed = DescribedTransaction(transactional_id=transactional_id, error_code=error.code)
+            described.append(failed)
+    return DescribeTransactionsResponse(transaction_states=described)
+
+
+def _describe(
+    broker: Broker, context: RequestContext, transactional_id: str
+) -> DescribedTransaction:
+    context.authorize(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    transaction = broker.transactions.find(transactional_id)
+    if transaction is None:
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    return DescribedTransaction(
+        transactional_id=transactional_id,
+        transaction_state=transaction.status.kafka_name,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_start_time_ms=transaction.start_ms,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        topics=[
+            TopicData(topic=topic, partitions=numbers)
+            for topic, numbers in by_topic(
+                (one.topic, one.partition) for one in transaction.partitions
+            ).items()
+            if context.is_authorized(Operation.DESCRIBE, ResourceType.TOPIC, topic)
+        ],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _TransactionFilter:
+    """The transactions that a client lists; an empty filter matches all."""
+
+    statuses: frozenset[Status] | None
+    producer_ids: frozenset[int]
+    duration_ms: int
+    now_ms: int
+
+    def matches(self, transaction: Transaction) -> bool:
+        duration_ms = self.now_ms - transaction.start_ms
+        return (
+            (self.statuses is None or transaction.status in self.statuses)
+            and (not self.producer_ids or transaction.producer_id in self.producer_ids)
+            and (self.duration_ms < 0 or duration_ms > self.duration_ms)
+        )
+
+
+async def handle_list_transactions(
+    broker: Broker, context: RequestContext, request: ListTransactionsRequest
+) -> ListTransactionsResponse:
+    names = request.state_filters
+    known = frozenset(BY_KAFKA_NAME[name] for name in names if name in BY_KAFKA_NAME)
+    filter = _TransactionFilter(
+        known if names else None,
+        frozenset(request.producer_id_filters),
+        request.duration_filter,
+        broker.clock.now_ms(),
+    )
+    listed = [one for one in broker.transactions.known() if filter.matches(one)]
+    if request.transactional_id_pattern:
+        ids = [transaction.transactional_id for transaction in listed]
+        pattern = request.transactional_id_pattern
+        matching = await broker.blocking.run(_find_matching, pattern, ids)
+        listed = [one for one in listed if one.transactional_id in matching]
+    return ListTransactionsResponse(
+        unknown_state_filters=[name for name in names if name not in BY_KAFKA_NAME],
+        transaction_states=[
+            ListedTransaction(
+                transactional_id=transaction.transactional_id,
+                producer_id=transaction.producer_id,
+                transaction_state=transaction.status.kafka_name,
+            )
+            for transaction in listed
+            if context.is_authorized(
+                Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transaction.transactional_id
+            )
+        ],
+    )
+
+
+def _find_matching(pattern: str, ids: Sequence[str]) -> frozenset[str]:
+    """The ids that the whole pattern matches; raises KafkaError for an invalid one."""
+    # Here and not above: it takes longer to load than all of the broker, and few ask.
+    import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+    import pyarrow.compute as pc  # type: ignore[import-untyped]  # ships no types
+
+    column = pa.array(ids, pa.string())
+    try:
+        pc.match_substring_regex(pa.array([""]), pattern=pattern)
+        matches = pc.match_substring_regex(column, pattern=rf"\A(?:{pattern})\z").to_pylist()
+    except pa.ArrowInvalid as error:
+        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
+    return frozenset(id for id, is_match in zip(ids, matches, strict=True) if is_match)

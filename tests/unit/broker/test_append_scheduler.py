@@ -1,0 +1,131 @@
+"""Appends off the loop, by their own thread."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import varve
+from tests.support.log_bench import make_batch
+from varve.broker.append_scheduler import AppendEntry, AppendScheduler
+from varve.broker.background import LoopTimers
+from varve.broker.data.parked_fetches import ParkedFetches
+from varve.broker.recent_failures import RecentFailures
+from varve.commit_log import Log, TopicPartition
+from varve.disk import MemoryFileSystem
+from varve.embedded import Store
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import Closed, LogPoisoned, OutOfOrderSequence
+
+Work = Callable[[AppendScheduler], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def store() -> Store:
+    clock = ManualClock()
+    store = varve.open("data", fs=MemoryFileSystem(clock), clock=clock, maintain=False)
+    store.create_topic("plain", partitions=2)
+    store.create_topic("safe", settings={"flush": "ack"})
+    return store
+
+
+def log_of(store: Store, topic: str, partition: int = 0) -> Log:
+    return store.topic(topic).partition(partition).log
+
+
+def run(work: Work) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        fetches, failures = ParkedFetches(LoopTimers(loop)), RecentFailures("failed", loop.time)
+        with ThreadPoolExecutor(4) as sync_pool:
+            appends = AppendScheduler(loop, fetches, failures, sync_pool)
+            appends.start()
+            try:
+                await work(appends)
+            finally:
+                await loop.run_in_executor(None, appends.stop)
+
+    asyncio.run(main())
+
+
+def test_what_is_submitted_is_appended_in_order(store: Store) -> None:
+    log = log_of(store, "plain")
+
+    async def work(appends: AppendScheduler) -> None:
+        parts = [AppendEntry(log, make_batch()) for _ in range(300)]
+        await asyncio.gather(*(appends.submit([one]) for one in parts))
+        assert [one.result and one.result.base_offset for one in parts] == list(range(300))
+
+    run(work)
+
+
+def test_parts_fail_by_themselves(store: Store) -> None:
+    bad = make_batch(producer_id=1, producer_epoch=0, base_sequence=0)
+    log, other = log_of(store, "plain"), log_of(store, "plain", 1)
+    log.append(bad)
+
+    async def work(appends: AppendScheduler) -> None:
+        gap = make_batch(producer_id=1, producer_epoch=0, base_sequence=9)
+        parts = [AppendEntry(log, gap), AppendEntry(other, make_batch())]
+        await appends.submit(parts)
+        assert isinstance(parts[0].error, OutOfOrderSequence)
+        assert parts[1].result is not None
+        with pytest.raises(OutOfOrderSequence):
+            await appends.append(log, gap)
+
+    run(work)
+
+
+def test_readers_are_told_of_what_they_may_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: set[TopicPartition] = set()
+    monkeypatch.setattr(ParkedFetches, "partitions_appended", lambda _, found: told.update(found))
+
+    async def work(appends: AppendScheduler) -> None:
+        await appends.append(log_of(store, "plain", 1), make_batch())
+        assert told == {TopicPartition("plain", 1)}
+        log = log_of(store, "safe")
+        await appends.append(log, make_batch(2))
+        assert log.high_watermark == 2
+        assert TopicPartition("safe", 0) in told
+
+    run(work)
+
+
+def test_a_sync_that_fails_fails_what_waited_for_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = log_of(store, "safe")
+
+    def fail() -> None:
+        raise LogPoisoned("the sync failed")
+
+    async def work(appends: AppendScheduler) -> None:
+        await appends.append(log, make_batch())
+        monkeypatch.setattr(log, "settle", fail)
+        plain = AppendEntry(log_of(store, "plain"), make_batch())
+        parts = [AppendEntry(log, make_batch()), plain]
+        await appends.submit(parts)
+        assert isinstance(parts[0].error, LogPoisoned)
+        assert plain.result is not None
+        assert plain.error is None
+
+    run(work)
+    assert log.high_watermark == 1
+
+
+def test_a_stop_appends_what_was_submitted_and_nothing_after(store: Store) -> None:
+    log = log_of(store, "plain")
+
+    async def work(appends: AppendScheduler) -> None:
+        waiting = [appends.submit([AppendEntry(log, make_batch())]) for _ in range(50)]
+        await asyncio.get_running_loop().run_in_executor(None, appends.stop)
+        await asyncio.gather(*waiting)
+        with pytest.raises(Closed):
+            appends.submit([AppendEntry(log, make_batch())])
+
+    run(work)
+    assert log.end_offset == 50

@@ -1,0 +1,293 @@
+"""The requests of transactional producers, at every version they are served in."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.broker_kit import BrokerKit
+from tests.support.transaction_bench import QUICK
+from varve.broker.request import ConnectionContext, Operation, ResourceType
+from varve.records import Record, build_batch
+from varve.wire import ErrorCode
+from varve.wire.messages.data import PartitionProduceData, ProduceRequest, TopicProduceData
+from varve.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ListTransactionsRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+
+
+@pytest.fixture
+def kit() -> Iterator[BrokerKit]:
+    with BrokerKit(transactions=QUICK) as kit:
+        kit.make_topic("a", partitions=2)
+        yield kit
+
+
+class _AllBut:
+    """Refuses one operation on one resource."""
+
+    def __init__(self, operation: Operation, type: ResourceType, name: str) -> None:
+        self._refused = (operation, type, name)
+
+    def is_allowed(
+        self, connection: ConnectionContext, operation: Operation, type: ResourceType, name: str
+    ) -> bool:
+        return (operation, type, name) != self._refused
+
+    def is_allowed_somewhere(
+        self, connection: ConnectionContext, operation: Operation, type: ResourceType
+    ) -> bool:
+        return True
+
+
+def _init(kit: BrokerKit, version: int = 5, **fields: object) -> tuple[int, int, int]:
+    request = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1_000)
+    for name, value in fields.items():
+        setattr(request, name, value)
+    answer = kit.ask(request, version=version)
+    return answer.error_code, answer.producer_id, answer.producer_epoch
+
+
+def _add(
+    kit: BrokerKit, producer: tuple[int, int], *topics: AddPartitionsToTxnTopic, version: int = 3
+) -> dict[tuple[str, int], int]:
+    answer = kit.ask(
+        AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="t",
+            v3_and_below_producer_id=producer[0],
+            v3_and_below_producer_epoch=producer[1],
+            v3_and_below_topics=list(topics) or [AddPartitionsToTxnTopic("a", [0])],
+        ),
+        version=version,
+    )
+    return {
+        (topic.name, one.partition_index): one.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for one in topic.results_by_partition
+    }
+
+
+def _add_offsets(kit: BrokerKit, producer: tuple[int, int], version: int = 4) -> int:
+    request = AddOffsetsToTxnRequest("t", producer[0], producer[1], "g")
+    code: int = kit.ask(request, version=version).error_code
+    return code
+
+
+def _end(
+    kit: BrokerKit, producer: tuple[int, int], *, committed: bool = True, version: int = 4
+) -> int:
+    request = EndTxnRequest("t", producer[0], producer[1], committed)
+    code: int = kit.ask(request, version=version).error_code
+    return code
+
+
+def _commit_offset(
+    kit: BrokerKit, producer: tuple[int, int], *, version: int = 4, partition: int = 0
+) -> int:
+    answer = kit.ask(
+        TxnOffsetCommitRequest(
+            transactional_id="t",
+            group_id="g",
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            topics=[
+                TxnOffsetCommitRequestTopic(
+                    "a", [TxnOffsetCommitRequestPartition(partition, 5, -1, "note")]
+                )
+            ],
+        ),
+        version=version,
+    )
+    code: int = answer.topics[0].partitions[0].error_code
+    return code
+
+
+def _produce(kit: BrokerKit, producer: tuple[int, int], transactional_id: str = "t") -> int:
+    batch = build_batch(
+        [Record(b"k", b"v")],
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=0,
+        transactional=True,
+    )
+    data = TopicProduceData("a", partition_data=[PartitionProduceData(0, memoryview(batch))])
+    request = ProduceRequest(transactional_id, -1, 1_000, [data])
+    code: int = kit.ask(request, version=11).responses[0].partition_responses[0].error_code
+    return code
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_a_transaction_through_all_its_requests(kit: BrokerKit, version: int) -> None:
+    error, producer_id, epoch = _init(kit, version)
+    assert (error, epoch) == (ErrorCode.NONE, 0)
+    producer = (producer_id, epoch)
+    assert _add(kit, producer, version=min(version, 3)) == {("a", 0): ErrorCode.NONE}
+    assert _produce(kit, producer) == ErrorCode.NONE
+    assert _add_offsets(kit, producer, min(version, 4)) == ErrorCode.NONE
+    assert _commit_offset(kit, producer, version=min(version, 4)) == ErrorCode.NONE
+    assert kit.log("a").last_stable_offset == 0
+    assert _end(kit, producer, version=min(version, 4)) == ErrorCode.NONE
+    assert kit.log("a").last_stable_offset == kit.log("a").end_offset == 2
+    found = kit.broker.groups.offsets.of_group("g")
+    assert [(str(one), found[one].offset, found[one].metadata) for one in found] == [
+        ("a-0", 5, "note")
+    ]
+
+
+def test_a_fenced_producer_hears_of_it_in_the_words_of_its_version(kit: BrokerKit) -> None:
+    _, producer_id, epoch = _init(kit)
+    _init(kit)
+    _init(kit)
+    old = (producer_id, epoch)
+    for version, expected in (
+        (1, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (2, ErrorCode.PRODUCER_FENCED),
+    ):
+        assert _add(kit, old, version=version) == {("a", 0): expected}
+        assert _add_offsets(kit, old, version) == expected
+        assert _end(kit, old, version=version) == expected
+    for version, expected in (
+        (3, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (4, ErrorCode.PRODUCER_FENCED),
+    ):
+        told = _init(kit, version, producer_id=producer_id, producer_epoch=epoch)
+        assert told == (expected, -1, -1)
+    assert _produce(kit, old) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert _commit_offset(kit, old) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_one_unknown_partition_keeps_the_others_out(kit: BrokerKit) -> None:
+    _, *producer = _init(kit)
+    answer = _add(
+        kit,
+        (producer[0], producer[1]),
+        AddPartitionsToTxnTopic("a", [0, 7]),
+        AddPartitionsToTxnTopic("missing", [0]),
+    )
+    assert answer == {
+        ("a", 0): ErrorCode.OPERATION_NOT_ATTEMPTED,
+        ("a", 7): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("missing", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert _end(kit, (producer[0], producer[1])) == ErrorCode.INVALID_TXN_STATE
+
+
+def test_offsets_need_their_group_and_their_partition(kit: BrokerKit) -> None:
+    _, *producer = _init(kit)
+    mine = (producer[0], producer[1])
+    _add(kit, mine)
+    assert _commit_offset(kit, mine) == ErrorCode.INVALID_TXN_STATE
+    assert _add_offsets(kit, mine) == ErrorCode.NONE
+    assert _commit_offset(kit, mine, partition=9) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert _commit_offset(kit, mine) == ErrorCode.NONE
+
+
+def test_a_batch_outside_a_transaction_is_refused(kit: BrokerKit) -> None:
+    _, *producer = _init(kit)
+    mine = (producer[0], producer[1])
+    assert _produce(kit, mine) == ErrorCode.INVALID_TXN_STATE
+    assert _produce(kit, mine, "nobody") == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert kit.log("a").end_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("operation", "type", "name", "expected"),
+    [
+        (
+            Operation.WRITE,
+            ResourceType.TRANSACTIONAL_ID,
+            "t",
+            (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,) * 5,
+        ),
+        (
+            Operation.WRITE,
+            ResourceType.TOPIC,
+            "a",
+            (0, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0, 0, 0),
+        ),
+        (
+            Operation.READ,
+            ResourceType.GROUP,
+            "g",
+            (0, 0, ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED, 0),
+        ),
+        (
+            Operation.READ,
+            ResourceType.TOPIC,
+            "a",
+            (0, 0, 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0),
+        ),
+    ],
+)
+def test_rights_are_asked_for(
+    kit: BrokerKit, operation: Operation, type: ResourceType, name: str, expected: tuple[int, ...]
+) -> None:
+    _, *identity = _init(kit)
+    mine = (identity[0], identity[1])
+    _add(kit, mine)
+    kit.broker.authorizer = _AllBut(operation, type, name)
+    told = _init(kit, producer_id=99, producer_epoch=0)[0]
+    assert (told if told != ErrorCode.PRODUCER_FENCED else 0) == expected[0]
+    assert _add(kit, mine)["a", 0] == expected[1]
+    assert _add_offsets(kit, mine) == expected[2]
+    assert _commit_offset(kit, mine) == expected[3]
+    assert _end(kit, mine) == expected[4]
+
+
+def test_an_open_transaction_is_described(kit: BrokerKit) -> None:
+    _, producer_id, epoch = _init(kit)
+    _add(kit, (producer_id, epoch), AddPartitionsToTxnTopic("a", [1, 0]))
+    found, missing = kit.ask(DescribeTransactionsRequest(["t", "nobody"])).transaction_states
+    assert (found.error_code, found.transaction_state) == (ErrorCode.NONE, "Ongoing")
+    assert (found.producer_id, found.producer_epoch) == (producer_id, epoch)
+    assert (found.transaction_timeout_ms, found.transaction_start_time_ms) == (
+        1_000,
+        kit.clock.now_ms(),
+    )
+    assert [(one.topic, one.partitions) for one in found.topics] == [("a", [0, 1])]
+    assert missing.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    kit.broker.authorizer = _AllBut(Operation.DESCRIBE, ResourceType.TOPIC, "a")
+    assert kit.ask(DescribeTransactionsRequest(["t"])).transaction_states[0].topics == []
+    kit.broker.authorizer = _AllBut(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "t")
+    refused = kit.ask(DescribeTransactionsRequest(["t"])).transaction_states[0]
+    assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+def _listed(kit: BrokerKit, version: int = 2, **fields: object) -> list[str]:
+    request = ListTransactionsRequest()
+    for name, value in fields.items():
+        setattr(request, name, value)
+    answer = kit.ask(request, version=version)
+    assert answer.error_code == ErrorCode.NONE
+    return sorted(one.transactional_id for one in answer.transaction_states)
+
+
+def test_transactions_are_listed_by_what_is_asked(kit: BrokerKit) -> None:
+    _, producer_id, epoch = _init(kit)
+    _add(kit, (producer_id, epoch))
+    other = _init(kit, transactional_id="other")[1]
+    kit.advance(300)
+    for version in range(3):
+        assert _listed(kit, version) == ["other", "t"]
+        assert _listed(kit, version, state_filters=["Ongoing"]) == ["t"]
+        assert _listed(kit, version, state_filters=["Odd"]) == []
+        assert _listed(kit, version, producer_id_filters=[other, 99]) == ["other"]
+    assert _listed(kit, duration_filter=200, state_filters=["Ongoing"]) == ["t"]
+    assert _listed(kit, duration_filter=900, state_filters=["Ongoing"]) == []
+    assert _listed(kit, transactional_id_pattern="o.*") == ["other"]
+    assert _listed(kit, transactional_id_pattern="o") == []
+    unknown = kit.ask(ListTransactionsRequest(state_filters=["Odd", "Empty"]))
+    assert unknown.unknown_state_filters == ["Odd"]
+    for pattern in ("(", "a)|(b"):
+        broken = kit.ask(ListTransactionsRequest(transactional_id_pattern=pattern))
+        assert broken.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    kit.broker.authorizer = _AllBut(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "t")
+    assert _listed(kit) == ["other"]
