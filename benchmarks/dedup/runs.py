@@ -12,15 +12,14 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from benchmarks.dedup.event_files import Events
 from benchmarks.spark.runs import Taken, Timer
-from varve.spark.dedup.judge import Forwarding, Judge
-from varve.spark.dedup.plan import (
+from varve.spark.dedup.deduplicate import (
     METRICS,
     STATE_CONF,
     find_bucket_keys,
     judge_stream,
     unpack_rows,
 )
-from varve.spark.dedup.state import Reach
+from varve.spark.dedup.state import DedupWindow, Judge, OutputPolicy
 
 STATE_PARTITIONS = 2
 _SCHEMA = "id binary, timestamp timestamp, partition int, offset long"
@@ -70,12 +69,12 @@ def _exact(spark: SparkSession, events: Events) -> DataFrame:
     records = _read(spark, events)
     keys = find_bucket_keys(spark.range(_KEYS_TRIED), STATE_PARTITIONS)
     window = events.window_ms
-    reach = Reach(before_ms=window, after_ms=window, is_refreshing=False, secret=_SECRET)
+    reach = DedupWindow(before_ms=window, after_ms=window, is_refreshing=False, secret=_SECRET)
     results = judge_stream(
         records,
         F.col("id"),
         Judge(reach, 3_600_000),
-        Forwarding(late=True, no_id=True, late_aside=False),
+        OutputPolicy(late=True, no_id=True, late_aside=False),
         bucket_keys=keys,
         lateness_ms=window,
     )

@@ -22,7 +22,7 @@ from varve.jobs.erase.request import ErasureRequest, RescanMode
 from varve.jobs.tier.address import TierAddress
 from varve.spark.report import read_stages
 from varve.spark.runner import HERE_BYTES, SparkRunner
-from varve.spark.step_ledger import get_ledger
+from varve.spark.stages import get_step_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class CompactRun:
         log = LogSettings(cleanup_policy=("compact",), segment_bytes=self.segment_bytes)
         settings = CompactSettings(log=log, is_forced=True)
         runner = SparkRunner(spark, here_bytes=self.here_bytes)
-        ledger = get_ledger(spark)
+        ledger = get_step_log(spark)
         before, timer = ledger.count, Timer(spark)
         result = compact(TierAddress(self.url), [TOPIC], settings=settings, runner=runner)
         taken = timer.taken()
@@ -98,7 +98,7 @@ class EraseRun:
         request = ErasureRequest(
             topics=(TOPIC,), id=new_erasure_id(), keys=self.keys, rescan=RescanMode.KEYS
         )
-        ledger = get_ledger(spark)
+        ledger = get_step_log(spark)
         before, timer = ledger.count, Timer(spark)
         result = erase(request, runner=SparkRunner(spark), address=TierAddress(self.url))
         taken = timer.taken()

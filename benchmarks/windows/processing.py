@@ -90,8 +90,8 @@ class SparkRun:
 
     def run(self, spark: SparkSession) -> Taken:
         from varve.spark.dedup.job import DedupSource, dedup
+        from varve.spark.dedup.outputs import TopicOutput
         from varve.spark.dedup.settings import DedupSettings
-        from varve.spark.dedup.topic import TopicOutput
 
         directory = f"{self.place}/data"
         settings = DedupSettings(

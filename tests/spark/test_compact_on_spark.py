@@ -20,7 +20,7 @@ from varve.object_store import open_object_store
 from varve.spark import runner as spark_runner
 from varve.spark.executor import pack_shared
 from varve.spark.runner import SparkRunner
-from varve.spark.step_ledger import get_ledger
+from varve.spark.stages import get_step_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 
@@ -114,7 +114,7 @@ def test_what_tasks_share_is_sent_once_and_waves_bound_what_the_driver_holds(
     assert runner.run("sum", [Sum(number) for number in range(10)], shared) == [
         number + sum(shared) for number in range(10)
     ]
-    step = get_ledger(spark).steps()[-1]
+    step = get_step_log(spark).steps()[-1]
     assert (step.name, step.tasks) == ("sum", 10)
     assert step.sent_bytes < 2 * len(pack_shared(shared))
 

@@ -27,11 +27,9 @@ from varve.jobs.table.catalog import CatalogAddress, get_table
 from varve.jobs.table.definition import TableSettings, ValueFormat
 from varve.records import Record, build_batch
 from varve.spark.dedup.job import DedupOutput, DedupSource, dedup
-from varve.spark.dedup.judge import Verdict
-from varve.spark.dedup.result import DedupResult
-from varve.spark.dedup.settings import DedupSettings
-from varve.spark.dedup.table import TableOutput
-from varve.spark.dedup.topic import TopicOutput
+from varve.spark.dedup.outputs import TableOutput, TopicOutput
+from varve.spark.dedup.settings import DedupResult, DedupSettings
+from varve.spark.dedup.state import Verdict
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

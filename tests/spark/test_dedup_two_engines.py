@@ -15,9 +15,8 @@ from varve.dedup import Deduplicator
 from varve.dedup.rules import Counts, DedupRules, LatePolicy, NullPolicy, parse_id_source
 from varve.records import Record, build_batch
 from varve.spark.dedup.job import DedupSource, dedup
-from varve.spark.dedup.result import DedupCounts
-from varve.spark.dedup.settings import DedupSettings
-from varve.spark.dedup.topic import TopicOutput
+from varve.spark.dedup.outputs import TopicOutput
+from varve.spark.dedup.settings import DedupCounts, DedupSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 
 from tests.support.dedup_model import Arrival
-from varve.spark.dedup.judge import Arrivals, Judge, Moment, Verdict
-from varve.spark.dedup.rows import (
+from varve.spark.dedup.deduplicate import (
     BUCKET,
     ID,
     ROWS,
@@ -17,7 +16,7 @@ from varve.spark.dedup.rows import (
     read_ids,
     read_places,
 )
-from varve.spark.dedup.state import IdWindow, Reach
+from varve.spark.dedup.state import BatchTime, DedupWindow, IdBatch, IdSet, Judge, Verdict
 
 
 class MemoryChunks:
@@ -69,11 +68,13 @@ class DedupBench:
         self, *, before: int, after: int, lateness: int, refresh: bool = False, buckets: int = 2
     ) -> None:
         secret = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
-        self.reach = Reach(before_ms=before, after_ms=after, is_refreshing=refresh, secret=secret)
+        self.reach = DedupWindow(
+            before_ms=before, after_ms=after, is_refreshing=refresh, secret=secret
+        )
         self.judge = Judge(self.reach, 3_600_000)
         self.packer = Packer(tuple(range(buckets)), secret)
         self.stores = {bucket: MemoryChunks() for bucket in range(buckets)}
-        self.workers: list[dict[int, IdWindow]] = [{}, {}]
+        self.workers: list[dict[int, IdSet]] = [{}, {}]
         self.lateness = lateness
         self.watermark = 0
 
@@ -95,10 +96,10 @@ class DedupBench:
         for bucket, packed in self._pack(arrivals).items():
             batch = pa.concat_batches(packed)
             partitions, offsets = read_places(batch)
-            window = self.workers[worker].pop(bucket, None) or IdWindow(self.reach)
+            window = self.workers[worker].pop(bucket, None) or IdSet(self.reach)
             verdicts = self.judge.judge(
-                Arrivals(read_ids(batch), partitions, offsets),
-                Moment(self.watermark, now),
+                IdBatch(read_ids(batch), partitions, offsets),
+                BatchTime(self.watermark, now),
                 window,
                 self.stores[bucket],
             )

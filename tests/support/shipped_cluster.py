@@ -20,7 +20,7 @@ from varve.jobs.tier.address import TierAddress
 from varve.spark.runner import SparkRunner
 from varve.spark.session import get_session
 from varve.spark.ship import SHIP_KEY
-from varve.spark.step_ledger import get_ledger
+from varve.spark.stages import get_step_log
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _main(data: str, archive: str) -> dict[str, object]:
     found: dict[str, object] = {
         "error": partition.error,
         "superseded": partition.to_json()["records"],
-        "steps": [(one.name, one.store.read_bytes) for one in get_ledger(spark).steps()],
+        "steps": [(one.name, one.store.read_bytes) for one in get_step_log(spark).steps()],
         "rows": sorted(row["offset"] for row in rows.select("offset").collect()),
         "where": spark.sparkContext.parallelize([0], 1).map(_find_varve).collect()[0],
     }

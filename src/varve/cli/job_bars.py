@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from varve.spark.progress import JobProgress, StageProgress
+    from varve.spark.stages import JobProgress, StageProgress
 
 
 @contextlib.contextmanager

@@ -21,8 +21,7 @@ from varve.foundation.units import parse_duration
 
 if TYPE_CHECKING:
     from varve.spark.dedup.job import DedupOutput, DedupSource
-    from varve.spark.dedup.result import DedupBatch, DedupResult
-    from varve.spark.dedup.settings import DedupSettings
+    from varve.spark.dedup.settings import DedupBatch, DedupResult, DedupSettings
 
 _TABLE: Final = "table:"
 _TABLES: Final = ".tables"
@@ -325,14 +324,14 @@ def _make_output(
     format: str,
 ) -> "DedupOutput":
     if not to.startswith(_TABLE):
-        from varve.spark.dedup.topic import TopicOutput
+        from varve.spark.dedup.outputs import TopicOutput
 
         if not directories:
             raise InvalidRequest("--dir is missing: the log directory of the output topic")
         return TopicOutput(directories=directories, topic=to)
     from varve.jobs.table.catalog import CatalogAddress
     from varve.jobs.table.definition import TableSettings, ValueFormat
-    from varve.spark.dedup.table import TableOutput
+    from varve.spark.dedup.outputs import TableOutput
 
     if format not in (ValueFormat.RAW, ValueFormat.JSON):
         raise InvalidRequest(f"--format {format!r:.80}: write raw or json")

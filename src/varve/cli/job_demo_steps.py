@@ -146,7 +146,7 @@ def make_table(story: Story, job: "Job") -> None:
     from varve.jobs.table.catalog import CatalogAddress
     from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
     from varve.jobs.table.sync import sync_table
-    from varve.spark.table_frame import read_table
+    from varve.spark.maintenance import read_table
 
     place = story.place
     catalog = CatalogAddress(warehouse=place.warehouse)

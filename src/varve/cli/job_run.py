@@ -42,8 +42,7 @@ class Job:
 
     def __init__(self, name: str, spark: "SparkSession") -> None:
         from varve.spark.session_kind import is_connect
-        from varve.spark.stage_look import open_look
-        from varve.spark.step_ledger import get_ledger
+        from varve.spark.stages import get_step_log, open_stage_status
 
         self.name = name
         self.spark = spark
@@ -51,15 +50,15 @@ class Job:
         self._started_ms = self._clock.now_ms()
         self._is_classic = not is_connect(spark)
         self._before = {report.stage for report in self._stages()}
-        self._ledger = get_ledger(spark)
+        self._ledger = get_step_log(spark)
         self._steps_before = self._ledger.count
-        self._look = open_look(spark)
+        self._look = open_stage_status(spark)
 
     def run(self, work: Callable[[], T], *, is_shown: bool = True) -> T:
         """Does the work, with its progress shown if wanted; an interrupt cancels it."""
         from varve.cli.job_bars import stage_bars
-        from varve.spark.progress import ProgressWatch
         from varve.spark.session_kind import cancel_work, cancellable
+        from varve.spark.stages import ProgressWatch
 
         def run_cancellable() -> T:
             with cancellable(self.spark):
@@ -88,7 +87,7 @@ class Job:
             rows=rows,
             stages=self._stages(before=self._before),
             steps=self._ledger.steps(after=self._steps_before),
-            remote_stages=self._look.told(),
+            remote_stages=self._look.remote_stages(),
             result=result,
         )
 

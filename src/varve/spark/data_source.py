@@ -36,8 +36,8 @@ from varve.jobs.source.plan import plan_tasks
 from varve.jobs.source.read import read_task
 from varve.jobs.source.served_tier import learn_tier
 from varve.spark.columns import check_schema, make_schema
+from varve.spark.executor import freeze_objects_once
 from varve.spark.stream_reader import TaskPartition, VarveStreamReader
-from varve.spark.worker_memory import settle
 from varve.spark.writer import VarveStreamWriter, VarveWriter
 
 FORMAT: Final = "varve"
@@ -78,14 +78,14 @@ class VarveReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         planned = [TaskPartition(task) for task in plan_tasks(self._options, self._filters)]
-        settle()
+        freeze_objects_once()
         return planned
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TaskPartition):
             columns = ArrowColumns(self._schema.fieldNames())
             yield from read_task(partition.task, columns, self._options, self._filters)
-            settle()
+            freeze_objects_once()
 
 
 class FilteringReader(VarveReader):

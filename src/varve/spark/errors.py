@@ -58,7 +58,7 @@ def explain_failure(error: Exception) -> StoreError:
 
 
 def _find_mismatch(text: str) -> VersionMismatch | None:
-    """What is told of executors whose Python is not the driver's, or has no varve."""
+    """The error for executors whose Python is not the driver's, or has no varve."""
     pythons = _PYTHONS.search(text)
     if pythons:
         return VersionMismatch(

@@ -7,9 +7,11 @@ Invariant  tasks of another version of varve are refused before they are unpickl
            to the executors may run code there, as everywhere on Spark.
 """
 
+import gc
 import pickle
 import zlib
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final
 
 import varve
@@ -17,7 +19,6 @@ from varve.foundation.errors import VersionMismatch
 from varve.jobs.store_count import StoreCount
 from varve.jobs.tasks import Task, run_task
 from varve.jobs.tier.address import count_requests
-from varve.spark.worker_memory import settle
 
 _LEVEL: Final = 1
 """Of compression."""
@@ -50,7 +51,7 @@ def run_bundle(data: bytes, shared: bytes | None) -> bytes:
     tasks = _unpack_tasks(packed)
     common = None if shared is None else _unpack_tasks(shared)
     outcomes = [run_task(task, common) for task in tasks]
-    settle()
+    freeze_objects_once()
     return _pack((outcomes, count_requests() - before))
 
 
@@ -77,3 +78,10 @@ def _pack(value: object) -> bytes:
 
 def _unpack(data: bytes) -> Any:
     return pickle.loads(zlib.decompress(data))
+
+
+@cache
+def freeze_objects_once() -> None:
+    """Once in a process, when a first task is done: leaves what is there out of collections."""
+    gc.collect()
+    gc.freeze()

@@ -11,9 +11,12 @@ Invariant  the session is used as it is: no setting of it is changed, and work o
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 
-from pyspark.sql import SparkSession
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from varve.commit_log import LogSettings
+from varve.foundation.errors import InvalidRequest, NotFound
 from varve.foundation.settings import GivenValue, parse_settings
 from varve.jobs.compact.job import compact as run_compaction
 from varve.jobs.compact.report import CompactionResult
@@ -22,7 +25,7 @@ from varve.jobs.erase.erasure import erase as run_erasure
 from varve.jobs.erase.request import ErasureRequest, FieldMatch
 from varve.jobs.erase.result import ErasureResult
 from varve.jobs.snapshot.snapshot import SnapshotResult, SnapshotSettings, take_snapshot
-from varve.jobs.table.catalog import CatalogAddress
+from varve.jobs.table.catalog import CatalogAddress, find_table, translate_catalog_errors
 from varve.jobs.table.definition import TableSettings
 from varve.jobs.table.sync import TableResult
 from varve.jobs.table.sync import sync_table as run_table_sync
@@ -147,3 +150,28 @@ def sync_table(
         directories=directories,
         settings=settings,
     )
+
+
+# Tables
+
+
+def read_table(
+    spark: SparkSession, address: CatalogAddress, name: str, *, snapshot_id: int | None = None
+) -> DataFrame:
+    """The rows of a snapshot, by default the current one; Spark must reach the files itself."""
+    catalog = address.open_existing()
+    table = find_table(catalog, name)
+    if table is None:
+        raise NotFound(f"{address.place} has no table {name}")
+    with translate_catalog_errors(f"table {name}"):
+        scan = table.scan(snapshot_id=snapshot_id)
+        schema = from_arrow_schema(schema_to_pyarrow(scan.projection(), include_field_ids=False))
+        tasks = list(scan.plan_files())
+    if any(task.delete_files for task in tasks):
+        raise InvalidRequest(
+            f"table {name} has files of deletes, written by another program: read it with "
+            "Iceberg's own reader"
+        )
+    if not tasks:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*(task.file.file_path for task in tasks))

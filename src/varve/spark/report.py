@@ -14,12 +14,11 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from varve.jobs.store_count import StoreCount
-from varve.spark.stage_look import RemoteStage, step_name
-from varve.spark.step_ledger import StepReport
+from varve.spark.stages import RemoteStage, StepReport, step_name
 
 FORMAT: Final = 2
 _OVER_CONNECT: Final = (
-    "over Spark Connect stages are told by tasks and bytes read alone, without time, rows and "
+    "over Spark Connect stages are reported by tasks and bytes read alone, without time, rows and "
     "shuffled bytes, and short ones may be missing"
 )
 _NOT_COUNTED: Final = (
@@ -114,7 +113,7 @@ def read_stages(spark: SparkSession, *, before: Collection[int] = ()) -> tuple[S
     Over Spark Connect nobody can be asked.
     """
     context = spark.sparkContext
-    gateway: Any = context._gateway  # its status store has no door in Python
+    gateway: Any = context._gateway  # its status store has no API in Python
     jvm: Any = context._jvm
     store: Any = context._jsc.sc().statusStore()
     quantiles = gateway.new_array(jvm.double, 0)

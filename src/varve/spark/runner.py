@@ -27,7 +27,7 @@ from varve.spark.executor import (
     unpack_outcomes,
 )
 from varve.spark.session_kind import is_connect, named_work
-from varve.spark.step_ledger import RunningStep, get_ledger
+from varve.spark.stages import RunningStep, get_step_log
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class SparkRunner(TaskRunner):
     ) -> Iterator[T | TaskError]:
         if not tasks:
             return
-        with get_ledger(self._spark).step(stage, len(tasks)) as step:
+        with get_step_log(self._spark).step(stage, len(tasks)) as step:
             is_small = self._is_small(tasks)
             run = self._run_here if is_small else self._run_on_executors
             try:

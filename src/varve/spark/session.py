@@ -1,8 +1,8 @@
 """A Spark session: embedded by default, on a cluster with another master, or over Spark Connect.
 
 Embedded it listens on loopback alone, shows no page and says nothing but errors. Over Spark Connect
-(`sc://host:port`) Java and Python run at the server, which must have varve; only what a session may
-be told is told to it.
+(`sc://host:port`) Java and Python run at the server, which must have varve; only settings of a
+session can be set.
 """
 
 import importlib.util
@@ -112,7 +112,7 @@ def _packages_of_driver() -> Iterator[None]:
     """Lets a Java that is started inside run Python here with the packages of this process.
 
     Spark plans a read of the data source on this machine, by the Python that executors have: it is
-    found by that name, and need not have varve. Executors are not told of it.
+    found by that name, and need not have varve. Executors do not inherit it.
     """
     homes = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     paths = {
@@ -141,7 +141,7 @@ def _connect(url: str, conf: dict[str, str]) -> SparkSession:
     if SHIP_KEY in conf:
         raise Unavailable(
             f"{SHIP_KEY} cannot be given over Spark Connect: executors and the server's Python "
-            f"are told when the server at {url} starts; `varve job ship` prints how"
+            f"are configured when the server at {url} starts; `varve job ship` prints how"
         )
     builder = SparkSession.Builder().remote(url)
     for name, value in {**_ALWAYS, **conf}.items():

@@ -1,7 +1,7 @@
 """The process from which Spark forks its Python workers, with what they need loaded already.
 
-A worker of Spark's own daemon imports numpy, pyarrow, pandas and numba anew, which takes seconds of
-a core; one that is forked from here has them. Spark is told by `spark.python.daemon.module`.
+A worker of Spark's own daemon imports numpy, pyarrow, pandas and numba again, which takes seconds
+of a core; one that is forked from here has them. The setting is `spark.python.daemon.module`.
 
 Invariant  nothing here starts a thread: what is forked has only the one that forks.
 """

@@ -158,7 +158,7 @@ class VarveStreamWriter(DataSourceStreamArrowWriter):
         if query is None:
             raise InvalidRequest(
                 f"Spark does not tell the query of this stream (property {QUERY_ID}), by which "
-                "its epochs are told from another's: write from a micro-batch query"
+                "its epochs are distinguished from another's: write from a micro-batch query"
             )
         task = _stage(iterator, self._options, self._target, self._sink_id(query))
         return SinkMessage(query, self._target, task)
@@ -176,23 +176,23 @@ class VarveStreamWriter(DataSourceStreamArrowWriter):
             ) from error
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        told = [one for one in messages if isinstance(one, SinkMessage)]
-        owners = {(one.query, one.target) for one in told if one.query is not None}
+        staged = [one for one in messages if isinstance(one, SinkMessage)]
+        owners = {(one.query, one.target) for one in staged if one.query is not None}
         if not owners:
             return
-        # Spark makes a writer anew for each commit; what counts is the topic as tasks saw it.
+        # Spark creates a writer for each commit; what counts is the topic as tasks saw it.
         ((query, target),) = owners
         write = EpochWrite(
             sink_id=self._sink_id(query),
             query=query,
             is_once=False,
             epoch=batchId,
-            tasks=[one.task for one in told],
+            tasks=[one.task for one in staged],
             skips_repeated=self._options.skips_repeated,
         )
         _commit(self._options, target, write)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        told = [one for one in messages if isinstance(one, SinkMessage)]
-        for query in {one.query for one in told if one.query is not None}:
+        staged = [one for one in messages if isinstance(one, SinkMessage)]
+        for query in {one.query for one in staged if one.query is not None}:
             Staging(_open_staging(self._options), self._sink_id(query)).sweep()

@@ -14,7 +14,7 @@ from tests.support.dedup_model import Arrival as JobArrival
 from tests.support.window_dedup import NOW_MS, Arrival, DedupBench, DedupModel, Judged, make_rules
 from varve.dedup.judge import FEW_COUNT_MAX, Judgement
 from varve.dedup.rules import FUTURE_MS_MAX, DedupRules, Verdict
-from varve.spark.dedup.judge import Verdict as JobVerdict
+from varve.spark.dedup.state import Verdict as JobVerdict
 
 IDS = [*[b"a"] * 4, *[b"an id of more than sixteen"] * 3, b"a\0", b"", b"sixteen bytes id", None]
 SCALES = (1, 2_000, 20_000)

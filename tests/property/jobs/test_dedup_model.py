@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from tests.support.dedup_bench import DedupBench, shuffled
 from tests.support.dedup_model import Arrival, DedupModel
-from varve.spark.dedup.judge import Verdict
-from varve.spark.dedup.state import IdWindow
+from varve.spark.dedup.state import IdSet, Verdict
 
 NOW = 10_000_000
 IDS = st.sampled_from([b"a", b"a\0", b"", b"sixteen bytes id", b"an id of more than sixteen", None])
@@ -132,7 +131,7 @@ def test_a_window_read_anew_is_the_one_that_was_kept(story: Story) -> None:
     for bucket, window in bench.workers[0].items():
         store = bench.stores[bucket]
         assert window.catch_up(store, floor_ms=bench.floor) == 0
-        fresh = IdWindow(bench.reach)
+        fresh = IdSet(bench.reach)
         fresh.catch_up(store, floor_ms=bench.floor)
         assert fresh.id_count <= window.id_count
 

@@ -9,8 +9,7 @@ from typer.testing import CliRunner, Result
 from varve.cli.main import app
 from varve.jobs.store_count import StoreCount
 from varve.spark.report import JobReport, StageReport
-from varve.spark.stage_look import RemoteStage
-from varve.spark.step_ledger import StepReport
+from varve.spark.stages import RemoteStage, StepReport
 
 STAGE = StageReport(
     stage=3,

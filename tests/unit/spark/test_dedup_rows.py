@@ -4,13 +4,21 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pytest
 
-from varve.spark.dedup import rows as dedup_rows
-from varve.spark.dedup.judge import Forwarding, Verdict, Verdicts
-from varve.spark.dedup.operator import make_result
-from varve.spark.dedup.rows import BUCKET, ID, ROWS, TIME, Packer, decode_batch, unpack
+from varve.spark.dedup import deduplicate as dedup_rows
+from varve.spark.dedup.deduplicate import (
+    BUCKET,
+    ID,
+    ROWS,
+    TIME,
+    Packer,
+    decode_batch,
+    make_result,
+    unpack,
+)
+from varve.spark.dedup.state import OutputPolicy, Verdict, Verdicts
 
 SECRET = (3, 4)
-FORWARD = Forwarding(late=True, no_id=True, late_aside=False)
+FORWARD = OutputPolicy(late=True, no_id=True, late_aside=False)
 
 
 def make_rows(count: int, *, start: int = 0) -> pa.RecordBatch:
@@ -32,7 +40,7 @@ def make_rows(count: int, *, start: int = 0) -> pa.RecordBatch:
 
 
 def pass_through(
-    batches: list[pa.RecordBatch], verdict: Verdict, forwarding: Forwarding
+    batches: list[pa.RecordBatch], verdict: Verdict, forwarding: OutputPolicy
 ) -> pa.Table:
     packed: dict[int, list[pa.RecordBatch]] = {}
     for row in Packer((5, 6, 7), SECRET).pack(batches):

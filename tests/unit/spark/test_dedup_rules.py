@@ -12,11 +12,21 @@ from varve.dedup.rules import (
     parse_late_policy,
 )
 from varve.foundation.errors import Corrupt, InvalidRequest
-from varve.spark.dedup.checkpoint import FILE, SPARKS_FILE, Frozen, Meaning, decode_frozen, freeze
-from varve.spark.dedup.judge import Forwarding, Verdict
-from varve.spark.dedup.operator import WindowCache
-from varve.spark.dedup.result import DedupBatch, DedupCounts, DedupResult, read_counts
-from varve.spark.dedup.settings import DedupSettings
+from varve.spark.dedup.deduplicate import IdSetCache
+from varve.spark.dedup.settings import (
+    FILE,
+    SPARKS_FILE,
+    CheckpointSpec,
+    DedupBatch,
+    DedupCounts,
+    DedupResult,
+    DedupSettings,
+    DedupSpec,
+    decode_spec,
+    freeze,
+    read_counts,
+)
+from varve.spark.dedup.state import OutputPolicy, Verdict
 
 KEPT, DUPLICATE, LATE = Verdict.KEPT, Verdict.DUPLICATE, Verdict.LATE
 FUTURE, NO_ID = Verdict.FUTURE, Verdict.NO_ID
@@ -127,10 +137,10 @@ def test_policies_choose_what_goes_on_and_what_goes_aside() -> None:
     import numpy as np
 
     verdicts = np.array(list(Verdict), np.uint8)
-    forward = Forwarding(late=True, no_id=True, late_aside=False)
+    forward = OutputPolicy(late=True, no_id=True, late_aside=False)
     assert forward.choose(verdicts).tolist() == [True, False, True, True, True]
     assert not forward.choose_aside(verdicts).any()
-    aside = Forwarding(late=False, no_id=False, late_aside=True)
+    aside = OutputPolicy(late=False, no_id=False, late_aside=True)
     assert aside.choose(verdicts).tolist() == [True, False, False, False, False]
     assert aside.choose_aside(verdicts).tolist() == [False, False, True, True, False]
 
@@ -166,8 +176,10 @@ class MemoryFiles(dict[str, bytes]):
         self[name] = data
 
 
-def freeze_in(files: MemoryFiles, *, before_ms: int = 5, partitions: int | None = None) -> Frozen:
-    meaning = Meaning(
+def freeze_in(
+    files: MemoryFiles, *, before_ms: int = 5, partitions: int | None = None
+) -> CheckpointSpec:
+    meaning = DedupSpec(
         topic="t",
         topic_id="id",
         output="out",
@@ -197,7 +209,7 @@ def test_a_checkpoint_keeps_its_meaning_secret_and_partitions() -> None:
         freeze_in(files, partitions=3)
     for broken in (b"", b"{}", b'{"format": 2}', files[FILE].replace(b'"by"', b'"bye"')):
         with pytest.raises(Corrupt, match="new checkpoint"):
-            decode_frozen(broken, "ck/x")
+            decode_spec(broken, "ck/x")
     with pytest.raises(InvalidRequest, match="another query"):
         freeze_in(MemoryFiles({SPARKS_FILE: b""}))
 
@@ -213,7 +225,7 @@ def test_counts_add_up_and_are_told() -> None:
 
 def test_a_full_cache_lets_the_least_used_window_go() -> None:
     bench = DedupBench(before=1, after=1, lateness=1)
-    cache = WindowCache(40_000)
+    cache = IdSetCache(40_000)
     windows = [cache.take(bench.reach, bucket) for bucket in range(2)]
     for bucket, window in enumerate(windows):
         cache.give(bench.reach, bucket, window)

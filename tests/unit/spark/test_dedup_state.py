@@ -8,16 +8,16 @@ from varve.foundation.errors import Corrupt
 from varve.spark.dedup.state import (
     CHUNK_BYTES,
     ENTRY_BYTES,
+    DedupWindow,
     FoldedIds,
-    IdWindow,
-    Reach,
+    IdSet,
     decode_chunk,
     decode_head,
     encode_chunk,
     encode_head,
 )
 
-REACH = Reach(before_ms=10, after_ms=10, is_refreshing=False, secret=(1, 2))
+REACH = DedupWindow(before_ms=10, after_ms=10, is_refreshing=False, secret=(1, 2))
 FULL = CHUNK_BYTES // ENTRY_BYTES + 1
 
 
@@ -27,7 +27,7 @@ def make_ids(start: int, count: int, time: int) -> FoldedIds:
     return FoldedIds(words, np.full(count, 16, np.uint8), np.full(count, time, np.int64))
 
 
-def keep(window: IdWindow, store: MemoryChunks, ids: FoldedIds, *, floor_ms: int = -1) -> int:
+def keep(window: IdSet, store: MemoryChunks, ids: FoldedIds, *, floor_ms: int = -1) -> int:
     """One batch; gives how many were duplicates."""
     window.catch_up(store, floor_ms=floor_ms)
     is_duplicate, is_news = window.check(ids)
@@ -36,7 +36,7 @@ def keep(window: IdWindow, store: MemoryChunks, ids: FoldedIds, *, floor_ms: int
 
 
 def test_a_batch_writes_only_what_is_new_and_fills_the_last_chunk() -> None:
-    window, store = IdWindow(REACH), MemoryChunks()
+    window, store = IdSet(REACH), MemoryChunks()
     keep(window, store, make_ids(0, 10, 0))
     keep(window, store, make_ids(5, 10, 0))
     assert [decode_chunk(data).count for data in store.chunks.values()] == [15]
@@ -47,7 +47,7 @@ def test_a_batch_writes_only_what_is_new_and_fills_the_last_chunk() -> None:
 
 
 def test_a_batch_of_duplicates_writes_nothing() -> None:
-    window, store = IdWindow(REACH), MemoryChunks()
+    window, store = IdSet(REACH), MemoryChunks()
     keep(window, store, make_ids(0, 10, 0))
     before = store.copy()
     assert keep(window, store, make_ids(0, 10, 3)) == 10
@@ -55,7 +55,7 @@ def test_a_batch_of_duplicates_writes_nothing() -> None:
 
 
 def test_expired_chunks_go_whole_and_their_rows_with_the_next_growth() -> None:
-    window, store = IdWindow(REACH), MemoryChunks()
+    window, store = IdSet(REACH), MemoryChunks()
     for step in range(20):
         keep(window, store, make_ids(step * FULL, FULL, step * 100), floor_ms=step * 100 - 10)
     assert len(store.chunks) == 1
@@ -64,7 +64,7 @@ def test_expired_chunks_go_whole_and_their_rows_with_the_next_growth() -> None:
 
 
 def test_a_window_that_is_behind_reads_only_what_it_lacks() -> None:
-    ahead, behind, store = IdWindow(REACH), IdWindow(REACH), MemoryChunks()
+    ahead, behind, store = IdSet(REACH), IdSet(REACH), MemoryChunks()
     keep(ahead, store, make_ids(0, FULL, 0))
     assert behind.catch_up(store, floor_ms=-1) == FULL
     keep(ahead, store, make_ids(FULL, 7, 0))
@@ -75,7 +75,7 @@ def test_a_window_that_is_behind_reads_only_what_it_lacks() -> None:
 
 @pytest.mark.parametrize("lost", ["entry", "chunk", "everything"])
 def test_a_window_that_is_ahead_of_the_store_is_read_anew(lost: str) -> None:
-    window, store = IdWindow(REACH), MemoryChunks()
+    window, store = IdSet(REACH), MemoryChunks()
     if lost != "everything":
         keep(window, store, make_ids(0, 5 if lost == "entry" else FULL, 0))
     saved = store.copy()
@@ -84,8 +84,8 @@ def test_a_window_that_is_ahead_of_the_store_is_read_anew(lost: str) -> None:
 
 
 def test_another_history_with_the_same_last_chunk_is_not_taken_for_ours() -> None:
-    ours, store = IdWindow(REACH), MemoryChunks()
-    theirs, other = IdWindow(REACH), MemoryChunks()
+    ours, store = IdSet(REACH), MemoryChunks()
+    theirs, other = IdSet(REACH), MemoryChunks()
     keep(ours, store, make_ids(0, FULL, 0))
     keep(theirs, other, make_ids(FULL, FULL, 0))
     for window, chunks in ((ours, store), (theirs, other)):
@@ -96,7 +96,7 @@ def test_another_history_with_the_same_last_chunk_is_not_taken_for_ours() -> Non
 
 
 def test_a_stream_that_begins_again_is_not_judged_by_the_floor_it_had() -> None:
-    window = IdWindow(REACH)
+    window = IdSet(REACH)
     for store in (MemoryChunks(), MemoryChunks()):
         for step in range(20):
             ids = make_ids(step * FULL, FULL, step * 100)
@@ -105,7 +105,7 @@ def test_a_stream_that_begins_again_is_not_judged_by_the_floor_it_had() -> None:
 
 
 def test_a_window_whose_floor_goes_back_is_read_anew() -> None:
-    window, store = IdWindow(REACH), MemoryChunks()
+    window, store = IdSet(REACH), MemoryChunks()
     keep(window, store, make_ids(0, 10, 0))
     saved = store.copy()
     keep(window, store, make_ids(0, 10, 0), floor_ms=500)
@@ -113,21 +113,21 @@ def test_a_window_whose_floor_goes_back_is_read_anew() -> None:
 
 
 def test_damage_is_told_and_not_read() -> None:
-    window, store = IdWindow(REACH), MemoryChunks()
+    window, store = IdSet(REACH), MemoryChunks()
     keep(window, store, make_ids(0, 10, 0))
     store.chunks[0] = store.chunks[0][:-1] + b"\0"
     with pytest.raises(Corrupt, match="chunk 0 has 250 bytes that are not its own"):
-        IdWindow(REACH).catch_up(store, floor_ms=-1)
+        IdSet(REACH).catch_up(store, floor_ms=-1)
     del store.chunks[0]
     with pytest.raises(Corrupt, match="chunk 0 is missing"):
-        IdWindow(REACH).catch_up(store, floor_ms=-1)
+        IdSet(REACH).catch_up(store, floor_ms=-1)
     for head in (b"", b"\x02", b"\x01short"):
         with pytest.raises(Corrupt, match="this varve knows format 1"):
             decode_head(head)
 
 
 def test_chunks_and_heads_come_back_as_they_were() -> None:
-    window, store = IdWindow(REACH), MemoryChunks()
+    window, store = IdSet(REACH), MemoryChunks()
     keep(window, store, make_ids(0, 3, -5))
     assert store.head is not None
     (chunk,) = decode_head(store.head)

@@ -9,9 +9,17 @@ from pathlib import Path
 import pytest
 
 from varve.foundation.errors import Unavailable
-from varve.spark import java_packages, session
-from varve.spark.java import Java, find_java, get_java, main, read_java
-from varve.spark.java_packages import MANAGERS, install_java
+from varve.spark import session
+from varve.spark.java import (
+    MANAGERS,
+    Java,
+    PackageManager,
+    find_java,
+    get_java,
+    install_java,
+    main,
+    read_java,
+)
 
 _SAYS = """#!/bin/sh
 echo '    java.home = {home}' >&2
@@ -102,7 +110,7 @@ class Shell:
 
 @pytest.mark.parametrize("manager", MANAGERS, ids=lambda manager: manager.program)
 def test_every_package_manager_installs_its_first_package(
-    manager: java_packages.PackageManager,
+    manager: PackageManager,
 ) -> None:
     shell = Shell(manager.program)
     assert shell.install() == manager.packages[0]

@@ -4,9 +4,7 @@ from types import SimpleNamespace
 
 from varve.foundation.clock import ManualClock
 from varve.jobs.store_count import StoreCount
-from varve.spark.progress import ProgressWatch, StageProgress
-from varve.spark.stage_look import step_name, without_skipped
-from varve.spark.step_ledger import StepLedger
+from varve.spark.stages import ProgressWatch, StageProgress, StepLog, step_name, without_skipped
 
 
 def test_a_stage_that_left_counts_as_done() -> None:
@@ -33,16 +31,16 @@ def test_stages_go_by_the_names_of_steps_else_of_actions() -> None:
 
 
 def test_a_stage_that_was_skipped_is_left_out_when_a_later_one_moves() -> None:
-    def told(number: int, tasks: int, done: int) -> SimpleNamespace:
+    def stage_of(number: int, tasks: int, done: int) -> SimpleNamespace:
         return SimpleNamespace(stage_id=number, num_tasks=tasks, num_completed_tasks=done)
 
-    stages = [told(2, 3, 1), told(0, 2, 2), told(1, 2, 0), told(3, 4, 0)]
+    stages = [stage_of(2, 3, 1), stage_of(0, 2, 2), stage_of(1, 2, 0), stage_of(3, 4, 0)]
     assert [one.stage_id for one in without_skipped(stages)] == [0, 2, 3]
 
 
 def test_a_step_that_fails_stands_in_the_ledger_too() -> None:
     clock = ManualClock()
-    ledger = StepLedger(clock)
+    ledger = StepLog(clock)
     with ledger.step("plan", 2) as step:
         assert ledger.running == "plan"
         step.store += StoreCount(1, 10, 0)

@@ -30,14 +30,26 @@ from varve.jobs.source.options import SourceOptions, parse_options
 from varve.jobs.source.plan import open_partitions
 from varve.jobs.tier.address import TierAddress
 from varve.spark.data_source import FORMAT
-from varve.spark.dedup.checkpoint import Frozen, HadoopFiles, Meaning, freeze
-from varve.spark.dedup.judge import Judge
-from varve.spark.dedup.plan import METRICS, STATE_CONF, find_bucket_keys, judge_stream, make_id
-from varve.spark.dedup.result import DedupBatch, DedupResult, read_counts
-from varve.spark.dedup.settings import STATE_PARTITIONS_MAX, DedupSettings
-from varve.spark.dedup.state import Reach
-from varve.spark.dedup.table import TableOutput, TableWriter
-from varve.spark.dedup.topic import TopicOutput, TopicWriter
+from varve.spark.dedup.deduplicate import (
+    METRICS,
+    STATE_CONF,
+    find_bucket_keys,
+    judge_stream,
+    make_id,
+)
+from varve.spark.dedup.outputs import TableOutput, TableWriter, TopicOutput, TopicWriter
+from varve.spark.dedup.settings import (
+    STATE_PARTITIONS_MAX,
+    CheckpointSpec,
+    DedupBatch,
+    DedupResult,
+    DedupSettings,
+    DedupSpec,
+    HadoopFiles,
+    freeze,
+    read_counts,
+)
+from varve.spark.dedup.state import DedupWindow, Judge
 from varve.spark.session_kind import is_connect
 
 _POLL_SECONDS: Final = 1
@@ -62,7 +74,7 @@ class DedupSource:
     directories: tuple[str, ...] = ()
 
     def options(self, settings: DedupSettings) -> dict[str, str]:
-        """What the data source is told."""
+        """The options of the data source."""
         given = {"topic": self.topic, "maxBytesPerTrigger": str(settings.batch_bytes)}
         if self.address is not None:
             given["url"] = self.address.url
@@ -109,7 +121,7 @@ def dedup(
     if isinstance(writer, TableWriter):
         _note(topic, output, settings, clock, writer.locations)
     conf = {**STATE_CONF, "spark.sql.shuffle.partitions": str(len(frozen.bucket_keys))}
-    with _told(spark, conf):
+    with _temporary_conf(spark, conf):
         records = spark.readStream.format(FORMAT).options(**given).load()
         results = _judge(records, settings, frozen)
         stream = writer.start(results).option("checkpointLocation", checkpoint)
@@ -146,13 +158,13 @@ def _freeze(
     settings: DedupSettings,
     checkpoint: str,
     draw: Callable[[], int],
-) -> Frozen:
+) -> CheckpointSpec:
     count = settings.state_partitions or min(
         spark.sparkContext.defaultParallelism, STATE_PARTITIONS_MAX
     )
     return freeze(
         HadoopFiles(spark, checkpoint),
-        Meaning(
+        DedupSpec(
             topic=topic.name,
             topic_id=topic.id,
             output=str(output),
@@ -211,8 +223,8 @@ def _note_checkpoint(topic: _Topic, output: DedupOutput, checkpoint: str, clock:
     )
 
 
-def _judge(records: DataFrame, settings: DedupSettings, frozen: Frozen) -> DataFrame:
-    reach = Reach(
+def _judge(records: DataFrame, settings: DedupSettings, frozen: CheckpointSpec) -> DataFrame:
+    reach = DedupWindow(
         before_ms=settings.before_ms,
         after_ms=settings.after_ms,
         is_refreshing=settings.is_refreshing,
@@ -231,7 +243,7 @@ def _judge(records: DataFrame, settings: DedupSettings, frozen: Frozen) -> DataF
 def _make_writer(
     output: DedupOutput,
     settings: DedupSettings,
-    frozen: Frozen,
+    frozen: CheckpointSpec,
     partitions: int,
     options: SourceOptions,
     clock: Clock,
@@ -250,8 +262,8 @@ def _make_writer(
 
 
 @contextmanager
-def _told(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """What the session is told while a query starts, which keeps what it was told."""
+def _temporary_conf(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """Settings of the session while a query starts, which keeps them."""
     before = {name: spark.conf.get(name, None) for name in conf}
     # A stream's source and sink are looked up in the session of Java's thread: it may have none.
     jvm: Any = spark._jvm

@@ -1,7 +1,16 @@
-"""What a deduplication is to do: whose copies, how far apart, and what becomes of the rest."""
+"""What a deduplication is to do, what its checkpoint is bound to, and what it did.
 
-from dataclasses import dataclass, field
-from typing import Final
+Layout     `varve-dedup.json` in the checkpoint directory, beside Spark's own files, written when
+           the first run begins. docs/formats/dedup-state.md
+Invariant  a checkpoint serves one meaning of "duplicate", one topic, one output and one number of
+           state partitions. Asked for another, a run is refused before it changes anything.
+Crash      the file is written aside and renamed before Spark writes its first.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Final, Protocol
 
 from varve.dedup.rules import (
     FUTURE_MS_MAX,
@@ -10,8 +19,8 @@ from varve.dedup.rules import (
     NullPolicy,
     check_span,
 )
-from varve.foundation.errors import InvalidRequest
-from varve.spark.dedup.judge import Forwarding
+from varve.foundation.errors import Corrupt, InvalidRequest
+from varve.spark.dedup.state import OutputPolicy
 
 BATCH_BYTES: Final = 256 << 20
 STATE_PARTITIONS_MAX: Final = 256
@@ -54,9 +63,235 @@ class DedupSettings:
             raise InvalidRequest(f"batch_bytes is {self.batch_bytes}, it must be at least 1")
 
     @property
-    def forwarding(self) -> Forwarding:
-        return Forwarding(
+    def forwarding(self) -> OutputPolicy:
+        return OutputPolicy(
             late=self.late is LatePolicy.FORWARD,
             no_id=self.null is NullPolicy.FORWARD,
             late_aside=self.late is LatePolicy.SIDE,
         )
+
+
+# What a checkpoint is bound to
+
+
+FILE: Final = "varve-dedup.json"
+SPARKS_FILE: Final = "metadata"
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DedupSpec:
+    """What must not change under a checkpoint."""
+
+    topic: str
+    topic_id: str
+    output: str
+    by: str
+    before_ms: int
+    after_ms: int
+    is_refreshing: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSpec:
+    """A checkpoint's meaning, and what was drawn for it by lot."""
+
+    meaning: DedupSpec
+    secret: tuple[int, int]
+    bucket_keys: tuple[int, ...]
+
+    @property
+    def sink_id(self) -> str:
+        """The same for all runs of a checkpoint."""
+        return f"dedup-{self.secret[0] ^ self.secret[1]:016x}"
+
+
+class CheckpointFiles(Protocol):
+    """The files of a checkpoint directory, wherever Spark keeps it."""
+
+    def find(self, name: str) -> bytes | None: ...
+    def put(self, name: str, data: bytes) -> None: ...
+
+
+class HadoopFiles:
+    """The directory as Spark itself reaches it."""
+
+    def __init__(self, spark: Any, location: str) -> None:
+        self._hadoop = spark._jvm.org.apache.hadoop.fs
+        self._location = location
+        home = self._hadoop.Path(location)
+        self._fs = home.getFileSystem(spark._jsc.hadoopConfiguration())
+        self._text = spark._jvm.org.apache.commons.io.IOUtils
+
+    def find(self, name: str) -> bytes | None:
+        path = self._hadoop.Path(self._location, name)
+        if not self._fs.exists(path):
+            return None
+        stream = self._fs.open(path)
+        try:
+            return bytes(self._text.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def put(self, name: str, data: bytes) -> None:
+        aside = self._hadoop.Path(self._location, f".{name}.tmp")
+        stream = self._fs.create(aside, True)
+        try:
+            stream.write(bytearray(data))
+        finally:
+            stream.close()
+        self._fs.rename(aside, self._hadoop.Path(self._location, name))
+
+
+def freeze(
+    files: CheckpointFiles,
+    meaning: DedupSpec,
+    *,
+    where: str,
+    partitions: int | None,
+    draw_secret: Callable[[], tuple[int, int]],
+    draw_keys: Callable[[], Sequence[int]],
+) -> CheckpointSpec:
+    """What the checkpoint says, or is made to say; raises InvalidRequest where it does not fit."""
+    data = files.find(FILE)
+    if data is None:
+        if files.find(SPARKS_FILE) is not None:
+            raise InvalidRequest(
+                f"{where} is the checkpoint of another query ({FILE} is not there): name another "
+                "directory"
+            )
+        frozen = CheckpointSpec(
+            meaning=meaning, secret=draw_secret(), bucket_keys=tuple(draw_keys())
+        )
+        files.put(FILE, encode_spec(frozen))
+        return frozen
+    frozen = decode_spec(data, f"{where}/{FILE}")
+    for one in fields(DedupSpec):
+        before, asked = getattr(frozen.meaning, one.name), getattr(meaning, one.name)
+        if before != asked:
+            raise InvalidRequest(
+                f"the checkpoint {where} was made with {one.name}={before!r:.200}, and cannot go "
+                f"on with {asked!r:.200}: ask for the same, or name a new checkpoint"
+            )
+    if partitions is not None and partitions != len(frozen.bucket_keys):
+        raise InvalidRequest(
+            f"the checkpoint {where} has {len(frozen.bucket_keys)} partitions of state, and cannot "
+            f"go on with {partitions}: leave the number out, or name a new checkpoint"
+        )
+    return frozen
+
+
+def encode_spec(frozen: CheckpointSpec) -> bytes:
+    document = {
+        "format": _FORMAT,
+        **asdict(frozen.meaning),
+        "secret": [f"{word:016x}" for word in frozen.secret],
+        "bucket_keys": list(frozen.bucket_keys),
+    }
+    return json.dumps(document, indent=1).encode()
+
+
+def decode_spec(data: bytes, where: str) -> CheckpointSpec:
+    """Raises Corrupt for what is no such file."""
+    try:
+        document: dict[str, Any] = json.loads(data)
+        if document["format"] != _FORMAT:
+            raise ValueError(f"format {document['format']}, this varve knows {_FORMAT}")
+        first, second = (int(word, 16) for word in document["secret"])
+        return CheckpointSpec(
+            meaning=DedupSpec(**{one.name: document[one.name] for one in fields(DedupSpec)}),
+            secret=(first, second),
+            bucket_keys=tuple(int(key) for key in document["bucket_keys"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(
+            f"{where} cannot be read ({error}): put it back from a copy, or begin with a new "
+            "checkpoint"
+        ) from error
+
+
+# Results
+
+
+BATCHES_SHOWN: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DedupCounts:
+    """Every record is in exactly one of them."""
+
+    kept: int = 0
+    duplicates: int = 0
+    late: int = 0
+    future: int = 0
+    no_id: int = 0
+
+    @property
+    def records(self) -> int:
+        return self.kept + self.duplicates + self.late + self.future + self.no_id
+
+    def __add__(self, other: "DedupCounts") -> "DedupCounts":
+        return DedupCounts(
+            kept=self.kept + other.kept,
+            duplicates=self.duplicates + other.duplicates,
+            late=self.late + other.late,
+            future=self.future + other.future,
+            no_id=self.no_id + other.no_id,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DedupBatch:
+    """One batch; `watermark_ms` is the one by which records of it were late."""
+
+    batch_id: int
+    counts: DedupCounts
+    watermark_ms: int
+    duration_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "batch_id": self.batch_id,
+            "records": self.counts.records,
+            **asdict(self.counts),
+            "watermark_ms": self.watermark_ms,
+            "duration_ms": self.duration_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DedupResult:
+    """One run. `batches` holds the last ones, `batch_count` counts all."""
+
+    topic: str
+    output: str
+    counts: DedupCounts = DedupCounts()
+    batch_count: int = 0
+    batches: tuple[DedupBatch, ...] = ()
+    state_partitions: int = 0
+    duration_ms: int = 0
+
+    def add(self, batch: DedupBatch) -> "DedupResult":
+        return replace(
+            self,
+            counts=self.counts + batch.counts,
+            batch_count=self.batch_count + 1,
+            batches=(*self.batches, batch)[-BATCHES_SHOWN:],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "topic": self.topic,
+            "output": self.output,
+            "records": self.counts.records,
+            **asdict(self.counts),
+            "batch_count": self.batch_count,
+            "batches": [one.to_json() for one in self.batches],
+            "state_partitions": self.state_partitions,
+            "duration_ms": self.duration_ms,
+        }
+
+
+def read_counts(observed: Mapping[str, int | None]) -> DedupCounts:
+    """The counts as Spark observed them: null where a batch had no records."""
+    return DedupCounts(**{name: count or 0 for name, count in observed.items()})

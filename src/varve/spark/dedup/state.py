@@ -1,17 +1,20 @@
-"""The ids that one bucket of a deduplication remembers: in Spark's state store, and in memory.
+"""The ids that one bucket of a deduplication remembers, and what becomes of each record by them.
 
 Layout     docs/formats/dedup-state.md. A head lists chunks; a chunk holds ids and times in the
            order in which they were kept. A batch appends: it fills the last chunk up to
            CHUNK_BYTES and begins another. A chunk whose times have all expired is removed whole.
 Invariant  the state store is the truth. What is in memory is the same entries as a hash table,
            and is known to be a prefix of the store's by the digests of its chunks; if it is not,
-           it is thrown away and read anew.
+           it is thrown away and read again. Records are judged in the order of partition and
+           offset. No look-up reaches behind what the state remembers: a record that would is late,
+           and is not looked up (docs/jobs/dedup.md).
 Crash      a batch that fails leaves the store's last version; a window that had gone ahead has
            other digests and is not used.
 """
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from enum import IntEnum
 from hashlib import blake2b
 from typing import Final, Protocol
 
@@ -19,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.foundation.errors import Corrupt
-from varve.kernels.window_ids import Kinds, Words
+from varve.kernels.window_ids import NO_ID, Kinds, Words
 from varve.kernels.window_table import (
     Times,
     add_ids,
@@ -73,7 +76,7 @@ class FoldedIds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class DedupWindow:
     """What a record is a duplicate of: ids kept from `before_ms` before it to `after_ms` after."""
 
     before_ms: int
@@ -116,10 +119,10 @@ class Chunk:
         return _digest(self.history + self.digest)
 
 
-class IdWindow:
+class IdSet:
     """The ids of one bucket that may still be looked for."""
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: DedupWindow) -> None:
         self._reach = reach
         self._chunks: list[Chunk] = []
         self._tail = b""
@@ -305,3 +308,98 @@ def _get_chunk(store: ChunkStore, chunk: Chunk) -> bytes:
 
 def _digest(data: bytes) -> bytes:
     return blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+
+# Verdicts
+
+
+Numbers = npt.NDArray[np.int64]
+Verdicts = npt.NDArray[np.uint8]
+
+
+class Verdict(IntEnum):
+    """What a record is."""
+
+    KEPT = 0
+    DUPLICATE = 1
+    LATE = 2
+    FUTURE = 3
+    NO_ID = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTime:
+    """What a batch takes for the time: all of it is fixed by Spark before the batch begins."""
+
+    watermark_ms: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class IdBatch:
+    """The records of a batch in one bucket."""
+
+    ids: FoldedIds
+    partitions: Numbers
+    offsets: Numbers
+
+    @classmethod
+    def join(cls, parts: Sequence["IdBatch"]) -> "IdBatch":
+        return cls(
+            FoldedIds.join([one.ids for one in parts]),
+            np.concatenate([one.partitions for one in parts]),
+            np.concatenate([one.offsets for one in parts]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """The rules, as they go to executors."""
+
+    reach: DedupWindow
+    max_future_ms: int
+
+    def judge(
+        self, arrivals: IdBatch, moment: BatchTime, window: IdSet, store: ChunkStore
+    ) -> Verdicts:
+        """Tells of each record what it is, and saves what is to be remembered."""
+        window.catch_up(store, floor_ms=moment.watermark_ms - self.reach.before_ms)
+        ids = arrivals.ids
+        verdicts = np.full(ids.count, Verdict.KEPT, np.uint8)
+        verdicts[ids.times > moment.now_ms + self.max_future_ms] = Verdict.FUTURE
+        verdicts[ids.times < moment.watermark_ms] = Verdict.LATE
+        verdicts[ids.kinds == NO_ID] = Verdict.NO_ID
+        chosen = np.flatnonzero(verdicts == Verdict.KEPT)
+        order = np.lexsort((arrivals.offsets[chosen], arrivals.partitions[chosen]))
+        looked = ids.take(chosen[order])
+        is_duplicate, is_news = window.check(looked)
+        verdicts[chosen[order]] = np.where(is_duplicate, Verdict.DUPLICATE, Verdict.KEPT)
+        window.save(store, looked.take(is_news))
+        return verdicts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputPolicy:
+    """Which records go on beside those that are kept, and whether late ones go aside."""
+
+    late: bool
+    no_id: bool
+    late_aside: bool
+
+    def choose(self, verdicts: Verdicts) -> Flags:
+        """The records that go on."""
+        chosen: Flags = verdicts == Verdict.KEPT
+        if self.late:
+            chosen |= _is_late(verdicts)
+        if self.no_id:
+            chosen |= verdicts == Verdict.NO_ID
+        return chosen
+
+    def choose_aside(self, verdicts: Verdicts) -> Flags:
+        """The records that go to the side output."""
+        return _is_late(verdicts) if self.late_aside else np.zeros(len(verdicts), np.bool_)
+
+
+def _is_late(verdicts: Verdicts) -> Flags:
+    found: Flags = (verdicts == Verdict.LATE) | (verdicts == Verdict.FUTURE)
+    return found

@@ -1,9 +1,10 @@
-"""The records that a deduplication keeps, appended to an Iceberg table.
+"""The records that a deduplication keeps, written to a topic or appended to an Iceberg table.
 
-Invariant  a batch is committed once: its number stands in the commit (`varve.sink`), numbers only
-           go up, and the commits of others keep it. A batch leaves a run marker before its first
-           file, so that no other run takes its files for leftovers. The side table of bad values
-           is committed first, with the same run.
+Invariant  a batch is written once. To a topic, late records to another, by the sink's epochs: its
+           number is Spark's. In a table its number is in the commit (`varve.sink`), numbers only go
+           up, and the commits of others keep it. A batch leaves a run marker before its first file,
+           so that no other run takes its files for leftovers. The side table of bad values is
+           committed first, with the same run.
 Crash      files of a batch that was not committed are swept when it comes again.
 """
 
@@ -47,8 +48,93 @@ from varve.jobs.table.table_state import (
 from varve.jobs.table.tasks import split_rows
 from varve.jobs.table.types import Decoder
 from varve.spark.columns import make_schema
-from varve.spark.dedup.plan import unpack_rows
-from varve.spark.dedup.rows import split_by_partition
+from varve.spark.dedup.deduplicate import split_by_partition, unpack_rows
+
+_LATE: str = "late"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOutput:
+    """A topic of a log directory; it is made, with as many partitions as the source has."""
+
+    directories: tuple[str, ...]
+    topic: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    kind = OutputKind.TOPIC
+
+    @property
+    def place(self) -> str:
+        return self.directories[0]
+
+    @property
+    def name(self) -> str:
+        return self.topic
+
+    @property
+    def how(self) -> tuple[tuple[str, str], ...]:
+        return (("directory", ",".join(self.directories)),)
+
+    def __str__(self) -> str:
+        return f"{self.topic} in {self.place}"
+
+    def sink_options(self, topic: str, *, sink_id: str, partitions: int) -> dict[str, str]:
+        """The options of the sink."""
+        given = {
+            "directory": ",".join(self.directories),
+            "topic": topic,
+            "sinkId": sink_id,
+            "createTopic": "true",
+            "partitions": str(partitions),
+        }
+        return {**given, **dict(self.options)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicWriter:
+    """Writes one stream of results."""
+
+    output: TopicOutput
+    side_topic: str | None
+    sink_id: str
+    partitions: int
+    bucket_keys: tuple[int, ...]
+
+    def start(self, results: DataFrame) -> DataStreamWriter:
+        """The stream to be started."""
+        if self.side_topic is not None:
+            return results.writeStream.foreachBatch(self._write_both)
+        return (
+            self._rows(results, is_late=False)
+            .writeStream.format("varve")
+            .options(**self._options(self.output.topic, self.sink_id))
+        )
+
+    def _write_both(self, results: DataFrame, batch_id: int) -> None:
+        """Late records first; both writes know by the batch whether they were done."""
+        assert self.side_topic is not None
+        results.persist()
+        try:
+            for topic, is_late, sink_id in (
+                (self.side_topic, True, f"{self.sink_id}-{_LATE}"),
+                (self.output.topic, False, self.sink_id),
+            ):
+                options = {**self._options(topic, sink_id), "epoch": str(batch_id)}
+                write = self._rows(results, is_late=is_late).write.format("varve")
+                write.options(**options).mode("append").save()
+        finally:
+            results.unpersist()
+
+    def _rows(self, results: DataFrame, *, is_late: bool) -> DataFrame:
+        rows = unpack_rows(results, make_schema(), is_late=is_late, bucket_keys=self.bucket_keys)
+        return rows.drop("topic")
+
+    def _options(self, topic: str, sink_id: str) -> dict[str, str]:
+        return self.output.sink_options(topic, sink_id=sink_id, partitions=self.partitions)
+
+
+# A table
+
 
 _TASK_TYPES: Final = "written binary, offsets binary"
 
