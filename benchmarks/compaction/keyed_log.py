@@ -22,7 +22,7 @@ from benchmarks.measure import Scale
 from benchmarks.sizes import format_bytes
 from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
 from varve.commit_log.names import KEYS, LOG
-from varve.commit_log.segment_scan import BatchWalk
+from varve.commit_log.segment_reader import BatchWalk
 from varve.disk import FileSystem, RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.kernels.batch_layout import BatchColumn

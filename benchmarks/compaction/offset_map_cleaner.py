@@ -34,7 +34,7 @@ from benchmarks.compaction.offset_map_kernels import (
 from benchmarks.compaction.offset_map_segments import Run, SegmentWriter, split_runs
 from varve.commit_log import LogSettings
 from varve.commit_log.names import CLEANED, DELETED, INDEX, LOG, SWAP, TIME_INDEX, log_name
-from varve.commit_log.segment_scan import BatchTable, BatchWalk
+from varve.commit_log.segment_reader import BatchTable, BatchWalk
 from varve.disk import FileSystem
 from varve.foundation.errors import InvalidRequest
 from varve.kernels.batch_layout import HEADER_BYTES, BatchColumn, RecordStatus, status_text

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.commit_log import LogSettings
+from varve.commit_log.index_builder import SegmentIndexer
 from varve.commit_log.names import CLEANED, INDEX, LOG, TIME_INDEX
-from varve.commit_log.segment_recovery import SegmentIndexer
-from varve.commit_log.segment_scan import BatchTable
+from varve.commit_log.segment_reader import BatchTable
 from varve.disk import FileSystem
 from varve.kernels.batch_layout import BATCH_COLUMN_COUNT, HEADER_BYTES, BatchColumn
 from varve.kernels.batch_scan import scan_batches

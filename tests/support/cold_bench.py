@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 
 from tests.support.cold_log import HOME, SMALL, make_parts
 from tests.support.log_bench import NOW_MS, offsets_in
-from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.remote_log import RemoteRead
-from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.disk.memory import MemoryFileSystem
 from varve.foundation.clock import ManualClock

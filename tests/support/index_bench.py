@@ -6,8 +6,7 @@ import numpy as np
 
 from tests.support.cold_builder import HOME, make_segment
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
-from varve.commit_log.offset_index import OffsetIndex
-from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.disk import FaultyFileSystem, FileSystem
 from varve.foundation.clock import ManualClock

@@ -6,7 +6,7 @@ Invariant  a chunk of the file and one batch are in memory, however large the fi
 from collections.abc import Iterator
 
 from varve.cli.dump_entry import DumpOptions, Entry, Source, problem
-from varve.commit_log.segment_scan import BatchTable, BatchWalk
+from varve.commit_log.segment_reader import BatchTable, BatchWalk
 from varve.foundation.errors import Corrupt
 from varve.kernels.batch_layout import BatchColumn, ScanStatus, status_text
 from varve.records import (

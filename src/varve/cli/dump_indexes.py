@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from varve.cli.dump_entry import DumpOptions, Entry, Source, problem
 from varve.commit_log.names import INDEX, LOG, log_name
-from varve.commit_log.offset_index import OffsetIndex
-from varve.commit_log.segment_scan import BatchWalk
-from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.segment_reader import BatchWalk
+from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.txn_index import TransactionIndex
 from varve.disk import File
 from varve.foundation.errors import Corrupt
@@ -28,7 +27,7 @@ _TXN_ENTRY_BYTES = 34
 def dump_offset_index(source: Source, options: DumpOptions) -> Iterator[Entry]:
     """The entries, and those that do not name the last offset of the batch they point to."""
     data = source.fs.read(source.path)
-    index = OffsetIndex.decode(data, source.offset, max(len(data), 1), source.path)
+    index = OffsetIndex.decode(data, source.offset, max(len(data), 1))
     if not index.count:
         yield Entry("emptyIndex", {})
     if options.index_sanity_check:
@@ -61,7 +60,7 @@ def _check_offset_entry(log: File, offset: int, position: int) -> Iterator[Entry
 def dump_time_index(source: Source, options: DumpOptions) -> Iterator[Entry]:
     """The entries, and those that the batches do not bear out."""
     data = source.fs.read(source.path)
-    index = TimeIndex.decode(data, source.offset, max(len(data), 1), source.path)
+    index = TimeIndex.decode(data, source.offset, max(len(data), 1))
     if options.index_sanity_check:
         index.check(source.path)
         yield Entry("saneIndex", {})
@@ -88,11 +87,11 @@ def _offset_index_beside(source: Source) -> OffsetIndex:
         data = source.fs.read(path)
     except FileNotFoundError:
         return OffsetIndex(source.offset, OffsetIndex.layout.itemsize)
-    index = OffsetIndex.decode(data, source.offset, max(len(data), 1), path)
+    index = OffsetIndex.decode(data, source.offset, max(len(data), 1))
     entries = index.entries()
     used = _used_count(entries[:, 0], source.offset)
     packed = data[: used * OffsetIndex.layout.itemsize]
-    return OffsetIndex.decode(packed, source.offset, max(len(data), 1), path)
+    return OffsetIndex.decode(packed, source.offset, max(len(data), 1))
 
 
 def _check_time_entry(

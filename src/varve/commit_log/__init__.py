@@ -9,8 +9,7 @@ from varve.commit_log.log_store import LogStore
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.producer_state import Origin, ProducerShell
 from varve.commit_log.remote_log import RemoteLogReader, RemoteLogReaders, RemoteRead
-from varve.commit_log.segment import Segment
-from varve.commit_log.segment_files import SegmentFiles
+from varve.commit_log.segment import Segment, SegmentFiles
 from varve.commit_log.segment_reader import TimestampOffset
 from varve.commit_log.settings import LogSettings, StoreSettings
 from varve.commit_log.txn_index import AbortedTransaction

@@ -14,15 +14,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from varve.commit_log.active_segment import BatchSet
 from varve.commit_log.append_rules import AppendRules, CheckedBatch
 from varve.commit_log.flusher import Flusher
 from varve.commit_log.log_state import LogState
-from varve.commit_log.offset_index import RELATIVE_OFFSET_MAX
 from varve.commit_log.producer_replay import summarize_row
 from varve.commit_log.producer_state import AppendPlan, BatchSummary, Origin
 from varve.commit_log.rolling import RollRule
+from varve.commit_log.segment import BatchSet
 from varve.commit_log.settings import INT_MAX
+from varve.commit_log.sparse_index import RELATIVE_OFFSET_MAX
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import Buffer
 from varve.foundation.errors import (

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.commit_log.finding import FindingList
-from varve.commit_log.offset_index import RELATIVE_OFFSET_MAX
 from varve.commit_log.producer_replay import count_before_bad_marker
+from varve.commit_log.segment_reader import CHUNK_BYTES, BatchTable, BatchWalk
 from varve.commit_log.segment_recovery import is_old_message
-from varve.commit_log.segment_scan import CHUNK_BYTES, BatchTable, BatchWalk
+from varve.commit_log.sparse_index import RELATIVE_OFFSET_MAX
 from varve.disk import File
 from varve.foundation.errors import Corrupt
 from varve.kernels.batch_layout import BatchColumn, ScanStatus, status_text

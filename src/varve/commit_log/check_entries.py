@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.commit_log.finding import FindingList, Severity
-from varve.commit_log.segment_scan import BatchTable
+from varve.commit_log.segment_reader import BatchTable
 from varve.kernels.batch_layout import BatchColumn
 
 REBUILD: Final = "rebuild the index from its segment"

@@ -7,7 +7,7 @@ import numpy as np
 from varve.commit_log.checkpoints import decode_checkpoint
 from varve.commit_log.finding import FindingList
 from varve.commit_log.leader_epochs import LeaderEpochs
-from varve.commit_log.segment_scan import BatchTable
+from varve.commit_log.segment_reader import BatchTable
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
 from varve.kernels.batch_layout import BatchColumn

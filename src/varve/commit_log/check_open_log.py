@@ -23,7 +23,7 @@ from varve.commit_log.names import (
     parse_file_name,
 )
 from varve.commit_log.producer_snapshot import decode_producer_snapshot
-from varve.commit_log.segment import ReadableSegment
+from varve.commit_log.segment_reader import ReadableSegment
 from varve.foundation.errors import Corrupt
 
 Integers = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ from varve.commit_log.producer_entry import NONE, ProducerEntry
 from varve.commit_log.producer_replay import replay_batches
 from varve.commit_log.producer_snapshot import SnapshotEntry
 from varve.commit_log.producer_state import ProducerStates
-from varve.commit_log.segment_scan import BatchTable
+from varve.commit_log.segment_reader import BatchTable
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.foundation.errors import Corrupt
 from varve.kernels.batch_layout import BatchColumn

@@ -17,8 +17,7 @@ from varve.commit_log.check_epochs import EpochCheck
 from varve.commit_log.check_producers import ProducerCheck, find_txn_difference
 from varve.commit_log.finding import FindingList, Severity
 from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, log_name
-from varve.commit_log.offset_index import OffsetIndex
-from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.disk import File, FileSystem
 from varve.foundation.errors import Corrupt
@@ -229,7 +228,7 @@ def _read_entries(
         message = f"{len(data) // entry_size - count} unused entries of zeros at the end"
         found.add(place.absence, path, f"{rule}-untrimmed", message, repair=REBUILD)
     used = data[: count * entry_size]
-    return index.decode(used, place.base_offset, max(len(used), 1), path).entries()
+    return index.decode(used, place.base_offset, max(len(used), 1)).entries()
 
 
 def _count_used(data: bytes, entry_size: int) -> int:

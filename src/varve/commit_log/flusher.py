@@ -42,8 +42,7 @@ class Flusher:
         try:
             for segment in rolled:
                 segment.sync()
-            for offset in snapshots:
-                state.snapshots.sync(offset)
+            lost = [offset for offset in snapshots if not state.snapshots.sync(offset)]
             if rolled:
                 state.append_times.sync()
             if end_offset > active.base_offset:
@@ -54,6 +53,8 @@ class Flusher:
         except OSError as error:
             raise state.poison(error) from error
         with state.lock:
+            for offset in lost:
+                state.snapshots.forget(offset)
             state.unsynced = state.unsynced[len(rolled) :]
             # A segment that rolled meanwhile has indexes yet to be synced: recovery starts in it.
             is_active = state.view.active is active

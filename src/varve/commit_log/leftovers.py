@@ -20,7 +20,7 @@ from varve.commit_log.names import (
     log_name,
     parse_file_name,
 )
-from varve.commit_log.segment_scan import BatchWalk
+from varve.commit_log.segment_reader import BatchWalk
 from varve.disk import FileSystem
 from varve.kernels.batch_layout import BatchColumn
 

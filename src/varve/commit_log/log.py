@@ -7,6 +7,7 @@ share.
 Threads    every method may be called from any thread; see the phases for what waits for what.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,9 +30,9 @@ from varve.commit_log.producer_state import (
 )
 from varve.commit_log.remote_log import RemoteLogReader
 from varve.commit_log.rolling import RollRule
-from varve.commit_log.segment import ReadableSegment, Segment
+from varve.commit_log.segment import Segment
 from varve.commit_log.segment_drop import SegmentDrop
-from varve.commit_log.segment_reader import TimestampOffset
+from varve.commit_log.segment_reader import ReadableSegment, TimestampOffset
 from varve.commit_log.segment_swap import SegmentSwap
 from varve.commit_log.segment_view import SegmentView
 from varve.commit_log.settings import LogSettings
@@ -43,6 +44,8 @@ from varve.foundation.errors import (
     Unavailable,
 )
 from varve.records import end_transaction_marker
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_FETCH_BYTES = 1 << 20
 
@@ -473,6 +476,7 @@ class Log:
             return
         self._flusher.flush_if_due(now_ms)
         self.remove_doomed(now_ms)
+        self._write_rebuilt_indexes()
         if self._roll_rule.should_roll_idle(state.view.active, now_ms):
             self._roll_idle(now_ms)
 
@@ -480,6 +484,24 @@ class Log:
         """Removes the files of segments that left the log, those whose delay is over by then."""
         with self._state.io("remove files of"):
             self._state.remove_doomed(now_ms)
+
+    def _write_rebuilt_indexes(self) -> None:
+        """Replaces the index files that reading found to be missing or wrong.
+
+        Readers have the right ones in memory, so a disk that refuses the write stops nothing.
+        """
+        state = self._state
+        for opened in state.files.take_rebuilt(state.directory):
+            with state.flush_lock:
+                if not self.holds(opened.segment):
+                    continue
+                try:
+                    opened.write_indexes()
+                except OSError as error:
+                    logger.warning(
+                        "cannot write a rebuilt index",
+                        extra={"partition": str(self.topic_partition), "error": str(error)},
+                    )
 
     def _roll_idle(self, now_ms: int) -> None:
         state = self._state

@@ -49,7 +49,7 @@ from varve.commit_log.names import (
 )
 from varve.commit_log.partition_making import PartitionMaking
 from varve.commit_log.remote_log import RemoteLogReaders
-from varve.commit_log.segment_files import SegmentFiles
+from varve.commit_log.segment import SegmentFiles
 from varve.commit_log.settings import LogSettings, StoreSettings
 from varve.disk import FileSystem, Lock, make_durable_directory, write_atomically
 from varve.foundation.clock import Clock

@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from varve.commit_log.active_segment import ActiveSegment
 from varve.commit_log.append_times import AppendSpan, AppendTimes
 from varve.commit_log.failed_sync import has_failed_sync, write_anew
 from varve.commit_log.leader_epochs import LeaderEpochs
@@ -28,18 +27,16 @@ from varve.commit_log.names import (
     is_unfinished_key_index,
     parse_file_name,
 )
-from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.producer_loading import ProducerLoad, ProducerSnapshots, load_producers
 from varve.commit_log.producer_recall import recall_batches
 from varve.commit_log.producer_state import ProducerStates
 from varve.commit_log.rolling import draw_jitter
-from varve.commit_log.segment import SEGMENT_KINDS, ReadableSegment, Segment
-from varve.commit_log.segment_files import SegmentFiles
-from varve.commit_log.segment_reader import find_end, first_batch_timestamp
+from varve.commit_log.segment import SEGMENT_KINDS, ActiveSegment, Segment, SegmentFiles
+from varve.commit_log.segment_reader import ReadableSegment, find_end, first_batch_timestamp
 from varve.commit_log.segment_recovery import RecoveredSegment, recover_segment
 from varve.commit_log.segment_split import split_segment
 from varve.commit_log.settings import LogSettings
-from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.disk import FileInfo, FileSystem, write_atomically
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, OffsetOverflow

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple, TypeVar
 
 from varve.commit_log.log_state import LogState
 from varve.commit_log.remote_log import RemoteLogReader
-from varve.commit_log.segment import ReadableSegment
 from varve.commit_log.segment_reader import (
     BatchRun,
+    ReadableSegment,
     TimestampOffset,
     find_max_timestamp,
     find_offset_by_time,

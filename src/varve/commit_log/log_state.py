@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from varve.commit_log.active_segment import ActiveSegment
 from varve.commit_log.append_times import AppendSpan
 from varve.commit_log.failed_sync import note_failed_sync
 from varve.commit_log.log_loader import LoadedLog
@@ -30,11 +29,12 @@ from varve.commit_log.names import (
 from varve.commit_log.rolling import draw_jitter
 from varve.commit_log.segment import (
     SEGMENT_KINDS,
-    ReadableSegment,
+    ActiveSegment,
     Segment,
+    SegmentFiles,
     rename_segment_files,
 )
-from varve.commit_log.segment_files import SegmentFiles
+from varve.commit_log.segment_reader import ReadableSegment
 from varve.commit_log.segment_view import SegmentView
 from varve.commit_log.settings import LogSettings
 from varve.disk import write_atomically

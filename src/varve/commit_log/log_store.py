@@ -22,7 +22,7 @@ from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.names import TopicPartition, validate_topic_name
 from varve.commit_log.partition_metadata import random_id_text
 from varve.commit_log.remote_log import RemoteLogReaders
-from varve.commit_log.segment_files import SegmentFiles
+from varve.commit_log.segment import SegmentFiles
 from varve.commit_log.settings import LONG_MAX, LogSettings, StoreSettings
 from varve.disk import FileSystem, RealFileSystem
 from varve.foundation.clock import Clock

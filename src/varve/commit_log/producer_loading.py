@@ -7,6 +7,7 @@ Layout     `<offset>.snapshot` holds the state up to but excluding the offset.
 Crash      snapshots are hints: a damaged one is removed and an older one, or the whole log, serves.
 """
 
+import contextlib
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,12 @@ from dataclasses import dataclass
 from varve.commit_log.names import DELETED, LOG, SNAPSHOT, log_name
 from varve.commit_log.producer_replay import replay_batches
 from varve.commit_log.producer_state import ProducerStates
-from varve.commit_log.segment import ReadableSegment
-from varve.commit_log.segment_reader import find_batch_position
-from varve.commit_log.segment_scan import BatchTable, BatchWalk
+from varve.commit_log.segment_reader import (
+    BatchTable,
+    BatchWalk,
+    ReadableSegment,
+    find_batch_position,
+)
 from varve.commit_log.settings import LONG_MAX
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
@@ -67,22 +71,31 @@ class ProducerSnapshots:
         unsynced, self._unsynced = self._unsynced, []
         return unsynced
 
-    def sync(self, offset: int) -> None:
-        with self._fs.open(self.path(offset)) as file:
-            file.sync()
+    def sync(self, offset: int) -> bool:
+        """False if the file has vanished: an older one and the batches behind it serve."""
+        try:
+            with self._fs.open(self.path(offset)) as file:
+                file.sync()
+        except FileNotFoundError:
+            return False
+        return True
 
     def remove(self, offset: int) -> None:
-        self._forget(offset)
+        self.forget(offset)
         self.has_removed = True
-        self._fs.remove(self.path(offset))
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.remove(self.path(offset))
 
     def set_aside(self, offset: int) -> None:
         """Renames it `.deleted`; the caller removes it later, as the rest of its segment."""
-        self._forget(offset)
-        self._fs.rename(self.path(offset), self.path(offset) + DELETED)
+        self.forget(offset)
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rename(self.path(offset), self.path(offset) + DELETED)
 
-    def _forget(self, offset: int) -> None:
-        self.offsets.remove(offset)
+    def forget(self, offset: int) -> None:
+        """Passes over the snapshot from now on."""
+        if offset in self.offsets:
+            self.offsets.remove(offset)
         if offset in self._unsynced:
             self._unsynced.remove(offset)
 
@@ -111,7 +124,7 @@ class ProducerSnapshots:
                 producers.load_snapshot(
                     self._fs.read(path), now_ms=now_ms, expiration_ms=expiration_ms, where=path
                 )
-            except Corrupt as error:
+            except (Corrupt, FileNotFoundError) as error:
                 logger.warning(
                     "removed a damaged snapshot", extra={"path": path, "error": str(error)}
                 )

@@ -16,8 +16,7 @@ from varve.commit_log.names import LOG
 from varve.commit_log.producer_entry import CACHED_BATCH_COUNT
 from varve.commit_log.producer_replay import replay_batches
 from varve.commit_log.producer_state import ProducerEntry, ProducerStates
-from varve.commit_log.segment import ReadableSegment
-from varve.commit_log.segment_scan import BatchWalk
+from varve.commit_log.segment_reader import BatchWalk, ReadableSegment, find_start_position
 from varve.foundation.errors import Corrupt
 
 RECALLED_BYTES: Final = 1 << 20
@@ -63,6 +62,8 @@ def _leads_to(other: ProducerEntry, entry: ProducerEntry) -> bool:
 
 def _tail_position(segment: ReadableSegment) -> int:
     """Where a batch begins that has the end of the segment behind it."""
-    positions = segment.offset_index().entries()[:, 1]
-    number = int(np.searchsorted(positions, segment.size - RECALLED_BYTES, side="right")) - 1
-    return int(positions[number]) if number >= 0 else 0
+    entries = segment.offset_index().entries()
+    number = int(np.searchsorted(entries[:, 1], segment.size - RECALLED_BYTES, side="right")) - 1
+    if number < 0:
+        return 0
+    return find_start_position(segment, int(entries[number, 0]), size=segment.size)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.commit_log.producer_state import BatchSummary, Marker, Origin, ProducerStates
-from varve.commit_log.segment_scan import BatchTable
+from varve.commit_log.segment_reader import BatchTable
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.foundation.errors import Corrupt
 from varve.kernels.batch_layout import BatchColumn

@@ -41,7 +41,7 @@ from varve.commit_log.names import (
 )
 from varve.commit_log.partition_metadata import encode_topic_id, random_topic_id
 from varve.commit_log.quarantine import Quarantine
-from varve.commit_log.segment_files import SegmentFiles
+from varve.commit_log.segment import SegmentFiles
 from varve.commit_log.settings import LogSettings
 from varve.disk import FileSystem, write_atomically
 from varve.foundation.clock import Clock

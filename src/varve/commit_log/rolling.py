@@ -2,9 +2,9 @@
 
 import random
 
-from varve.commit_log.active_segment import ActiveSegment, BatchSet
-from varve.commit_log.offset_index import RELATIVE_OFFSET_MAX
+from varve.commit_log.segment import ActiveSegment, BatchSet
 from varve.commit_log.settings import LogSettings
+from varve.commit_log.sparse_index import RELATIVE_OFFSET_MAX
 
 
 def draw_jitter(settings: LogSettings, random: random.Random) -> int:

@@ -1,41 +1,232 @@
-"""A closed segment: a data file that no longer grows, with its indexes.
+"""The segments of a log on the local disk: closed ones, and the active one that grows.
 
 Layout     `<base offset>.log .index .timeindex` and, when needed, `.txnindex .keys .snapshot`.
            docs/formats/segment-and-indexes.md
-Invariant  base offset and size never change; truncation and cleaning make a new object.
-Threads    any; carries no lock and holds no file open itself.
+Invariant  of a closed segment base offset and size never change; truncation and cleaning make a new
+           object. The active segment keeps its indexes in memory and writes their files when it is
+           closed; recovery always rebuilds those of the last segment, so nothing is lost by that.
+           Its `extent` (next offset, size) is replaced as one value after the bytes are written: a
+           reader never sees one without the other. It has no key index: an old one is removed.
+           Only data files hold what cannot be rebuilt. An index that is missing or wrong is rebuilt
+           in memory; `SegmentFiles.take_rebuilt` says which ones the log has to write.
+Crash      bytes past the active segment's `size` are left by a failed write; the next append
+           overwrites them, recovery cuts them.
+Threads    closed: any, without a lock. Active: one appender under the log's lock; readers take
+           `extent` first and need no lock. `SegmentFiles`: one lock, never held during I/O.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+import contextlib
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
 
-from varve.commit_log.names import DELETED, INDEX, KEYS, LOG, TIME_INDEX, TXN_INDEX, log_name
-from varve.commit_log.offset_index import OffsetIndex
-from varve.commit_log.segment_files import SegmentFiles
-from varve.commit_log.time_index import TimeIndex
-from varve.commit_log.txn_index import TransactionIndex
-from varve.disk import File, FileSystem
+from varve.commit_log.append_times import AppendSpan
+from varve.commit_log.index_builder import SegmentIndexer
+from varve.commit_log.names import (
+    DELETED,
+    INDEX,
+    KEYS,
+    LOG,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    log_name,
+)
+from varve.commit_log.producer_replay import replay_batches
+from varve.commit_log.producer_state import ProducerStates
+from varve.commit_log.segment_reader import BatchWalk, find_newest_entry
+from varve.commit_log.settings import LONG_MAX, LogSettings
+from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
+from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.disk import Buffer, File, FileSystem, write_atomically, write_file
+from varve.foundation.errors import Corrupt, StoreError
 
-SEGMENT_KINDS = (LOG, INDEX, TIME_INDEX, TXN_INDEX, KEYS)
-_ALWAYS_THERE = (LOG, INDEX, TIME_INDEX)
+logger = logging.getLogger(__name__)
+
+SEGMENT_KINDS: Final = (LOG, INDEX, TIME_INDEX, TXN_INDEX, KEYS)
+DEFAULT_OPEN_SEGMENTS: Final = 256
+
+Index = TypeVar("Index", OffsetIndex, TimeIndex)
 
 
-class ReadableSegment(Protocol):
-    """What reading needs of a segment, closed or active."""
+class OpenSegment:
+    """The open data file of a closed segment and its indexes, which are read when first used."""
 
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def max_timestamp(self) -> int: ...
-    @property
-    def max_timestamp_offset(self) -> int: ...
-    def file(self) -> File: ...
-    def offset_index(self) -> OffsetIndex: ...
-    def time_index(self) -> TimeIndex: ...
-    def txn_index(self) -> TransactionIndex: ...
-    def path(self, kind: str) -> str: ...
+    __slots__ = (
+        "_files",
+        "_fs",
+        "_has_damaged_data",
+        "_offset_index",
+        "_time_index",
+        "_txn_index",
+        "file",
+        "segment",
+    )
+
+    def __init__(self, files: "SegmentFiles", segment: "Segment") -> None:
+        self._files = files
+        self._fs = files.fs
+        self.segment = segment
+        self.file: File = files.fs.open(segment.path(LOG))
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._txn_index: TransactionIndex | None = None
+        self._has_damaged_data = False
+
+    def offset_index(self) -> OffsetIndex:
+        if self._offset_index is None:
+            self._offset_index = self._read_index(INDEX, OffsetIndex)
+        if self._offset_index is None and not self.rebuild_indexes():
+            # Without an entry, every scan begins at the first batch.
+            self._offset_index = OffsetIndex.decode(b"", self.segment.base_offset, 0)
+        assert self._offset_index is not None
+        return self._offset_index
+
+    def time_index(self) -> TimeIndex:
+        if self._time_index is None:
+            index = self._read_index(TIME_INDEX, TimeIndex)
+            self._time_index = index if index is not None and index.count else None
+        if self._time_index is None and not self.rebuild_indexes():
+            self._time_index = TimeIndex.decode(b"", self.segment.base_offset, 0)
+        assert self._time_index is not None
+        return self._time_index
+
+    def _read_index(self, kind: str, index_type: type[Index]) -> Index | None:
+        """The index in a file; None if it is missing or cannot be true."""
+        path = self.segment.path(kind)
+        try:
+            data = self._fs.read(path)
+            index = index_type.decode(data, self.segment.base_offset, len(data))
+            index.check(path)
+        except (FileNotFoundError, Corrupt):
+            return None
+        return index if index.is_ascending else None
+
+    def rebuild_indexes(self) -> bool:
+        """Replaces offset and time index by those that a scan of the data file gives.
+
+        False, and nothing is replaced, unless the data file holds whole batches up to its end.
+        """
+        if self._has_damaged_data:
+            return False
+        segment, path = self.segment, self.segment.path(LOG)
+        indexer = SegmentIndexer(segment.base_offset, LogSettings(), path)
+        walk = BatchWalk(self.file, start=0, end=segment.size, verify_crc=False)
+        try:
+            is_whole = all(indexer.add(table) == len(table.rows) for table in walk)
+        except StoreError:
+            is_whole = False
+        self._has_damaged_data = not is_whole or walk.position != segment.size
+        if self._has_damaged_data:
+            return False
+        self._offset_index, self._time_index = indexer.offset_index(), indexer.time_index()
+        self._files.add_rebuilt(self)
+        logger.warning("rebuilt the indexes of a segment", extra={"path": path})
+        return True
+
+    def txn_index(self) -> TransactionIndex:
+        """The index of aborted transactions; a segment that never had a file has none."""
+        if self._txn_index is None:
+            path = self.segment.path(TXN_INDEX)
+            try:
+                self._txn_index = TransactionIndex.decode(
+                    self._fs.read(path), base_offset=self.segment.base_offset, where=path
+                )
+            except FileNotFoundError:
+                self._txn_index = TransactionIndex(self.segment.base_offset)
+                if self.segment.has_txn_index:
+                    self._txn_index = self._rebuild_txn_index()
+            except Corrupt:
+                self._txn_index = self._rebuild_txn_index()
+        return self._txn_index
+
+    def _rebuild_txn_index(self) -> TransactionIndex:
+        """Replays the segment from the producer snapshot at its beginning.
+
+        Raises Corrupt without one: an index that lacks entries would show aborted records.
+        """
+        segment, path = self.segment, self.segment.path(LOG)
+        producers = ProducerStates()
+        if segment.base_offset:
+            snapshot = segment.path(SNAPSHOT)
+            try:
+                data = self._fs.read(snapshot)
+            except FileNotFoundError:
+                raise Corrupt(
+                    f"{segment.path(TXN_INDEX)} is missing or damaged, and so is {snapshot}, which "
+                    "rebuilding it needs; `varve check --repair` rebuilds both"
+                ) from None
+            producers.load_snapshot(data, now_ms=0, expiration_ms=LONG_MAX, where=snapshot)
+        index = TransactionIndex(segment.base_offset)
+        walk = BatchWalk(self.file, start=0, end=segment.size, verify_crc=False)
+        for table in walk:
+            replay_batches(table, producers, index, where=path)
+        walk.check_ended(path)
+        self._files.add_rebuilt(self)
+        logger.warning("rebuilt the index of aborted transactions", extra={"path": path})
+        return index
+
+    def write_indexes(self) -> None:
+        """Writes the index files, durably."""
+        for kind in self.segment.index_kinds:
+            self.write_index(kind)
+
+    def write_index(self, kind: str) -> None:
+        if kind == INDEX:
+            data = self.offset_index().encode()
+        else:
+            data = self.time_index().encode() if kind == TIME_INDEX else self.txn_index().encode()
+        write_atomically(self._fs, self.segment.path(kind), data)
+
+
+class SegmentFiles:
+    """A bounded set of open segments, shared by all logs of a store; the oldest used go first.
+
+    A file dropped from here stays open for the readers that hold it and closes with the last.
+    """
+
+    def __init__(self, fs: FileSystem, capacity: int = DEFAULT_OPEN_SEGMENTS) -> None:
+        self.fs = fs
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._open: OrderedDict[Segment, OpenSegment] = OrderedDict()  # guarded by _lock
+        self._rebuilt: dict[Segment, OpenSegment] = {}  # guarded by _lock
+
+    def get(self, segment: "Segment") -> OpenSegment:
+        """Raises FileNotFoundError when the segment has left the log: read its segments again."""
+        with self._lock:
+            known = self._open.get(segment)
+            if known is not None:
+                self._open.move_to_end(segment)
+                return known
+        opened = OpenSegment(self, segment)
+        with self._lock:
+            self._open[segment] = opened
+            while len(self._open) > self._capacity:
+                self._open.popitem(last=False)
+        return opened
+
+    def forget(self, segment: "Segment") -> None:
+        with self._lock:
+            self._open.pop(segment, None)
+            self._rebuilt.pop(segment, None)
+
+    def add_rebuilt(self, opened: OpenSegment) -> None:
+        """The files of its indexes are wrong; the log has to write them."""
+        with self._lock:
+            self._rebuilt[opened.segment] = opened
+
+    def take_rebuilt(self, directory: str) -> list[OpenSegment]:
+        """The segments of a partition whose index files are wrong, each once."""
+        if not self._rebuilt:
+            return []
+        with self._lock:
+            rebuilt = [one for one in self._rebuilt.values() if one.segment.directory == directory]
+            for opened in rebuilt:
+                del self._rebuilt[opened.segment]
+        return rebuilt
 
 
 class Segment:
@@ -74,6 +265,9 @@ class Segment:
     def txn_index(self) -> TransactionIndex:
         return self._files.get(self).txn_index()
 
+    def rebuild_indexes(self) -> bool:
+        return self._files.get(self).rebuild_indexes()
+
     @property
     def max_timestamp(self) -> int:
         """Largest record timestamp; -1 when the segment has none."""
@@ -86,17 +280,23 @@ class Segment:
 
     def _find_newest(self) -> tuple[int, int]:
         if self._newest is None:
-            self._newest = self.time_index().last
+            self._newest = find_newest_entry(self, size=self.size)
         return self._newest
 
     @property
-    def kinds(self) -> Sequence[str]:
-        """The files that recovery trusts: data, its two indexes and perhaps the aborted ones."""
-        return (*_ALWAYS_THERE, TXN_INDEX) if self.has_txn_index else _ALWAYS_THERE
+    def index_kinds(self) -> Sequence[str]:
+        """The index files that recovery trusts."""
+        return (INDEX, TIME_INDEX, TXN_INDEX) if self.has_txn_index else (INDEX, TIME_INDEX)
 
     def sync(self) -> None:
-        """Brings its files to the disk."""
-        sync_files(self._files.fs, self.path, self.kinds)
+        """Brings its files to the disk; an index file that vanished is rebuilt."""
+        fs = self._files.fs
+        _sync_file(fs, self.path(LOG))
+        for kind in self.index_kinds:
+            try:
+                _sync_file(fs, self.path(kind))
+            except FileNotFoundError:
+                self._files.get(self).write_index(kind)
 
     def mark_deleted(self) -> None:
         """Renames the files aside; readers that hold them go on. The caller removes them later."""
@@ -104,10 +304,9 @@ class Segment:
         rename_segment_files(self._files, self.directory, self.base_offset, "", DELETED)
 
 
-def sync_files(fs: FileSystem, path: Callable[[str], str], kinds: Sequence[str]) -> None:
-    for kind in kinds:
-        with fs.open(path(kind)) as file:
-            file.sync()
+def _sync_file(fs: FileSystem, path: str) -> None:
+    with fs.open(path) as file:
+        file.sync()
 
 
 def rename_segment_files(
@@ -123,3 +322,171 @@ def rename_segment_files(
             files.fs.rename(path + old, path + new)
         except FileNotFoundError:
             continue
+
+
+class BatchSet(NamedTuple):
+    """Whole batches to be written at once; a tuple, because one is made for every append."""
+
+    buffers: tuple[Buffer, ...]
+    size: int
+    first_offset: int
+    last_offset: int
+    max_timestamp: int
+    max_timestamp_offset: int
+
+
+class ActiveSegment:
+    """A segment open for appends."""
+
+    def __init__(
+        self,
+        files: SegmentFiles,
+        directory: str,
+        settings: LogSettings,
+        *,
+        base_offset: int,
+        created_ms: int,
+        jitter_ms: int,
+    ) -> None:
+        self._files = files
+        self._index_interval_bytes = settings.index_interval_bytes
+        self._offset_index = OffsetIndex(base_offset, settings.segment_index_bytes)
+        self._time_index = TimeIndex(base_offset, settings.segment_index_bytes)
+        self._txn_index = TransactionIndex(base_offset)
+        self._bytes_since_index_entry = 0
+        self.directory = directory
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self.jitter_ms = jitter_ms
+        self.extent = (base_offset, 0)
+        self.synced_size = 0
+        # The size a truncation left, and the offset after the last batch in it.
+        self.cut = (-1, base_offset)
+        self.max_timestamp = -1
+        self.max_timestamp_offset = base_offset
+        self.first_timestamp = -1
+        # By our clock; None until something is appended.
+        self.appended: AppendSpan | None = None
+        self.has_full_index = self._offset_index.is_full or self._time_index.is_full
+        with contextlib.suppress(FileNotFoundError):
+            files.fs.remove(self.path(KEYS))
+        self.writer: File = files.fs.open_writable(self.path(LOG))
+
+    def path(self, kind: str) -> str:
+        return f"{self.directory}/{log_name(self.base_offset, kind)}"
+
+    def file(self) -> File:
+        return self.writer
+
+    def offset_index(self) -> OffsetIndex:
+        return self._offset_index
+
+    def time_index(self) -> TimeIndex:
+        return self._time_index
+
+    def txn_index(self) -> TransactionIndex:
+        return self._txn_index
+
+    @property
+    def next_offset(self) -> int:
+        return self.extent[0]
+
+    @property
+    def size(self) -> int:
+        return self.extent[1]
+
+    def resume(
+        self,
+        *,
+        next_offset: int,
+        size: int,
+        offset_index: OffsetIndex,
+        time_index: TimeIndex,
+        txn_index: TransactionIndex,
+        first_timestamp: int,
+    ) -> None:
+        """Takes over what loading found of a segment that already holds batches."""
+        self._offset_index = offset_index
+        self._time_index = time_index
+        self._txn_index = txn_index
+        self.max_timestamp, self.max_timestamp_offset = time_index.last
+        self.first_timestamp = first_timestamp
+        self.has_full_index = offset_index.is_full or time_index.is_full
+        self.extent = (next_offset, size)
+
+    def append(self, batches: BatchSet) -> None:
+        """Writes the batches; what fails leaves the segment as it was."""
+        buffers, size, _, last_offset, max_timestamp, max_timestamp_offset = batches
+        position = self.extent[1]
+        try:
+            self.writer.write_at(position, *buffers)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.writer.truncate(position)
+            raise
+        if position == 0:
+            self.first_timestamp = max_timestamp
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = max_timestamp_offset
+        if self._bytes_since_index_entry > self._index_interval_bytes:
+            self._offset_index.append(last_offset, position)
+            self._time_index.append(self.max_timestamp, self.max_timestamp_offset)
+            self.has_full_index = self._offset_index.is_full or self._time_index.is_full
+            self._bytes_since_index_entry = 0
+        self._bytes_since_index_entry += size
+        self.extent = (last_offset + 1, position + size)
+
+    def rebuild_indexes(self) -> bool:
+        """False: they grow while readers use them. Closing the segment writes them; a wrong entry
+        that was loaded with it is noticed again then.
+        """
+        return False
+
+    def append_aborted(self, aborted: AbortedTransaction) -> None:
+        self._txn_index.append(aborted)
+
+    def close_indexes(self) -> None:
+        """Adds the final time entry, cuts the data file to its size and writes the index files."""
+        if self.max_timestamp >= 0:
+            self._time_index.append(
+                self.max_timestamp, self.max_timestamp_offset, skip_full_check=True
+            )
+        if self.writer.size() != self.size:
+            self.writer.truncate(self.size)
+        for kind, index in self._index_files():
+            write_file(self._files.fs, self.path(kind), index.encode(), sync=False)
+        if not self._txn_index.count:
+            # A truncation may have taken the entries that a file still holds.
+            with contextlib.suppress(FileNotFoundError):
+                self._files.fs.remove(self.path(TXN_INDEX))
+
+    def _index_files(self) -> Iterator[tuple[str, OffsetIndex | TimeIndex | TransactionIndex]]:
+        yield INDEX, self._offset_index
+        yield TIME_INDEX, self._time_index
+        if self._txn_index.count:
+            yield TXN_INDEX, self._txn_index
+
+    def sync(self) -> None:
+        """Brings data and index files to the disk once the segment is closed.
+
+        The data through the file it was written by: an error in writing it back shows there. An
+        index file that vanished is written again.
+        """
+        fs = self._files.fs
+        self.writer.sync()
+        for kind, index in self._index_files():
+            try:
+                _sync_file(fs, self.path(kind))
+            except FileNotFoundError:
+                write_atomically(fs, self.path(kind), index.encode())
+
+    def closed(self) -> Segment:
+        """The same segment as a closed one."""
+        return Segment(
+            self._files,
+            self.directory,
+            base_offset=self.base_offset,
+            size=self.size,
+            has_txn_index=bool(self._txn_index.count),
+        )

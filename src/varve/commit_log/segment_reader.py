@@ -1,70 +1,178 @@
-"""Reads batches out of one segment: by offset, by time, up to a limit.
+"""Reads one segment: batch by batch in large chunks, by offset, by time, up to a limit.
 
-Invariant  what is returned begins with the first batch that ends at or after the asked offset,
-           holds whole batches only, and none that reaches the limit.
-Threads    any; no lock. A segment that left the log meanwhile raises FileNotFoundError: look again.
+Invariant  `BatchWalk` lists only batches that lie wholly within its range; positions count from the
+           start of the file. What `read_batches` returns begins with the first batch that ends at
+           or after the requested offset, holds whole batches only, and none that reaches the limit.
+           An index entry is believed only if the batch it points to confirms it: index files carry
+           no checksum, and a wrong position would skip records.
+Crash      a torn or damaged tail ends a walk with a status; nothing is raised for it there.
+Threads    any; no lock. A segment that left the log meanwhile raises FileNotFoundError: read again.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from varve.commit_log.names import INDEX, LOG
-from varve.commit_log.segment import ReadableSegment
-from varve.commit_log.segment_scan import BatchTable, BatchWalk
+from varve.commit_log.names import LOG
+from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
+from varve.commit_log.txn_index import TransactionIndex
 from varve.disk import File
 from varve.foundation.errors import Corrupt, UnsupportedFormat
-from varve.kernels.batch_layout import BatchColumn
-from varve.kernels.batch_scan import cut_batches
-from varve.records import HEADER_BYTES, Batch, decode_header
+from varve.kernels.batch_layout import (
+    BATCH_COLUMN_COUNT,
+    HEADER_BYTES,
+    INT64_MAX,
+    LENGTH_AT,
+    LENGTH_MIN,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    OLD_LENGTH_MIN,
+    BatchColumn,
+    ScanStatus,
+    status_text,
+)
+from varve.kernels.batch_scan import cut_batches, scan_batches
+from varve.records import Batch, decode_header
 
+CHUNK_BYTES: Final = 4 << 20
+_TABLE_ROWS: Final = 8192
 # Base offset, batch length, magic and last offset delta: all that finding a batch needs.
 _BOUNDS: Final = Struct(">qi4xb6xi")
 _PROBE_BYTES: Final = 8192
-_LENGTH_END: Final = 12
-_MAGIC: Final = 2
-_SMALLEST_LENGTH: Final = 49
-_SMALLEST_OLD_LENGTH: Final = 14
+_REPAIR: Final = "`varve check --repair` cuts or rebuilds what can be mended"
+
+
+class ReadableSegment(Protocol):
+    """What reading needs of a segment: closed, active or remote."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def max_timestamp(self) -> int: ...
+    @property
+    def max_timestamp_offset(self) -> int: ...
+    def file(self) -> File: ...
+    def offset_index(self) -> OffsetIndex: ...
+    def time_index(self) -> TimeIndex: ...
+    def txn_index(self) -> TransactionIndex: ...
+    def path(self, kind: str) -> str: ...
+    def rebuild_indexes(self) -> bool:
+        """Rebuilds offset and time index from the data file.
+
+        False where that cannot be done; the indexes stay as they are.
+        """
 
 
 @dataclass(frozen=True, slots=True)
-class TimestampOffset:
+class BatchTable:
+    """Some consecutive batches: a row each, with the columns of `BatchColumn`.
+
+    A batch starts at `buffer[position - start]`. The walk reuses the buffer: copy what must outlive
+    the next step.
+    """
+
+    rows: npt.NDArray[np.int64]
+    buffer: memoryview
+    start: int
+    end: int
+
+    def first(self, count: int) -> "BatchTable":
+        """The table of its first batches."""
+        if count == len(self.rows):
+            return self
+        end = int(self.rows[count, BatchColumn.POSITION])
+        return BatchTable(self.rows[:count], self.buffer, self.start, end)
+
+    def bytes_of(self, row: int) -> memoryview:
+        position = int(self.rows[row, BatchColumn.POSITION]) - self.start
+        return self.buffer[position : position + int(self.rows[row, BatchColumn.SIZE])]
+
+
+class BatchWalk:
+    """One walk over `[start, end)` of a data file.
+
+    After it, `position` and `status` say where and why it ended.
+    """
+
+    def __init__(self, file: File, *, start: int, end: int, verify_crc: bool) -> None:
+        self._file = file
+        self._end = end
+        self._verify_crc = verify_crc
+        self._table = np.empty((_TABLE_ROWS, BATCH_COLUMN_COUNT), np.int64)
+        self.position = start
+        self.status = ScanStatus.END
+
+    def __iter__(self) -> Iterator[BatchTable]:
+        chunk = np.empty(min(CHUNK_BYTES, max(self._end - self.position, 1)), np.uint8)
+        while self.position < self._end:
+            base = self.position
+            filled = self._file.read_into(base, memoryview(chunk)[: self._end - base])
+            progressed = False
+            for table in self._tables(chunk, base, filled):
+                progressed = True
+                yield table
+            stopped = self.status not in (ScanStatus.END, ScanStatus.INCOMPLETE)
+            # A file that is shorter than it should be ends the walk there.
+            is_last = filled < chunk.size or base + filled >= self._end
+            if stopped or is_last:
+                return
+            if not progressed:
+                chunk = self._grown(chunk, base)
+                if chunk.size == 0:
+                    return
+
+    def _tables(self, chunk: npt.NDArray[np.uint8], base: int, filled: int) -> Iterator[BatchTable]:
+        view = memoryview(chunk)
+        start = 0
+        while True:
+            count, start, status = scan_batches(chunk, start, filled, self._verify_crc, self._table)
+            self.status = ScanStatus(status)
+            self.position = base + start
+            if count:
+                rows = self._table[:count]
+                rows[:, BatchColumn.POSITION] += base
+                yield BatchTable(rows, view, base, self.position)
+            if self.status != ScanStatus.FULL:
+                return
+
+    def _grown(self, chunk: npt.NDArray[np.uint8], base: int) -> npt.NDArray[np.uint8]:
+        """A buffer that holds the batch at `base` whole.
+
+        Or an empty one when the file ends before it does.
+        """
+        size = _read_batch_size(self._file, base)
+        if size > self._end - base:
+            return chunk[:0]
+        return np.empty(max(size, 2 * chunk.size), np.uint8)
+
+    def check_ended(self, where: str, *, remedy: str | None = _REPAIR) -> None:
+        """Raises what stopped the walk early.
+
+        Unless it came to the end of whole batches or a torn tail. `remedy` is what to do about
+        damage, None where the caller says it.
+        """
+        if self.status in (ScanStatus.END, ScanStatus.INCOMPLETE, ScanStatus.FULL):
+            return
+        message = f"{where}: position {self.position}: {status_text(self.status)}"
+        if self.status == ScanStatus.OLD_MAGIC:
+            raise UnsupportedFormat(
+                f"{message}; rewrite the topic with a Kafka release that converts message "
+                "formats 0 and 1"
+            )
+        raise Corrupt(message if remedy is None else f"{message}; {remedy}")
+
+
+class TimestampOffset(NamedTuple):
     """A record found by time."""
 
     timestamp: int
     offset: int
-
-
-def find_batch_position(
-    segment: ReadableSegment, offset: int, *, size: int
-) -> tuple[int, int] | None:
-    """Position and size of the first batch whose last offset is at least `offset`.
-
-    None past the end.
-    """
-    position = segment.offset_index().lookup(offset)[1]
-    file = segment.file()
-    while position + _BOUNDS.size <= size:
-        probe = file.read_at(position, min(_PROBE_BYTES, size - position))
-        within = 0
-        while within + _BOUNDS.size <= len(probe):
-            base_offset, length, magic, last_delta = _BOUNDS.unpack_from(probe, within)
-            if magic != _MAGIC or length < _SMALLEST_LENGTH:
-                raise _not_a_batch(
-                    f"{segment.path(LOG)}: position {position + within}", magic, length
-                )
-            batch_size = length + _LENGTH_END
-            if position + within + batch_size > size:
-                return None
-            if base_offset + last_delta >= offset:
-                return position + within, batch_size
-            within += batch_size
-        if within == 0:
-            return None
-        position += within
-    return None
 
 
 class BatchRun(NamedTuple):
@@ -75,8 +183,93 @@ class BatchRun(NamedTuple):
     end_position: int
 
 
+def find_batch_position(
+    segment: ReadableSegment, offset: int, *, size: int
+) -> tuple[int, int] | None:
+    """Position and size of the first batch whose last offset is at least `offset`.
+
+    None past the end.
+    """
+    file = segment.file()
+    entry_offset, position = segment.offset_index().lookup(offset)
+    probe = _read_probe(file, position, size)
+    if position and not _confirms(probe, segment.base_offset, entry_offset, size - position):
+        position = _find_other_start(segment, offset, size=size)
+        probe = _read_probe(file, position, size)
+    while len(probe) >= _BOUNDS.size:
+        within = 0
+        while within + _BOUNDS.size <= len(probe):
+            base_offset, length, magic, last_delta = _BOUNDS.unpack_from(probe, within)
+            if magic != MAGIC or length < LENGTH_MIN:
+                raise _not_a_batch(
+                    f"{segment.path(LOG)}: position {position + within}", magic, length
+                )
+            batch_size = length + LENGTH_OVERHEAD
+            if position + within + batch_size > size:
+                return None
+            if base_offset + last_delta >= offset:
+                return position + within, batch_size
+            within += batch_size
+        position += within
+        probe = _read_probe(file, position, size)
+    return None
+
+
+def _read_probe(file: File, position: int, size: int) -> bytes:
+    """The first bytes at a position; none if it lies outside the file."""
+    if not 0 <= position < size:
+        return b""
+    return file.read_at(position, min(_PROBE_BYTES, size - position))
+
+
+def _confirms(probe: bytes, segment_base: int, entry_offset: int, available_bytes: int) -> bool:
+    """Whether a whole batch starts here that begins at or below the offset of its index entry.
+
+    Then no batch before it reaches an offset that the entry is looked up for.
+    """
+    if len(probe) < _BOUNDS.size:
+        return False
+    base_offset, length, magic, last_delta = _BOUNDS.unpack_from(probe)
+    return bool(
+        magic == MAGIC
+        and LENGTH_MIN <= length <= available_bytes - LENGTH_OVERHEAD
+        and segment_base <= base_offset <= entry_offset
+        and last_delta >= 0
+    )
+
+
+def _find_other_start(segment: ReadableSegment, offset: int, *, size: int) -> int:
+    """As `find_start_position`, once an entry has proved wrong."""
+    segment.rebuild_indexes()
+    return find_confirmed_position(segment.file(), segment.offset_index(), offset, size=size)
+
+
+def find_start_position(segment: ReadableSegment, offset: int, *, size: int) -> int:
+    """Where a scan for an offset begins: the start of a batch, with no wanted batch before it.
+
+    A wrong index entry makes the segment rebuild its indexes; where it cannot, earlier entries
+    serve.
+    """
+    entry_offset, position = segment.offset_index().lookup(offset)
+    probe = _read_probe(segment.file(), position, size)
+    if position and not _confirms(probe, segment.base_offset, entry_offset, size - position):
+        return _find_other_start(segment, offset, size=size)
+    return position
+
+
+def find_confirmed_position(file: File, index: OffsetIndex, offset: int, *, size: int) -> int:
+    """As `find_start_position`, by the last entry that its batch confirms."""
+    entry_offset, position = index.lookup(offset)
+    while position:
+        probe = _read_probe(file, position, size)
+        if _confirms(probe, index.base_offset, entry_offset, size - position):
+            return position
+        entry_offset, position = index.lookup(entry_offset - 1)
+    return 0
+
+
 def _not_a_batch(where: str, magic: int, length: int) -> Corrupt:
-    if magic in (0, 1) and length >= _SMALLEST_OLD_LENGTH:
+    if magic in (0, 1) and length >= OLD_LENGTH_MIN:
         return UnsupportedFormat(
             f"{where}: message format {magic}; rewrite the topic with a Kafka release that "
             "converts message formats 0 and 1"
@@ -102,17 +295,17 @@ def read_batches(
     `position` is where the first of them begins, if the caller knows.
     """
     if position is None:
-        found = find_batch_position(segment, start_offset, size=size)
-        if found is None:
+        batch = find_batch_position(segment, start_offset, size=size)
+        if batch is None:
             return None
-        position = found[0]
+        position = batch[0]
     elif position >= size:
         return None
     file = segment.file()
     data = file.read_at(position, min(max_bytes, size - position))
     end, next_offset = cut_batches(np.frombuffer(data, np.uint8), limit_offset)
     if end == 0 and min_one and max_bytes < size - position:
-        first_size = _size_of_batch_at(file, position)
+        first_size = _read_batch_size(file, position)
         data = file.read_at(position, min(max(first_size, max_bytes), size - position))
         end, next_offset = cut_batches(np.frombuffer(data, np.uint8), limit_offset)
     if end < 0:
@@ -129,28 +322,28 @@ def _check_whole(segment: ReadableSegment, data: bytes, position: int) -> None:
     """Raises Corrupt when the batch at the position is cut: an empty answer would look like the
     log's end to a reader that goes on.
     """
-    length = int.from_bytes(data[8:_LENGTH_END], "big", signed=True)
-    if len(data) < HEADER_BYTES or len(data) < _LENGTH_END + length:
+    length = int.from_bytes(data[LENGTH_AT:LENGTH_OVERHEAD], "big", signed=True)
+    if len(data) < HEADER_BYTES or len(data) < LENGTH_OVERHEAD + length:
         raise Corrupt(
             f"{segment.path(LOG)}: position {position}: the file ends before the batch does; "
             "run `varve check` on the directory"
         )
 
 
-def _size_of_batch_at(file: File, position: int) -> int:
-    prefix = file.read_at(position, _LENGTH_END)
-    return int.from_bytes(prefix[8:], "big", signed=True) + _LENGTH_END
+def _read_batch_size(file: File, position: int) -> int:
+    length = file.read_at(position + LENGTH_AT, LENGTH_OVERHEAD - LENGTH_AT)
+    return int.from_bytes(length, "big", signed=True) + LENGTH_OVERHEAD
 
 
 def find_offset_by_time(
     segment: ReadableSegment, *, timestamp: int, start_offset: int, size: int
 ) -> TimestampOffset | None:
     """The first record at or after `start_offset` that is not older than `timestamp`."""
-    indexed_offset = segment.time_index().lookup(timestamp)[1]
-    found = find_batch_position(segment, max(indexed_offset, start_offset), size=size)
-    if found is None:
+    indexed_offset = _find_time_entry(segment, timestamp, size=size)[1]
+    batch = find_batch_position(segment, max(indexed_offset, start_offset), size=size)
+    if batch is None:
         return None
-    walk = BatchWalk(segment.file(), start=found[0], end=size, verify_crc=False)
+    walk = BatchWalk(segment.file(), start=batch[0], end=size, verify_crc=False)
     for table in walk:
         candidates = table.rows[:, BatchColumn.MAX_TIMESTAMP] >= timestamp
         for row in np.flatnonzero(candidates):
@@ -159,6 +352,32 @@ def find_offset_by_time(
                 return record
     walk.check_ended(segment.path(LOG))
     return None
+
+
+def _find_time_entry(segment: ReadableSegment, timestamp: int, *, size: int) -> tuple[int, int]:
+    """The greatest entry at or below a time that is true; (-1, base offset) where there is none.
+
+    A wrong entry makes the segment rebuild its indexes; where it cannot, earlier entries serve.
+    """
+    entry = segment.time_index().lookup(timestamp)
+    if entry[0] >= 0 and not _is_true_time(segment, entry, size) and segment.rebuild_indexes():
+        return segment.time_index().lookup(timestamp)
+    while entry[0] >= 0:
+        if _is_true_time(segment, entry, size):
+            return entry
+        entry = segment.time_index().lookup(entry[0] - 1)
+    return -1, segment.base_offset
+
+
+def _is_true_time(segment: ReadableSegment, entry: tuple[int, int], size: int) -> bool:
+    """Whether the batch at the entry's offset has the entry's timestamp."""
+    timestamp, offset = entry
+    batch = find_batch_position(segment, offset, size=size)
+    if batch is None:
+        return False
+    where = f"{segment.path(LOG)}: position {batch[0]}"
+    header = decode_header(segment.file().read_at(batch[0], HEADER_BYTES), where=where)
+    return header.base_offset <= offset and header.max_timestamp == timestamp
 
 
 def _first_record_at_or_after(
@@ -173,6 +392,11 @@ def _first_record_at_or_after(
     return TimestampOffset(int(columns.timestamps[first]), int(columns.offsets[first]))
 
 
+def find_newest_entry(segment: ReadableSegment, *, size: int) -> tuple[int, int]:
+    """The largest timestamp that the time index names, and the last offset of its batch."""
+    return _find_time_entry(segment, INT64_MAX, size=size)
+
+
 def find_max_timestamp(segment: ReadableSegment, *, size: int) -> TimestampOffset | None:
     """The first record that carries the segment's largest timestamp."""
     largest = segment.max_timestamp
@@ -183,19 +407,31 @@ def find_max_timestamp(segment: ReadableSegment, *, size: int) -> TimestampOffse
     )
 
 
+def find_largest_timestamp(
+    file: File, time_index: TimeIndex, offset_index: OffsetIndex, *, size: int
+) -> tuple[int, int]:
+    """Largest timestamp and the last offset of the earliest batch that holds it.
+
+    The time index knows it up to its last entry; the batches behind that are walked.
+    """
+    largest, offset = time_index.last
+    position = find_confirmed_position(file, offset_index, offset, size=size)
+    for table in BatchWalk(file, start=position, end=size, verify_crc=False):
+        timestamps = table.rows[:, BatchColumn.MAX_TIMESTAMP]
+        row = int(timestamps.argmax())
+        if timestamps[row] > largest:
+            largest = int(timestamps[row])
+            offset = int(table.rows[row, BatchColumn.LAST_OFFSET])
+    return largest, offset
+
+
 def find_end(segment: ReadableSegment, *, size: int) -> tuple[int, int]:
     """Offset and position after the last whole batch, found from the last index entry on."""
-    index = segment.offset_index()
-    position = index.lookup(index.last_offset)[1]
+    position = find_start_position(segment, segment.offset_index().last_offset, size=size)
     next_offset = segment.base_offset
     walk = BatchWalk(segment.file(), start=position, end=size, verify_crc=False)
     for table in walk:
         next_offset = int(table.rows[-1, BatchColumn.LAST_OFFSET]) + 1
-    if position and walk.position == position:
-        raise Corrupt(
-            f"{segment.path(INDEX)}: the last entry points to position {position}, where no batch "
-            "begins; remove the index, it is rebuilt when the log is opened"
-        )
     walk.check_ended(segment.path(LOG))
     return next_offset, walk.position
 

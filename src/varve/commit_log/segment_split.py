@@ -10,8 +10,8 @@ from typing import Final
 
 from varve.commit_log.leftovers import resolve_leftovers
 from varve.commit_log.names import CLEANED, LOG, SWAP, log_name
-from varve.commit_log.offset_index import RELATIVE_OFFSET_MAX
-from varve.commit_log.segment_scan import BatchWalk
+from varve.commit_log.segment_reader import BatchWalk
+from varve.commit_log.sparse_index import RELATIVE_OFFSET_MAX
 from varve.disk import File, FileSystem
 from varve.kernels.batch_layout import BatchColumn
 

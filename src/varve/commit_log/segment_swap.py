@@ -25,8 +25,7 @@ from varve.commit_log.append_times import AppendSpan
 from varve.commit_log.flusher import Flusher
 from varve.commit_log.log_state import NO_DESCRIPTORS, NO_ROOM, LogState
 from varve.commit_log.names import CLEANED, INDEX, LOG, SWAP, TIME_INDEX, TXN_INDEX, log_name
-from varve.commit_log.segment import SEGMENT_KINDS, Segment, rename_segment_files
-from varve.commit_log.segment_files import SegmentFiles
+from varve.commit_log.segment import SEGMENT_KINDS, Segment, SegmentFiles, rename_segment_files
 from varve.commit_log.segment_reader import find_end
 from varve.commit_log.segment_view import SegmentView
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreError, Unavailable

@@ -8,8 +8,8 @@ Threads    readers take the view once and need no lock.
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from varve.commit_log.active_segment import ActiveSegment
-from varve.commit_log.segment import ReadableSegment, Segment
+from varve.commit_log.segment import ActiveSegment, Segment
+from varve.commit_log.segment_reader import ReadableSegment
 
 
 class SegmentView:

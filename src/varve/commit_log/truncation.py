@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from varve.commit_log.append_times import AppendSpan
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.log_state import LogState
-from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.producer_loading import ProducerLoad, load_producers
 from varve.commit_log.producer_state import ProducerStates
-from varve.commit_log.segment import ReadableSegment
-from varve.commit_log.segment_reader import find_batch_position, find_end, first_batch_timestamp
-from varve.commit_log.segment_scan import find_largest_timestamp
+from varve.commit_log.segment_reader import (
+    ReadableSegment,
+    find_batch_position,
+    find_end,
+    find_largest_timestamp,
+    first_batch_timestamp,
+)
 from varve.commit_log.segment_view import SegmentView
-from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.txn_index import TransactionIndex
 from varve.foundation.errors import InvalidRequest
 

@@ -20,7 +20,7 @@ from varve.commit_log.names import (
     parse_file_name,
     parse_partition_directory,
 )
-from varve.commit_log.segment_scan import BatchTable, BatchWalk
+from varve.commit_log.segment_reader import BatchTable, BatchWalk
 from varve.disk import FileSystem
 from varve.embedded.reading import stored_records
 from varve.embedded.stored_record import StoredRecord

@@ -15,9 +15,8 @@ from varve.commit_log.directory_metadata import (
     encode_meta_properties,
 )
 from varve.commit_log.leader_epochs import LeaderEpochs
-from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.producer_snapshot import decode_producer_snapshot, encode_producer_snapshot
-from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.txn_index import TransactionIndex
 from varve.records import Batch, BatchHeader, Record, TimestampType, decode_header
 
@@ -70,7 +69,7 @@ def test_records_are_those_the_consumer_was_given(partition: GoldenPartition) ->
 @every_partition
 def test_offset_indexes_hold_the_entries_of_the_dump(partition: GoldenPartition) -> None:
     for path in partition.files(".index"):
-        index = OffsetIndex.decode(path.read_bytes(), int(path.stem), INDEX_BYTES, str(path))
+        index = OffsetIndex.decode(path.read_bytes(), int(path.stem), INDEX_BYTES)
         rows = [fields(line) for line in partition.dump_of(path) if line.startswith("offset")]
         expected = [[int(row["offset"]), int(row["position"])] for row in rows]
         assert index.entries()[: len(expected)].tolist() == expected
@@ -81,7 +80,7 @@ def test_offset_indexes_hold_the_entries_of_the_dump(partition: GoldenPartition)
 @every_partition
 def test_time_indexes_hold_the_entries_of_the_dump(partition: GoldenPartition) -> None:
     for path in partition.files(".timeindex"):
-        index = TimeIndex.decode(path.read_bytes(), int(path.stem), INDEX_BYTES, str(path))
+        index = TimeIndex.decode(path.read_bytes(), int(path.stem), INDEX_BYTES)
         rows = [fields(line) for line in partition.dump_of(path) if line.startswith("timestamp")]
         expected = [[int(row["timestamp"]), int(row["offset"])] for row in rows]
         assert index.entries()[: len(expected)].tolist() == expected

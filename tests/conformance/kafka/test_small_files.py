@@ -21,10 +21,9 @@ from varve.commit_log.names import (
     parse_file_name,
     parse_partition_directory,
 )
-from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.producer_snapshot import decode_producer_snapshot, encode_producer_snapshot
 from varve.commit_log.producer_state import ProducerStates
-from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.txn_index import TransactionIndex
 
 KAFKA = Path(__file__).parents[2] / "fixtures" / "kafka"
@@ -32,14 +31,21 @@ DIRECTORIES = [KAFKA / "clean" / "data", KAFKA / "unclean" / "data"]
 INDEX_BYTES = 4096
 
 
+def without_zero_tail(data: bytes, entry_size: int) -> bytes:
+    """The entries before the zeros that a running broker preallocates."""
+    entries = [data[at : at + entry_size] for at in range(0, len(data), entry_size)]
+    count = next((n for n, entry in enumerate(entries) if n and not any(entry)), len(entries))
+    return b"".join(entries[:count])
+
+
 def offset_index(data: bytes, offset: int, where: str) -> bytes:
-    index = OffsetIndex.decode(data, offset, INDEX_BYTES, where, trim_zero_tail=True)
+    index = OffsetIndex.decode(without_zero_tail(data, 8), offset, INDEX_BYTES)
     index.check(where)
     return index.encode()
 
 
 def time_index(data: bytes, offset: int, where: str) -> bytes:
-    index = TimeIndex.decode(data, offset, INDEX_BYTES, where, trim_zero_tail=True)
+    index = TimeIndex.decode(without_zero_tail(data, 12), offset, INDEX_BYTES)
     index.check(where)
     return index.encode()
 

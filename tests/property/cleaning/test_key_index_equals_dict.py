@@ -10,7 +10,7 @@ from tests.support.key_writer import KeyWriter
 from varve.cleaning.key_index.builder import KeyIndexBuilder, build_key_index
 from varve.cleaning.key_index.key_index import open_key_index
 from varve.commit_log.names import KEYS, LOG, log_name
-from varve.commit_log.segment_scan import BatchWalk
+from varve.commit_log.segment_reader import BatchWalk
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.kernels.hashes import hash_bytes

@@ -27,13 +27,12 @@ from varve.commit_log.directory_metadata import (
 )
 from varve.commit_log.finding import FindingList, Severity
 from varve.commit_log.leader_epochs import LeaderEpochs
-from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.producer_snapshot import decode_producer_snapshot, encode_producer_snapshot
 from varve.commit_log.producer_state import ProducerStates
 from varve.commit_log.quarantine import Quarantine
 from varve.commit_log.repair import RepairTools, repair_directory
-from varve.commit_log.segment_scan import BatchTable, BatchWalk
-from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.segment_reader import BatchTable, BatchWalk
+from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.txn_index import TransactionIndex
 from varve.disk import FileSystem
 from varve.foundation.clock import ManualClock
@@ -147,14 +146,12 @@ MUTATIONS = (_flip_bit, _flip_bit, _set_number, _write_digits, _cut, _remove, _r
 
 
 def read_offset_index(data: bytes, evidence: Evidence) -> None:
-    trimmed = OffsetIndex.decode(data, BASE_OFFSET, 4096, trim_zero_tail=True)
     index = OffsetIndex.decode(data, BASE_OFFSET, 4096)
-    assert trimmed.count <= index.count == len(data) // 8
+    assert index.count == len(data) // 8
     for offset in OFFSETS:
         found, position = index.lookup(offset)
         assert isinstance(found, int)
         assert isinstance(position, int)
-        index.find_upper_bound_offset(offset)
     check = OffsetEntryCheck(index.entries())
     check.observe(evidence.table)
     check.judge(FindingList(), "index", Severity.ERROR, end=evidence.table.end)
@@ -163,9 +160,8 @@ def read_offset_index(data: bytes, evidence: Evidence) -> None:
 
 
 def read_time_index(data: bytes, evidence: Evidence) -> None:
-    trimmed = TimeIndex.decode(data, BASE_OFFSET, 4096, trim_zero_tail=True)
     index = TimeIndex.decode(data, BASE_OFFSET, 4096)
-    assert trimmed.count <= index.count == len(data) // 12
+    assert index.count == len(data) // 12
     for timestamp in OFFSETS:
         index.lookup(timestamp)
     assert len(index.last) == 2

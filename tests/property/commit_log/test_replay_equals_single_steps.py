@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from varve.commit_log.producer_replay import replay_batches
 from varve.commit_log.producer_state import ProducerStates
-from varve.commit_log.segment_scan import BatchTable
+from varve.commit_log.segment_reader import BatchTable
 from varve.commit_log.txn_index import TransactionIndex
 from varve.kernels.batch_scan import batch_table, scan_batches
 from varve.records import Record, build_batch, end_transaction_marker

@@ -8,7 +8,7 @@ from varve.cleaning.key_index.builder import KeyIndexBuilder, build_key_index
 from varve.cleaning.key_index.key_index import open_key_index
 from varve.commit_log.names import KEYS, LOG, log_name
 from varve.commit_log.segment import Segment
-from varve.commit_log.segment_scan import BatchTable
+from varve.commit_log.segment_reader import BatchTable
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock

@@ -13,7 +13,7 @@ from varve.cleaning.removals.removal import (
     SegmentSummaryBuilder,
     hex_digest,
 )
-from varve.commit_log.segment_scan import BatchWalk
+from varve.commit_log.segment_reader import BatchWalk
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Unbalanced

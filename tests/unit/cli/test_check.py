@@ -10,8 +10,7 @@ from typer.testing import CliRunner, Result
 from tests.check_builder import ROOT, TOPIC_ID, build_store
 from varve.cleaning.key_index.builder import build_key_index
 from varve.cli.check import command
-from varve.commit_log.segment import Segment
-from varve.commit_log.segment_files import SegmentFiles
+from varve.commit_log.segment import Segment, SegmentFiles
 from varve.disk import RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE
 

@@ -3,8 +3,7 @@
 import pytest
 
 from tests.support.log_bench import NOW_MS, Bench, make_batch
-from varve.commit_log.offset_index import OffsetIndex
-from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.foundation.errors import InvalidSetting
 
 SIZE = len(make_batch())

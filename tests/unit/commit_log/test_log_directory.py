@@ -18,9 +18,8 @@ from varve.commit_log import (
     TopicPartition,
     segment_reader,
 )
-from varve.commit_log.active_segment import BatchSet
 from varve.commit_log.checkpoints import decode_offsets
-from varve.commit_log.segment import Segment
+from varve.commit_log.segment import BatchSet, Segment
 from varve.disk.faulty import FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import (

@@ -21,7 +21,7 @@ from tests.support.log_bench import (
     split_batches,
 )
 from varve.commit_log import AbortedRange, Isolation, Log, TimestampOffset, segment_reader
-from varve.commit_log.segment import ReadableSegment
+from varve.commit_log.segment_reader import ReadableSegment
 from varve.foundation.errors import (
     Corrupt,
     DirectoryOffline,

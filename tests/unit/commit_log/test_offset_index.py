@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from varve.commit_log.offset_index import OffsetIndex
+from varve.commit_log.sparse_index import OffsetIndex
 from varve.foundation.errors import Corrupt, InvalidOffset, InvalidSetting
 
 BASE = 1000
@@ -22,7 +22,6 @@ def index_of(*entries: tuple[int, int], max_bytes: int = 1024) -> OffsetIndex:
 def test_empty_index_answers_with_the_base() -> None:
     index = index_of()
     assert index.lookup(BASE + 5) == (BASE, 0)
-    assert index.find_upper_bound_offset(0) is None
     assert (index.count, index.size_bytes, index.last_offset) == (0, 0, BASE)
     assert index.encode() == b""
     index.check("x")
@@ -31,8 +30,6 @@ def test_empty_index_answers_with_the_base() -> None:
 def test_entries_are_relative_offset_and_position() -> None:
     index = index_of((1005, 100), (1010, 4300))
     assert index.encode() == struct.pack(">iiii", 5, 100, 10, 4300)
-    assert index.encode(1) == struct.pack(">ii", 10, 4300)
-    assert index.encode(2) == b""
     assert index.entries().tolist() == [[1005, 100], [1010, 4300]]
 
 
@@ -40,12 +37,6 @@ def test_lookup_takes_the_greatest_entry_at_or_below() -> None:
     index = index_of((1005, 100), (1010, 4300))
     answers = [index.lookup(offset) for offset in (0, 1004, 1005, 1009, 1010, 2**62)]
     assert answers == [(BASE, 0), (BASE, 0), (1005, 100), (1005, 100), (1010, 4300), (1010, 4300)]
-
-
-def test_upper_bound_is_the_first_entry_at_or_after_a_position() -> None:
-    index = index_of((1005, 100), (1010, 4300))
-    answers = [index.find_upper_bound_offset(p) for p in (0, 100, 101, 4300, 4301, 2**40)]
-    assert answers == [1005, 1005, 1010, 1010, None, None]
 
 
 @pytest.mark.parametrize("offset", [1009, 1010, 0, -1])
@@ -92,12 +83,12 @@ def test_truncation_drops_entries_at_and_above() -> None:
     index.truncate_to(0)
     assert index.count == 0
     index.append(BASE, 4)
-    index.truncate_all()
+    index.truncate_to(0)
     assert index.lookup(5000) == (BASE, 0)
 
 
 def test_decoded_file_goes_on_growing() -> None:
-    index = OffsetIndex.decode(struct.pack(">iiii", 5, 100, 10, 4300), BASE, 1024, "x")
+    index = OffsetIndex.decode(struct.pack(">iiii", 5, 100, 10, 4300), BASE, 1024)
     assert index.last_offset == 1010
     index.append(1011, 5000)
     with pytest.raises(InvalidOffset):
@@ -106,48 +97,41 @@ def test_decoded_file_goes_on_growing() -> None:
 
 
 def test_decode_rounds_the_length_down_and_check_tells() -> None:
-    index = OffsetIndex.decode(struct.pack(">ii", 5, 100) + b"abc", BASE, 1024, "x")
+    index = OffsetIndex.decode(struct.pack(">ii", 5, 100) + b"abc", BASE, 1024)
     assert index.count == 1
     with pytest.raises(Corrupt, match=r"x: 11 bytes"):
         index.check("x")
-    index.truncate_all()
+    index.truncate_to(0)
     index.check("x")
 
 
 def test_file_larger_than_the_bound_is_kept_and_full() -> None:
     data = struct.pack(">iiii", 5, 100, 10, 4300)
     for max_bytes in (0, 8, 16):
-        index = OffsetIndex.decode(data, BASE, max_bytes, "x")
+        index = OffsetIndex.decode(data, BASE, max_bytes)
         assert index.is_full
         assert index.encode() == data
 
 
 def test_check_refuses_a_last_offset_below_the_base() -> None:
-    index = OffsetIndex.decode(struct.pack(">ii", -5, 100), BASE, 1024, "some/file")
+    index = OffsetIndex.decode(struct.pack(">ii", -5, 100), BASE, 1024)
     with pytest.raises(Corrupt, match=r"some/file.*995"):
         index.check("some/file")
 
 
-def test_zero_tail_of_a_running_broker_is_left_out() -> None:
-    entries = struct.pack(">iiii", 5, 100, 10, 4300)
-    data = entries + bytes(80) + b"\0\0\0"
-    index = OffsetIndex.decode(data, BASE, 1024, "x", trim_zero_tail=True)
-    assert index.encode() == entries
-    assert OffsetIndex.decode(data, BASE, 1024, "x").count == 12
-    index.check("x")
-
-
-def test_first_entry_counts_even_if_zero() -> None:
-    index = OffsetIndex.decode(bytes(80), BASE, 1024, "x", trim_zero_tail=True)
-    assert index.entries().tolist() == [[BASE, 0]]
-    full = struct.pack(">iiii", 0, 0, 4, 2)
-    assert OffsetIndex.decode(full, BASE, 1024, "x", trim_zero_tail=True).encode() == full
-    assert OffsetIndex.decode(b"", BASE, 1024, "x", trim_zero_tail=True).count == 0
-
-
-def test_positions_below_a_bit_of_the_offset_are_not_zeros() -> None:
-    data = struct.pack(">iiii", 5, 100, 256, 0)
-    assert OffsetIndex.decode(data, BASE, 1024, "x", trim_zero_tail=True).count == 2
+@pytest.mark.parametrize(
+    ("entries", "is_ascending"),
+    [
+        ((5, 100, 10, 4300), True),
+        ((5, 100, 5, 4300), False),
+        ((5, 100, 10, 100), False),
+        ((5, 100, 0, 0), False),
+        ((), True),
+    ],
+)
+def test_true_entries_ascend(entries: tuple[int, ...], is_ascending: bool) -> None:
+    data = struct.pack(f">{len(entries)}i", *entries)
+    assert OffsetIndex.decode(data, BASE, 1024).is_ascending is is_ascending
 
 
 def test_readers_beside_the_appender_see_only_whole_entries() -> None:

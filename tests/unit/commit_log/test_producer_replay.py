@@ -9,7 +9,7 @@ from tests.support.log_bench import Bench, make_batch
 from varve.commit_log import Origin
 from varve.commit_log.producer_replay import decode_marker, replay_batches, summarize_row
 from varve.commit_log.producer_state import Marker, ProducerStates
-from varve.commit_log.segment_scan import BatchWalk
+from varve.commit_log.segment_reader import BatchWalk
 from varve.commit_log.txn_index import TransactionIndex
 from varve.kernels.batch_layout import BatchColumn
 from varve.records import end_transaction_marker

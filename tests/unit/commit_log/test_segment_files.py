@@ -86,4 +86,4 @@ def test_a_lost_time_index_is_made_up_for(rolled: Bench, is_removed: bool) -> No
 def test_without_a_transaction_index_nothing_was_aborted(rolled: Bench) -> None:
     (segment,) = segments(rolled, SegmentFiles(rolled.fs), 0)
     assert segment.txn_index().count == 0
-    assert segment.kinds == (".log", ".index", ".timeindex")
+    assert segment.index_kinds == (".index", ".timeindex")

@@ -8,8 +8,7 @@ import pytest
 
 from tests.support.log_bench import NOW_MS, Bench, make_batch, make_marker, read_all
 from varve.commit_log import Origin
-from varve.commit_log.offset_index import OffsetIndex
-from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.kernels.crc import crc32c

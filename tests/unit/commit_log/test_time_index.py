@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.sparse_index import TimeIndex
 from varve.foundation.errors import Corrupt, InvalidOffset, InvalidSetting
 
 BASE = 1000
@@ -27,7 +27,6 @@ def test_empty_index_answers_with_the_base() -> None:
 def test_entries_are_timestamp_and_relative_offset() -> None:
     index = index_of((50, 1005), (70, 1010))
     assert index.encode() == struct.pack(">qiqi", 50, 5, 70, 10)
-    assert index.encode(1) == struct.pack(">qi", 70, 10)
     assert index.entries().tolist() == [[50, 1005], [70, 1010]]
     assert index.size_bytes == 24
 
@@ -92,13 +91,13 @@ def test_truncation_goes_by_offset() -> None:
     assert index.last == (50, 1005)
     index.append(60, 1007)
     assert index.entries().tolist() == [[50, 1005], [60, 1007]]
-    index.truncate_all()
+    index.truncate_to(0)
     assert index.last == (-1, BASE)
     index.append(1, BASE)
 
 
 def test_decoded_file_goes_on_growing() -> None:
-    index = TimeIndex.decode(struct.pack(">qiqi", 50, 5, 70, 10), BASE, 1200, "x")
+    index = TimeIndex.decode(struct.pack(">qiqi", 50, 5, 70, 10), BASE, 1200)
     assert index.last == (70, 1010)
     index.append(80, 1010)
     assert index.count == 3
@@ -113,13 +112,21 @@ def test_decoded_file_goes_on_growing() -> None:
     ],
 )
 def test_check_refuses_what_cannot_be_true(data: bytes, problem: str) -> None:
-    index = TimeIndex.decode(data, BASE, 1200, "some/file")
+    index = TimeIndex.decode(data, BASE, 1200)
     with pytest.raises(Corrupt, match=f"some/file.*{problem}"):
         index.check("some/file")
 
 
-def test_zero_tail_of_a_running_broker_is_left_out() -> None:
-    entries = struct.pack(">qiqi", 50, 5, 70, 10)
-    index = TimeIndex.decode(entries + bytes(120), BASE, 1200, "x", trim_zero_tail=True)
-    assert index.encode() == entries
-    assert TimeIndex.decode(bytes(120), BASE, 1200, "x", trim_zero_tail=True).last == (0, BASE)
+@pytest.mark.parametrize(
+    ("entries", "is_ascending"),
+    [
+        ((50, 5, 70, 10), True),
+        ((50, 5, 70, 5), True),
+        ((50, 5, 50, 10), False),
+        ((50, 5, 70, 4), False),
+        ((50, 5, 0, 0), False),
+    ],
+)
+def test_true_entries_ascend(entries: tuple[int, ...], is_ascending: bool) -> None:
+    data = struct.pack(">qiqi", *entries)
+    assert TimeIndex.decode(data, BASE, 1200).is_ascending is is_ascending

@@ -10,7 +10,7 @@ import pytest
 import varve
 from tests.support.source_topic import NAME, Row, SourceTopic, read_rows
 from varve.commit_log import TopicPartition
-from varve.commit_log.offset_index import OffsetIndex
+from varve.commit_log.sparse_index import OffsetIndex
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, ObjectNotFound
 from varve.jobs.source.estimate import estimate
 from varve.jobs.source.filters import SourceFilters

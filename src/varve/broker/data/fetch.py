@@ -25,7 +25,7 @@ from varve.broker.data.parked_fetches import ReadKey
 from varve.broker.request import Operation, RequestContext
 from varve.broker.topics import ServedTopic, check_leader_epoch, current_leader_epoch
 from varve.commit_log import FetchResult, Isolation, Log, TopicPartition
-from varve.commit_log.active_segment import ActiveSegment
+from varve.commit_log.segment import ActiveSegment
 from varve.foundation.errors import Corrupt, StoreError, Unavailable
 from varve.wire import NO_ID, ErrorCode
 from varve.wire.errors import KafkaError, code_for

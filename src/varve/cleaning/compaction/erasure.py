@@ -23,7 +23,7 @@ from varve.cleaning.removals.removal import Reason, Removal, RemovalKind, Segmen
 from varve.commit_log import TopicPartition
 from varve.commit_log.names import LOG
 from varve.commit_log.producer_entry import ProducerShell
-from varve.commit_log.segment_scan import BatchWalk
+from varve.commit_log.segment_reader import BatchWalk
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt

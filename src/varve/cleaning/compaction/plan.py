@@ -40,8 +40,8 @@ from varve.cleaning.compaction.transactions import MarkVerdicts, TransactionTrac
 from varve.cleaning.key_index.key_index import NO_HORIZON, InputSegment, SegmentKeys, Table
 from varve.cleaning.removals.removal import Reason
 from varve.commit_log import LogSettings
-from varve.commit_log.offset_index import RELATIVE_OFFSET_MAX
 from varve.commit_log.settings import INT_MAX
+from varve.commit_log.sparse_index import RELATIVE_OFFSET_MAX
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.kernels.key_merge import Tally
 

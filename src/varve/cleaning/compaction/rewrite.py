@@ -22,6 +22,7 @@ from varve.cleaning.key_index.key_index import KeyIndexHeader
 from varve.cleaning.key_index.segment_indexes import LEFT_ALONE
 from varve.cleaning.removals.removal import SegmentSummary, SegmentSummaryBuilder
 from varve.commit_log import LogSettings
+from varve.commit_log.index_builder import SegmentIndexer
 from varve.commit_log.names import (
     CLEANED,
     INDEX,
@@ -33,8 +34,7 @@ from varve.commit_log.names import (
     log_name,
     parse_file_name,
 )
-from varve.commit_log.segment_recovery import SegmentIndexer
-from varve.commit_log.segment_scan import BatchTable
+from varve.commit_log.segment_reader import BatchTable
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.disk import File, FileSystem
 from varve.foundation.errors import Corrupt

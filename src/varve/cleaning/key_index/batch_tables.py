@@ -21,7 +21,7 @@ from varve.cleaning.key_index.key_index import (
     NO_HORIZON,
     Table,
 )
-from varve.commit_log.segment_scan import BatchTable
+from varve.commit_log.segment_reader import BatchTable
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, OffsetOverflow
 from varve.kernels.batch_layout import BatchColumn, RecordStatus, status_text

@@ -33,7 +33,7 @@ from varve.cleaning.key_index.key_index import (
     read_entries_at,
 )
 from varve.commit_log.names import KEYS, LOG
-from varve.commit_log.segment_scan import BatchTable, BatchWalk
+from varve.commit_log.segment_reader import BatchTable, BatchWalk
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import TEMPORARY_SUFFIX, File, FileSystem
 from varve.foundation.errors import Corrupt

@@ -22,8 +22,8 @@ from varve.cleaning.key_index.segment_indexes import (
 )
 from varve.commit_log import Isolation, Log, TopicPartition
 from varve.commit_log.names import LOG
-from varve.commit_log.segment import ReadableSegment, Segment
-from varve.commit_log.segment_scan import BatchWalk
+from varve.commit_log.segment import Segment
+from varve.commit_log.segment_reader import BatchWalk, ReadableSegment
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, Unavailable

@@ -38,8 +38,7 @@ from varve.commit_log.check_partition import PartitionFacts
 from varve.commit_log.directory_failure import remedy
 from varve.commit_log.log_state import NO_DESCRIPTORS, NO_ROOM
 from varve.commit_log.names import KEYS, LOG
-from varve.commit_log.segment import Segment
-from varve.commit_log.segment_files import SegmentFiles
+from varve.commit_log.segment import Segment, SegmentFiles
 from varve.commit_log.segment_reader import first_batch_timestamp
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import FileSystem

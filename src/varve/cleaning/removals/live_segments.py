@@ -21,7 +21,7 @@ from varve.commit_log.names import (
     log_name,
     parse_file_name,
 )
-from varve.commit_log.segment_scan import BatchWalk
+from varve.commit_log.segment_reader import BatchWalk
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.disk import FileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock

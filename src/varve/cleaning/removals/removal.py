@@ -17,7 +17,7 @@ import numpy as np
 
 from varve.commit_log import TopicPartition
 from varve.commit_log.segment import Segment
-from varve.commit_log.segment_scan import BatchTable, BatchWalk
+from varve.commit_log.segment_reader import BatchTable, BatchWalk
 from varve.foundation.errors import Unbalanced
 from varve.kernels.batch_layout import BatchColumn
 from varve.kernels.crc import extend_crc32c

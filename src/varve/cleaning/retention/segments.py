@@ -13,8 +13,7 @@ from enum import StrEnum
 from typing import ClassVar, Final, TypeVar
 
 from varve.commit_log import Log, LogSettings, TopicPartition
-from varve.commit_log.segment import ReadableSegment
-from varve.commit_log.segment_reader import first_batch_timestamp
+from varve.commit_log.segment_reader import ReadableSegment, first_batch_timestamp
 from varve.foundation.errors import Corrupt, Unavailable
 
 T = TypeVar("T")

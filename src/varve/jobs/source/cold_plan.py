@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from varve.commit_log.offset_index import OffsetIndex
+from varve.commit_log.sparse_index import OffsetIndex
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Corrupt, InvalidRequest

@@ -34,15 +34,17 @@ from varve.commit_log.names import (
     parse_file_name,
     parse_partition_directory,
 )
-from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.partition_metadata import PARTITION_METADATA_FILE, encode_topic_id
 from varve.commit_log.partition_metadata import decode as decode_metadata
 from varve.commit_log.producer_replay import replay_batches
 from varve.commit_log.producer_state import ProducerStates
-from varve.commit_log.segment import Segment
-from varve.commit_log.segment_files import SegmentFiles
-from varve.commit_log.segment_reader import find_offset_by_time
-from varve.commit_log.segment_scan import BatchWalk
+from varve.commit_log.segment import Segment, SegmentFiles
+from varve.commit_log.segment_reader import (
+    BatchWalk,
+    find_confirmed_position,
+    find_offset_by_time,
+)
+from varve.commit_log.sparse_index import OffsetIndex
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.disk import File, FileSystem, RealFileSystem
 from varve.foundation.errors import Corrupt, OffsetOutOfRange, Unavailable
@@ -297,7 +299,9 @@ class HotLog:
             if segment.base_offset < wanted.end_offset and end > wanted.start_offset:
                 file = stack.enter_context(self._fs.open(segment.path(LOG)))
                 size = file.size()
-                start = self._find_start(segment, wanted.start_offset, is_last=end == LONG_MAX)
+                start = 0
+                if end != LONG_MAX and wanted.start_offset > segment.base_offset:
+                    start = self._find_start(segment, file, size, wanted.start_offset)
                 if self._fs.info(segment.path(LOG)).size < size:
                     raise Unavailable(f"{file.path}: was replaced while being opened; read again")
                 stop = size
@@ -315,15 +319,14 @@ class HotLog:
                 )
         return found
 
-    def _find_start(self, segment: Segment, offset: int, *, is_last: bool) -> int:
+    def _find_start(self, segment: Segment, file: File, size: int, offset: int) -> int:
         """A position at or in front of the batch that holds an offset; the last has no index."""
-        if is_last or offset <= segment.base_offset:
-            return 0
         try:
             data = self._fs.read(segment.path(INDEX))
         except FileNotFoundError:
             return 0
-        return OffsetIndex.decode(data, segment.base_offset, len(data)).lookup(offset)[1]
+        index = OffsetIndex.decode(data, segment.base_offset, len(data))
+        return find_confirmed_position(file, index, offset, size=size)
 
 
 def _find_end(file: File, start: int, size: int, end_offset: int) -> int:

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from varve.commit_log.offset_index import OffsetIndex
+from varve.commit_log.sparse_index import OffsetIndex
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.jobs.key_plans import LatestBits
 from varve.jobs.source.record_blocks import CHUNK_BYTES

@@ -25,8 +25,7 @@ from typing import Final
 import numpy as np
 
 from varve.commit_log.names import DELETED, INDEX, OFFSET_MAX, TIME_INDEX, TXN_INDEX
-from varve.commit_log.offset_index import OffsetIndex
-from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.disk import TEMPORARY_SUFFIX, FileInfo, FileSystem
 from varve.foundation.errors import Closed, Corrupt, StoreError
@@ -495,9 +494,9 @@ class IndexCache:
 def _decode(data: Buffer, kind: str, base_offset: int, where: str) -> _Index:
     index: _Index
     if kind == _OFFSET_INDEX:
-        index = OffsetIndex.decode(data, base_offset, len(data), where)
+        index = OffsetIndex.decode(data, base_offset, len(data))
     elif kind == _TIME_INDEX:
-        index = TimeIndex.decode(data, base_offset, len(data), where)
+        index = TimeIndex.decode(data, base_offset, len(data))
     else:
         index = TransactionIndex.decode(data, base_offset, where)
     index.check(where)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from varve.cleaning.key_index.builder import KeyIndexBuilder
 from varve.cleaning.key_index.key_index import KeyEntry, KeyIndex
 from varve.commit_log import Log
-from varve.commit_log.segment_scan import BatchTable, BatchWalk
+from varve.commit_log.segment_reader import BatchTable, BatchWalk
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import Clock

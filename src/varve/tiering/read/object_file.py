@@ -8,8 +8,7 @@ Threads    any; nothing is held open.
 from struct import Struct
 from typing import Final, NamedTuple, NoReturn
 
-from varve.commit_log.offset_index import OffsetIndex
-from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.txn_index import TransactionIndex
 from varve.disk import Buffer
 from varve.disk.file_system import Closing
@@ -246,6 +245,10 @@ class RemoteSegmentView:
 
     def txn_index(self) -> TransactionIndex:
         return self._indexes.txn_index(self._home, self._file.segment)
+
+    def rebuild_indexes(self) -> bool:
+        """False: the objects of a segment do not change."""
+        return False
 
     def path(self, kind: str) -> str:
         return self._file.path

@@ -23,7 +23,7 @@ from tests.support.index_bench import (
     overwrite,
 )
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
-from varve.commit_log.offset_index import OffsetIndex
+from varve.commit_log.sparse_index import OffsetIndex
 from varve.disk import MemoryFileSystem, RealFileSystem
 from varve.foundation.errors import (
     Closed,

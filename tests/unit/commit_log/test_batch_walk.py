@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from tests.support.log_bench import NOW_MS, Bench, make_batch
-from varve.commit_log import segment_scan
-from varve.commit_log.offset_index import OffsetIndex
-from varve.commit_log.segment_scan import BatchWalk, find_largest_timestamp
-from varve.commit_log.time_index import TimeIndex
+from varve.commit_log import segment_reader
+from varve.commit_log.segment_reader import BatchWalk, find_largest_timestamp
+from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.disk import File
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.kernels.batch_layout import BatchColumn, ScanStatus
@@ -37,7 +36,7 @@ def walk_all(walk: BatchWalk) -> list[tuple[int, int, int]]:
 def test_every_batch_is_found_once(
     bench: Bench, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_scan, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(segment_reader, "CHUNK_BYTES", chunk_bytes)
     batches = [make_batch(base_offset=i, value=bytes(i * 37 % 500)) for i in range(60)]
     file = written(bench, b"".join(batches))
     walk = BatchWalk(file, start=0, end=file.size(), verify_crc=True)
@@ -50,7 +49,7 @@ def test_every_batch_is_found_once(
 def test_more_batches_than_a_table_has_rows_are_found(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_scan, "_TABLE_ROWS", 7)
+    monkeypatch.setattr(segment_reader, "_TABLE_ROWS", 7)
     file = written(bench, b"".join(make_batch(base_offset=i) for i in range(50)))
     walk = BatchWalk(file, start=0, end=file.size(), verify_crc=True)
     assert [offset for _, offset, _ in walk_all(walk)] == list(range(50))
@@ -61,7 +60,7 @@ def test_more_batches_than_a_table_has_rows_are_found(
 def test_a_torn_tail_ends_the_walk_before_it(
     bench: Bench, chunk_bytes: int, cut: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_scan, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(segment_reader, "CHUNK_BYTES", chunk_bytes)
     whole, torn = make_batch(), make_batch(base_offset=1)
     file = written(bench, whole + torn[:-cut])
     walk = BatchWalk(file, start=0, end=file.size(), verify_crc=True)

@@ -1,0 +1,305 @@
+"""The two sparse indexes of a segment: from offset to byte position, from timestamp to offset.
+
+Layout     `OffsetIndex`: 8-byte entries, offset relative to the base (i32), position (i32).
+           `TimeIndex`: 12-byte entries, timestamp (i64), offset relative to the base (i32).
+           Big-endian, in memory exactly as in the file. docs/formats/segment-and-indexes.md
+Invariant  offset entries: offsets and positions strictly ascend; the offset is the last of a set of
+           batches, the position is where that set begins.
+           Time entries: timestamps strictly ascend, offsets never descend; an entry says that the
+           largest timestamp so far is this one, and that the earliest batch with it ends at this
+           offset.
+Crash      no checksum; a missing or damaged index is rebuilt from its segment.
+Threads    one appender under the log's lock. Readers take the count first and the buffer after it:
+           a grown buffer holds the same entries as the one it replaces, so either serves that
+           count.
+"""
+
+import struct
+from bisect import bisect_left, bisect_right
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from varve.foundation.errors import Corrupt, InvalidOffset, InvalidSetting
+
+RELATIVE_OFFSET_MAX = 2**31 - 1
+
+_CAPACITY_MIN = 64
+_NO_TIMESTAMP = -1
+_OFFSET_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
+
+
+class IndexEntries:
+    """A growing table of fixed-size entries; a subclass knows what an entry means."""
+
+    __slots__ = (
+        "_buffer",
+        "_capacity",
+        "_count",
+        "_rows",
+        "_trailing_size",
+        "base_offset",
+        "max_entries",
+    )
+
+    layout: np.dtype[np.void]
+
+    def __init__(self, base_offset: int, max_bytes: int) -> None:
+        entry_size = self.layout.itemsize
+        if max_bytes < entry_size:
+            raise InvalidSetting(
+                f"an index of {max_bytes} bytes cannot hold one entry of {entry_size} bytes: "
+                "raise segment.index.bytes"
+            )
+        self.base_offset = base_offset
+        self.max_entries = max_bytes // entry_size
+        self._trailing_size = 0
+        self._count = 0
+        self._replace_buffer(bytearray())
+
+    @classmethod
+    def decode(cls, data: bytes | bytearray | memoryview, base_offset: int, max_bytes: int) -> Self:
+        """The index that a file holds, unchecked: `check` raises if it has to be rebuilt.
+
+        A file larger than `max_bytes` is kept whole and is full.
+        """
+        entry_size = cls.layout.itemsize
+        index = cls(base_offset, max(max_bytes, entry_size))
+        count = len(data) // entry_size
+        index._trailing_size = len(data) % entry_size
+        index._replace_buffer(bytearray(memoryview(data)[: count * entry_size]))
+        index._count = count
+        index._update_last()
+        return index
+
+    def _replace_buffer(self, buffer: bytearray) -> None:
+        self._rows: NDArray[Any] = np.frombuffer(buffer, self.layout)
+        self._buffer = buffer
+        self._capacity = len(buffer) // self.layout.itemsize
+
+    def _grow(self) -> None:
+        assert self._count < self.max_entries, (
+            f"index of segment {self.base_offset} is full at {self.max_entries} entries: "
+            "the segment had to be rolled before"
+        )
+        capacity = min(max(_CAPACITY_MIN, 2 * self._capacity), self.max_entries)
+        buffer = bytearray(capacity * self.layout.itemsize)
+        buffer[: len(self._buffer)] = self._buffer
+        self._replace_buffer(buffer)
+
+    def _update_last(self) -> None:
+        """Sets what `append` compares with, after entries were loaded or dropped."""
+        raise NotImplementedError
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops the entries at or above the offset."""
+        relative = offset - self.base_offset
+        self._count = bisect_left(self._rows["offset"], relative, 0, self._count)
+        self._trailing_size = 0
+        self._update_last()
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file that holds exactly these entries."""
+        return self._count * self.layout.itemsize
+
+    def encode(self) -> bytes:
+        """The content of the index file."""
+        return bytes(memoryview(self._buffer)[: self.size_bytes])
+
+    def _check_file(self, where: str, last_offset: int) -> None:
+        if self._trailing_size:
+            raise Corrupt(
+                f"{where}: {self.size_bytes + self._trailing_size} bytes are not a multiple of the "
+                f"entry size {self.layout.itemsize}: rebuild the index from its segment"
+            )
+        if self._count and last_offset < self.base_offset:
+            raise Corrupt(
+                f"{where}: the last entry has offset {last_offset}, below the base offset "
+                f"{self.base_offset}: rebuild the index from its segment"
+            )
+
+
+class OffsetIndex(IndexEntries):
+    """The offset index of one segment, in memory; its owner reads and writes the file."""
+
+    __slots__ = ("_last_relative",)
+
+    layout = np.dtype([("offset", ">i4"), ("position", ">i4")])
+
+    def __init__(self, base_offset: int, max_bytes: int) -> None:
+        super().__init__(base_offset, max_bytes)
+        self._last_relative = -1
+
+    def append(self, offset: int, position: int) -> None:
+        """Raises InvalidOffset for an offset not above the last, or out of the segment's range."""
+        relative = offset - self.base_offset
+        if relative <= self._last_relative or relative > RELATIVE_OFFSET_MAX:
+            raise InvalidOffset(
+                f"offset index of segment {self.base_offset} cannot take offset {offset}: it must "
+                f"be above {self.base_offset + self._last_relative} and at most "
+                f"{self.base_offset + RELATIVE_OFFSET_MAX}"
+            )
+        count = self._count
+        if count == self._capacity:
+            self._grow()
+        _OFFSET_ENTRY.pack_into(self._buffer, count * _OFFSET_ENTRY.size, relative, position)
+        self._last_relative = relative
+        self._count = count + 1
+
+    def lookup(self, offset: int) -> tuple[int, int]:
+        """The greatest entry (offset, position) at or below the offset, else (base offset, 0)."""
+        count = self._count
+        slot = bisect_right(self._rows["offset"], offset - self.base_offset, 0, count) - 1
+        if slot < 0:
+            return self.base_offset, 0
+        relative, position = _OFFSET_ENTRY.unpack_from(self._buffer, slot * _OFFSET_ENTRY.size)
+        return self.base_offset + relative, position
+
+    def _update_last(self) -> None:
+        self._last_relative = max(self.last_offset - self.base_offset, -1) if self._count else -1
+
+    @property
+    def is_full(self) -> bool:
+        return self._count >= self.max_entries
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last entry, the base offset when there is none."""
+        count = self._count
+        if count == 0:
+            return self.base_offset
+        slot = (count - 1) * _OFFSET_ENTRY.size
+        relative: int = _OFFSET_ENTRY.unpack_from(self._buffer, slot)[0]
+        return self.base_offset + relative
+
+    def entries(self) -> NDArray[np.int64]:
+        """All entries as rows of (offset, position)."""
+        rows = self._rows[: self._count]
+        table = np.empty((len(rows), 2), np.int64)
+        table[:, 0] = rows["offset"]
+        table[:, 0] += self.base_offset
+        table[:, 1] = rows["position"]
+        return table
+
+    @property
+    def is_ascending(self) -> bool:
+        """Whether offsets and positions ascend, from the base offset and the file's start on."""
+        rows = self._rows[: self._count]
+        offsets, positions = rows["offset"], rows["position"]
+        rises = (offsets[1:] > offsets[:-1]) & (positions[1:] > positions[:-1])
+        return bool(rises.all() and (offsets[:1] >= 0).all() and (positions[:1] >= 0).all())
+
+    def check(self, where: str) -> None:
+        """Raises Corrupt when the file cannot be a true index and has to be rebuilt."""
+        self._check_file(where, self.last_offset)
+
+
+class TimeIndex(IndexEntries):
+    """The time index of one segment, in memory; its owner reads and writes the file."""
+
+    __slots__ = ("_last_relative", "_last_timestamp")
+
+    layout = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+
+    def __init__(self, base_offset: int, max_bytes: int) -> None:
+        super().__init__(base_offset, max_bytes)
+        self._last_timestamp = _NO_TIMESTAMP
+        self._last_relative = 0
+
+    def append(self, timestamp: int, offset: int, skip_full_check: bool = False) -> None:
+        """Adds an entry if the timestamp is above the last one; does nothing if it is the same.
+
+        `skip_full_check` opens the slot that is reserved for a segment's last entry. Raises
+        InvalidOffset for an offset below the last or out of the segment's range, Corrupt for a
+        timestamp below the last.
+        """
+        count = self._count
+        assert skip_full_check or count < self.max_entries - 1, (
+            f"time index of segment {self.base_offset} is full at {self.max_entries - 1} entries: "
+            "the segment had to be rolled before"
+        )
+        relative = offset - self.base_offset
+        if relative < self._last_relative or relative > RELATIVE_OFFSET_MAX:
+            raise self._invalid(offset)
+        if timestamp <= self._last_timestamp:
+            self._require_same(timestamp)
+            return
+        if count == self._capacity:
+            self._grow()
+        _TIME_ENTRY.pack_into(self._buffer, count * _TIME_ENTRY.size, timestamp, relative)
+        self._last_timestamp = timestamp
+        self._last_relative = relative
+        self._count = count + 1
+
+    def _invalid(self, offset: int) -> InvalidOffset:
+        return InvalidOffset(
+            f"time index of segment {self.base_offset} cannot take offset {offset}: it must lie in "
+            f"{self.base_offset + self._last_relative}..{self.base_offset + RELATIVE_OFFSET_MAX}"
+        )
+
+    def _require_same(self, timestamp: int) -> None:
+        if self._count and timestamp < self._last_timestamp:
+            raise Corrupt(
+                f"time index of segment {self.base_offset} cannot take timestamp {timestamp}: "
+                f"it lies below the last entry's {self._last_timestamp}"
+            )
+
+    def lookup(self, timestamp: int) -> tuple[int, int]:
+        """The greatest entry (timestamp, offset) at or below a time, else (-1, base offset)."""
+        count = self._count
+        return self._entry(bisect_right(self._rows["timestamp"], timestamp, 0, count) - 1)
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """The last entry (timestamp, offset), (-1, base offset) when there is none."""
+        return self._entry(self._count - 1)
+
+    def _entry(self, slot: int) -> tuple[int, int]:
+        if slot < 0:
+            return _NO_TIMESTAMP, self.base_offset
+        timestamp, relative = _TIME_ENTRY.unpack_from(self._buffer, slot * _TIME_ENTRY.size)
+        return timestamp, self.base_offset + relative
+
+    def _update_last(self) -> None:
+        self._last_timestamp, offset = self.last
+        self._last_relative = max(offset - self.base_offset, 0)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether only the slot reserved for the segment's last entry is left."""
+        return self._count >= self.max_entries - 1
+
+    def entries(self) -> NDArray[np.int64]:
+        """All entries as rows of (timestamp, offset)."""
+        rows = self._rows[: self._count]
+        table = np.empty((len(rows), 2), np.int64)
+        table[:, 0] = rows["timestamp"]
+        table[:, 1] = rows["offset"]
+        table[:, 1] += self.base_offset
+        return table
+
+    @property
+    def is_ascending(self) -> bool:
+        """Whether timestamps ascend from 0 on and offsets from the base offset on."""
+        rows = self._rows[: self._count]
+        timestamps, offsets = rows["timestamp"], rows["offset"]
+        rises = (timestamps[1:] > timestamps[:-1]) & (offsets[1:] >= offsets[:-1])
+        return bool(rises.all() and (timestamps[:1] >= 0).all() and (offsets[:1] >= 0).all())
+
+    def check(self, where: str) -> None:
+        """Raises Corrupt when the file cannot be a true index and has to be rebuilt."""
+        first_timestamp, _ = self._entry(0 if self._count else -1)
+        last_timestamp, last_offset = self.last
+        if last_timestamp < first_timestamp:
+            raise Corrupt(
+                f"{where}: last timestamp {last_timestamp} lies below the first "
+                f"{first_timestamp}: rebuild the index from its segment"
+            )
+        self._check_file(where, last_offset)
