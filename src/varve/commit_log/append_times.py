@@ -10,9 +10,11 @@ Invariant  an entry is written with a segment's first append and when it is clos
            in doubt it is too late rather than too early: nothing expires before its day.
 Crash      entries that do not match their CRC are passed over; a segment without one counts as
            appended when its data file was last changed. Synced with the segments it tells of.
-Threads    changes under the log's lock or before the log is in use; look-ups need no lock.
+Threads    one lock around the file and its size: a roll writes under the log's lock, a swap and a
+           flush under the flush lock. The lock is not held during a sync. Look-ups need no lock.
 """
 
+import threading
 from collections.abc import Collection, Iterator
 from struct import Struct
 from typing import Final, NamedTuple, Self
@@ -43,12 +45,13 @@ class AppendTimes:
         self._fs = fs
         self._path = f"{directory}/{APPEND_TIMES_FILE}"
         self._spans: dict[int, AppendSpan] = {}
-        self._size = 0
-        self._is_unsynced = False
+        self._lock = threading.Lock()
+        self._size = 0  # guarded by _lock
+        self._is_unsynced = False  # guarded by _lock
 
     @classmethod
     def load(cls, fs: FileSystem, directory: str, bases: Collection[int]) -> Self:
-        """What the file tells of the segments there are; written anew when it tells much else."""
+        """What the file says of the given segments; rewritten if most of it is about others."""
         times = cls(fs, directory)
         try:
             data = fs.read(times._path)
@@ -57,22 +60,27 @@ class AppendTimes:
         known = dict(decode_append_times(data))
         times._spans = {base: span for base, span in known.items() if base in bases}
         times._size = len(data) // ENTRY_BYTES * ENTRY_BYTES
-        count_max = 2 * len(times._spans) + _SPARE_ENTRIES
         # A base offset beyond the log may come again, with other records.
-        if times._size > count_max * ENTRY_BYTES or max(known, default=-1) > max(bases, default=0):
-            times._write_anew(times._spans)
+        if times._is_oversized() or max(known, default=-1) > max(bases, default=0):
+            times._rewrite_locked(times._spans)
         return times
+
+    def _is_oversized(self) -> bool:
+        return self._size > (2 * len(self._spans) + _SPARE_ENTRIES) * ENTRY_BYTES
 
     def find(self, base_offset: int) -> AppendSpan | None:
         return self._spans.get(base_offset)
 
     def write(self, base_offset: int, span: AppendSpan) -> None:
         """Adds an entry; on disk after the next `sync`."""
-        with self._fs.open_writable(self._path) as file:
-            file.write_at(self._size, _encode(base_offset, span))
-        self._size += ENTRY_BYTES
-        self._is_unsynced = True
-        self._spans[base_offset] = span
+        with self._lock:
+            with self._fs.open_writable(self._path) as file:
+                file.write_at(self._size, _encode(base_offset, span))
+            self._size += ENTRY_BYTES
+            self._is_unsynced = True
+            self._spans[base_offset] = span
+            if self._is_oversized():
+                self._rewrite_locked(self._spans.copy())
 
     def put_back(self, base_offset: int, span: AppendSpan | None) -> None:
         """Lets an older span count again until the next load."""
@@ -83,20 +91,28 @@ class AppendTimes:
 
     def drop_from(self, offset: int) -> None:
         """Forgets, durably, the segments that begin at or above an offset."""
-        if any(base >= offset for base in self._spans):
-            self._write_anew({base: span for base, span in self._spans.items() if base < offset})
+        with self._lock:
+            kept = {base: span for base, span in self._spans.items() if base < offset}
+            if len(kept) < len(self._spans):
+                self._rewrite_locked(kept)
 
     def forget(self, base_offset: int) -> None:
-        """Forgets a segment that left the log; its entry goes when the file is written anew."""
+        """Forgets a segment that left the log; its entry goes when the file is rewritten."""
         self._spans.pop(base_offset, None)
 
     def sync(self) -> None:
-        if self._is_unsynced:
+        with self._lock:
+            is_unsynced, self._is_unsynced = self._is_unsynced, False
+        if not is_unsynced:
+            return
+        try:
             with self._fs.open(self._path) as file:
                 file.sync()
-            self._is_unsynced = False
+        except FileNotFoundError:
+            with self._lock:
+                self._rewrite_locked(self._spans.copy())
 
-    def _write_anew(self, spans: dict[int, AppendSpan]) -> None:
+    def _rewrite_locked(self, spans: dict[int, AppendSpan]) -> None:
         data = b"".join(_encode(base, span) for base, span in sorted(spans.items()))
         write_atomically(self._fs, self._path, data)
         self._spans = spans

@@ -1,5 +1,6 @@
 """When the records of a segment came, across rolls, restarts, cuts and swaps."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.support.log_bench import (
 from varve.commit_log import Log
 from varve.commit_log.append_times import ENTRY_BYTES, AppendSpan, AppendTimes, decode_append_times
 from varve.commit_log.names import APPEND_TIMES_FILE
-from varve.disk import MemoryFileSystem
+from varve.disk import MemoryFileSystem, RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DiskFull, Unavailable
 
@@ -183,12 +184,12 @@ def test_an_entry_that_breaks_its_crc_is_passed_over(fs: MemoryFileSystem) -> No
     assert [base for base, _ in decode_append_times(bytes(data))] == [0, 9]
 
 
-def test_the_file_is_written_anew_when_most_of_it_tells_of_others(fs: MemoryFileSystem) -> None:
+def test_the_file_is_rewritten_when_most_of_it_is_about_others(fs: MemoryFileSystem) -> None:
     times = AppendTimes(fs, DIRECTORY)
-    for number in range(70):
-        times.write(0, AppendSpan(1, number))
-    found = AppendTimes.load(fs, DIRECTORY, [0])
-    assert found.find(0) == (1, 69)
+    for base in range(70):
+        times.write(base, AppendSpan(1, base))
+    found = AppendTimes.load(fs, DIRECTORY, [69])
+    assert found.find(69) == (1, 69)
     assert len(fs.read(PATH)) == ENTRY_BYTES
 
 
@@ -206,3 +207,34 @@ def test_the_example_of_the_format_page_is_what_is_written(fs: MemoryFileSystem)
     example = bytes.fromhex("".join(line.partition(";")[0] for line in lines))
     AppendTimes(fs, DIRECTORY).write(4200, AppendSpan(1_700_000_000_000, 1_700_000_012_345))
     assert fs.read(PATH) == example
+
+
+def test_entries_of_threads_that_write_together_are_all_kept(tmp_path: Path) -> None:
+    """A roll and a swap may write at the same time: no entry takes the place of another."""
+    fs, directory = RealFileSystem(), str(tmp_path)
+    times = AppendTimes(fs, directory)
+    start = threading.Barrier(4)
+
+    def write(number: int) -> None:
+        start.wait()
+        for base in range(number, 400, 4):
+            times.write(base, AppendSpan(base, base + 1))
+            times.sync()
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    known = AppendTimes.load(fs, directory, range(400))
+    assert [known.find(base) for base in range(400)] == [
+        AppendSpan(base, base + 1) for base in range(400)
+    ]
+
+
+def test_the_file_stays_bounded_while_the_log_is_open(bench: Bench) -> None:
+    bench.open()
+    for _ in range(200):
+        bench.fill(1)
+        bench.log.drop_segments_before(bench.log.end_offset, now_ms=NOW_MS)
+    assert len(bench.fs.read(f"{DIRECTORY}/varve-append-times")) < 100 * ENTRY_BYTES
