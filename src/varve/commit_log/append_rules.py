@@ -203,6 +203,11 @@ class AppendRules:
             )
         if fields[_ATTRIBUTES] & _CONTROL:
             raise InvalidRecord(f"{self._where}: producers may not write control batches")
+        if fields[_ATTRIBUTES] & _CODEC > Codec.ZSTD:
+            raise InvalidRecord(
+                f"{self._where}: the batch has codec number {fields[_ATTRIBUTES] & _CODEC}; the "
+                f"known ones are 0 to {int(Codec.ZSTD)}"
+            )
         if fields[_PRODUCER_ID] >= 0 and fields[_BASE_SEQUENCE] < 0:
             raise InvalidRecord(
                 f"{self._where}: producer {fields[_PRODUCER_ID]} sent base sequence "

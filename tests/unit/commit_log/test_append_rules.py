@@ -119,6 +119,12 @@ def test_a_torn_batch_is_refused() -> None:
         check(make_batch()[:-1])
 
 
+@pytest.mark.parametrize("number", [5, 6, 7])
+def test_an_unknown_codec_is_refused(number: int) -> None:
+    with pytest.raises(InvalidRecord, match=f"codec number {number}"):
+        check(patched(make_batch(), 21, ">h", number))
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_records_that_do_not_parse_are_refused(codec: Codec) -> None:
     with pytest.raises(InvalidRecord):

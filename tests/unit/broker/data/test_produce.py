@@ -11,7 +11,7 @@ from tests.support.rights import AllBut
 from varve.broker.request import CloseConnection, Operation, ResourceType
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.commit_log import TopicPartition
-from varve.records import Codec, Record, build_batch
+from varve.records import Codec, Record, build_batch, crc32c_of
 from varve.wire import ErrorCode
 from varve.wire.messages.data import PartitionProduceData, ProduceRequest, TopicProduceData
 
@@ -99,6 +99,19 @@ def test_a_partition_takes_exactly_one_batch(kit: BrokerKit, batch: bytes) -> No
     assert found.error_code == ErrorCode.INVALID_RECORD
     assert found.error_message
     assert kit.log("events").end_offset == 0
+
+
+@pytest.mark.parametrize("number", [5, 6, 7])
+def test_an_unknown_codec_is_an_invalid_record(
+    kit: BrokerKit, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    batch = bytearray(make_batch())
+    batch[22] |= number
+    batch[17:21] = crc32c_of(batch[21:]).to_bytes(4, "big")
+    found = produce(kit, batch=bytes(batch))
+    assert found.error_code == ErrorCode.INVALID_RECORD
+    assert f"codec number {number}" in (found.error_message or "")
+    assert not [one for one in caplog.records if one.exc_info]
 
 
 def test_zstd_is_for_those_who_know_it(kit: BrokerKit) -> None:
