@@ -20,9 +20,9 @@ from tests.crash.bench import (
     observe,
     open_store,
 )
+from tests.support.check_open_log import check_log
 from tests.support.cleaned_segment import other_generation
 from tests.support.log_model import check_equals, read_all
-from varve.commit_log.check_open_log import check_log
 from varve.disk import CrashMode, FaultyFileSystem
 from varve.foundation.errors import DirectoryOffline, DiskFull, LogPoisoned, StoreError, Unavailable
 

@@ -6,6 +6,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tests.support.check_open_log import check_log
 from tests.support.cleaning_bench import PARTITION, CleaningBench, SegmentContent
 from tests.support.cleaning_model import (
     ModelBatch,
@@ -20,7 +21,6 @@ from tests.support.cleaning_model import (
 from tests.support.log_model import split_batches
 from varve.cleaning.removals.removal import Reason
 from varve.cleaning.report import CleanReport
-from varve.commit_log.check import check_log
 from varve.records import Record
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from varve.cleaning.removals.audit import AuditedEntry, AuditReport, Outcome
 from varve.cleaning.removals.removal import Reason, Removal
 from varve.cli.screen import WIDE, Details, make_console, print_rows_with_details
-from varve.commit_log.finding import Severity
+from varve.commit_log.check.findings import Severity
 
 _SEVERITIES: Final = list(Severity)
 _COLOURS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}

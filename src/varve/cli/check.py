@@ -27,12 +27,11 @@ from varve.commit_log.check import (
     is_log_directory,
     is_partition_directory,
 )
-from varve.commit_log.check_directory import DirectoryFacts
-from varve.commit_log.check_partition import PartitionContext
-from varve.commit_log.check_rules import RULES
+from varve.commit_log.check.directory import DirectoryFacts
+from varve.commit_log.check.findings import RULES
+from varve.commit_log.check.partition import PartitionContext
+from varve.commit_log.check.repair import Quarantine, RepairReport, RepairTools, repair_directory
 from varve.commit_log.names import LOG
-from varve.commit_log.quarantine import Quarantine
-from varve.commit_log.repair import RepairReport, RepairTools, repair_directory
 from varve.disk import FileSystem, RealFileSystem
 from varve.embedded.lost_settings import find_lost_settings, tell_lost
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from varve.commit_log.finding import Finding, Severity
+from varve.commit_log.check.findings import Finding, Severity
 
 _ORDER: Final = list(Severity)
 _COLOURS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}

@@ -10,8 +10,8 @@ from typing import Final
 
 from varve.cli.tier_access import find_tiered, open_manifests, open_tier
 from varve.commit_log.check import Finding, Severity
-from varve.commit_log.check_directory import DirectoryFacts
-from varve.commit_log.check_partition import PartitionFacts
+from varve.commit_log.check.directory import DirectoryFacts
+from varve.commit_log.check.partition import PartitionFacts
 from varve.commit_log.checkpoints import decode_offsets
 from varve.commit_log.names import LOG_START_OFFSET_FILE, TopicPartition
 from varve.disk import FileSystem

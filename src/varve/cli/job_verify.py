@@ -21,7 +21,7 @@ from varve.cli.job_options import (
 from varve.cli.job_run import open_job, tell_report, write_report
 from varve.cli.store_access import AsJson
 from varve.cli.tier_access import Cluster, StoreSettings, TierUrl
-from varve.commit_log.finding import Severity
+from varve.commit_log.check.findings import Severity
 from varve.foundation.units import format_bytes
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _SHOWN_MAX: Final = 100
 
 def _list_rules(is_wanted: bool) -> None:
     if is_wanted:
-        from varve.commit_log.check_rules import RULES
+        from varve.commit_log.check.findings import RULES
         from varve.jobs.verify.result import VERIFY_RULES
 
         for rule, sentence in {**VERIFY_RULES, **RULES}.items():

@@ -9,7 +9,7 @@ Crash      loading may be cut anywhere and repeated; it only cuts data files beh
 import logging
 import random
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from varve.commit_log.append_times import AppendSpan, AppendTimes
@@ -32,14 +32,20 @@ from varve.commit_log.producer_recall import recall_batches
 from varve.commit_log.producer_state import ProducerStates
 from varve.commit_log.rolling import draw_jitter
 from varve.commit_log.segment import SEGMENT_KINDS, ActiveSegment, Segment, SegmentFiles
-from varve.commit_log.segment_reader import ReadableSegment, find_end, first_batch_timestamp
-from varve.commit_log.segment_recovery import RecoveredSegment, recover_segment
+from varve.commit_log.segment_reader import (
+    ReadableSegment,
+    find_end,
+    first_batch_timestamp,
+    is_zeros,
+)
+from varve.commit_log.segment_recovery import RecoveredSegment, scan_segment, write_recovered
 from varve.commit_log.segment_split import split_segment
 from varve.commit_log.settings import LogSettings
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.disk import FileInfo, FileSystem, write_atomically
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt, OffsetOverflow
+from varve.foundation.errors import Corrupt, OffsetOverflow, PolicyViolation
+from varve.kernels.batch_layout import INT64_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +71,8 @@ class LoadRequest:
     is_start_known: bool = True
     is_new: bool = False
     producer_expiration_ms: int = 86_400_000
+    allowed_losses: Mapping[str, int] | None = None
+    """The only data files that may be cut, and from which position on; None allows every cut."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -278,16 +286,19 @@ class LogLoader:
             load=self._scratch_load(number),
         )
         self._overflowing = segment
-        recovered = recover_segment(
+        recovered = scan_segment(
             self._fs,
             self._directory,
             base_offset=segment.base_offset,
             settings=self._request.settings,
             producers=producers,
             epochs=self._epochs,
-            before_cut=(lambda: None) if is_final else (lambda: self._drop_segments_after(number)),
-            is_final=is_final,
         )
+        if recovered.bytes_cut:
+            self._check_loss(segment, recovered.size)
+            if not is_final:
+                self._drop_segments_after(number)
+        write_recovered(self._fs, self._directory, recovered, is_final=is_final)
         self._files.forget(segment)
         self._segments[number] = Segment(
             self._files,
@@ -318,6 +329,20 @@ class LogLoader:
             expiration_ms=load.expiration_ms,
         )
 
+    def _check_loss(self, segment: Segment, position: int) -> None:
+        """Raises PolicyViolation when the end of a data file must not be lost; zeros may be."""
+        losses = self._request.allowed_losses
+        path = segment.path(LOG)
+        if losses is None or losses.get(path, INT64_MAX) <= position:
+            return
+        with self._fs.open(path) as file:
+            size = file.size()
+            if not is_zeros(file, position, size):
+                raise PolicyViolation(
+                    f"{path}: {size - position} bytes from position {position} on would be lost, "
+                    "which the check did not announce; nothing was cut"
+                )
+
     def _drop_segments_after(
         self, number: int, why: str = "follows a segment that lost bytes"
     ) -> None:
@@ -327,6 +352,8 @@ class LogLoader:
         """
         if number + 1 == len(self._segments):
             return
+        for segment in self._segments[number + 1 :]:
+            self._check_loss(segment, 0)
         for segment in reversed(self._segments[number + 1 :]):
             self._note(f"dropped {segment.path(LOG)}: it {why}")
             segment.mark_deleted()
@@ -365,6 +392,8 @@ class LogLoader:
                 f"the log ends before its log start offset {self._request.log_start_offset}: "
                 "all segments dropped"
             )
+        for segment in self._segments:
+            self._check_loss(segment, 0)
         for segment in reversed(self._segments):
             segment.mark_deleted()
         for offset in list(self._snapshots.offsets):

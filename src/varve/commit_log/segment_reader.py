@@ -146,7 +146,7 @@ class BatchWalk:
 
         Or an empty one when the file ends before it does.
         """
-        size = _read_batch_size(self._file, base)
+        size = read_batch_size(self._file, base)
         if size > self._end - base:
             return chunk[:0]
         return np.empty(max(size, 2 * chunk.size), np.uint8)
@@ -305,7 +305,7 @@ def read_batches(
     data = file.read_at(position, min(max_bytes, size - position))
     end, next_offset = cut_batches(np.frombuffer(data, np.uint8), limit_offset)
     if end == 0 and min_one and max_bytes < size - position:
-        first_size = _read_batch_size(file, position)
+        first_size = read_batch_size(file, position)
         data = file.read_at(position, min(max(first_size, max_bytes), size - position))
         end, next_offset = cut_batches(np.frombuffer(data, np.uint8), limit_offset)
     if end < 0:
@@ -330,7 +330,17 @@ def _check_whole(segment: ReadableSegment, data: bytes, position: int) -> None:
         )
 
 
-def _read_batch_size(file: File, position: int) -> int:
+def is_zeros(file: File, start: int, end: int) -> bool:
+    """Whether a range of a file holds nothing but zeros."""
+    for position in range(start, end, CHUNK_BYTES):
+        data = file.read_at(position, min(CHUNK_BYTES, end - position))
+        if data.count(0) < len(data):
+            return False
+    return True
+
+
+def read_batch_size(file: File, position: int) -> int:
+    """The size of the batch that starts at a position, as its header says."""
     length = file.read_at(position + LENGTH_AT, LENGTH_OVERHEAD - LENGTH_AT)
     return int.from_bytes(length, "big", signed=True) + LENGTH_OVERHEAD
 

@@ -5,7 +5,6 @@ Crash      repeating it after a crash in the middle gives the same result: the d
 """
 
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,15 +15,14 @@ from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, log_name
 from varve.commit_log.producer_replay import count_before_bad_marker, replay_batches
 from varve.commit_log.producer_state import ProducerStates
-from varve.commit_log.segment_reader import CHUNK_BYTES, BatchTable, BatchWalk
+from varve.commit_log.segment_reader import CHUNK_BYTES, BatchTable, BatchWalk, read_batch_size
 from varve.commit_log.settings import LogSettings
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.txn_index import TransactionIndex
-from varve.disk import File, FileSystem, write_atomically
+from varve.disk import File, FileSystem, write_atomically, write_file
 from varve.foundation.errors import UnsupportedFormat
 from varve.kernels.batch_layout import BatchColumn, ScanStatus, status_text
 
-_LENGTH_END: Final = 12
 _OLD_CRC_START: Final = 16
 
 
@@ -43,7 +41,7 @@ class RecoveredSegment:
     txn_index: TransactionIndex
 
 
-def recover_segment(
+def scan_segment(
     fs: FileSystem,
     directory: str,
     *,
@@ -51,19 +49,14 @@ def recover_segment(
     settings: LogSettings,
     producers: ProducerStates,
     epochs: LeaderEpochs,
-    before_cut: Callable[[], None],
-    is_final: bool,
 ) -> RecoveredSegment:
-    """Scans the whole data file, cuts it after its last good batch and writes new indexes.
+    """Scans the whole data file up to its last good batch; changes no file.
 
-    `before_cut` is called when bytes have to go, before they do. `is_final` says that no later
-    recovery will look at this segment again: then all of it is on disk when this returns.
-
-    Raises OffsetOverflow for a segment that must be split, UnsupportedFormat for message formats 0
-    and 1; both leave every file as it was.
+    Producers and epochs take over what the good batches say. Raises OffsetOverflow for a segment
+    that must be split, UnsupportedFormat for message formats 0 and 1.
     """
     path = f"{directory}/{log_name(base_offset, LOG)}"
-    with fs.open_writable(path) as file:
+    with fs.open(path) as file:
         file_size = file.size()
         indexer = SegmentIndexer(base_offset, settings, path)
         walk = BatchWalk(file, start=0, end=file_size, verify_crc=True)
@@ -81,12 +74,7 @@ def recover_segment(
                 break
         else:
             reason = _stop_reason(walk, file, file_size, path)
-        if good_end < file_size:
-            before_cut()
-            file.truncate(good_end)
-            if is_final:
-                file.sync()
-    recovered = RecoveredSegment(
+    return RecoveredSegment(
         base_offset=base_offset,
         next_offset=indexer.next_offset,
         size=good_end,
@@ -97,8 +85,22 @@ def recover_segment(
         time_index=indexer.time_index(),
         txn_index=indexer.txn_index,
     )
-    write_indexes(fs, directory, recovered, is_durable=is_final)
-    return recovered
+
+
+def write_recovered(
+    fs: FileSystem, directory: str, segment: RecoveredSegment, *, is_final: bool
+) -> None:
+    """Cuts the data file after its last good batch and writes the indexes.
+
+    `is_final` says that no later recovery will look at this segment: then all of it is on disk when
+    this returns.
+    """
+    if segment.bytes_cut:
+        with fs.open_writable(f"{directory}/{log_name(segment.base_offset, LOG)}") as file:
+            file.truncate(segment.size)
+            if is_final:
+                file.sync()
+    _write_indexes(fs, directory, segment, is_durable=is_final)
 
 
 def _stop_reason(walk: BatchWalk, file: File, file_size: int, path: str) -> str:
@@ -119,7 +121,7 @@ def is_old_message(file: File, position: int, file_size: int) -> bool:
     A torn batch, whose magic never reached the disk, looks like one but for the CRC.
     """
     head = file.read_at(position, _OLD_CRC_START)
-    size = int.from_bytes(head[8:12], "big", signed=True) + _LENGTH_END
+    size = read_batch_size(file, position)
     if position + size > file_size:
         return False
     crc = 0
@@ -142,7 +144,7 @@ def _assign_epochs(table: BatchTable, epochs: LeaderEpochs) -> None:
             epochs.assign(epoch, int(table.rows[row, BatchColumn.BASE_OFFSET]))
 
 
-def write_indexes(
+def _write_indexes(
     fs: FileSystem, directory: str, segment: RecoveredSegment, *, is_durable: bool
 ) -> None:
     """Writes the index files of a segment; an empty transaction index has no file.
@@ -163,6 +165,4 @@ def write_indexes(
         if is_durable:
             write_atomically(fs, path, data)
             continue
-        with fs.open_writable(path) as file:
-            file.write_at(0, data)
-            file.truncate(len(data))
+        write_file(fs, path, data, sync=False)

@@ -15,7 +15,7 @@ from typing import Final, Self
 
 import varve
 from varve.commit_log.check import Finding, Severity, inspect_directory
-from varve.commit_log.check_partition import PartitionContext
+from varve.commit_log.check.partition import PartitionContext
 from varve.disk import CrashMode, FaultyFileSystem, FileSystem, PowerLoss, RealFileSystem
 from varve.embedded import Cleaned, Store
 from varve.foundation.clock import ManualClock

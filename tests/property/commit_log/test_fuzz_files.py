@@ -12,25 +12,25 @@ import numpy as np
 import pytest
 
 from tests.check_builder import ROOT, build_store, open_directory, write_file
+from tests.support.check_open_log import check_log
 from varve.cli.dump import dump_paths
 from varve.cli.dump_entry import DumpOptions
 from varve.cli.dump_formats import JsonFormat, TextFormat
 from varve.commit_log import partition_metadata
-from varve.commit_log.check import check_log, check_log_directory, inspect_directory
-from varve.commit_log.check_entries import OffsetEntryCheck, TimeEntryCheck
-from varve.commit_log.check_partition import PartitionContext
+from varve.commit_log.check import check_log_directory, inspect_directory
+from varve.commit_log.check.findings import FindingList, Severity
+from varve.commit_log.check.partition import PartitionContext
+from varve.commit_log.check.repair import Quarantine, RepairTools, repair_directory
+from varve.commit_log.check.segment import OffsetEntryCheck, TimeEntryCheck
 from varve.commit_log.checkpoints import decode_offsets, encode_offsets
 from varve.commit_log.directory_metadata import (
     decode_clean_shutdown,
     decode_meta_properties,
     encode_meta_properties,
 )
-from varve.commit_log.finding import FindingList, Severity
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.producer_snapshot import decode_producer_snapshot, encode_producer_snapshot
 from varve.commit_log.producer_state import ProducerStates
-from varve.commit_log.quarantine import Quarantine
-from varve.commit_log.repair import RepairTools, repair_directory
 from varve.commit_log.segment_reader import BatchTable, BatchWalk
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.txn_index import TransactionIndex

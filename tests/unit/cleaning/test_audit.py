@@ -8,7 +8,7 @@ from tests.support.audit_bench import AuditBench
 from varve.cleaning.removals.audit import AUDIT_RULES, AuditReport, Outcome, audit_partition
 from varve.cleaning.removals.removal_log import FIRST_CHAIN
 from varve.commit_log import partition_metadata
-from varve.commit_log.finding import Severity
+from varve.commit_log.check.findings import Severity
 from varve.commit_log.names import PARTITION_METADATA_FILE
 from varve.disk import FileInfo, MemoryFileSystem
 from varve.foundation.clock import ManualClock

@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 
 from tests.check_builder import ORDERS, ROOT, build_store, flip, open_directory, write_file
+from tests.support.check_open_log import check_log
 from varve.commit_log.check import (
     Finding,
     Severity,
-    check_log,
     check_log_directory,
     hold_lock,
     inspect_directory,
 )
-from varve.commit_log.check_partition import PartitionContext
+from varve.commit_log.check.partition import PartitionContext
+from varve.commit_log.check.repair import Quarantine, RepairReport, RepairTools, repair_directory
 from varve.commit_log.names import CLEAN_SHUTDOWN_FILE
-from varve.commit_log.quarantine import Quarantine
-from varve.commit_log.repair import RepairReport, RepairTools, repair_directory
 from varve.disk import FileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Locked

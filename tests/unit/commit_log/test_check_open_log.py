@@ -3,8 +3,8 @@
 import pytest
 
 from tests.check_builder import ORDERS, TOPIC_ID, fill, flip, open_directory, write_file
+from tests.support.check_open_log import check_log
 from varve.commit_log import Log, LogDirectory
-from varve.commit_log.check import check_log
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.records import Record, build_batch, edit_batch

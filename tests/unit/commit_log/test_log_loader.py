@@ -14,7 +14,7 @@ from tests.support.log_bench import (
 from varve.commit_log import Isolation
 from varve.commit_log.names import log_name
 from varve.commit_log.txn_index import AbortedTransaction
-from varve.foundation.errors import Corrupt
+from varve.foundation.errors import Corrupt, PolicyViolation
 
 SIZE = len(make_batch())
 EPOCHS = f"{DIRECTORY}/leader-epoch-checkpoint"
@@ -328,3 +328,41 @@ def test_a_segment_that_grows_again_has_no_key_index(bench: Bench) -> None:
         bench.write(offset, ".keys", b"sidecar")
     bench.open(clean=True)
     assert bench.names(".keys") == [log_name(0, ".keys")]
+
+
+# Losses that must be announced
+
+
+def test_a_cut_that_was_announced_is_made(bench: Bench) -> None:
+    closed(bench, 3)
+    break_byte(bench, 0, SIZE + 40)
+    log = bench.open(allowed_losses={bench.path(0, ".log"): SIZE})
+    assert read_all(log) == [0]
+
+
+@pytest.mark.parametrize("position", [None, SIZE + 1])
+def test_a_cut_beyond_what_was_announced_is_refused(bench: Bench, position: int | None) -> None:
+    closed(bench, 3)
+    break_byte(bench, 0, SIZE + 40)
+    data = bench.read_file(0)
+    losses = {} if position is None else {bench.path(0, ".log"): position}
+    with pytest.raises(PolicyViolation, match=f"from position {SIZE}"):
+        bench.open(allowed_losses=losses)
+    assert bench.read_file(0) == data
+
+
+def test_a_later_segment_that_was_not_announced_stays(bench: Bench) -> None:
+    closed(bench, 3, 3)
+    break_byte(bench, 0, SIZE + 40)
+    names = bench.names(".log")
+    with pytest.raises(PolicyViolation, match=r"003\.log"):
+        bench.open(allowed_losses={bench.path(0, ".log"): SIZE})
+    assert bench.names(".log") == names
+    assert len(bench.read_file(0)) == 3 * SIZE
+
+
+def test_zeros_may_be_cut_without_being_announced(bench: Bench) -> None:
+    closed(bench, 2)
+    bench.write(0, ".log", bench.read_file(0) + bytes(5))
+    assert bench.open(allowed_losses={}).end_offset == 2
+    assert len(bench.read_file(0)) == 2 * SIZE

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.check_open_log import check_log
 from tests.support.fake_remote_log import FakeRemoteLog
 from tests.support.log_bench import (
     BROKEN,
@@ -17,7 +18,6 @@ from tests.support.log_bench import (
     read_all,
 )
 from varve.commit_log import AbortedRange, Isolation, Log, LogHooks, LogSettings
-from varve.commit_log.check_open_log import check_log
 from varve.foundation.errors import (
     Corrupt,
     DirectoryOffline,

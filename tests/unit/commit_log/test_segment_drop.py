@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.check_open_log import check_log
 from tests.support.log_bench import (
     BROKEN,
     NO_ROOM,
@@ -12,7 +13,6 @@ from tests.support.log_bench import (
     read_all,
 )
 from varve.commit_log import Log, LogHooks
-from varve.commit_log.check_open_log import check_log
 from varve.commit_log.names import log_name
 from varve.foundation.errors import DirectoryOffline, InvalidRequest, OffsetOutOfRange
 

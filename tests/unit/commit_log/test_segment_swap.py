@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.check_open_log import check_log
 from tests.support.cleaned_segment import write_cleaned
 from tests.support.log_bench import (
     BROKEN,
@@ -18,7 +19,6 @@ from tests.support.log_bench import (
     read_all,
 )
 from varve.commit_log import Log, Origin, ProducerShell, Segment, TimestampOffset
-from varve.commit_log.check_open_log import check_log
 from varve.commit_log.names import log_name
 from varve.foundation.errors import (
     Corrupt,

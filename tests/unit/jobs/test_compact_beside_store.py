@@ -2,10 +2,10 @@
 
 import random
 
+from tests.support.check_open_log import check_log
 from tests.support.cleaning_bench import fold
 from tests.support.log_model import read_committed
 from varve.commit_log import LogStore, TopicPartition
-from varve.commit_log.check import check_log
 from varve.disk import MemoryFileSystem
 from varve.jobs.compact.job import compact_partitions
 from varve.jobs.compact.report import PartitionResult

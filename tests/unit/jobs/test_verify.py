@@ -14,7 +14,7 @@ from tests.support.tier_bench import TierBench, tiered
 from tests.support.verification import verify_bench
 from varve.cleaning.key_index.builder import build_key_index
 from varve.cleaning.key_index.key_index import ENTRY, HEADER_BYTES
-from varve.commit_log.finding import Severity
+from varve.commit_log.check.findings import Severity
 from varve.disk import RealFileSystem
 from varve.jobs.derived_outputs import DerivedOutput, OutputKind, RemoteOutputRegistry
 from varve.jobs.scratch import scratch

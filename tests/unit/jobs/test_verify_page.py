@@ -9,7 +9,7 @@ from tests.support.cold_compaction import ColdCompaction
 from tests.support.tier_bench import TierBench, tiered
 from tests.support.verification import verify_bench
 from varve.cli.job_verify import print_result
-from varve.commit_log.finding import Severity
+from varve.commit_log.check.findings import Severity
 from varve.jobs.verify.page import render_page
 from varve.jobs.verify.result import PartitionVerdict, VerifyFinding, VerifyResult
 

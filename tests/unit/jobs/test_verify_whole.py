@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 import varve
 from varve.cli.main import app
-from varve.commit_log.finding import Severity
+from varve.commit_log.check.findings import Severity
 from varve.foundation.errors import NotFound
 from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.address import TierAddress

@@ -33,8 +33,8 @@ from varve.cleaning.key_index.key_index import (
 )
 from varve.commit_log import Log
 from varve.commit_log.check import Finding, Severity
-from varve.commit_log.check_directory import DirectoryFacts
-from varve.commit_log.check_partition import PartitionFacts
+from varve.commit_log.check.directory import DirectoryFacts
+from varve.commit_log.check.partition import PartitionFacts
 from varve.commit_log.directory_failure import remedy
 from varve.commit_log.log_state import NO_DESCRIPTORS, NO_ROOM
 from varve.commit_log.names import KEYS, LOG

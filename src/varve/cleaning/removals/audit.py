@@ -24,7 +24,7 @@ from varve.cleaning.removals.removal import Reason, Removal, RemovalKind, Segmen
 from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE, RemovalEntry, read_removal_log
 from varve.commit_log import TopicPartition, partition_metadata
 from varve.commit_log.check import Severity, find_partition
-from varve.commit_log.check_partition import show_nothing
+from varve.commit_log.check.partition import show_nothing
 from varve.commit_log.checkpoints import LOG_START_OFFSET_FILE, decode_offsets
 from varve.commit_log.names import PARTITION_METADATA_FILE
 from varve.disk import FileSystem

@@ -31,7 +31,7 @@ from varve.cleaning.removals.removal import Reason, Removal, RemovalKind
 from varve.cleaning.removals.removal_json import decode_removal, encode_removal
 from varve.cleaning.removals.removal_log import read_removal_log
 from varve.commit_log import Log
-from varve.commit_log.check_partition import show_nothing
+from varve.commit_log.check.partition import show_nothing
 from varve.disk import FileSystem, write_atomically
 from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound, StoreError
 from varve.jobs.erase.request import ErasureRequest, has_digests

@@ -7,7 +7,7 @@ Invariant  reads only. Objects are listed before the manifests are read, as an a
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from varve.commit_log.finding import Severity
+from varve.commit_log.check.findings import Severity
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.foundation.errors import Corrupt, ObjectNotFound
 from varve.foundation.settings import LONG_MAX

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-from varve.commit_log.finding import Severity
+from varve.commit_log.check.findings import Severity
 from varve.jobs.verify.result import (
     PartitionVerdict,
     SegmentVerdict,

@@ -7,8 +7,7 @@ Invariant  every finding names a rule, of those below or of `commit_log.check_ru
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from varve.commit_log.check_rules import RULES
-from varve.commit_log.finding import Severity
+from varve.commit_log.check.findings import RULES, Severity
 from varve.jobs.results import JSON_NAME, JobResult, JsonFields, encode_fields
 from varve.tiering.manifest.paths import RemotePath
 

@@ -17,15 +17,9 @@ import numpy as np
 from varve.cleaning.key_index.builder import build_key_index
 from varve.cleaning.key_index.key_index import HEADER_BYTES as KEYS_HEADER_BYTES
 from varve.cleaning.key_index.key_index import KeyIndexHeader
-from varve.commit_log.check_epochs import EpochCheck
-from varve.commit_log.check_producers import KnownSnapshot, ProducerCheck
-from varve.commit_log.check_segment import (
-    SegmentCheck,
-    SegmentFacts,
-    SegmentPlace,
-    read_indexes,
-)
-from varve.commit_log.finding import FindingList, Severity
+from varve.commit_log.check.findings import FindingList, Severity
+from varve.commit_log.check.producers import EpochCheck, KnownSnapshot, ProducerCheck
+from varve.commit_log.check.segment import SegmentCheck, SegmentFacts, SegmentPlace, read_indexes
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import INDEX, KEYS, LOG, TIME_INDEX, TXN_INDEX, log_name
 from varve.commit_log.producer_snapshot import SnapshotEntry, decode_producer_snapshot

@@ -17,9 +17,9 @@ from varve.cleaning.compaction.key_plan import ENTRY_BYTES
 from varve.cleaning.key_index.key_index import KeyIndexHeader
 from varve.cleaning.key_index.segment_indexes import check_keys
 from varve.commit_log.check import hold_lock, inspect_directory
-from varve.commit_log.check_partition import PartitionContext, PartitionFacts
+from varve.commit_log.check.findings import Finding, Severity
+from varve.commit_log.check.partition import PartitionContext, PartitionFacts
 from varve.commit_log.checkpoints import decode_offsets
-from varve.commit_log.finding import Finding, Severity
 from varve.commit_log.names import LOG_START_OFFSET_FILE, TopicPartition
 from varve.commit_log.partition_metadata import decode_topic_id
 from varve.disk import FileSystem, RealFileSystem

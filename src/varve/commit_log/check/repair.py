@@ -1,8 +1,11 @@
-"""Mends what a check found, by the engine's own recovery.
+"""Repairs what a check found, by the engine's own recovery.
 
-Invariant  bytes of data are cut only when that is allowed, and copied aside before. A partition
-           whose repair is refused or fails keeps its files as they are.
-Crash      every step may be repeated: files are replaced whole, recovery cuts and rebuilds.
+Layout     `<quarantine>/<partition>/<file>.cut-<position>`; a name in use gets `.1`, `.2`.
+Invariant  bytes of data are cut only when that is allowed, and copied aside before. A data file is
+           cut, renamed away or removed only from a position on that was allowed, or where nothing
+           but zeros is lost. A partition whose repair is refused or fails keeps its files.
+Crash      every step may be repeated: files are replaced whole, recovery cuts and rebuilds. A copy
+           is on disk, with its name, before the original is touched.
 """
 
 import contextlib
@@ -13,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from varve.commit_log import partition_metadata
-from varve.commit_log.check_directory import CHECKPOINT_FILES, DirectoryFacts
-from varve.commit_log.check_partition import NEEDS_PERMISSION, Loss, PartitionFacts
+from varve.commit_log.check.directory import CHECKPOINT_FILES, DirectoryFacts
+from varve.commit_log.check.partition import NEEDS_PERMISSION, Loss, PartitionFacts
 from varve.commit_log.checkpoints import (
     INT32_MAX,
     INT64_MAX,
@@ -28,7 +31,6 @@ from varve.commit_log.directory_metadata import (
     decode_properties,
     encode_meta_properties,
 )
-from varve.commit_log.guarded_files import GuardedFileSystem
 from varve.commit_log.log_loader import LoadedLog, LoadRequest, LogLoader
 from varve.commit_log.names import (
     CLEANER_OFFSET_FILE,
@@ -40,16 +42,44 @@ from varve.commit_log.names import (
     TopicPartition,
 )
 from varve.commit_log.partition_metadata import encode_topic_id, random_topic_id
-from varve.commit_log.quarantine import Quarantine
 from varve.commit_log.segment import SegmentFiles
 from varve.commit_log.settings import LogSettings
-from varve.disk import FileSystem, write_atomically
+from varve.disk import FileSystem, copy_range, write_atomically
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, StoreError
 
+
+class Quarantine:
+    """A directory beside the log directory, made when first needed."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs = fs
+        self._path = path
+
+    def keep(self, path: str, *, position: int = 0) -> str:
+        """Copies a file from a position on; gives the copy's path."""
+        parent, name = posixpath.split(path)
+        directory = f"{self._path}/{posixpath.basename(parent)}"
+        self._fs.make_directory(directory)
+        target = self._free_name(f"{directory}/{name}.cut-{position}")
+        with self._fs.open(path) as source, self._fs.open_writable(target) as copy:
+            copy_range(source, copy, start=position, end=source.size())
+            copy.sync()
+        self._fs.sync_directory(directory)
+        self._fs.sync_directory(self._path)
+        return target
+
+    def _free_name(self, wanted: str) -> str:
+        name, number = wanted, 0
+        while self._fs.exists(name):
+            number += 1
+            name = f"{wanted}.{number}"
+        return name
+
+
 _NEVER_MS: Final = 2**62
 _NODE_ID: Final = 1
-_LOSSES_TOLD: Final = 20
+_LOSSES_LISTED: Final = 20
 
 
 @dataclass(slots=True)
@@ -129,7 +159,7 @@ class _PartitionRepair:
         topic_id = ids.pop()
         assert topic_id is not None
         write_atomically(self._fs, path, partition_metadata.encode(topic_id))
-        self._report.done.append(f"{path}: topic id {encode_topic_id(topic_id)} written anew")
+        self._report.done.append(f"{path}: topic id {encode_topic_id(topic_id)} rewritten")
 
     def run(self, *, log_start_offset: int) -> int | None:
         """Gives the log end offset afterwards; None when the partition was left as it is."""
@@ -137,7 +167,7 @@ class _PartitionRepair:
         if all(finding.repair is None for finding in facts.findings):
             return facts.end_offset
         if facts.losses and not self._tools.allow_data_loss:
-            report.refused.append(f"{facts.directory}: {_tell_losses(facts.losses)}")
+            report.refused.append(f"{facts.directory}: {_describe_losses(facts.losses)}")
             return None
         rules = {finding.rule for finding in facts.findings}
         if "offset-overflow" in rules and (facts.losses or "segments-overlap" in rules):
@@ -179,10 +209,8 @@ class _PartitionRepair:
 
     def _load(self, log_start_offset: int) -> LoadedLog:
         """Recovers every segment and brings the result to the disk."""
-        losses = {loss.path: loss.position for loss in self._facts.losses}
-        files = SegmentFiles(GuardedFileSystem(self._fs, losses))
         request = LoadRequest(
-            files=files,
+            files=SegmentFiles(self._fs),
             directory=self._facts.directory,
             topic_partition=self._partition,
             settings=self._tools.settings,
@@ -192,6 +220,7 @@ class _PartitionRepair:
             recovery_point=0,
             log_start_offset=log_start_offset,
             producer_expiration_ms=_NEVER_MS,
+            allowed_losses={loss.path: loss.position for loss in self._facts.losses},
         )
         loaded = LogLoader(request).load()
         loaded.active.close_indexes()
@@ -208,14 +237,14 @@ class _PartitionRepair:
         return loaded
 
 
-def _tell_losses(losses: Sequence[Loss]) -> str:
+def _describe_losses(losses: Sequence[Loss]) -> str:
     """What a repair would drop, segment by segment."""
     parts = []
-    for loss in losses[:_LOSSES_TOLD]:
+    for loss in losses[:_LOSSES_LISTED]:
         name = posixpath.basename(loss.path)
         parts.append(f"{name} {f'from position {loss.position} on' if loss.position else 'whole'}")
-    if len(losses) > _LOSSES_TOLD:
-        parts.append(f"and {len(losses) - _LOSSES_TOLD} later ones whole")
+    if len(losses) > _LOSSES_LISTED:
+        parts.append(f"and {len(losses) - _LOSSES_LISTED} later ones whole")
     lost = sum(loss.size for loss in losses)
     count = "1 segment" if len(losses) == 1 else f"{len(losses)} segments"
     return (
@@ -225,7 +254,7 @@ def _tell_losses(losses: Sequence[Loss]) -> str:
 
 
 def _repair_metadata(facts: DirectoryFacts, tools: RepairTools, report: RepairReport) -> None:
-    """Keeps the lines of a broken `meta.properties` that make sense and draws the rest anew."""
+    """Keeps the lines of a broken `meta.properties` that make sense and makes up the rest."""
     if not any(finding.rule == "meta-properties-corrupt" for finding in facts.findings):
         return
     path = f"{facts.path}/{META_PROPERTIES_FILE}"
@@ -249,7 +278,7 @@ def _repair_metadata(facts: DirectoryFacts, tools: RepairTools, report: RepairRe
         )
     write_atomically(tools.fs, path, encode_meta_properties(metadata))
     report.done.append(
-        f"{path}: written anew for cluster {metadata.cluster_id}, node {metadata.node_id}; "
+        f"{path}: rewritten for cluster {metadata.cluster_id}, node {metadata.node_id}; "
         f"the old one is {kept}"
     )
 
@@ -300,7 +329,7 @@ def _repair_checkpoints(
         }
         if within != known:
             write_atomically(tools.fs, path, encode_offsets(within))
-            report.done.append(f"{path}: written anew with {len(within)} entries")
+            report.done.append(f"{path}: rewritten with {len(within)} entries")
 
 
 def _read_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int] | None:

@@ -8,10 +8,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from varve.commit_log.check_epochs import EpochCheck
-from varve.commit_log.check_producers import KnownSnapshot, ProducerCheck
-from varve.commit_log.check_segment import SegmentCheck, SegmentFacts, SegmentIndexes, SegmentPlace
-from varve.commit_log.finding import Finding, FindingList
+from varve.commit_log.check.findings import RULES, Finding, FindingList
+from varve.commit_log.check.producers import EpochCheck, KnownSnapshot, ProducerCheck
+from varve.commit_log.check.segment import SegmentCheck, SegmentFacts, SegmentIndexes, SegmentPlace
 from varve.commit_log.log import Log
 from varve.commit_log.log_state import LogState
 from varve.commit_log.names import (
@@ -28,6 +27,19 @@ from varve.foundation.errors import Corrupt
 
 Integers = npt.NDArray[np.int64]
 
+OPEN_LOG_RULES = {
+    "offset-order": "Log start, last stable, high watermark and log end are in order.",
+    "view-order": "Segments in memory are in order.",
+    "view-files": "Segments in memory are those on disk.",
+    "snapshot-files": "Snapshots in memory are those on disk.",
+    "segment-size": "Sizes in memory are those on disk.",
+    "active-extent": "The log ends where its last batch does.",
+    "active-timestamp": "The active segment knows its largest timestamp.",
+    "index-corrupt": "The indexes of an open log can be read.",
+    "producer-state": "Producers in memory are those of the batches.",
+    "epochs-file": "Leader epochs in memory are those on disk.",
+}
+
 
 def check_log(log: Log, *, deep: bool = True) -> list[Finding]:
     """Every invariant of an open log; empty when all hold."""
@@ -42,7 +54,7 @@ class OpenLogCheck:
     def __init__(self, state: LogState, *, deep: bool) -> None:
         self._state = state
         self._deep = deep
-        self._found = FindingList()
+        self._found = FindingList(RULES | OPEN_LOG_RULES)
         self._where = state.directory
 
     def run(self) -> list[Finding]:
@@ -62,7 +74,7 @@ class OpenLogCheck:
         producers.begin(state.view.first_base_offset, state.log_start_offset)
         segments = self._check_segments(producers, epochs)
         producers.finish(state.end_offset)
-        producers.compare_live(state.producers, self._where)
+        self._compare_producers(producers)
         epochs.finish(state.end_offset)
         self._check_active(segments[-1])
         self._check_epoch_file(names)
@@ -188,6 +200,24 @@ class OpenLogCheck:
         elif not self._state.fs.exists(segment.path(INDEX)):
             return SegmentIndexes(None, times, aborted)
         return SegmentIndexes(segment.offset_index().entries(), times, aborted)
+
+    def _compare_producers(self, check: ProducerCheck) -> None:
+        """The producers in memory against those that the batches tell of."""
+        live = {
+            entry.producer_id: entry
+            for entry in decode_producer_snapshot(self._state.producers.encode_snapshot())
+        }
+        for producer_id, replayed in check.states.entries.items():
+            entry = live.get(producer_id)
+            if entry is None:
+                if check.is_exact and not replayed.is_expired(check.now_ms, check.expiration_ms):
+                    message = f"producer {producer_id} is not known in memory"
+                    self._found.error(self._where, "producer-state", message)
+                continue
+            difference = check.find_difference(entry, replayed)
+            if difference:
+                message = f"producer {producer_id} in memory: {difference}"
+                self._found.error(self._where, "producer-state", message)
 
     def _check_active(self, facts: SegmentFacts) -> None:
         active = self._state.view.active

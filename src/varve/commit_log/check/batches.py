@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from varve.commit_log.finding import FindingList
+from varve.commit_log.check.findings import FindingList
 from varve.commit_log.producer_replay import count_before_bad_marker
-from varve.commit_log.segment_reader import CHUNK_BYTES, BatchTable, BatchWalk
+from varve.commit_log.segment_reader import BatchTable, BatchWalk, is_zeros, read_batch_size
 from varve.commit_log.segment_recovery import is_old_message
 from varve.commit_log.sparse_index import RELATIVE_OFFSET_MAX
 from varve.disk import File
@@ -22,8 +22,6 @@ from varve.kernels.batch_layout import BatchColumn, ScanStatus, status_text
 from varve.records import Batch, TimestampType
 
 _BAD_CHECKSUMS_MAX: Final = 16
-_LENGTH_AT: Final = 8
-_LENGTH_END: Final = 12
 
 _RULES: Final = {
     ScanStatus.INCOMPLETE: "torn-tail",
@@ -169,22 +167,13 @@ class BatchCheck:
         position, status = walk.position, walk.status
         if position >= size:
             return size
-        is_zeros = status != ScanStatus.BAD_CRC and _is_zeros(file, position, size)
+        has_zeros = status != ScanStatus.BAD_CRC and is_zeros(file, position, size)
         if status == ScanStatus.OLD_MAGIC and not is_old_message(file, position, size):
             status = ScanStatus.BAD_MAGIC
-        rule = "zero-tail" if is_zeros else _RULES[status]
-        self.faults.append(Fault(position, rule, status_text(status), is_zeros))
+        rule = "zero-tail" if has_zeros else _RULES[status]
+        self.faults.append(Fault(position, rule, status_text(status), has_zeros))
         if status != ScanStatus.BAD_CRC:
             return size
         if sum(fault.rule == rule for fault in self.faults) >= _BAD_CHECKSUMS_MAX:
             return size
-        prefix = file.read_at(position, _LENGTH_END)
-        return position + _LENGTH_END + int.from_bytes(prefix[_LENGTH_AT:], "big", signed=True)
-
-
-def _is_zeros(file: File, start: int, end: int) -> bool:
-    for position in range(start, end, CHUNK_BYTES):
-        data = file.read_at(position, min(CHUNK_BYTES, end - position))
-        if data.count(0) < len(data):
-            return False
-    return True
+        return position + read_batch_size(file, position)

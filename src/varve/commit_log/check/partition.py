@@ -1,21 +1,28 @@
 """Checks one partition directory: names, segments in order, snapshots, epochs, metadata.
 
-Invariant  reads only, and never raises for what the files hold: everything becomes a finding.
+Invariant  reads only, and never raises for what the files hold: everything becomes a finding. What
+           key indexes and evidence hold is checked by the packages that write them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
 from varve.commit_log import partition_metadata
-from varve.commit_log.check_epochs import EpochCheck, read_epochs
-from varve.commit_log.check_own_files import check_own_files
-from varve.commit_log.check_producers import REMOVE_SNAPSHOT, KnownSnapshot, ProducerCheck
-from varve.commit_log.check_segment import SegmentCheck, SegmentFacts, SegmentPlace, read_indexes
-from varve.commit_log.finding import Finding, FindingList, Severity
+from varve.commit_log.append_times import ENTRY_BYTES, decode_append_times
+from varve.commit_log.check.findings import Finding, FindingList, Severity
+from varve.commit_log.check.producers import (
+    REMOVE_SNAPSHOT,
+    EpochCheck,
+    KnownSnapshot,
+    ProducerCheck,
+    read_epochs,
+)
+from varve.commit_log.check.segment import SegmentCheck, SegmentFacts, SegmentPlace, read_indexes
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import (
+    APPEND_TIMES_FILE,
     DELETED,
     KEYS,
     LEADER_EPOCH_FILE,
@@ -29,8 +36,48 @@ from varve.commit_log.names import (
     parse_file_name,
 )
 from varve.commit_log.producer_snapshot import decode_producer_snapshot
-from varve.disk import TEMPORARY_SUFFIX, FileSystem
+from varve.disk import TEMPORARY_SUFFIX, FileInfo, FileSystem
 from varve.foundation.errors import Corrupt
+
+
+def check_own_files(
+    fs: FileSystem, directory: str, entries: Sequence[FileInfo], found: FindingList
+) -> None:
+    """What is wrong with key indexes from without, and with the append times."""
+    for entry in entries:
+        path = f"{directory}/{entry.name}"
+        if entry.is_directory:
+            _check_directory(path, entry.name, found)
+        elif entry.name == APPEND_TIMES_FILE:
+            _check_append_times(fs, path, found)
+
+
+def _check_directory(path: str, name: str, found: FindingList) -> None:
+    file = parse_file_name(name)
+    if file is not None and file.kind == KEYS:
+        message = "a directory where the key index belongs: the partition is not compacted until "
+        found.error(path, "not-a-file", message + "it is moved away")
+    elif name == APPEND_TIMES_FILE:
+        message = "a directory where append times belong: the log cannot be opened until it is "
+        found.error(path, "not-a-file", message + "moved away")
+
+
+def _check_append_times(fs: FileSystem, path: str, found: FindingList) -> None:
+    try:
+        data = fs.read(path)
+    except FileNotFoundError:
+        found.note(path, "vanished", "gone while it was checked")
+        return
+    count, rest = divmod(len(data), ENTRY_BYTES)
+    wrong = count - sum(1 for _ in decode_append_times(data))
+    if wrong or rest:
+        message = (
+            f"{wrong} of {count} entries do not match their CRC, {rest} bytes are no whole entry; "
+            "they are passed over, and a segment without an entry counts as appended when its data "
+            "file was last changed"
+        )
+        found.note(path, "append-times-corrupt", message)
+
 
 _KNOWN_NAMES: Final = (LEADER_EPOCH_FILE, PARTITION_METADATA_FILE)
 NEEDS_PERMISSION: Final = "needs --allow-data-loss"
