@@ -12,6 +12,7 @@ from varve.shapes.filter.subset import Subset
 from varve.shapes.metrics import EngineHealth, TopicHealth
 from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, SNAPSHOT_END, Offset
 from varve.shapes.shape import DropReason
+from varve.shapes.storage.shape_storage import ChunkEnd
 from varve.shapes.topic import SubsetResult
 
 
@@ -50,6 +51,10 @@ class FakeShape:
         if offset.tx == 0 and offset.op < len(self.chunks) - 1:
             return offset.after()
         return next((end for end in self.ends if end > offset), None)
+
+    def find_cached_chunk_end(self, offset: Offset) -> ChunkEnd | None:
+        is_cached = offset.is_virtual or self.is_tail
+        return ChunkEnd(self.chunk_end(offset)) if is_cached else None
 
     def is_in_memory(self, start: Offset) -> bool:
         return self.is_tail
@@ -169,8 +174,13 @@ class FakeEngine:
     def topic_health(self, topic: str) -> TopicHealth:
         return TopicHealth(topic, is_ready=True, error=self.trouble)
 
-    def subscribe(self, listener: Callable[[Collection[str]], None]) -> None:
+    def subscribe(self, listener: Callable[[Collection[str]], None]) -> Callable[[], None]:
         self.listeners.append(listener)
+
+        def unsubscribe() -> None:
+            self.listeners = [one for one in self.listeners if one is not listener]
+
+        return unsubscribe
 
     def add(self, shape: FakeShape, *messages: bytes) -> None:
         """Appends messages, a transaction each, and tells the door."""

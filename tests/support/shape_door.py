@@ -10,10 +10,10 @@ import httpx
 
 from tests.support.fake_shapes import FakeEngine, FakeShape
 from varve.foundation.clock import ManualClock
-from varve.http.access import Access
 from varve.http.server import HttpServer
-from varve.http.services import Services
 from varve.http.settings import HttpSettings
+from varve.http.shapes.access import Access
+from varve.http.shapes.api import ShapeApi
 from varve.shapes.engine import ShapeEngine
 
 OPEN = Access()
@@ -22,11 +22,11 @@ OPEN = Access()
 class Stage:
     """A door, its engine, and a client."""
 
-    def __init__(self, engine: FakeEngine, services: Services, server: HttpServer) -> None:
+    def __init__(self, engine: FakeEngine, api: ShapeApi, server: HttpServer) -> None:
         self.engine = engine
-        self.services = services
+        self.api = api
         self.server = server
-        self.clock = services.clock
+        self.clock = api.clock
         self.client = httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{server.port}", timeout=10, trust_env=False, verify=False
         )
@@ -47,17 +47,17 @@ async def open_stage(
     access: Access = OPEN, *, can_delete: bool = True, **settings: int
 ) -> AsyncIterator[Stage]:
     engine = FakeEngine()
-    services = Services.make(
+    api = ShapeApi(
         cast(ShapeEngine, engine),
         HttpSettings(**settings),
         access,
         can_delete=can_delete,
         clock=ManualClock(),
-        draws=random.Random(7),
+        random=random.Random(7),
     )
-    server = HttpServer(services, host="127.0.0.1", port=0)
+    server = HttpServer(api, host="127.0.0.1", port=0)
     await server.start()
-    stage = Stage(engine, services, server)
+    stage = Stage(engine, api, server)
     try:
         yield stage
     finally:

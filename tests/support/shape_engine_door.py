@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tests.support.shape_engine import Stage
 from varve.foundation.clock import SystemClock
-from varve.http.access import Access
 from varve.http.server import HttpServer
-from varve.http.services import Services
 from varve.http.settings import HttpSettings
+from varve.http.shapes.access import Access
+from varve.http.shapes.api import ShapeApi
 from varve.shapes.settings import EngineSettings
 
 
@@ -23,15 +23,15 @@ def open_stage(path: Path, *, shapes_max: int = 100) -> Stage:
 @contextlib.asynccontextmanager
 async def open_door(stage: Stage, **settings: int) -> AsyncIterator[HttpServer]:
     """A server for the running loop."""
-    services = Services.make(
+    api = ShapeApi(
         stage.engine,
         HttpSettings(**settings),
         Access(),
         can_delete=True,
         clock=SystemClock(),
-        draws=random.Random(7),
+        random=random.Random(7),
     )
-    server = HttpServer(services, host="127.0.0.1", port=0)
+    server = HttpServer(api, host="127.0.0.1", port=0)
     await server.start()
     try:
         yield server

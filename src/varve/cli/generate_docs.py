@@ -34,8 +34,8 @@ from varve.dedup import metrics as dedup_metrics
 from varve.foundation.metrics import Metric, declared_metrics
 from varve.foundation.settings import LONG_MAX, SettingDeclaration, Settings, declared
 from varve.http import metrics as http_metrics
-from varve.http.openapi import make_document
 from varve.http.settings import HttpSettings
+from varve.http.shapes.openapi import make_document
 from varve.kafka_server import metrics as server_metrics
 from varve.kafka_server.settings import ServerSettings
 from varve.kafka_server.tls_settings import TlsSettings

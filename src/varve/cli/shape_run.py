@@ -27,10 +27,10 @@ from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidSetting, Unavailable
 from varve.foundation.settings import parse_settings
-from varve.http.access import Access, read_shapes
 from varve.http.server import HttpServer
-from varve.http.services import Services
 from varve.http.settings import HttpSettings
+from varve.http.shapes.access import Access, read_shapes
+from varve.http.shapes.api import ShapeApi
 from varve.kernels import (
     json_members,
     json_split,
@@ -217,18 +217,18 @@ def _adopt_log() -> None:
 async def _run(
     plan: ShapePlan, engine: ShapeEngine, began: float, tell: Callable[[str], None]
 ) -> None:
-    services = Services.make(
+    api = ShapeApi(
         engine,
         plan.http,
         plan.access,
         can_delete=plan.can_delete,
         clock=SystemClock(),
-        draws=random.Random(),
+        random=random.Random(),
     )
-    server = HttpServer(services, host=plan.host, port=plan.port)
+    server = HttpServer(api, host=plan.host, port=plan.port)
     end = take_signals(asyncio.get_running_loop())
     await server.start()
-    trimming = asyncio.ensure_future(_trim_memory(services))
+    trimming = asyncio.ensure_future(_trim_memory(api))
     try:
         _warn_of_everybody(plan)
         shown = f"[{plan.host}]" if ":" in plan.host else plan.host
@@ -241,23 +241,23 @@ async def _run(
         for kernels in _KERNELS:
             # Where nobody has compiled them before this takes its time, and a stop comes first.
             if not end.is_set():
-                await services.slow.run_in_engine(kernels.warm)
+                await api.admin_pool.run(kernels.warm)
         keep_what_is_there(GARBAGE_THRESHOLDS)
         await server.serve_until(end)
-        logger.info("stopping", extra={"waiting": services.waiters.count})
+        logger.info("stopping", extra={"waiting": api.waiters.count})
     finally:
         trimming.cancel()
         await server.stop()
 
 
-async def _trim_memory(services: Services) -> None:
+async def _trim_memory(api: ShapeApi) -> None:
     """Gives back what slow clients held: the C library keeps freed pieces between others."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while trim is not None:
         await asyncio.sleep(_TRIM_SECONDS)
         # Where there is much to do another time will.
         with contextlib.suppress(Unavailable):
-            await services.slow.run_in_engine(trim, 0)
+            await api.admin_pool.run(trim, 0)
 
 
 def _warn_of_everybody(plan: ShapePlan) -> None:

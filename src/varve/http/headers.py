@@ -1,9 +1,10 @@
-"""Names and values of the headers of answers: for clients, for caches, for browsers.
+"""Names and values of response headers: for clients, for caches, for browsers.
 
-Invariant  a cursor is greater than that of the request, so cached answers never form a cycle.
+Invariant  a cursor is greater than that of the request, so cached responses never form a cycle.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Container
+from random import Random
 from typing import Final
 
 from varve.http.settings import HttpSettings
@@ -51,7 +52,7 @@ _CURSOR_STEP_MAX: Final = 3600
 
 
 def cross_origin(origin: str | None) -> list[Header]:
-    """What lets a page of another origin read the answer."""
+    """Lets a page of another origin read the response."""
     return [
         (b"access-control-allow-origin", (origin or "*").encode("latin-1", "replace")),
         *_CROSS_ORIGIN,
@@ -59,21 +60,21 @@ def cross_origin(origin: str | None) -> list[Header]:
 
 
 def varying(sent: Container[bytes]) -> list[Header]:
-    """Keeps shared caches from giving an answer to who sends other headers, or no token."""
+    """Keeps shared caches from serving requests with other headers, or without a token."""
     names = [name for name in _VARYING if name in sent]
     return [(b"vary", b", ".join(names))] if names else []
 
 
-def preflight(asked: str | None) -> list[Header]:
-    """What a browser may send; of the headers asked for those that mean something here."""
-    names = [name for part in (asked or "").split(",") if (name := part.strip().lower())]
+def preflight(requested: str | None) -> list[Header]:
+    """What a browser may send: the requested headers that the server uses."""
+    names = [name for part in (requested or "").split(",") if (name := part.strip().lower())]
     known = ", ".join(sorted(_ASKABLE.intersection(names)))
     allowed = [(b"access-control-allow-headers", known.encode())] if known else []
     return [(b"access-control-max-age", b"86400"), *allowed, ALLOW]
 
 
 def cache_of(settings: HttpSettings, *, is_initial: bool, is_live: bool, is_events: bool) -> Header:
-    """How long caches may keep an answer with data."""
+    """How long caches may keep a response with data."""
     if is_initial:
         return INITIAL
     if is_events:
@@ -86,13 +87,11 @@ def cache_of(settings: HttpSettings, *, is_initial: bool, is_live: bool, is_even
     )
 
 
-def next_cursor(
-    now_ms: int, long_poll_ms: int, sent: str | None, draw: Callable[[int, int], int]
-) -> int:
-    """The next multiple of the long poll, or more than the cursor sent; `draw` as randint."""
+def next_cursor(now_ms: int, long_poll_ms: int, sent: str | None, random: Random) -> int:
+    """The next multiple of the long poll, or a random step above the cursor sent."""
     step_s = max(1, long_poll_ms // 1000)
     elapsed_s = max(0, now_ms // 1000 - _CURSOR_EPOCH_S)
     cursor = -(-elapsed_s // step_s) * step_s
     is_number = sent is not None and sent.isascii() and sent.isdigit()
     before = int(sent) if sent and is_number and len(sent) <= _CURSOR_DIGITS_MAX else 0
-    return cursor if cursor > before else before + draw(1, _CURSOR_STEP_MAX)
+    return cursor if cursor > before else before + random.randint(1, _CURSOR_STEP_MAX)

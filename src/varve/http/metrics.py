@@ -1,6 +1,6 @@
-"""What the shape API measures.
+"""Metrics of the HTTP server and the shape API.
 
-Threads    the loop's alone changes it; any may collect.
+Threads    changed by the event loop only; any thread may collect.
 """
 
 import sys
@@ -13,50 +13,50 @@ if TYPE_CHECKING:
     from prometheus_client import Metric as Family
 
 REQUESTS = counter(
-    "varve_shape_http_requests_total",
-    "Requests answered, by endpoint, method and status; status 0 is a client that left.",
+    "varve_shapes_http_requests_total",
+    "Requests by endpoint, method and status; status 0 is a client that disconnected.",
     unit="requests",
     labels=("endpoint", "method", "status"),
 )
 BYTES = counter(
-    "varve_shape_http_sent_bytes_total",
-    "Bytes of the bodies of answers.",
+    "varve_shapes_http_sent_bytes_total",
+    "Bytes of the bodies of responses.",
     unit="bytes",
     labels=("endpoint",),
 )
 SECONDS = counter(
-    "varve_shape_http_request_seconds_total",
-    "Time that requests took until their answer was handed over, waiting included.",
+    "varve_shapes_http_request_seconds_total",
+    "Time until the responses of requests were sent, waiting included.",
     unit="seconds",
     labels=("endpoint",),
 )
 REFUSED = counter(
-    "varve_shape_http_refused_total",
-    "Requests refused because too many were under way.",
+    "varve_shapes_http_refused_total",
+    "Requests refused because too many were in progress.",
     unit="requests",
     labels=("kind",),
 )
 MALFORMED = counter(
-    "varve_shape_http_malformed_total",
-    "What was no request: other bytes than HTTP's, an address or a head that is too long.",
+    "varve_shapes_http_malformed_total",
+    "Input that is not a request: bytes that are not HTTP, an address or a head that is too long.",
     unit="requests",
     labels=("kind",),
 )
-UNDER_WAY = gauge(
-    "varve_shape_http_requests",
-    "Requests for shapes that are under way, live ones among them.",
+IN_PROGRESS = gauge(
+    "varve_shapes_http_requests",
+    "Requests for shapes that are in progress, including live ones.",
     unit="requests",
     labels=("kind",),
 )
 WAITING = gauge(
-    "varve_shape_http_waiting",
+    "varve_shapes_http_waiting",
     "Live requests and streams that wait for changes.",
     unit="requests",
 )
-SHARED = gauge(
-    "varve_shape_http_shared_answers",
-    "Answers that were read once for several clients.",
-    unit="answers",
+SHARED = counter(
+    "varve_shapes_http_shared_responses_total",
+    "Responses from data that was read once for several clients.",
+    unit="responses",
 )
 
 
@@ -65,28 +65,29 @@ class HttpMetrics:
 
     def __init__(self) -> None:
         self._table = MetricTable(declared_metrics(sys.modules[__name__]))
-        self._refused: dict[str, int] = {}
 
-    def note(self, endpoint: str, method: str, status: int, size: int, seconds: float) -> None:
-        """One request came to its end."""
+    def add_request(
+        self, endpoint: str, method: str, status: int, size: int, seconds: float
+    ) -> None:
+        """Counts one request at its end."""
         self._table.add(REQUESTS, 1, endpoint, method, str(status))
         self._table.add(BYTES, size, endpoint)
         self._table.add(SECONDS, seconds, endpoint)
 
-    def note_malformed(self, kind: str) -> None:
+    def add_malformed(self, kind: str) -> None:
         self._table.add(MALFORMED, 1, kind)
 
-    def note_state(
-        self, counts: dict[str, int], refused: dict[str, int], *, waiting: int, shared: int
-    ) -> None:
-        """How things stand when somebody looks."""
+    def set_state(self, counts: dict[str, int], *, waiting: int) -> None:
+        """Sets the gauges to their present values."""
         for kind, count in counts.items():
-            self._table.set(UNDER_WAY, count, kind)
-        for kind, total in refused.items():
-            self._table.add(REFUSED, total - self._refused.get(kind, 0), kind)
-            self._refused[kind] = total
+            self._table.set(IN_PROGRESS, count, kind)
         self._table.set(WAITING, waiting)
-        self._table.set(SHARED, shared)
+
+    def add_counts(self, refused: dict[str, int], *, shared: int) -> None:
+        """Raises the counters to sums that are counted elsewhere."""
+        for kind, total in refused.items():
+            self._table.add(REFUSED, total - self._table.value(REFUSED, kind), kind)
+        self._table.add(SHARED, shared - self._table.value(SHARED))
 
     def collect(self) -> "Iterator[Family]":
         """What prometheus_client asks a collector for."""

@@ -1,8 +1,10 @@
-"""The process's HTTP server: listens, answers until told to stop, lets requests end.
+"""An HTTP server: uvicorn with bounds on connections, request heads and idle time.
 
-Crash      requests in flight have a deadline when it stops; held ones are answered at once. Behind
-           the deadline a request is 503, and an answer that is being sent is broken off.
-Threads    the loop's alone.
+Invariant  a client that sends nothing, or a head without end, or does not read a response, holds a
+           connection for a bounded time and a bounded number of bytes.
+Crash      requests in progress have a deadline when it stops; waiting ones are answered at once.
+           After the deadline a request gets 503, and a response that is being sent is broken off.
+Threads    the event loop only.
 """
 
 import asyncio
@@ -11,25 +13,183 @@ import functools
 import os
 import socket
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from varve.foundation.errors import Unavailable
-from varve.http.app import make_app
-from varve.http.connection import Connection
-from varve.http.services import Services
+from varve.http.endpoint import HttpApi
+from varve.http.exchange import TRANSPORT
+from varve.http.headers import NO_STORE, cross_origin
+from varve.http.metrics import HttpMetrics
+from varve.http.settings import HttpSettings
+
+_WRITE_BUFFER_BYTES: Final = 64 << 10
+_JOINED_BYTES_MAX: Final = 64 << 10
+_CONTINUE: Final = b"HTTP/1.1 100 "
+_URL_BYTES_MAX: Final = 65_535
+"""What the parser of addresses takes."""
+
+
+def _error_response(status: bytes, why: bytes) -> bytes:
+    """A response to bytes that are not a request; browsers let pages read it."""
+    fields = [*NO_STORE, *cross_origin(None)]
+    lines = [
+        b"HTTP/1.1 " + status,
+        b"content-type: text/plain",
+        b"content-length: %d" % len(why),
+        b"connection: close",
+        *[b"%s: %s" % header for header in fields],
+    ]
+    return b"\r\n".join((*lines, b"", why))
+
+
+_TOO_LARGE: Final = _error_response(
+    b"431 Request Header Fields Too Large", b"the head of the request is too large"
+)
+_TOO_LONG: Final = _error_response(
+    b"414 URI Too Long", b"the address is longer than %d bytes" % _URL_BYTES_MAX
+)
+_BAD_REQUEST: Final = _error_response(
+    b"400 Bad Request",
+    b"this is not an HTTP/1.1 request, or its address holds characters to be written as %XX",
+)
+
+
+class HeadJoiner:
+    """A transport that sends the head of a response with its first piece: one call, one packet."""
+
+    __slots__ = ("_head", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = b""
+
+    def write(self, data: bytes) -> None:
+        if self._head is None:
+            self._transport.write(data)
+        elif not self._head:
+            if data.startswith(_CONTINUE):
+                self._transport.write(data)
+            else:
+                self._head = data
+        else:
+            head, self._head = self._head, None
+            self._transport.write(head + data if len(data) <= _JOINED_BYTES_MAX else head)
+            if len(data) > _JOINED_BYTES_MAX:
+                self._transport.write(data)
+
+    def close(self) -> None:
+        if self._head:
+            self._transport.write(self._head)
+            self._head = None
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+
+class Connection(HttpToolsProtocol):
+    """What uvicorn creates for each client."""
+
+    def __init__(self, settings: HttpSettings, metrics: HttpMetrics, **options: Any) -> None:
+        super().__init__(**options)
+        self._settings = settings
+        self._metrics = metrics
+        self._timer: asyncio.TimerHandle | None = None
+        self._running: RequestResponseCycle | None = None
+        self._is_in_head = True
+        self._head_bytes = 0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > self._settings.connections_max:
+            transport.close()
+            return
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        # uvicorn informs only the newest request, which may wait for the running one.
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        was_in_head = self._is_in_head
+        super().data_received(data)
+        if was_in_head and self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._settings.head_bytes_max:
+                self._metrics.add_malformed("head")
+                self._end_with(_TOO_LARGE)
+        elif self._timer is None and self.cycle is not None and self.cycle.response_complete:
+            # The rest of a body that no handler reads has ended uvicorn's own timer.
+            self._arm()
+
+    def send_400_response(self, msg: str) -> None:
+        is_long = len(self.url) > _URL_BYTES_MAX
+        self._metrics.add_malformed("address" if is_long else "bytes")
+        self._end_with(_TOO_LONG if is_long else _BAD_REQUEST)
+
+    def on_message_begin(self) -> None:
+        self._is_in_head = True
+        self._head_bytes = 0
+        self._arm()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._disarm()
+        super().on_headers_complete()
+        # The task of the request starts after this.
+        extensions: Any = {TRANSPORT: self.transport}
+        self.scope["extensions"] = extensions
+        if self.scope["method"] != "HEAD":
+            joined: Any = HeadJoiner(self.transport)
+            self.cycle.transport = joined
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            # It stays open until the client has read everything.
+            self._arm()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.transport.abort()
+
+    def _end_with(self, response: bytes) -> None:
+        self.transport.write(response)
+        self.transport.close()
+        self._arm()
+
+    def _arm(self) -> None:
+        self._disarm()
+        self._timer = self.loop.call_later(self._settings.idle_ms / 1000, self.transport.abort)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
 
 _BACKLOG = 4096
-_LAST_WORDS_S = 1
-"""How long requests whose time is over may take to tell their clients."""
+_CANCEL_WAIT_S: Final = 1
+"""How long requests that were cancelled may take to send their response."""
 
 
 class HttpServer:
-    """uvicorn with this application; signals are taken by whoever runs it."""
+    """uvicorn with one application; the caller handles signals."""
 
-    def __init__(self, services: Services, *, host: str, port: int) -> None:
-        self._services = services
+    def __init__(self, api: HttpApi, *, host: str, port: int) -> None:
+        self._api = api
         self._host = host
         self._port = port
         self._server: _Server | None = None
@@ -40,16 +200,14 @@ class HttpServer:
         return self._port
 
     async def start(self) -> None:
-        """Listens; raises Unavailable where that is not possible."""
-        settings = self._services.settings
+        """Listens; raises Unavailable if that is not possible."""
+        settings = self._api.settings
         listening = self._listen()
         self._port = listening.getsockname()[1]
         # Declared as a class, and called with named arguments alone.
-        connection: Any = functools.partial(
-            Connection, settings, self._services.metrics.note_malformed
-        )
+        connection: Any = functools.partial(Connection, settings, self._api.metrics)
         config = uvicorn.Config(
-            make_app(self._services),
+            self._api,
             http=connection,
             loop="none",
             lifespan="off",
@@ -60,7 +218,7 @@ class HttpServer:
             proxy_headers=False,
             backlog=_BACKLOG,
             timeout_keep_alive=max(1, settings.idle_ms // 1000),
-            timeout_graceful_shutdown=max(1, settings.stop_ms // 1000),
+            timeout_graceful_shutdown=max(1, settings.shutdown_ms // 1000),
         )
         self._server = _Server(config)
         self._task = asyncio.ensure_future(self._server.serve([listening]))
@@ -71,7 +229,7 @@ class HttpServer:
             raise Unavailable(f"cannot serve on {self._host}:{self._port}")
 
     async def serve_until(self, end: asyncio.Event) -> None:
-        """Returns when it is set; raises what ended the server before."""
+        """Returns when the event is set; raises the error that ended the server before."""
         assert self._task is not None
         ending = asyncio.ensure_future(end.wait())
         await asyncio.wait((ending, self._task), return_when=asyncio.FIRST_COMPLETED)
@@ -81,18 +239,17 @@ class HttpServer:
             raise Unavailable("the HTTP server ended by itself")
 
     async def stop(self) -> None:
-        """Answers what waits, lets the rest end in time, closes."""
-        self._services.waiters.stop()
-        self._services.engine.end_compactions()
+        """Answers waiting requests, lets the others end in time, closes."""
+        self._api.begin_stop()
         try:
             if self._server is not None and self._task is not None:
                 self._server.end()
                 await self._task
                 cancelled = self._server.server_state.tasks
                 if cancelled:
-                    await asyncio.wait(cancelled, timeout=_LAST_WORDS_S)
+                    await asyncio.wait(cancelled, timeout=_CANCEL_WAIT_S)
         finally:
-            self._services.close()
+            self._api.close()
 
     def _listen(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
@@ -106,14 +263,14 @@ class HttpServer:
             listening.close()
             reason = _reason(error)
             raise Unavailable(
-                f"cannot listen on {self._host}:{self._port} for shapes: {reason}; choose another "
+                f"cannot listen on {self._host}:{self._port} for HTTP: {reason}; choose another "
                 "with --listen"
             ) from error
         return listening
 
 
 def _reason(error: OSError | UnicodeError) -> str:
-    """Why an address cannot be bound; that a name is not found is none of the system's errors."""
+    """Why an address cannot be bound; a name that is not found has no error number."""
     if not isinstance(error, OSError) or not error.errno:
         return str(error)
     is_name = isinstance(error, socket.gaierror)
@@ -121,7 +278,7 @@ def _reason(error: OSError | UnicodeError) -> str:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals alone, and looks once a second or when it is to end."""
+    """Handles no signals, and runs its tick once a second or when it ends."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

@@ -115,10 +115,10 @@ class HttpSettings:
         at_most=256,
         is_own=True,
     )
-    slow_threads: int = setting(
+    admin_threads: int = setting(
         16,
         "Threads that make, compact and drop shapes.",
-        "shapes.http.slow.threads",
+        "shapes.http.admin.threads",
         at_least=1,
         at_most=256,
         is_own=True,
@@ -154,10 +154,10 @@ class HttpSettings:
         at_most=INT_MAX,
         is_own=True,
     )
-    stop_ms: int = setting(
+    shutdown_ms: int = setting(
         5_000,
         "How long requests in flight may take when the server stops.",
-        "shapes.http.stop.ms",
+        "shapes.http.shutdown.timeout.ms",
         at_least=0,
         at_most=3_600_000,
         is_own=True,

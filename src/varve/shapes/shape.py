@@ -19,7 +19,7 @@ from varve.foundation.errors import Closed, Corrupt, NotFound, StoreError, Unava
 from varve.shapes.definition import Definition
 from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, Offset
 from varve.shapes.storage.entry import Entry
-from varve.shapes.storage.shape_storage import ShapeStorage, flush_storages
+from varve.shapes.storage.shape_storage import ChunkEnd, ShapeStorage, flush_storages
 
 if TYPE_CHECKING:
     from varve.shapes.context import EngineContext
@@ -154,6 +154,11 @@ class Shape:
         """Where the chunk after an offset ends; None if it is open or there is none."""
         with self._reading():
             return self.open().chunk_end(offset)
+
+    def find_cached_chunk_end(self, offset: Offset) -> ChunkEnd | None:
+        """The same without reading a file; None if only a file knows it, or it is not open."""
+        storage = self._storage
+        return None if storage is None else storage.find_cached_chunk_end(offset)
 
     def read(self, start: Offset, end: Offset) -> Iterator[bytes]:
         """The messages in (start, end], in pieces joined by commas; raises NotFound if dropped."""

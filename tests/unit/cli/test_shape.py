@@ -28,7 +28,7 @@ from varve.cli.shape_run import check_data_directory, make_data_directory, make_
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest, InvalidSetting, Unavailable
-from varve.http.access import Access
+from varve.http.shapes.access import Access
 from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import KafkaClient
 from varve.shapes.compaction.report import Outcome
@@ -360,12 +360,12 @@ def test_settings_reach_the_part_that_they_are_of() -> None:
     given = {
         "shapes.compaction": "false",
         "shapes.compaction.period.ms": "5",
-        "shapes.http.stop.ms": "7",
+        "shapes.http.shutdown.timeout.ms": "7",
     }
     plan = make_plan(**{**_PLAN, "given": given})
     assert not plan.engine.compacts
     assert plan.compaction.period_ms == 5
-    assert plan.http.stop_ms == 7
+    assert plan.http.shutdown_ms == 7
 
 
 def test_a_directory_is_served_until_a_signal_and_again(tmp_path: Path) -> None:

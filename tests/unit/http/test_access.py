@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.shape_door import Stage, play
 from varve.foundation.errors import InvalidSetting
-from varve.http.access import Access, read_shapes
+from varve.http.shapes.access import Access, read_shapes
 from varve.shapes.definition import define
 
 

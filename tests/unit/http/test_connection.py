@@ -57,7 +57,7 @@ def test_a_body_that_is_not_sent_is_not_counted() -> None:
     async def scene(stage: Stage) -> None:
         assert (await stage.client.head("/openapi.json")).status_code == 200
         figures = (await stage.client.get("/metrics")).text
-        assert 'varve_shape_http_sent_bytes_total{endpoint="openapi"} 0.0' in figures
+        assert 'varve_shapes_http_sent_bytes_total{endpoint="openapi"} 0.0' in figures
 
     play(scene)
 
@@ -142,7 +142,7 @@ def test_what_is_no_request_is_told_so_that_pages_can_read_it() -> None:
             writer.close()
         told = (await stage.client.get("/metrics")).text
         for kind, count in (("bytes", 2), ("address", 1)):
-            assert f'varve_shape_http_malformed_total{{kind="{kind}"}} {count}.0' in told
+            assert f'varve_shapes_http_malformed_total{{kind="{kind}"}} {count}.0' in told
 
     play(scene)
 
@@ -166,8 +166,8 @@ def test_a_client_that_does_not_read_is_cut_off(
         reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port, limit=1024)
         head = asked + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n"
         writer.write((head + b"{}") * count)
-        await until(lambda: "answer broken off" in caplog.text)
-        await until(lambda: not any(stage.services.gate.counts.values()))
+        await until(lambda: "response broken off" in caplog.text)
+        await until(lambda: not any(stage.api.limiter.counts.values()))
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(19_000_000)
         writer.close()
@@ -182,7 +182,7 @@ def test_newcomers_wait_for_nobody_who_reads_slowly() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port, limit=1024)
         writer.write(b"GET /v1/shape?table=items&offset=-1 HTTP/1.1\r\nhost: x\r\n\r\n")
         assert await reader.readexactly(12) == b"HTTP/1.1 200"
-        assert stage.services.gate.counts == {"initial": 0, "existing": 1}
+        assert stage.api.limiter.counts == {"initial": 0, "existing": 1}
         other = await stage.client.head("/v1/shape?table=others&offset=-1")
         assert other.status_code == 200
         writer.close()
@@ -229,9 +229,9 @@ def test_a_client_that_left_is_noticed_with_a_request_behind_the_running_one() -
         events = b"offset=0_inf&live=true&live_sse=true&handle=" + shape.handle.encode()
         writer.write(b"GET /v1/shape?table=items&%s HTTP/1.1\r\nhost: x\r\n\r\n" % events)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-        await until(lambda: stage.services.waiters.count == 1)
+        await until(lambda: stage.api.waiters.count == 1)
         writer.close()
-        await until(lambda: stage.services.waiters.count == 0)
+        await until(lambda: stage.api.waiters.count == 0)
 
     play(scene)
 

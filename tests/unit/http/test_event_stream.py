@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from tests.support.fake_shapes import FakeShape, message
 from tests.support.shape_door import Stage, play, until
-from varve.http.event_stream import encode_events
+from varve.http.shapes.read import encode_events
 from varve.shapes.offset import Offset
 
 
@@ -134,7 +134,7 @@ def test_a_stream_ends_when_its_shape_goes_and_the_next_gets_409() -> None:
             return [line async for line in _events(stage, shape, "0_inf", {})]
 
         followed = asyncio.ensure_future(follow())
-        await until(lambda: stage.services.waiters.count == 1)
+        await until(lambda: stage.api.waiters.count == 1)
         stage.engine.drop(shape)
         assert await followed == []
         again = await stage.get(offset="0_inf", handle=shape.handle, live="1", live_sse="1")

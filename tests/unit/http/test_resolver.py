@@ -7,16 +7,16 @@ import pytest
 
 from tests.support.fake_shapes import FakeShape
 from tests.support.shape_door import Stage, play, until
-from varve.http import resolver
-from varve.http.exchange import Exchange
+from varve.http.exchange import HttpExchange
+from varve.http.shapes import access
 from varve.shapes.definition import Definition
 
 
 def test_definitions_are_kept_up_to_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolver, "KEPT_CHARACTERS_MAX", 5000)
+    monkeypatch.setattr(access, "KEPT_CHARACTERS_MAX", 5000)
 
     async def scene(stage: Stage) -> None:
-        kept = stage.services.resolver
+        kept = stage.api.resolver
         for number in range(200):
             assert (await stage.get(offset="-1", where=f"n = {number}")).status_code == 200
         assert 50 < len(kept._kept) < 100
@@ -29,7 +29,7 @@ def test_definitions_are_kept_up_to_so_many_characters(monkeypatch: pytest.Monke
 
 def test_a_request_that_waited_leaves_nothing_for_the_collector() -> None:
     def count() -> int:
-        return sum(isinstance(one, Exchange) for one in gc.get_objects())
+        return sum(isinstance(one, HttpExchange) for one in gc.get_objects())
 
     async def scene(stage: Stage) -> None:
         shape, _ = await stage.begin()
@@ -64,4 +64,4 @@ def test_a_shape_that_is_not_made_in_time_is_503_and_one_begun_is_there_later() 
         assert (await stage.get(offset="-1", where="id > 1")).status_code == 200
         assert (len(asked), stage.engine.made) == (1, 1)
 
-    play(scene, slow_threads=1, snapshot_wait_ms=50)
+    play(scene, admin_threads=1, snapshot_wait_ms=50)

@@ -135,7 +135,7 @@ def test_a_live_request_is_answered_when_something_happens() -> None:
         asked = asyncio.ensure_future(
             stage.get(offset="0_inf", handle=shape.handle, live="true", cursor="5")
         )
-        await until(lambda: stage.services.waiters.count == 1)
+        await until(lambda: stage.api.waiters.count == 1)
         stage.engine.add(shape, message(b"9", 9))
         answer = await asked
         assert [one.get("key") for one in answer.json()] == ["9", None]
@@ -143,7 +143,7 @@ def test_a_live_request_is_answered_when_something_happens() -> None:
         assert int(answer.headers["electric-cursor"]) > 5
         assert "electric-schema" not in answer.headers
         assert answer.headers["cache-control"] == "public, max-age=5, stale-while-revalidate=5"
-        await until(lambda: stage.services.waiters.count == 0)
+        await until(lambda: stage.api.waiters.count == 0)
 
     play(scene)
 
@@ -172,7 +172,7 @@ def test_many_who_wait_for_the_same_share_one_read() -> None:
             asyncio.ensure_future(stage.get(offset="0_inf", handle=shape.handle, live="true"))
             for _ in range(50)
         ]
-        await until(lambda: stage.services.waiters.count == 50)
+        await until(lambda: stage.api.waiters.count == 50)
         stage.engine.add(shape, message(b"9", 9))
         answers = await asyncio.gather(*asked)
         assert len({answer.content for answer in answers}) == 1
@@ -210,7 +210,7 @@ def test_who_waits_for_a_shape_that_goes_gets_409() -> None:
     async def scene(stage: Stage) -> None:
         shape, _ = await stage.begin()
         asked = asyncio.ensure_future(stage.get(offset="0_inf", handle=shape.handle, live="true"))
-        await until(lambda: stage.services.waiters.count == 1)
+        await until(lambda: stage.api.waiters.count == 1)
         stage.engine.drop(shape)
         answer = await asked
         assert answer.status_code == 409
@@ -227,7 +227,7 @@ def test_where_a_shape_cannot_be_made_again_there_is_no_409(error: StoreError, s
     async def scene(stage: Stage) -> None:
         shape, _ = await stage.begin()
         asked = asyncio.ensure_future(stage.get(offset="0_inf", handle=shape.handle, live="true"))
-        await until(lambda: stage.services.waiters.count == 1)
+        await until(lambda: stage.api.waiters.count == 1)
 
         def refuse(definition: object) -> NoReturn:
             raise error
@@ -265,7 +265,7 @@ def test_h21_an_offset_beyond_the_end_waits_while_the_source_is_replayed() -> No
         assert answer.headers["retry-after"] == "1"
         assert answer.headers["electric-internal-known-error"] == "true"
         asked = asyncio.ensure_future(stage.get(offset="2_0", handle=shape.handle))
-        await until(lambda: stage.services.waiters.count == 1)
+        await until(lambda: stage.api.waiters.count == 1)
         stage.engine.add(shape, message(b"1", 1), message(b"2", 2))
         assert (await asked).status_code == 200
         stage.engine.is_replayed = True
@@ -290,7 +290,7 @@ def test_a_place_that_the_topic_has_and_the_shape_does_not_tell_again_is_good(li
         assert "electric-up-to-date" in answer.headers
         assert [one["headers"]["control"] for one in answer.json()] == ["up-to-date"]
         asked = asyncio.ensure_future(stage.get(offset="3_0", handle=shape.handle, live="true"))
-        await until(lambda: stage.services.waiters.count == 1)
+        await until(lambda: stage.api.waiters.count == 1)
         stage.engine.add(shape, message(b"6", 6))
         later = await asked
         assert later.headers["electric-offset"] == "6_0"
@@ -303,7 +303,7 @@ def test_a_request_waits_for_the_snapshot_to_begin() -> None:
     async def scene(stage: Stage) -> None:
         stage.engine.begins_at_once = False
         asked = asyncio.ensure_future(stage.get(offset="-1"))
-        await until(lambda: stage.services.waiters.count == 1)
+        await until(lambda: stage.api.waiters.count == 1)
         shape = stage.engine.by_handle["0001-handle"]
         shape.is_snapshot_started = True
         stage.engine.tell([shape.handle])
@@ -320,7 +320,7 @@ def test_a_snapshot_that_fails_or_does_not_begin_is_503() -> None:
         assert slow.headers["electric-handle"] == "0001-handle"
         shape = stage.engine.by_handle["0001-handle"]
         asked = asyncio.ensure_future(stage.get(offset="-1"))
-        await until(lambda: stage.services.waiters.count == 1)
+        await until(lambda: stage.api.waiters.count == 1)
         shape.failure = Unavailable("no room on the disk")
         stage.engine.drop(shape)
         failed = await asked
@@ -432,7 +432,7 @@ def test_when_the_server_stops_who_waits_is_answered_at_once() -> None:
     async def scene(stage: Stage) -> None:
         shape, _ = await stage.begin()
         asked = asyncio.ensure_future(stage.get(offset="0_inf", handle=shape.handle, live="true"))
-        await until(lambda: stage.services.waiters.count == 1)
+        await until(lambda: stage.api.waiters.count == 1)
         await stage.server.stop()
         answer = await asked
         assert answer.status_code == 200
@@ -445,7 +445,7 @@ def test_h21_a_server_that_stops_calls_no_offset_bogus() -> None:
     async def scene(stage: Stage) -> None:
         shape, _ = await stage.begin()
         asked = asyncio.ensure_future(stage.get(offset="7_0", handle=shape.handle))
-        await until(lambda: stage.services.waiters.count == 1)
+        await until(lambda: stage.api.waiters.count == 1)
         await stage.server.stop()
         assert (await asked).status_code == 503
 
@@ -456,10 +456,10 @@ def test_a_client_that_leaves_waits_no_more() -> None:
     async def scene(stage: Stage) -> None:
         shape, _ = await stage.begin()
         asked = asyncio.ensure_future(stage.get(offset="0_inf", handle=shape.handle, live="true"))
-        await until(lambda: stage.services.waiters.count == 1)
+        await until(lambda: stage.api.waiters.count == 1)
         asked.cancel()
-        await until(lambda: stage.services.waiters.count == 0)
-        await until(lambda: stage.services.gate.counts["existing"] == 0)
+        await until(lambda: stage.api.waiters.count == 0)
+        await until(lambda: stage.api.limiter.counts["existing"] == 0)
 
     play(scene)
 

@@ -58,10 +58,10 @@ def test_a_call_that_does_not_end_in_time_is_503(caplog: pytest.LogCaptureFixtur
         leave.set()
         assert (answer.status_code, answer.json()["message"]) == (
             503,
-            "the server stops: come again later",
+            "the server stops: try again later",
         )
 
-    play(scene, stop_ms=1000)
+    play(scene, shutdown_ms=1000)
     assert all(record.exc_info is None for record in caplog.records)
 
 
@@ -90,8 +90,8 @@ def test_an_answer_that_is_not_sent_in_time_is_broken_off(
         pending = asyncio.all_tasks() - {asyncio.current_task()}
         await until(lambda: all(task.done() for task in pending))
 
-    play(scene, stop_ms=1000)
+    play(scene, shutdown_ms=1000)
     gc.collect()
     assert told == []
-    assert "answer broken off" in caplog.messages
+    assert "response broken off" in caplog.messages
     assert all(record.exc_info is None for record in caplog.records)

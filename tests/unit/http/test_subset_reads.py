@@ -51,7 +51,7 @@ def test_after_a_restart_a_subset_waits_until_all_told_before_is_read_again() ->
         refused = await stage.client.post(url, json={})
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         asked = asyncio.ensure_future(stage.client.post(url, json={}))
-        await until(lambda: stage.services.waiters.count == 1)
+        await until(lambda: stage.api.waiters.count == 1)
         stage.engine.is_replayed = True
         assert (await asked).status_code == 200
 
@@ -62,7 +62,7 @@ def test_a_subset_waits_for_a_shape_that_is_just_made() -> None:
     async def scene(stage: Stage) -> None:
         stage.engine.begins_at_once = False
         asked = asyncio.ensure_future(stage.client.post("/v1/shape?table=items", json={}))
-        await until(lambda: stage.services.waiters.count == 1)
+        await until(lambda: stage.api.waiters.count == 1)
         shape = stage.engine.by_handle["0001-handle"]
         shape.is_snapshot_started = True
         stage.engine.tell([shape.handle])
@@ -101,7 +101,7 @@ def _ask(stage: Stage, handle: str, limit: int) -> "asyncio.Future[httpx.Respons
 def test_a_subset_whose_client_left_while_it_waited_is_not_begun() -> None:
     async def scene(stage: Stage) -> None:
         shape, _ = await stage.begin()
-        held, counts = _HeldSubsets(stage), stage.services.gate.counts
+        held, counts = _HeldSubsets(stage), stage.api.limiter.counts
         first = _ask(stage, shape.handle, 1)
         await until(lambda: held.limits == [1])
         waiting = [_ask(stage, shape.handle, 2) for _ in range(3)]
@@ -128,7 +128,7 @@ def test_a_subset_whose_client_left_at_once_is_not_begun() -> None:
             with socket.create_connection(("127.0.0.1", stage.server.port)) as one:
                 one.sendall(f"GET {url} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
         assert (await _ask(stage, shape.handle, 1)).status_code == 200
-        await until(lambda: stage.services.gate.counts["existing"] == 0)
+        await until(lambda: stage.api.limiter.counts["existing"] == 0)
         assert held.limits == [1]
 
     play(scene)
@@ -141,7 +141,7 @@ def test_a_subset_under_way_ends_when_its_client_leaves() -> None:
         first = _ask(stage, shape.handle, 1)
         await until(lambda: held.limits == [1])
         second = _ask(stage, shape.handle, 2)
-        await until(lambda: stage.services.gate.counts["existing"] == 2)
+        await until(lambda: stage.api.limiter.counts["existing"] == 2)
         first.cancel()
         await until(lambda: held.limits == [1, 2])
         assert held.ends == ["left"]
@@ -167,7 +167,7 @@ def test_subsets_hold_up_nothing_else_and_few_of_them_wait() -> None:
         held.go.set()
         assert sorted([(await one).status_code for one in asked]) == [200, 200, 503]
 
-    play(scene, slow_threads=1, subset_threads=1, subsets_waiting_max=1)
+    play(scene, admin_threads=1, subset_threads=1, subsets_waiting_max=1)
 
 
 def test_subsets_that_nobody_takes_are_bounded_in_bytes() -> None:
@@ -183,7 +183,7 @@ def test_subsets_that_nobody_takes_are_bounded_in_bytes() -> None:
         assert refused.status_code == 503
         assert "wait for their clients" in refused.json()["message"]
         writer.close()
-        await until(lambda: stage.services.gate.counts["existing"] == 0)
+        await until(lambda: stage.api.limiter.counts["existing"] == 0)
         stage.engine.rows = []
         assert (await _ask(stage, shape.handle, 1)).status_code == 200
 

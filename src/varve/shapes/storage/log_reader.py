@@ -40,11 +40,11 @@ class LogView:
     def __init__(self, fs: FileSystem, directory: str, state: LogState) -> None:
         self._fs = fs
         self._directory = directory
-        self._record = state
+        self._state = state
 
     def find_chunk(self, offset: Offset) -> Chunk | None:
         """The first chunk that reaches beyond an offset, or the open one. Raises OSError."""
-        state, offset = self._record, max(offset, SNAPSHOT_END)
+        state, offset = self._state, max(offset, SNAPSHOT_END)
         compacted = state.manifest.compacted
         if compacted is not None and offset < state.manifest.boundary:
             return self._search(compacted, offset, None)
@@ -54,7 +54,7 @@ class LogView:
 
     def open_ranges(self, after: Offset, until: Offset) -> list[LogRange]:
         """Where the entries lie that are in files; the files are open. Raises OSError."""
-        state, ranges = self._record, []
+        state, ranges = self._state, []
         boundary, compacted = state.manifest.boundary, state.manifest.compacted
         if compacted is not None and after < boundary:
             chunk = self._search(compacted, after, None)
@@ -70,14 +70,14 @@ class LogView:
 
     def _live_start(self, after: Offset) -> int:
         """A byte before which no entry above the offset begins."""
-        mark = self._record.find_mark(after)
+        mark = self._state.find_mark(after)
         if mark is not None:
             return mark.position
         chunk = self.find_chunk(after)
         if chunk is None:
             raise Corrupt(
-                f"{index_path(self._directory, self._record.manifest.latest)} has no chunk beyond "
-                f"{after}, and entries up to {self._record.written} are in the log"
+                f"{index_path(self._directory, self._state.manifest.latest)} has no chunk beyond "
+                f"{after}, and entries up to {self._state.written} are in the log"
             )
         return chunk.start
 

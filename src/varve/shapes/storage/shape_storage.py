@@ -15,6 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple
 
 from varve.disk import FileSystem, make_durable_directory
 from varve.foundation.clock import Clock
@@ -112,6 +113,12 @@ class FileLeases:
             except OSError as error:
                 # The next recovery removes it; a reader must not fail for it.
                 logger.warning("old file of a shape stays", extra={"path": path, "error": error})
+
+
+class ChunkEnd(NamedTuple):
+    """Where a chunk ends; None for the open one, which ends at the latest offset."""
+
+    offset: Offset | None
 
 
 class ShapeStorage:
@@ -240,19 +247,31 @@ class ShapeStorage:
     # Reading
 
     def chunk_end(self, offset: Offset) -> Offset | None:
-        """Where a catch-up answer from this offset ends; None: at the latest offset.
+        """Where a catch-up response from this offset ends; None: at the latest offset.
 
         Raises NotFound when the shape was dropped.
         """
-        if offset == BEFORE_ALL:
-            return FIRST_CHUNK
-        if offset < SNAPSHOT_END:
-            last_chunk = self.snapshot.last_chunk
-            if last_chunk is None or offset.op < last_chunk:
-                return Offset(0, offset.op + 1)
+        cached = self.find_cached_chunk_end(offset)
+        if cached is not None:
+            return cached.offset
         with self._reading() as state:
             chunk = LogView(self.fs, self.directory, state).find_chunk(offset)
         return None if chunk is None else chunk.last
+
+    def find_cached_chunk_end(self, offset: Offset) -> ChunkEnd | None:
+        """The same without reading a file; None if only a file knows it."""
+        if offset == BEFORE_ALL:
+            return ChunkEnd(FIRST_CHUNK)
+        if offset < SNAPSHOT_END:
+            last_chunk = self.snapshot.last_chunk
+            if last_chunk is None or offset.op < last_chunk:
+                return ChunkEnd(Offset(0, offset.op + 1))
+        self._log.check_not_dropped()
+        state, log_offset = self._log.state, max(offset, SNAPSHOT_END)
+        if log_offset < state.manifest.boundary or not state.cache.covers(log_offset):
+            return None
+        chunk = state.cache.find(log_offset)
+        return ChunkEnd(None if chunk is None else chunk.last)
 
     def is_in_memory(self, start: Offset) -> bool:
         """Whether reading from here on touches no file."""

@@ -1,20 +1,24 @@
-"""The API as an OpenAPI document: what may be sent, and every answer there is.
+"""The shape API as an OpenAPI document: what may be sent, and every response there is.
 
-Invariant  the page docs/shapes-openapi.json and what the server shows are this very document.
+Invariant  parameters are those that the server reads, from their declarations. The page
+           docs/shapes-openapi.json and what the server shows are this document.
 """
 
 from typing import Any, Final
 
+from varve.http.shapes.parameters import (
+    DEFINITION_PARAMETERS,
+    HANDLE,
+    READ_PARAMETERS,
+    SUBSET_PARAMETERS,
+    SUBSET_PARAMS,
+    Parameter,
+)
+
 Document = dict[str, Any]
 
 _STRING: Final[Document] = {"type": "string"}
-_COUNT: Final[Document] = {"type": "integer", "minimum": 0}
-_OFFSET: Final[Document] = {
-    "type": "string",
-    "pattern": r"^(-1|-1_0|now|[0-9]{1,20}_([0-9]{1,20}|inf))$",
-    "example": "-1",
-}
-_PLACE: Final[Document] = {"type": "string", "pattern": "^(-1|[0-9]+_([0-9]+|inf))$"}
+_OFFSET: Final[Document] = {"type": "string", "pattern": "^(-1|[0-9]+_([0-9]+|inf))$"}
 
 
 def make_document() -> Document:
@@ -55,23 +59,15 @@ def _get_shape() -> Document:
     return {
         "operationId": "readShape",
         "summary": "What follows an offset: rows first, then changes; live, when they happen.",
-        "parameters": [
-            *_definition_parameters(),
-            _query("offset", "Where to go on: -1 from the start, now from the end.", _OFFSET),
-            _query("handle", "The shape's handle; needed with any other offset than -1 and now."),
-            _query("live", "Wait for changes; anything but `false` means yes."),
-            _query("live_sse", "With live: as server-sent events; anything but `false` means yes."),
-            _query("experimental_live_sse", "The same, as older clients write it."),
-            _query("cursor", "The last `electric-cursor`; it only keeps caches apart."),
-            *_subset_parameters(),
-        ],
+        "parameters": _parameters(*READ_PARAMETERS, *SUBSET_PARAMETERS),
         "responses": {
             "200": _data_response(),
-            "304": {"description": "A cache has this answer already."},
+            "304": {"description": "A cache has this response already."},
             "400": _error("A parameter cannot be used.", "Invalid"),
             **_common_responses(),
             "403": _error("The shape is not among those that may be asked for.", "Message"),
             "409": _refetch_response(),
+            "505": _error("Events need HTTP/1.1.", "Message"),
         },
     }
 
@@ -79,8 +75,8 @@ def _get_shape() -> Document:
 def _post_shape() -> Document:
     return {
         "operationId": "querySubset",
-        "summary": "Part of the rows of a shape, once; what is asked for stands in the body.",
-        "parameters": [*_definition_parameters(), _query("handle", "The shape's handle.")],
+        "summary": "Some rows of a shape, once; the body says which.",
+        "parameters": _parameters(*READ_PARAMETERS),
         "requestBody": {
             "required": True,
             "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Subset"}}},
@@ -94,7 +90,7 @@ def _post_shape() -> Document:
             "400": _error("A parameter cannot be used.", "Invalid"),
             **_common_responses(),
             "403": _error("The shape is not among those that may be asked for.", "Message"),
-            "408": _error("The body did not come.", "Message"),
+            "408": _error("The body did not arrive.", "Message"),
             "409": _refetch_response(),
             "413": _error("The body is too large.", "Failure"),
         },
@@ -104,11 +100,8 @@ def _post_shape() -> Document:
 def _delete_shape() -> Document:
     return {
         "operationId": "deleteShape",
-        "summary": "Drops a shape, by definition, by handle, or by both; its clients begin anew.",
-        "parameters": [
-            _query("handle", "The shape's handle."),
-            *[{**one, "required": False} for one in _definition_parameters()],
-        ],
+        "summary": "Drops a shape, by definition, by handle, or by both; its clients refetch.",
+        "parameters": _parameters(HANDLE, *DEFINITION_PARAMETERS),
         "responses": {
             "202": {"description": "The shape is gone."},
             "400": _error("Nothing is named, or handle and definition differ.", "Invalid"),
@@ -123,14 +116,14 @@ def _delete_shape() -> Document:
 def _list_shapes() -> Document:
     return {
         "operationId": "listShapes",
-        "summary": "All shapes in the order of their handles, a thousand at a time.",
-        "parameters": [
-            _query("after", "Those behind this handle."),
-            _query("table", "Those of one topic."),
-        ],
+        "summary": "All shapes by handle, a thousand at a time.",
+        "parameters": _parameters(
+            Parameter("after", "Those after this handle."),
+            Parameter("table", "Those of one topic."),
+        ),
         "responses": {
             "200": {"description": "Shapes.", "content": _json("Shapes")},
-            "400": _error("The query is no text.", "Invalid"),
+            "400": _error("The query is not UTF-8.", "Invalid"),
             **_common_responses(),
         },
     }
@@ -156,7 +149,7 @@ def _compact_shape() -> Document:
         "parameters": [_handle_in_path()],
         "responses": {
             "200": {
-                "description": "What the compaction did.",
+                "description": "The report of the compaction.",
                 "content": {"application/json": {"schema": {"type": "object"}}},
             },
             **_common_responses(),
@@ -181,47 +174,16 @@ def _health() -> Document:
 def _metrics() -> Document:
     return {
         "operationId": "metrics",
-        "summary": "Figures as Prometheus reads them.",
+        "summary": "Metrics in the format of Prometheus.",
         "responses": {
-            "200": {"description": "Figures.", "content": {"text/plain": {"schema": _STRING}}},
+            "200": {"description": "Metrics.", "content": {"text/plain": {"schema": _STRING}}},
             **_common_responses(),
         },
     }
 
 
-def _definition_parameters() -> list[Document]:
-    return [
-        {**_query("table", "The topic, or public.topic."), "required": True},
-        _query("where", "The filter, a condition in SQL."),
-        {
-            **_query("params", "Values for $1, $2 and so on: params[1]=x.", {"type": "object"}),
-            "style": "deepObject",
-            "explode": True,
-            "schema": {
-                "type": "object",
-                "properties": {"1": _STRING, "2": _STRING},
-                "additionalProperties": False,
-            },
-        },
-        _query("columns", "The columns, joined by commas; without it all."),
-        _query("queryable_columns", "What columns and subset requests may use."),
-        _query("replica", "What updates tell.", {"enum": ["default", "full"]}),
-        _query("log", "Rows and changes, or changes.", {"enum": ["full", "changes_only"]}),
-    ]
-
-
-def _subset_parameters() -> list[Document]:
-    return [
-        _query("subset__where", "A further condition: part of the rows, once."),
-        _query("subset__params", "Its values, a JSON object of texts or numbers."),
-        _query("subset__order_by", "The order of the rows."),
-        _query("subset__limit", "How many rows.", {"type": "integer", "minimum": 1}),
-        _query("subset__offset", "How many to pass over.", _COUNT),
-    ]
-
-
-def _query(name: str, told: str, schema: Document = _STRING) -> Document:
-    return {"name": name, "in": "query", "description": told, "schema": schema}
+def _parameters(*parameters: Parameter) -> list[Document]:
+    return [parameter.to_openapi() for parameter in parameters]
 
 
 def _handle_in_path() -> Document:
@@ -232,8 +194,8 @@ def _json(name: str) -> Document:
     return {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
 
 
-def _error(told: str, name: str) -> Document:
-    return {"description": told, "content": _json(name)}
+def _error(description: str, name: str) -> Document:
+    return {"description": description, "content": _json(name)}
 
 
 def _headers(*names: str) -> Document:
@@ -243,9 +205,9 @@ def _headers(*names: str) -> Document:
 def _common_responses() -> Document:
     return {
         "401": _error("The token is missing or wrong.", "Message"),
-        "500": _error("Something unexpected.", "Failure"),
+        "500": _error("An internal error.", "Failure"),
         "503": {
-            **_error("Not now: come again after `retry-after` seconds.", "Message"),
+            **_error("Not now: try again after `retry-after` seconds.", "Message"),
             "headers": _headers("retry-after"),
         },
     }
@@ -258,7 +220,7 @@ def _data_response() -> Document:
         "description": "Messages in the order of their offsets; the rows of a subset request.",
         "headers": {
             "electric-handle": {"schema": _STRING, "required": True},
-            "electric-offset": {"schema": _PLACE, "required": True},
+            "electric-offset": {"schema": _OFFSET, "required": True},
             **{name: {"schema": _STRING} for name in optional},
         },
         "content": {
@@ -270,7 +232,7 @@ def _data_response() -> Document:
 
 def _refetch_response() -> Document:
     return {
-        "description": "The shape is another one now: begin anew with this handle.",
+        "description": "The shape was replaced: start again with this handle.",
         "headers": {"electric-handle": {"schema": _STRING}},
         "content": _json("Messages"),
     }
@@ -293,7 +255,7 @@ def _schemas() -> Document:
         replica=_STRING,
         log=_STRING,
         snapshot={"enum": ["waiting", "started", "complete", "failed"]},
-        latest=_PLACE,
+        latest=_OFFSET,
         created_ms={"type": "integer"},
     )
     metadata = _object(
@@ -304,17 +266,9 @@ def _schemas() -> Document:
         snapshot_mark={"type": "integer"},
         database_lsn=_STRING,
     )
-    subset = _object(
-        [],
-        where=_STRING,
-        params={
-            "type": "object",
-            "additionalProperties": {"type": ["string", "number", "boolean"]},
-        },
-        order_by=_STRING,
-        limit={"type": "integer", "minimum": 1},
-        offset=_COUNT,
-    )
+    values = {"type": ["string", "number", "boolean"]}
+    subset = _object([], **{one.field: one.schema for one in SUBSET_PARAMETERS})
+    subset["properties"][SUBSET_PARAMS.field] = {"type": "object", "additionalProperties": values}
     return {
         "Change": _object(
             ["headers"],

@@ -5,6 +5,7 @@ import errno
 import socket
 import threading
 from collections.abc import Callable
+from random import Random
 from typing import NoReturn
 
 import openapi_spec_validator
@@ -13,10 +14,10 @@ import pytest
 from tests.support.shape_door import Stage, play, until
 from varve.foundation import errors
 from varve.foundation.errors import Corrupt, StoreError, Unavailable
-from varve.http.answer import STATUSES, refusal_of, status_of
+from varve.http.exchange import STATUSES, status_of, to_http_error
 from varve.http.headers import next_cursor
-from varve.http.openapi import make_document
 from varve.http.server import HttpServer
+from varve.http.shapes.openapi import make_document
 
 
 def _all_errors() -> list[type[StoreError]]:
@@ -30,7 +31,7 @@ def _all_errors() -> list[type[StoreError]]:
 def test_every_error_has_a_status() -> None:
     for error in _all_errors():
         assert status_of(error) in (400, 404, 500, 503)
-        assert refusal_of(error("told")).answer().status == status_of(error)
+        assert to_http_error(error("told")).response().status == status_of(error)
         assert error.retriable == (status_of(error) == 503) or error in (
             errors.Closed,
             *[one for one in _all_errors() if issubclass(one, errors.Fenced)],
@@ -39,7 +40,7 @@ def test_every_error_has_a_status() -> None:
 
 
 def test_what_is_inside_is_told_to_nobody() -> None:
-    assert b"secret" not in bytes(refusal_of(Corrupt("secret")).answer().body)  # type: ignore[arg-type]
+    assert b"secret" not in bytes(to_http_error(Corrupt("secret")).response().body)  # type: ignore[arg-type]
 
 
 def test_unexpected_errors_are_500_without_their_inside() -> None:
@@ -93,7 +94,7 @@ def test_who_waits_for_a_snapshot_being_written_holds_up_nobody_else() -> None:
         end.set()
         assert (await reading).status_code == 503
 
-    play(scene, slow_threads=1, snapshot_threads=1, subset_threads=1)
+    play(scene, admin_threads=1, snapshot_threads=1, subset_threads=1)
 
 
 def test_a_call_that_takes_long_holds_up_no_reader_of_a_shape_that_is_there() -> None:
@@ -111,14 +112,14 @@ def test_a_call_that_takes_long_holds_up_no_reader_of_a_shape_that_is_there() ->
         end.set()
         assert (await compacting).status_code == 503
 
-    play(scene, slow_threads=1)
+    play(scene, admin_threads=1)
 
 
 def test_too_many_requests_of_a_kind_are_503_and_make_nothing() -> None:
     async def scene(stage: Stage) -> None:
         stage.engine.begins_at_once = False
         first = asyncio.ensure_future(stage.get(offset="-1"))
-        await until(lambda: stage.services.gate.counts["initial"] == 1)
+        await until(lambda: stage.api.limiter.counts["initial"] == 1)
         refused = await stage.get(offset="-1", replica="full")
         assert refused.status_code == 503
         assert refused.json()["code"] == "concurrent_request_limit_exceeded"
@@ -173,7 +174,7 @@ def test_other_paths_and_methods_are_told() -> None:
         assert (await stage.client.get("/openapi.json")).json() == make_document()
         figures = (await stage.client.get("/metrics")).text
         assert (
-            'varve_shape_http_requests_total{endpoint="root",method="GET",status="200"}' in figures
+            'varve_shapes_http_requests_total{endpoint="root",method="GET",status="200"}' in figures
         )
         bad = await stage.client.get("/v1/shape?table=%ff&offset=-1")
         assert bad.status_code == 400
@@ -199,15 +200,15 @@ def test_an_address_that_cannot_be_bound_is_told(
 
     async def scene(stage: Stage) -> None:
         monkeypatch.setattr(socket.socket, "bind", refuse)
-        with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:0 for shapes: {told};"):
-            await HttpServer(stage.services, host="127.0.0.1", port=0).start()
+        with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:0 for HTTP: {told};"):
+            await HttpServer(stage.api, host="127.0.0.1", port=0).start()
 
     play(scene)
 
 
 def test_a_server_that_ends_by_itself_is_not_waited_for() -> None:
     async def scene(stage: Stage) -> None:
-        server = HttpServer(stage.services, host="127.0.0.1", port=0)
+        server = HttpServer(stage.api, host="127.0.0.1", port=0)
         await server.start()
         waiting = asyncio.ensure_future(server.serve_until(asyncio.Event()))
         assert server._server is not None
@@ -220,14 +221,14 @@ def test_a_server_that_ends_by_itself_is_not_waited_for() -> None:
 
 def test_h22_a_cursor_is_greater_than_that_of_the_request() -> None:
     now_ms = 1_728_432_000_000 + 50_000
-    assert next_cursor(now_ms, 20_000, None, max) == 60
-    assert next_cursor(now_ms, 20_000, "59", max) == 60
-    assert next_cursor(now_ms, 20_000, "60", max) > 60
-    assert next_cursor(now_ms, 20_000, "10000000", max) > 10_000_000
-    assert next_cursor(now_ms, 20_000, "9" * 40, max) > int("9" * 40)
-    assert next_cursor(now_ms, 20_000, "no number", max) == 60
-    assert next_cursor(now_ms, 20_000, "9" * 10_000, max) == 60
-    assert next_cursor(0, 20_000, None, max) > 0
+    assert next_cursor(now_ms, 20_000, None, Random(7)) == 60
+    assert next_cursor(now_ms, 20_000, "59", Random(7)) == 60
+    assert next_cursor(now_ms, 20_000, "60", Random(7)) > 60
+    assert next_cursor(now_ms, 20_000, "10000000", Random(7)) > 10_000_000
+    assert next_cursor(now_ms, 20_000, "9" * 40, Random(7)) > int("9" * 40)
+    assert next_cursor(now_ms, 20_000, "no number", Random(7)) == 60
+    assert next_cursor(now_ms, 20_000, "9" * 10_000, Random(7)) == 60
+    assert next_cursor(0, 20_000, None, Random(7)) > 0
 
 
 def test_the_document_is_valid_openapi() -> None:

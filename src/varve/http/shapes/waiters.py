@@ -1,8 +1,8 @@
 """Requests that wait for something to happen to a shape.
 
-Invariant  who joins first and looks then misses nothing: a wake between the two is remembered.
-Threads    the loop's alone, but for `note`, which any thread may call; it hops to the loop once
-           for all that happened until the loop comes to it.
+Invariant  a request that joins before it checks misses nothing: a wake between the two is kept.
+Threads    the event loop only, except `note`, which any thread may call; it wakes the loop once for
+           all news until the loop handles them.
 """
 
 import asyncio
@@ -13,19 +13,19 @@ from typing import Self
 
 
 class Waiter:
-    """One request's place in the queue of a shape."""
+    """One request that waits for a shape."""
 
-    __slots__ = ("_future", "_is_woken", "_loop", "_room", "handle")
+    __slots__ = ("_future", "_is_woken", "_loop", "_waiters", "handle")
 
-    def __init__(self, room: "Waiters", handle: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, waiters: "Waiters", handle: str, loop: asyncio.AbstractEventLoop) -> None:
         self.handle = handle
-        self._room = room
+        self._waiters = waiters
         self._loop = loop
         self._future: asyncio.Future[None] | None = None
         self._is_woken = False
 
     def __enter__(self) -> Self:
-        self._room.join(self)
+        self._waiters.join(self)
         return self
 
     def __exit__(
@@ -34,7 +34,7 @@ class Waiter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._room.leave(self)
+        self._waiters.leave(self)
 
     def wake(self) -> None:
         self._is_woken = True
@@ -71,7 +71,7 @@ class Waiters:
         self.count = 0
 
     def at(self, handle: str) -> Waiter:
-        """A place for a request; it counts while it is entered."""
+        """A waiter for a request; it counts while it is entered."""
         return Waiter(self, handle, self._loop)
 
     def join(self, waiter: Waiter) -> None:
@@ -87,7 +87,7 @@ class Waiters:
                 del self._by_handle[waiter.handle]
 
     def note(self, handles: Collection[str]) -> None:
-        """Something happened to these shapes; the engine calls it."""
+        """These shapes have news; called by the engine."""
         with self._lock:
             is_first = not self._noted
             self._noted.update(handles)
@@ -104,7 +104,7 @@ class Waiters:
                 waiter.wake()
 
     def stop(self) -> None:
-        """Lets every request answer at once, as at the end of its time."""
+        """Wakes every request, as at the end of its time."""
         self.is_stopping = True
         for waiting in self._by_handle.values():
             for waiter in waiting:

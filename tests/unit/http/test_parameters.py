@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from varve.http.answer import Refusal
-from varve.http.shape_request import DefinitionTexts, ShapeRequest, SubsetQuery, parse_request
+from varve.http.exchange import HttpError
+from varve.http.shapes.parameters import DefinitionTexts, ShapeRequest, SubsetQuery, parse_request
 from varve.shapes.offset import Offset
 
 
@@ -36,10 +36,10 @@ def _parse(body: bytes | None = None, /, **query: str) -> ShapeRequest:
     ],
 )
 def test_a_wrong_parameter_is_named(query: dict[str, str], parameter: str) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(HttpError) as caught:
         _parse(**query)
     assert caught.value.status == 400
-    assert list(caught.value.told["errors"]) == [parameter]
+    assert list(caught.value.body["errors"]) == [parameter]
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_a_wrong_parameter_is_named(query: dict[str, str], parameter: str) -> No
 def test_a_wrong_part_of_a_subset_is_named_below_subset(
     query: dict[str, str], parameter: str
 ) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(HttpError) as caught:
         _parse(**query)
-    assert list(caught.value.told["errors"]["subset"]) == [parameter]
+    assert list(caught.value.body["errors"]["subset"]) == [parameter]
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"1", b"\xff", b"[" * 100_000])
 def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(HttpError) as caught:
         _parse(body)
     assert caught.value.status == 400
 
@@ -92,12 +92,12 @@ def test_queryable_columns_are_the_columns_unless_others_are_named() -> None:
 
 
 def test_other_columns_than_the_queryable_ones_are_refused() -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(HttpError) as caught:
         _parse(queryable_columns="id,a", columns="id,b")
-    assert caught.value.told["errors"] == {"columns": ["b are not among queryable_columns"]}
-    with pytest.raises(Refusal) as caught:
+    assert caught.value.body["errors"] == {"columns": ["b are not among queryable_columns"]}
+    with pytest.raises(HttpError) as caught:
         _parse(queryable_columns="id,,a")
-    assert list(caught.value.told["errors"]) == ["queryable_columns"]
+    assert list(caught.value.body["errors"]) == ["queryable_columns"]
     found = _parse(queryable_columns="id,a", subset__where="a = 1").subset
     assert found == SubsetQuery(where="a = 1", queryable=("id", "a"))
 

@@ -1,0 +1,1 @@
+"""The HTTP API of shapes, on the server of `varve.http`."""

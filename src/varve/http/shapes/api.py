@@ -1,0 +1,158 @@
+"""The shape API: its paths, and the parts that its handlers share.
+
+Invariant  on the event loop only those methods of the engine are called that neither block nor read
+           files: `find`, `find_by_definition`, `newest_tx`, `is_caught_up`, `is_read_again`,
+           `health`, `topic_health` and `end_compactions`. Reads, creations and administration,
+           whole tables, and snapshots that are still being written have pools of their own, so that
+           none delays another.
+Threads    the event loop only.
+"""
+
+import asyncio
+from random import Random
+from typing import Final
+
+from starlette.routing import Route, Router
+from starlette.types import Receive, Scope, Send
+
+from varve.foundation.clock import Clock
+from varve.foundation.metrics import exposition
+from varve.http import headers
+from varve.http.endpoint import Endpoint, Handler, HttpApi
+from varve.http.exchange import HttpError, HttpExchange, Response
+from varve.http.limits import RequestLimiter, WorkerPool
+from varve.http.metrics import HttpMetrics
+from varve.http.settings import HttpSettings
+from varve.http.shapes.access import Access, ShapeResolver
+from varve.http.shapes.admin import ShapeAdmin
+from varve.http.shapes.openapi import make_document
+from varve.http.shapes.parameters import parse_handle, parse_request
+from varve.http.shapes.ranges import RangeReader
+from varve.http.shapes.read import ShapeReads
+from varve.http.shapes.subset import SubsetReads
+from varve.http.shapes.waiters import Waiters
+from varve.shapes.engine import ShapeEngine
+
+SHAPE_PATH: Final = "/v1/shape"
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class ShapeApi(HttpApi):
+    """The shapes of an engine over HTTP; for the loop that it is made in."""
+
+    def __init__(
+        self,
+        engine: ShapeEngine,
+        settings: HttpSettings,
+        access: Access,
+        *,
+        can_delete: bool,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self.engine = engine
+        self.settings = settings
+        self.access = access
+        self.can_delete = can_delete
+        self.clock = clock
+        self.random = random
+        self.metrics = HttpMetrics()
+        self.limiter = RequestLimiter(settings)
+        self.read_pool = WorkerPool("shape-read", settings.read_threads)
+        self.admin_pool = WorkerPool("shape-admin", settings.admin_threads)
+        self.snapshot_pool = WorkerPool("shape-snapshot", settings.snapshot_threads)
+        self.subset_pool = WorkerPool("shape-subset", settings.subset_threads)
+        self.reader = RangeReader(self.read_pool, self.snapshot_pool, settings.shared_bytes)
+        self.resolver = ShapeResolver(
+            engine, access, self.read_pool, self.admin_pool, settings.snapshot_wait_ms
+        )
+        self.waiters = Waiters(asyncio.get_running_loop())
+        self._unsubscribe = engine.subscribe(self.waiters.note)
+        self._reads = ShapeReads(self)
+        self._subsets = SubsetReads(self, self._reads)
+        self._document = Response.of_json(200, make_document(), *headers.NO_STORE)
+        self._shape, self._router = self._make_endpoints(ShapeAdmin(self))
+
+    def _make_endpoints(self, admin: ShapeAdmin) -> tuple[Endpoint, Router]:
+        shape = self._endpoint("shape", GET=self.get, POST=self.post, DELETE=admin.delete)
+        routes = [
+            Route("/v1/shapes", self._endpoint("shapes", GET=admin.list)),
+            Route("/v1/shapes/{handle}", self._endpoint("shapes", GET=admin.show)),
+            Route("/v1/shapes/{handle}/compact", self._endpoint("compact", POST=admin.compact)),
+            Route("/v1/health", self._endpoint("health", GET=self.get_health)),
+            Route("/metrics", self._endpoint("metrics", GET=self.get_metrics)),
+            Route("/openapi.json", self._endpoint("openapi", GET=self.get_document)),
+            Route("/", self._endpoint("root", GET=_get_root)),
+        ]
+        unknown = self._endpoint("unknown", GET=_not_found, POST=_not_found, DELETE=_not_found)
+        return shape, Router(routes, default=unknown, redirect_slashes=False)
+
+    def _endpoint(self, name: str, **handlers: Handler) -> Endpoint:
+        return Endpoint(name, self, handlers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Nearly all requests are of this path, and finding a route takes a tenth of a response.
+        endpoint = self._shape if scope.get("path") == SHAPE_PATH else self._router
+        await endpoint(scope, receive, send)
+
+    def begin_stop(self) -> None:
+        """Waiting requests are answered at once, and compactions end early."""
+        self.waiters.stop()
+        self.engine.end_compactions()
+
+    def close(self) -> None:
+        self._unsubscribe()
+        for pool in (self.read_pool, self.admin_pool, self.snapshot_pool, self.subset_pool):
+            pool.close()
+
+    # Data of shapes
+
+    async def get(self, exchange: HttpExchange) -> Response:
+        return await self._respond(exchange, None)
+
+    async def post(self, exchange: HttpExchange) -> Response:
+        self.access.check(exchange, exchange.query())
+        body = await exchange.read_body(self.settings.body_bytes_max, self.settings.idle_ms)
+        return await self._respond(exchange, body)
+
+    async def _respond(self, exchange: HttpExchange, body: bytes | None) -> Response:
+        query = exchange.query()
+        self.access.check(exchange, query)
+        request = parse_request(query, body)
+        handle = parse_handle(query)
+        is_initial = handle is None or self.engine.find(handle) is None
+        admission = self.limiter.admit(is_initial=is_initial)
+        exchange.on_close(admission.leave)
+        if request.subset is not None:
+            response = await self._subsets.respond(exchange, request)
+        else:
+            response = await self._reads.respond(exchange, request)
+        admission.mark_existing()
+        return response
+
+    # About the server
+
+    async def get_health(self, exchange: HttpExchange) -> Response:
+        status = self.engine.health().status
+        return Response.of_json(
+            200 if status == "active" else 202, {"status": status}, *headers.NO_STORE
+        )
+
+    async def get_metrics(self, exchange: HttpExchange) -> Response:
+        self.access.check_admin(exchange, exchange.query())
+        self.metrics.set_state(self.limiter.counts, waiting=self.waiters.count)
+        self.metrics.add_counts(self.limiter.refused, shared=self.reader.shared_count)
+        text = await self.read_pool.run(exposition, self.engine.metrics, self.metrics)
+        return Response.of_text(200, METRICS_TYPE, text)
+
+    async def get_document(self, exchange: HttpExchange) -> Response:
+        document = self._document
+        return Response(document.status, list(document.headers), document.body)
+
+
+async def _get_root(exchange: HttpExchange) -> Response:
+    return Response(200, [*headers.NO_STORE])
+
+
+async def _not_found(exchange: HttpExchange) -> Response:
+    raise HttpError(404, {"message": f"there is nothing at {exchange.scope['path']:.200}"})

@@ -1,0 +1,156 @@
+"""Subset requests: some of the rows of a shape, once.
+
+Invariant  the offset of the response is not beyond what the rows contain, so a client that
+           continues from there misses nothing. After a restart no rows are sent that are behind
+           what clients got before. A request whose client disconnected is not started, or ends
+           early.
+Threads    the event loop only; rows are read in a pool. Requests wait for its threads in the loop,
+           where a disconnected client costs nothing.
+"""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from varve.foundation.errors import InvalidRequest, NotFound
+from varve.http import headers
+from varve.http.exchange import HttpExchange, Response, invalid, unavailable
+from varve.http.shapes.parameters import SUBSET_FIELDS, ShapeRequest, SubsetQuery
+from varve.http.shapes.read import ShapeReads
+from varve.shapes.filter.subset import Subset, parse_order
+from varve.shapes.shape import Shape
+from varve.shapes.topic import SubsetResult
+
+if TYPE_CHECKING:
+    from varve.http.shapes.api import ShapeApi
+
+_DISCONNECT_ROUNDS: Final = 8
+"""Iterations of the loop before a subset is read: enough to see a client that disconnected at once.
+A thread that reads rows slows the loop down, and with it the detection of other disconnects."""
+
+
+class SubsetReads:
+    """Responds to subset requests."""
+
+    def __init__(self, api: "ShapeApi", reads: ShapeReads) -> None:
+        self._api = api
+        self._reads = reads
+        self._slots = asyncio.Semaphore(api.settings.subset_threads)
+        self._count_max = api.settings.subset_threads + api.settings.subsets_waiting_max
+        self._count = 0
+        self._held_bytes = 0
+
+    async def respond(self, exchange: HttpExchange, request: ShapeRequest) -> Response:
+        api = self._api
+        assert request.subset is not None
+        exchange.watch()
+        shape = await api.resolver.resolve(request)
+        exchange.handle = shape.handle
+        await self._reads.wait_for_snapshot(exchange, shape)
+        await self._reads.wait_until_read_again(exchange, shape)
+        try:
+            result = await self._run_for(exchange, shape, request.subset)
+        except NotFound:
+            raise await api.resolver.refetch(shape) from None
+        except InvalidRequest as error:
+            named = getattr(error, "parameter", "where")
+            raise invalid(
+                named if named in SUBSET_FIELDS else "where", str(error), is_subset=True
+            ) from None
+        if shape.is_dropped:
+            raise await api.resolver.refetch(shape)
+        fields = [
+            headers.JSON,
+            (headers.HANDLE, shape.handle.encode()),
+            (headers.OFFSET, str(result.position).encode()),
+            headers.NO_SCHEMA,
+            (headers.SNAPSHOT, b"true"),
+            (headers.HAS_DATA, b"true"),
+            headers.NO_CACHE,
+        ]
+        body = encode_subset(result)
+        self._held_bytes += len(body)
+        exchange.on_close(lambda: self._release_bytes(len(body)))
+        return Response(200, fields, body)
+
+    def _release_bytes(self, size: int) -> None:
+        self._held_bytes -= size
+
+    async def _run_for(
+        self, exchange: HttpExchange, shape: Shape, query: SubsetQuery
+    ) -> SubsetResult:
+        """The requested rows; raises ClientDisconnected, or 503 when too many requests wait."""
+        async with exchange.cancel_on_disconnect():
+            for _ in range(_DISCONNECT_ROUNDS):
+                await asyncio.sleep(0)
+            if self._count >= self._count_max:
+                raise unavailable(
+                    f"{self._count} subset requests are in progress, the limit: try again later"
+                )
+            return await self._run_counted(shape, query)
+
+    async def _run_counted(self, shape: Shape, query: SubsetQuery) -> SubsetResult:
+        cancelled = threading.Event()
+        self._count += 1
+        try:
+            async with self._slots:
+                self._check_held()
+                return await self._api.subset_pool.run(self._run, shape, query, cancelled.is_set)
+        finally:
+            cancelled.set()
+            self._count -= 1
+
+    def _check_held(self) -> None:
+        if self._held_bytes >= self._api.settings.subset_held_bytes:
+            raise unavailable(
+                f"{self._held_bytes} bytes of subsets wait for their clients to read them: try "
+                "again later"
+            )
+
+    def _run(
+        self, shape: Shape, query: SubsetQuery, is_cancelled: Callable[[], bool]
+    ) -> SubsetResult:
+        if query.order_by is not None:
+            _check_order(query.order_by)
+        subset = Subset.parse(
+            where=query.where,
+            params=query.params or {},
+            order_by=query.order_by,
+            limit=query.limit,
+            offset=query.offset,
+            queryable=self._queryable(shape, query),
+        )
+        return self._api.engine.subset(shape, subset, is_cancelled)
+
+    def _queryable(self, shape: Shape, query: SubsetQuery) -> tuple[str, ...] | None:
+        """With an allow-list a query must not reveal columns that the shape leaves out."""
+        shown = shape.definition.columns if self._api.access.shapes is not None else None
+        if shown is None or query.queryable is None:
+            return query.queryable if shown is None else shown
+        return tuple(name for name in query.queryable if name in shown)
+
+
+def _check_order(order_by: str) -> None:
+    """Raises an error that names the order, not the filter."""
+    try:
+        parse_order(order_by)
+    except InvalidRequest as error:
+        raise invalid("order_by", str(error), is_subset=True) from None
+
+
+def encode_subset(result: SubsetResult) -> bytes:
+    """The rows, and which changes they already contain."""
+    edge = str(result.tx + 1)
+    metadata = {
+        "xmin": edge,
+        "xmax": edge,
+        "xip_list": [],
+        "snapshot_mark": result.mark,
+        "database_lsn": edge,
+    }
+    return b'{"metadata":%s,"data":[%s]}' % (
+        json.dumps(metadata, separators=(",", ":")).encode(),
+        b",".join(result.rows),
+    )
