@@ -146,5 +146,5 @@ class TieredTopic:
 
 def with_crc(segment: RemoteSegment, crc32c: int) -> RemoteSegment:
     """A segment whose log object is said to have another checksum."""
-    parts = [replace(p, crc32c=crc32c) if p.name == "log" else p for p in segment.parts]
+    parts = [p._replace(crc32c=crc32c) if p.name == "log" else p for p in segment.parts]
     return replace(segment, parts=tuple(parts))

@@ -324,7 +324,7 @@ class Committer:
             writer=commit.writer,
             at_ms=at_ms,
             retired=tuple(
-                replace(entry, removable_ms=max(entry.removable_ms, removable_ms))
+                entry._replace(removable_ms=max(entry.removable_ms, removable_ms))
                 for entry in folded.retired
             ),
         )

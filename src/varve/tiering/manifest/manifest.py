@@ -14,16 +14,24 @@ Threads    any: a value.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
 
 from varve.foundation.errors import InvalidRequest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import (
+    STRICT,
+    Count,
+    Id,
+    Long,
     RemoteSegment,
     SegmentState,
     check_segment,
     check_transition,
 )
 
+Level = Annotated[int, Field(ge=0, le=16)]
 NOTHING = -1
 """Stands for an offset or a timestamp where a page has no readable segment."""
 
@@ -37,19 +45,21 @@ class PageRef:
     segments whose copy is finished; so do `log_bytes` and `max_timestamp`.
     """
 
-    id: str
-    level: int
-    first_offset: int
-    last_offset: int
-    end_offset: int
-    segment_count: int
-    stored_bytes: int
-    readable_count: int
-    readable_first: int
-    readable_end: int
-    log_bytes: int
-    record_count: int
-    max_timestamp: int
+    __pydantic_config__ = STRICT
+
+    id: Id
+    level: Level
+    first_offset: Count
+    last_offset: Count
+    end_offset: Count
+    segment_count: Annotated[Count, Field(alias="segments")]
+    stored_bytes: Count
+    readable_count: Annotated[Count, Field(alias="readable")]
+    readable_first: Long
+    readable_end: Long
+    log_bytes: Count
+    record_count: Annotated[Count, Field(alias="records")]
+    max_timestamp: Long
 
     def covers(self, base_offset: int) -> bool:
         """Whether a segment of this base offset would stand among those of the page."""
@@ -114,16 +124,15 @@ NO_EPOCH = -1
 """The leader epoch of a manifest that nobody has committed."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetiredObject:
+class RetiredObject(NamedTuple):
     """An object that a version no longer names and older ones do; the key is below the prefix.
 
-    It goes with the last version that names it, and not before `removable_ms`; 0 in a change that
-    is not committed yet.
+    It is deleted with the last version that names it, and not before `removable_ms`; 0 in a change
+    that is not committed yet.
     """
 
-    key: str
-    removable_ms: int
+    key: Annotated[str, Field(pattern=r"^(page|segment)/[A-Za-z0-9._/-]{1,200}$")]
+    removable_ms: Long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,22 @@ Invariant  a state follows another only as Kafka allows (`check_transition`); of
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final, NamedTuple
+
+from pydantic import ConfigDict, Field
 
 from varve.foundation.errors import InvalidRequest
+
+LONG_MAX: Final = (1 << 63) - 1
+
+# What a manifest may hold: checked when it is read from JSON, under the name of its alias.
+Count = Annotated[int, Field(ge=0, le=LONG_MAX)]
+Long = Annotated[int, Field(ge=-LONG_MAX - 1, le=LONG_MAX)]
+Epoch = Annotated[int, Field(ge=-1, le=(1 << 31) - 1)]
+Crc = Annotated[int, Field(ge=0, lt=1 << 32)]
+Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+
+STRICT: Final = ConfigDict(extra="forbid", strict=True)
 
 ANNOUNCEMENT_TIMEOUT_MS: Final = 86_400_000
 """An announced segment is abandoned when it, and the lease of the job, are older than this."""
@@ -39,13 +52,12 @@ _FOLLOWERS: Final[dict[SegmentState | None, frozenset[SegmentState | None]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectPart:
+class ObjectPart(NamedTuple):
     """One object of a segment, named by what it holds ("log", "index", ...)."""
 
     name: str
-    size: int
-    crc32c: int
+    size: Count
+    crc32c: Crc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,23 +73,25 @@ class RemoteSegment:
     objects of a segment whose deletion has started until `replaced_until_ms`.
     """
 
-    id: str
-    base_offset: int
-    end_offset: int
-    size: int
-    record_count: int
-    max_timestamp: int
-    append_ms: tuple[int, int]
-    epochs: tuple[tuple[int, int], ...]
+    __pydantic_config__ = STRICT
+
+    id: Id
+    state: SegmentState
+    at_ms: Long
+    base_offset: Count
+    end_offset: Count
+    size: Count
+    record_count: Annotated[Count, Field(alias="records")]
+    max_timestamp: Long
+    append_ms: tuple[Long, Long]
+    epochs: tuple[tuple[Epoch, Count], ...]
     parts: tuple[ObjectPart, ...]
     has_aborted: bool
-    state: SegmentState
-    at_ms: int
-    key_count: int | None = None
-    stale_bytes: int | None = None
-    delete_horizon_ms: int | None = None
-    replaced_until_ms: int | None = None
-    undecided_from: int | None = None
+    key_count: Annotated[Count | None, Field(alias="keys")] = None
+    stale_bytes: Count | None = None
+    delete_horizon_ms: Long | None = None
+    replaced_until_ms: Long | None = None
+    undecided_from: Count | None = None
 
     @property
     def is_readable(self) -> bool:

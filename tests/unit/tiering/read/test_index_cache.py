@@ -544,7 +544,7 @@ def test_who_waits_for_another_description_is_not_told_its_failure(tier: IndexBe
     gate = Gate(tier.bucket)
     cache = tier.open(objects=gate)
     segment = tier.segments[0]
-    parts = tuple(replace(part, crc32c=part.crc32c ^ 1) for part in segment.parts)
+    parts = tuple(part._replace(crc32c=part.crc32c ^ 1) for part in segment.parts)
     with ThreadPoolExecutor(2) as pool:
         wrong = pool.submit(cache.offset_index, HOME, replace(segment, parts=parts))
         assert gate.is_reached.wait(10)
