@@ -20,7 +20,7 @@ from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
 from varve.tiering.manifest.store import ObjectManifestStore
 from varve.tiering.metadata.backends import ManifestStores
-from varve.tiering.partition import TieredPartitions
+from varve.tiering.partition import TieredPartitions, get_copied_offset
 from varve.tiering.remote_bounds import find_remote_bounds
 from varve.tiering.settings import TierSettings
 
@@ -167,7 +167,13 @@ class TierBench:
         readable = self.readable()
         ends = [0, *(segment.end_offset + 1 for segment in readable)]
         assert [segment.base_offset for segment in readable] == ends[:-1]
-        assert self.copier.copied_offset(PARTITION) == ends[-1]
+        assert self.copied_offset() == ends[-1]
+
+    def copied_offset(self) -> int:
+        """The first offset that is not copied, by the newest manifest."""
+        tiered = self.partitions.get(PARTITION)
+        tiered.load()
+        return get_copied_offset(tiered)
 
 
 def _crc(data: bytes) -> int:

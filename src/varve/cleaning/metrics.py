@@ -10,12 +10,12 @@ Threads    any; `_lock` guards the last cleanings.
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from varve.cleaning.removals.removal import Reason
 from varve.cleaning.report import CleanReport, PartitionHealth
-from varve.commit_log import Log, TopicPartition
+from varve.commit_log import Log, LogStore, TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.metrics import Metric, MetricTable, counter, declared_metrics, gauge
 
@@ -172,15 +172,16 @@ LOG_SIZE = gauge(
 class CleanerMetrics:
     """The figures of one store's cleaning and retention; a collector for a registry.
 
-    `logs` gives the partitions whose size and offsets are looked up when somebody collects.
+    The size and offsets of the partitions of `store` are looked up when metrics are collected.
     """
 
-    def __init__(self, *, clock: Clock, logs: Callable[[], Iterable[Log]]) -> None:
+    def __init__(self, *, clock: Clock, store: LogStore) -> None:
         self.table = MetricTable(declared_metrics(sys.modules[__name__]))
         self._clock = clock
-        self._logs = logs
+        self._store = store
         self._lock = threading.Lock()
         self._last_reports: dict[int, CleanReport] = {}  # guarded by _lock
+        self._left_stale: dict[TopicPartition, int] = {}  # guarded by _lock
         self._last_run_ms = clock.now_ms()
 
     def observe_selection(
@@ -197,6 +198,7 @@ class CleanerMetrics:
             return
         with self._lock:
             self._last_reports[thread] = report
+            self._left_stale[report.partition] = report.left_stale_bytes
             reports = list(self._last_reports.values())
         table = self.table
         read = sum(one.bytes_read for one in reports)
@@ -249,12 +251,21 @@ class CleanerMetrics:
         """What prometheus_client asks a collector for."""
         since_ms = max(0, self._clock.now_ms() - self._last_run_ms)
         self.table.set(TIME_SINCE_LAST_RUN, since_ms / 1000)
-        logs = list(self._logs())
+        logs = [log for _, log, _ in self._store.logs()]
+        self._show_left_stale({log.topic_partition for log in logs})
         self._replace(SEGMENTS, logs, lambda log: len(log.view))
         self._replace(LOG_START_OFFSET, logs, lambda log: log.log_start_offset)
         self._replace(LOG_END_OFFSET, logs, lambda log: log.end_offset)
         self._replace(LOG_SIZE, logs, lambda log: log.size)
         return self.table.collect()
+
+    def _show_left_stale(self, partitions: set[TopicPartition]) -> None:
+        """Forgets the partitions of deleted topics."""
+        with self._lock:
+            for gone in self._left_stale.keys() - partitions:
+                del self._left_stale[gone]
+            values = {_labels(one): float(size) for one, size in self._left_stale.items()}
+        self.table.replace(LEFT_STALE_BYTES, values)
 
     def _replace(self, metric: Metric, logs: Sequence[Log], value_of: Callable[[Log], int]) -> None:
         values = {_labels(log.topic_partition): float(value_of(log)) for log in logs}

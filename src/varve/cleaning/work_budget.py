@@ -1,4 +1,4 @@
-"""Keeps all cleaner threads together below a rate of bytes read and written.
+"""What background work may use: a rate of bytes read and written, which all its threads share.
 
 Threads    any; one lock, not held while a thread waits.
 """
@@ -13,8 +13,21 @@ _WINDOW_MS: Final = 300
 """What passes between two looks at the clock; also how much unused rate can be made up for."""
 
 
-class Throttle:
-    """`pace(size)` returns when that many bytes more are within the rate.
+class WorkBudget:
+    """Counts the bytes that a piece of work reads and writes; this one lets all pass.
+
+    A subclass may wait to keep to a rate, report progress, or raise to stop the work.
+    """
+
+    def spend(self, size: int) -> None:
+        """So many bytes are about to be, or were just, read or written."""
+
+
+UNLIMITED: Final = WorkBudget()
+
+
+class Throttle(WorkBudget):
+    """Returns from `spend` when that many bytes more are within the rate.
 
     `wait` sleeps for so many milliseconds and may end early, as a stop does.
     """
@@ -29,7 +42,7 @@ class Throttle:
         self._last_ms = clock.now_ms()  # guarded by _lock
         self._paid_until_ms = float(self._last_ms)  # guarded by _lock
 
-    def pace(self, size: int) -> None:
+    def spend(self, size: int) -> None:
         with self._lock:
             now_ms = self._clock.now_ms()
             # A clock that is set back must not make everybody wait until it is there again.

@@ -91,7 +91,7 @@ class Upkeep:
         self._tier = tier
         self._clock = clock
         self._settings = settings
-        self.metrics = CleanerMetrics(clock=clock, logs=self._served)
+        self.metrics = CleanerMetrics(clock=clock, store=logs)
         self.cleaner = LogCleaner(
             logs,
             clock=clock,
@@ -204,8 +204,7 @@ class Upkeep:
             directory = self._logs.directory_of(one.partition)
             if directory is not None:
                 health[directory.path].append(one)
-        dead = sum(not one.is_running for one in self.cleaner.worker_health())
-        self.metrics.set_health(health, dead_threads=dead)
+        self.cleaner.observe_health(health)
 
     def health(self) -> StoreHealth:
         """How the background work and the partitions fare."""

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-import numpy as np
-
 from varve.foundation.errors import Corrupt, ObjectNotFound
-from varve.kernels.crc import extend_crc32c
+from varve.kernels.crc import crc32c_of
 from varve.object_store import ObjectInfo, ObjectStore, PriceTable, default_prices
 from varve.tiering.copy.segment_upload import EPOCHS_PART, LOG_PART, SNAPSHOT_PART
 from varve.tiering.fsck_report import (
@@ -340,7 +338,7 @@ class _PartitionCheck:
         try:
             for start in range(0, size, CHUNK_BYTES):
                 chunk = self._objects.get_range(key, start, min(start + CHUNK_BYTES, size))
-                crc = int(extend_crc32c(crc, np.frombuffer(chunk, np.uint8), 0, len(chunk)))
+                crc = crc32c_of(chunk, crc)
                 advance(len(chunk))
         except ObjectNotFound:
             return None

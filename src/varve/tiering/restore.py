@@ -22,8 +22,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Final
 
-import numpy as np
-
 from varve.commit_log import LoadRequest, Log, LogSettings, SegmentFiles, TopicPartition
 from varve.commit_log.append_times import AppendSpan, AppendTimes
 from varve.commit_log.checkpoints import decode_offsets, encode_offsets
@@ -56,8 +54,9 @@ from varve.commit_log.segment_reader import find_end
 from varve.disk import File, FileSystem, make_durable_directory, write_atomically
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, ObjectNotFound
-from varve.kernels.crc import extend_crc32c
+from varve.kernels.crc import crc32c_of
 from varve.object_store import ObjectStore
+from varve.tiering.copy.segment_upload import crc32c_of_file
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
@@ -122,7 +121,7 @@ class Fetcher:
         if not self._fs.exists(path) or self._fs.info(path).size != wanted.size:
             return False
         with self._fs.open(path) as file:
-            if _checksum(file, wanted.size) != wanted.crc32c:
+            if crc32c_of_file(file, wanted.size) != wanted.crc32c:
                 return False
             # It may have been written by a run that did not come to its sync.
             file.sync()
@@ -152,7 +151,7 @@ class Fetcher:
             if not chunk:
                 break
             file.write_at(position, chunk)
-            crc = int(extend_crc32c(crc, np.frombuffer(chunk, np.uint8), 0, len(chunk)))
+            crc = crc32c_of(chunk, crc)
             position += len(chunk)
             self._advance(len(chunk))
         return position, crc
@@ -163,14 +162,6 @@ class Fetcher:
             "shows what else is damaged; put the object back, or restore up to the segment before "
             "it with --until-offset"
         )
-
-
-def _checksum(file: File, size: int) -> int:
-    crc = 0
-    for position in range(0, size, CHUNK_BYTES):
-        chunk = file.read_at(position, min(CHUNK_BYTES, size - position))
-        crc = int(extend_crc32c(crc, np.frombuffer(chunk, np.uint8), 0, len(chunk)))
-    return crc
 
 
 RESTORED_FILE: Final = f"{OWN_PREFIX}restored.json"

@@ -75,9 +75,7 @@ def test_a_crash_at_any_file_operation_of_a_copy_is_made_good(mode: CrashMode) -
         bench.hot.roll()
         assert bench.copy().error is None
         bench.check()
-        assert bench.copier.copied_offset(bench.hot.log.topic_partition) == (
-            bench.hot.log.last_stable_offset
-        )
+        assert bench.copied_offset() == (bench.hot.log.last_stable_offset)
 
 
 @Faults

@@ -37,7 +37,7 @@ def do(bench: ColdLookupBench, step: Step, table: dict[int, bytes | None]) -> No
             if hot.settings.is_compacted:
                 hot.clean()
         case ("move", back, _):
-            copied = bench.copier.copied_offset(hot.log.topic_partition)
+            copied = bench.copied_offset()
             bases = [one.base_offset for one in hot.log.view if one.base_offset <= copied]
             if len(bases) > back:
                 bench.move(bases[len(bases) - 1 - back])

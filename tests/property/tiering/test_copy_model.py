@@ -89,7 +89,7 @@ def test_what_is_readable_is_what_the_log_held(
     bench.hot.roll()
     assert bench.copy().error is None
     check(bench)
-    assert bench.copier.copied_offset(bench.hot.log.topic_partition) == bench.hot.log.end_offset
+    assert bench.copied_offset() == bench.hot.log.end_offset
 
 
 def check(bench: TierBench) -> None:

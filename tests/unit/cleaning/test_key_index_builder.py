@@ -6,6 +6,7 @@ import pytest
 from tests.support.key_model import DIRECTORY, TOPIC_ID, check_index, model_of, write_segment
 from varve.cleaning.key_index.builder import KeyIndexBuilder, build_key_index
 from varve.cleaning.key_index.key_index import open_key_index
+from varve.cleaning.work_budget import WorkBudget
 from varve.commit_log.names import KEYS, LOG, log_name
 from varve.commit_log.segment import Segment
 from varve.commit_log.segment_reader import BatchTable
@@ -189,20 +190,28 @@ def test_an_old_message_format_is_not_read(fs: MemoryFileSystem) -> None:
         _build(fs, [bytes(data)])
 
 
-def test_pace_hears_of_every_byte_and_may_stop_the_build(fs: MemoryFileSystem) -> None:
+def test_the_budget_is_charged_for_every_byte_and_may_stop_the_build(fs: MemoryFileSystem) -> None:
     batches = [build_batch(PAIR, base_offset=10 + 2 * at) for at in range(9_000)]
     segment = write_segment(fs, 10, batches)
-    heard: list[int] = []
-    build_key_index(fs, segment, topic_id=TOPIC_ID, aborted=[], pace=heard.append)
-    assert len(heard) > 1
-    assert sum(heard) == segment.size
+    spent: list[int] = []
+
+    class Ledger(WorkBudget):
+        def spend(self, size: int) -> None:
+            spent.append(size)
+
+    build_key_index(fs, segment, topic_id=TOPIC_ID, aborted=[], budget=Ledger())
+    assert len(spent) > 1
+    assert sum(spent) == segment.size
     fs.remove(segment.path(KEYS))
 
-    def stop(size: int) -> None:
-        raise KeyboardInterrupt
+    class Stopped(WorkBudget):
+        def spend(self, size: int) -> None:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build_key_index(fs, segment, topic_id=TOPIC_ID, aborted=[], buffer_bytes=1 << 12, pace=stop)
+        build_key_index(
+            fs, segment, topic_id=TOPIC_ID, aborted=[], buffer_bytes=1 << 12, budget=Stopped()
+        )
     assert fs.names(DIRECTORY) == [log_name(10, LOG)]
 
 

@@ -52,9 +52,7 @@ def store(clock: ManualClock) -> Iterator[LogStore]:
 
 @pytest.fixture
 def metrics(clock: ManualClock, store: LogStore) -> CleanerMetrics:
-    return CleanerMetrics(
-        clock=clock, logs=lambda: [store.get(partition) for partition in store.partitions]
-    )
+    return CleanerMetrics(clock=clock, store=store)
 
 
 def _report(**changes: object) -> CleanReport:
@@ -113,6 +111,17 @@ def test_a_dry_run_counts_for_nothing(metrics: CleanerMetrics) -> None:
     metrics.observe_clean(_report(is_dry_run=True))
     assert metrics.table.value(declared.CLEANINGS) == 0
     assert metrics.table.value(declared.MAX_CLEAN_TIME) == 0
+
+
+def test_stale_bytes_of_a_deleted_topic_are_not_shown(
+    metrics: CleanerMetrics, store: LogStore
+) -> None:
+    metrics.observe_clean(_report(left_stale_bytes=40))
+    assert 'varve_cleaner_left_stale_bytes{partition="0",topic="orders"} 40.0\n' in exposition(
+        metrics
+    )
+    store.delete(PARTITION)
+    assert "varve_cleaner_left_stale_bytes{" not in exposition(metrics)
 
 
 def test_a_selection_shows_ratio_delay_and_the_time_since(

@@ -218,7 +218,7 @@ class Fleet:
             topic_settings=lambda topic: LogSettings(**self.policies.get(topic, {})),
         ).open()
         self.removals = RemovalLogs(self.store)
-        self.metrics = CleanerMetrics(clock=clock, logs=list)
+        self.metrics = CleanerMetrics(clock=clock, store=self.store)
         self.retention = Retention(self.store, self.removals, self.metrics)
 
     def evidence(self, log: Log) -> RemovalLog:

@@ -23,7 +23,7 @@ def test_bytes_take_the_time_that_the_rate_gives_them() -> None:
     start = clock.now_ms()
     throttle = Throttle(RATE, clock, _Waits(clock))
     for _ in range(100):
-        throttle.pace(100_000)
+        throttle.spend(100_000)
     assert 9_000 <= clock.now_ms() - start <= 10_500
 
 
@@ -31,7 +31,7 @@ def test_no_more_than_a_window_of_unused_rate_is_made_up_for() -> None:
     clock = ManualClock()
     throttle = Throttle(RATE, clock, waits := _Waits(clock))
     clock.advance(3_600_000)
-    throttle.pace(2_000_000)
+    throttle.spend(2_000_000)
     assert waits.total_ms >= 1_700
 
 
@@ -39,7 +39,7 @@ def test_a_clock_set_back_makes_nobody_wait_for_it() -> None:
     clock = ManualClock()
     for rate in (RATE, 1.7e308):
         throttle = Throttle(rate, clock, waits := _Waits(clock))
-        throttle.pace(1000)
+        throttle.spend(1000)
         clock.advance(-3_600_000)
-        throttle.pace(1000)
+        throttle.spend(1000)
         assert waits.total_ms == 0

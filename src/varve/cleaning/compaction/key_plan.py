@@ -8,7 +8,7 @@ Invariant  a record is kept if and only if no later record of its key stands in 
            and it is not a tombstone past its horizon. Every entry is counted once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.cleaning.key_index.key_index import SegmentKeys
+from varve.cleaning.work_budget import UNLIMITED, WorkBudget
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.kernels.key_merge import TALLY_COUNT, Tally, merge_latest
 
@@ -71,13 +72,13 @@ def plan_keys(
     *,
     buffer_bytes: int,
     expired: Bits | None = None,
-    pace: Callable[[int], None] = lambda size: None,
+    budget: WorkBudget = UNLIMITED,
     hashes: HashRange = ALL_HASHES,
 ) -> KeyPlan:
     """Plans over segments given oldest first; with `hashes`, for the keys in that range alone.
 
     `expired` marks the records of batches past their delete horizon, laid out as the plan's own
-    bits. `pace` is told of every read and may raise to stop.
+    bits. `budget` is charged for every read and may raise to stop.
     """
     if buffer_bytes < BUFFER_BYTES_MIN:
         raise InvalidRequest(
@@ -85,7 +86,7 @@ def plan_keys(
             f"give each at least {BUFFER_BYTES_MIN}"
         )
     bit_starts, size = lay_out_bits([index.record_count for index in indexes])
-    plan = _Planning(indexes, buffer_bytes // ENTRY_BYTES, bit_starts, size, expired, pace)
+    plan = _Planning(indexes, buffer_bytes // ENTRY_BYTES, bit_starts, size, expired, budget)
     plan.run(*hashes)
     return KeyPlan(
         plan.keep,
@@ -107,12 +108,12 @@ class _Planning:
         bit_starts: Integers,
         size: int,
         expired: Bits | None,
-        pace: Callable[[int], None],
+        budget: WorkBudget,
     ) -> None:
         self._indexes = indexes
         self._bit_starts = bit_starts
         self._expired = np.zeros(size, np.uint8) if expired is None else expired
-        self._pace = pace
+        self._budget = budget
         self._base_offsets = np.array([index.base_offset for index in indexes], np.int64)
         self._record_counts = np.array([index.record_count for index in indexes], np.int64)
         self.capacity = capacity
@@ -163,7 +164,7 @@ class _Planning:
                 with keys.open() as index:
                     rows = self._entries[bounds[number] : bounds[number + 1]]
                     index.read_entries(start, end, rows)
-                self._pace((end - start) * ENTRY_BYTES)
+                self._budget.spend((end - start) * ENTRY_BYTES)
         fault = merge_latest(
             self._entries,
             bounds,

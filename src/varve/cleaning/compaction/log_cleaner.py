@@ -7,7 +7,7 @@ Threads    any; `_lock` guards who works on what.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
@@ -27,7 +27,6 @@ from varve.cleaning.key_index.key_index import NO_TOPIC_ID, SegmentKeys
 from varve.cleaning.key_index.lookup import FindCold, KeyLookup
 from varve.cleaning.key_index.segment_indexes import SegmentKeyIndexes
 from varve.cleaning.metrics import CleanerMetrics
-from varve.cleaning.observer import CleanerObserver
 from varve.cleaning.removals.removal_log import RemovalLogs
 from varve.cleaning.report import CleanProgress, CleanReport, PartitionHealth
 from varve.cleaning.retention.retention import Retention
@@ -45,6 +44,19 @@ Progress = Callable[[CleanProgress], None]
 
 class CleaningStopped(Unavailable):
     """The run was told to stop; the log is as it was before its current group."""
+
+
+class _CleanerBudget(Throttle):
+    """The rate of all cleaner threads; raises CleaningStopped once the cleaner stops."""
+
+    def __init__(self, bytes_per_second: float, clock: Clock, stopping: threading.Event) -> None:
+        super().__init__(bytes_per_second, clock, lambda wait_ms: stopping.wait(wait_ms / 1000))
+        self._stopping = stopping
+
+    def spend(self, size: int) -> None:
+        if self._stopping.is_set():
+            raise CleaningStopped("cleaning was stopped; the next run continues from there")
+        super().spend(size)
 
 
 class LogCleaner:
@@ -69,18 +81,16 @@ class LogCleaner:
         self._find_border = border or no_border
         self._clock = clock
         self._settings = settings or CleanerSettings()
-        self._observer = CleanerObserver(metrics)
+        self.metrics = metrics or CleanerMetrics(clock=clock, store=store)
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._partitions: dict[TopicPartition, PartitionCleaner] = {}  # guarded by _lock
         self._workers: list[Worker] = []
-        self._throttle = Throttle(
-            self._settings.log_cleaner_io_max_bytes_per_second,
-            clock,
-            lambda wait_ms: self._stopping.wait(wait_ms / 1000),
+        self._budget = _CleanerBudget(
+            self._settings.log_cleaner_io_max_bytes_per_second, clock, self._stopping
         )
         self.removals = RemovalLogs(store)
-        self.retention = Retention(store, self.removals, metrics)
+        self.retention = Retention(store, self.removals, self.metrics)
 
     def start(self) -> None:
         """Starts `log.cleaner.threads` threads, unless `log.cleaner.enable` is off."""
@@ -132,7 +142,7 @@ class LogCleaner:
                 partition.is_busy.release()
             if report is not None:
                 reports.append(report)
-                self._observer.note_report(report, thread)
+                self.metrics.observe_clean(report, thread=thread)
         return reports
 
     def _pick(self, now_ms: int, tried: set[TopicPartition]) -> PartitionCleaner | None:
@@ -152,12 +162,19 @@ class LogCleaner:
                 healing.append(partition)
             else:
                 partition.note_success()
-        self._observer.note_selection(found, now_ms)
+        self._observe_selection(found, now_ms)
         for partition in [*(by_name[one.partition] for one in most_urgent_first(found)), *healing]:
             is_tried = partition.log.topic_partition in tried
             if not is_tried and partition.is_busy.acquire(blocking=False):
                 return partition
         return None
+
+    def _observe_selection(self, found: Sequence[CleanableLog], now_ms: int) -> None:
+        self.metrics.observe_selection(
+            now_ms=now_ms,
+            max_dirty_ratio=max((one.ratio for one in found), default=0.0),
+            max_delay_ms=max((one.delay_ms for one in found), default=0),
+        )
 
     def _look_at(self, partition: PartitionCleaner, now_ms: int) -> CleanableLog | None:
         """How dirty it is; None while it waits after a failure, or nobody can tell its border."""
@@ -270,14 +287,9 @@ class LogCleaner:
             buffer_bytes=self._buffer_bytes,
             indexes=partition.indexes,
             evidence=partition.evidence,
-            pace=self._pace,
+            budget=self._budget,
             progress=progress,
         )
-
-    def _pace(self, size: int) -> None:
-        if self._stopping.is_set():
-            raise CleaningStopped("cleaning was stopped; it goes on where it was at the next run")
-        self._throttle.pace(size)
 
     def clean(
         self,
@@ -301,7 +313,7 @@ class LogCleaner:
                     return run.report(run.plan(), is_dry_run=True)
             report = self._carry_out(found, dirtiness, now_ms, progress=progress)
             found.note_success()
-            self._observer.note_report(report, 0)
+            self.metrics.observe_clean(report)
             return report
 
     def plan(self, partition: TopicPartition, now_ms: int) -> CleaningPlan[SegmentPlan]:
@@ -320,7 +332,7 @@ class LogCleaner:
         `next_offset` is where the next segment begins.
         """
         with self._take(partition) as found, found.work(f"key index of {partition}"):
-            return found.indexes.ensure(segment, next_offset, now_ms, self._pace)
+            return found.indexes.ensure(segment, next_offset, now_ms, self._budget)
 
     def find_key(
         self, partition: TopicPartition, key: bytes, now_ms: int, *, below: int | None = None
@@ -340,7 +352,7 @@ class LogCleaner:
                 may_build=may_build,
                 find_cold=self._find_cold,
             )
-            return lookup.find(key, now_ms, self._pace, below=below)
+            return lookup.find(key, now_ms, self._budget, below=below)
         finally:
             if may_build:
                 found.is_busy.release()
@@ -388,7 +400,7 @@ class LogCleaner:
         built = 0
         for segment, end in zip(closed, ends, strict=False):
             if end <= stable and indexes.find(segment, end) is None:
-                built += indexes.ensure(segment, end, now_ms, self._pace) is not None
+                built += indexes.ensure(segment, end, now_ms, self._budget) is not None
         return built
 
     def _expire_compacted(self, now_ms: int) -> None:
@@ -409,7 +421,12 @@ class LogCleaner:
         }
         for partition in self._compacted():
             by_path[partition.directory.path].append(partition.health)
-        self._observer.note_health(by_path, self.worker_health())
+        self.observe_health(by_path)
+
+    def observe_health(self, by_path: Mapping[str, Sequence[PartitionHealth]]) -> None:
+        """Brings the metrics of partitions, by log directory, and of threads up to date."""
+        dead = sum(not worker.is_running for worker in self.worker_health())
+        self.metrics.set_health(by_path, dead_threads=dead)
 
     def worker_health(self) -> list[WorkerHealth]:
         """How the threads fare."""

@@ -9,7 +9,7 @@ Invariant  a segment cleaned for the first time is cleaned completely. One that 
            younger one it would stay on the local disk as long as that.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -39,6 +39,7 @@ from varve.cleaning.compaction.segment_plan import (
 from varve.cleaning.compaction.transactions import MarkVerdicts, TransactionTracker
 from varve.cleaning.key_index.key_index import NO_HORIZON, InputSegment, SegmentKeys, Table
 from varve.cleaning.removals.removal import Reason
+from varve.cleaning.work_budget import WorkBudget
 from varve.commit_log import LogSettings
 from varve.commit_log.settings import INT_MAX
 from varve.commit_log.sparse_index import RELATIVE_OFFSET_MAX
@@ -178,13 +179,13 @@ def plan_cleaning(
     settings: LogSettings,
     is_forced: bool,
     buffer_bytes: int,
-    pace: Callable[[int], None],
+    budget: WorkBudget,
 ) -> CleaningPlan[SegmentPlan]:
     """Plans over the segments of a run, oldest first.
 
     `is_forced` rewrites whatever is stale, be it ever so little.
     """
-    latest = find_latest_records(sources, rules=rules, buffer_bytes=buffer_bytes, pace=pace)
+    latest = find_latest_records(sources, rules=rules, buffer_bytes=buffer_bytes, budget=budget)
     return finish_plan(
         sources, latest, aborted=aborted, rules=rules, settings=settings, is_forced=is_forced
     )
@@ -195,7 +196,7 @@ def find_latest_records(
     *,
     rules: RunRules,
     buffer_bytes: int,
-    pace: Callable[[int], None],
+    budget: WorkBudget,
     hashes: HashRange = ALL_HASHES,
 ) -> KeyPlan:
     """Which records are the latest of their keys, of those whose hashes lie in a range.
@@ -208,7 +209,7 @@ def find_latest_records(
         [source.keys for source in known if source.keys is not None],
         buffer_bytes=buffer_bytes,
         expired=_find_expired(known, rules, first_held_offset(sources, rules)),
-        pace=pace,
+        budget=budget,
         hashes=hashes,
     )
 

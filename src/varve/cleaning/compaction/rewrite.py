@@ -9,7 +9,7 @@ Crash      nothing of the log changes here: what is written is synced, and swapp
 
 import contextlib
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -21,6 +21,7 @@ from varve.cleaning.key_index.builder import KeyIndexBuilder
 from varve.cleaning.key_index.key_index import KeyIndexHeader
 from varve.cleaning.key_index.segment_indexes import LEFT_ALONE
 from varve.cleaning.removals.removal import SegmentSummary, SegmentSummaryBuilder
+from varve.cleaning.work_budget import WorkBudget
 from varve.commit_log import LogSettings
 from varve.commit_log.index_builder import SegmentIndexer
 from varve.commit_log.names import (
@@ -183,7 +184,7 @@ def write_group(
     topic_id: bytes,
     buffer_bytes: int,
     modified_ms: int,
-    pace: Callable[[int], None],
+    budget: WorkBudget,
     aborted: Sequence[AbortedTransaction] | None = None,
 ) -> WrittenSegment:
     """Writes the survivors of consecutive segments as one, all of it on disk when this returns.
@@ -191,20 +192,20 @@ def write_group(
     `aborted` are the transactions whose records the new key index leaves out; without it those
     that stay in the transaction index, as when no other is left with a record.
     `modified_ms` is what the data file of the last of them has as its modification time.
-    `pace` is told of all bytes read and written and may raise to stop; what was written is then
-    removed. Raises DamagedSegment when a batch is not what it was when its index was made.
+    `budget` is charged for all bytes read and written and may raise to stop; what was written is
+    then removed. Raises DamagedSegment when a batch is not what it was when its index was made.
     """
     base_offset = plans[0].segment.base_offset
     listed = [one for plan in plans for one in plan.aborted_kept]
     left_out = listed if aborted is None else aborted
     output = _Output(
-        fs, directory, base_offset, settings, topic_id, buffer_bytes, listed, left_out, pace
+        fs, directory, base_offset, settings, topic_id, buffer_bytes, listed, left_out, budget
     )
     try:
         for plan in plans:
             with plan.keys.open() as index:
                 decisions = plan.decide(index.batches(), index.marks())
-            _SegmentCopy(plan, decisions, output, pace).run()
+            _SegmentCopy(plan, decisions, output, budget).run()
         return output.finish(modified_ms)
     except BaseException:
         output.discard()
@@ -224,12 +225,12 @@ class _Output:
         buffer_bytes: int,
         aborted: Sequence[AbortedTransaction],
         left_out: Sequence[AbortedTransaction],
-        pace: Callable[[int], None],
+        budget: WorkBudget,
     ) -> None:
         self._fs = fs
         self._directory = directory
         self._base_offset = base_offset
-        self._pace = pace
+        self._budget = budget
         self._aborted = aborted
         self._table = batch_table(_TABLE_ROWS)
         self._indexer = SegmentIndexer(base_offset, settings, self._path(LOG))
@@ -288,7 +289,7 @@ class _Output:
             start = end
         if self.filled:
             self._file.write_at(self._written, view[: self.filled])
-            self._pace(self.filled)
+            self._budget.spend(self.filled)
         self._written += self.filled
         self.filled = 0
         self._payloads.clear()
@@ -354,12 +355,12 @@ class _SegmentCopy:
         plan: SegmentPlan,
         decisions: BatchDecisions,
         output: _Output,
-        pace: Callable[[int], None],
+        budget: WorkBudget,
     ) -> None:
         self._plan = plan
         self._decisions = decisions
         self._output = output
-        self._pace = pace
+        self._budget = budget
         self._file = plan.segment.file()
         self._chunk: Bytes = np.empty(0, np.uint8)
 
@@ -378,7 +379,7 @@ class _SegmentCopy:
         if filled < end - start:
             raise self._damaged(start + filled, "the data file ends before its last batch")
         self._output.bytes_read += filled
-        self._pace(filled)
+        self._budget.spend(filled)
         return chunk
 
     def _copy(self, first: int, last: int, start: int, chunk: Bytes) -> None:

@@ -25,7 +25,8 @@ from varve.cleaning.key_index.segment_indexes import SegmentKeyIndexes
 from varve.cleaning.removals.removal import Removal, RemovalKind, hex_digest
 from varve.cleaning.removals.removal_log import RemovalLog
 from varve.cleaning.report import CleanProgress, CleanReport
-from varve.commit_log import Log
+from varve.cleaning.work_budget import WorkBudget
+from varve.commit_log import Log, TopicPartition
 from varve.commit_log.names import LOG
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 class RunTools:
     """What a run needs beside its log.
 
-    `pace` is told of every byte read and written, and may raise to stop the run.
+    `budget` is charged for every byte read and written, and may raise to stop the run.
     """
 
     fs: FileSystem
@@ -47,8 +48,27 @@ class RunTools:
     buffer_bytes: int
     indexes: SegmentKeyIndexes
     evidence: RemovalLog
-    pace: Callable[[int], None]
+    budget: WorkBudget
     progress: Callable[[CleanProgress], None] | None = None
+
+
+class _PhaseBudget(WorkBudget):
+    """Reports the progress of one phase of a run, within the budget of the whole."""
+
+    def __init__(self, partition: TopicPartition, phase: str, total: int, tools: RunTools) -> None:
+        self._partition = partition
+        self._phase = phase
+        self._total = total
+        self._tools = tools
+        self._done = 0
+
+    def spend(self, size: int) -> None:
+        self._done = min(self._done + size, self._total)
+        if self._tools.progress is not None:
+            self._tools.progress(
+                CleanProgress(self._partition, self._phase, self._done, self._total)
+            )
+        self._tools.budget.spend(size)
 
 
 class CompactionRun:
@@ -86,7 +106,7 @@ class CompactionRun:
             keep_markers_from_offset=LONG_MAX if border is None else border.cleaned_up_to,
         )
         start = self._closed[0].base_offset if self._closed else end
-        progress = self._track(
+        budget = self._begin_phase(
             "plan", sum(s.keys.entry_count for s in sources if s.keys) * ENTRY_BYTES
         )
         return plan_cleaning(
@@ -96,40 +116,30 @@ class CompactionRun:
             settings=self._log.settings,
             is_forced=self._dirtiness.is_forced,
             buffer_bytes=self._tools.buffer_bytes,
-            pace=progress,
+            budget=budget,
         )
 
     def _find_sources(self) -> list[PlanInput]:
         first_dirty_offset = self._dirtiness.first_dirty_offset
         indexes = self._tools.indexes
         indexes.doubt()
-        progress = self._track("index", sum(segment.size for segment in self._closed))
+        budget = self._begin_phase("index", sum(segment.size for segment in self._closed))
         bases = [one.base_offset for one in self._closed]
         ends = [*bases, self._dirtiness.first_uncleanable_offset][1:]
         sources = []
         for segment, end in zip(self._closed, ends, strict=True):
-            keys = indexes.ensure(segment, end, self._now_ms, progress)
+            keys = indexes.ensure(segment, end, self._now_ms, budget)
             # A segment that was held could not be cleaned when the rest was.
             is_dirty = end > first_dirty_offset or segment.base_offset in indexes.healed
             sources.append(PlanInput(segment, end, is_dirty, keys))
         return sources
 
-    def _track(self, phase: str, total: int) -> Callable[[int], None]:
-        done = 0
-
-        def note(size: int) -> None:
-            nonlocal done
-            done = min(done + size, total)
-            if self._tools.progress is not None:
-                partition = self._log.topic_partition
-                self._tools.progress(CleanProgress(partition, phase, done, total))
-            self._tools.pace(size)
-
-        return note
+    def _begin_phase(self, phase: str, total: int) -> "_PhaseBudget":
+        return _PhaseBudget(self._log.topic_partition, phase, total, self._tools)
 
     def carry_out(self, plan: CleaningPlan[SegmentPlan]) -> CleanReport:
         """Rewrites the groups; stops early, and says so, when it must not or cannot go on."""
-        progress = self._track("copy", 2 * plan.copied_bytes)
+        budget = self._begin_phase("copy", 2 * plan.copied_bytes)
         remove_unfinished(self._tools.fs, self._log.directory)
         if plan.groups:
             # A marker that decided a transaction may stand in the active segment, not yet synced:
@@ -140,7 +150,7 @@ class CompactionRun:
                 self._stop("compact was taken out of cleanup.policy")
                 break
             try:
-                written = self._write(group, progress)
+                written = self._write(group, budget)
             except DamagedSegment as damage:
                 self._hold(group, damage)
                 break
@@ -148,9 +158,7 @@ class CompactionRun:
                 break
         return self.report(plan, is_dry_run=False)
 
-    def _write(
-        self, group: Sequence[SegmentPlan], progress: Callable[[int], None]
-    ) -> WrittenSegment:
+    def _write(self, group: Sequence[SegmentPlan], budget: WorkBudget) -> WrittenSegment:
         tools = self._tools
         return write_group(
             tools.fs,
@@ -160,7 +168,7 @@ class CompactionRun:
             topic_id=tools.topic_id,
             buffer_bytes=tools.buffer_bytes,
             modified_ms=tools.fs.info(group[-1].segment.path(LOG)).modified_ms,
-            pace=progress,
+            budget=budget,
         )
 
     def _hold(self, group: Sequence[SegmentPlan], damage: DamagedSegment) -> None:

@@ -13,7 +13,7 @@ Threads    one.
 import contextlib
 import posixpath
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +32,7 @@ from varve.cleaning.key_index.key_index import (
     find_lower_bound,
     read_entries_at,
 )
+from varve.cleaning.work_budget import UNLIMITED, WorkBudget
 from varve.commit_log.names import KEYS, LOG
 from varve.commit_log.segment_reader import BatchTable, BatchWalk
 from varve.commit_log.txn_index import AbortedTransaction
@@ -187,10 +188,6 @@ _ATTRIBUTES: Final = int(BatchColumn.ATTRIBUTES)
 _COUNT: Final = int(BatchColumn.RECORD_COUNT)
 _SECRET = struct.Struct("<QQ")
 _WRAP: Final = (1 << 64) - 1
-
-
-def no_pace(size: int) -> None:
-    """Builds without rest."""
 
 
 class KeyIndexBuilder:
@@ -445,12 +442,12 @@ def build_key_index(
     topic_id: bytes,
     aborted: Sequence[AbortedTransaction],
     buffer_bytes: int = DEFAULT_BUFFER_BYTES,
-    pace: Callable[[int], None] = no_pace,
+    budget: WorkBudget = UNLIMITED,
     path: str | None = None,
 ) -> KeyIndexHeader:
     """Reads the whole data file, with its CRCs, and writes its key index beside it, or to `path`.
 
-    `pace` hears of the bytes of each chunk and may raise; nothing is left aside then. Raises
+    `budget` is charged for each chunk and may raise; nothing is left aside then. Raises
     Corrupt when the data file is damaged, without a remedy: the caller knows what it does next.
     """
     builder = KeyIndexBuilder(
@@ -466,7 +463,7 @@ def build_key_index(
         for table in walk:
             done = builder.log_size
             builder.add(table)
-            pace(builder.log_size - done)
+            budget.spend(builder.log_size - done)
         walk.check_ended(segment.path(LOG), remedy=None)
         return builder.finish(segment.size)
     except BaseException:

@@ -8,18 +8,18 @@ Threads    any; a segment without an index is indexed in memory while another th
 """
 
 import logging
-from collections.abc import Callable
 from typing import Final, Protocol
 
 import numpy as np
 
-from varve.cleaning.key_index.builder import DEFAULT_BUFFER_BYTES, KeyIndexBuilder, no_pace
+from varve.cleaning.key_index.builder import DEFAULT_BUFFER_BYTES, KeyIndexBuilder
 from varve.cleaning.key_index.key_index import KeyEntry, KeyIndex
 from varve.cleaning.key_index.segment_indexes import (
     SegmentKeyIndexes,
     hold_reason,
     is_of_derived_file,
 )
+from varve.cleaning.work_budget import UNLIMITED, WorkBudget
 from varve.commit_log import Isolation, Log, TopicPartition
 from varve.commit_log.names import LOG
 from varve.commit_log.segment import Segment
@@ -80,7 +80,7 @@ class KeyLookup:
         self,
         key: bytes,
         now_ms: int,
-        pace: Callable[[int], None] = no_pace,
+        budget: WorkBudget = UNLIMITED,
         *,
         below: int | None = None,
     ) -> Record | None:
@@ -92,7 +92,7 @@ class KeyLookup:
         for _ in range(_LOOKS_MAX):
             view = self._log.view
             try:
-                found = self._locate(key, now_ms, pace, below)
+                found = self._locate(key, now_ms, budget, below)
                 if found is None or found.offset < self._log.log_start_offset:
                     return None
                 record = self._read(found.offset)
@@ -115,7 +115,7 @@ class KeyLookup:
         return int(high), int(low)
 
     def _locate(
-        self, key: bytes, now_ms: int, pace: Callable[[int], None], below: int | None
+        self, key: bytes, now_ms: int, budget: WorkBudget, below: int | None
     ) -> KeyEntry | None:
         high, low = self.hash(key)
         stable = self._log.last_stable_offset
@@ -125,7 +125,7 @@ class KeyLookup:
         segments: list[ReadableSegment] = list(view)
         for segment in reversed(segments):
             if segment.base_offset < bound:
-                found = self._find_in(segment, end, stable, (high, low), now_ms, pace)
+                found = self._find_in(segment, end, stable, (high, low), now_ms, budget)
                 if found is not None:
                     return found
             end = segment.base_offset
@@ -157,11 +157,11 @@ class KeyLookup:
         stable: int,
         hash: tuple[int, int],
         now_ms: int,
-        pace: Callable[[int], None],
+        budget: WorkBudget,
     ) -> KeyEntry | None:
         """Without its index file if that cannot be written or read: it only saves time."""
         try:
-            with self._open(segment, end, stable, now_ms, pace) as index:
+            with self._open(segment, end, stable, now_ms, budget) as index:
                 return index.find(*hash)
         except OSError as error:
             if not is_of_derived_file(error):
@@ -170,7 +170,7 @@ class KeyLookup:
                 "key index cannot be used, segment indexed in memory",
                 extra={"path": error.filename, "error": str(error)},
             )
-        with self._index_tail(segment, stable, pace) as index:
+        with self._index_tail(segment, stable, budget) as index:
             return index.find(*hash)
 
     def _open(
@@ -179,13 +179,13 @@ class KeyLookup:
         end: int,
         stable: int,
         now_ms: int,
-        pace: Callable[[int], None],
+        budget: WorkBudget,
     ) -> KeyIndex:
         if not isinstance(segment, Segment) or end > stable:
-            return self._index_tail(segment, stable, pace)
+            return self._index_tail(segment, stable, budget)
         keys = self._indexes.find(segment, end)
         if keys is None and self._may_build:
-            keys = self._indexes.ensure(segment, end, now_ms, pace)
+            keys = self._indexes.ensure(segment, end, now_ms, budget)
         if keys is not None:
             return keys.open()
         hold = self._indexes.holds.get(segment.base_offset)
@@ -194,20 +194,16 @@ class KeyLookup:
                 f"{self._log.topic_partition}: segment {segment.base_offset} is damaged and may "
                 f"hold the key: {hold.reason}"
             )
-        return self._index_tail(segment, stable, pace)
+        return self._index_tail(segment, stable, budget)
 
-    def _index_tail(
-        self, segment: ReadableSegment, stable: int, pace: Callable[[int], None]
-    ) -> KeyIndex:
+    def _index_tail(self, segment: ReadableSegment, stable: int, budget: WorkBudget) -> KeyIndex:
         """An index, in memory, of what is decided in a segment that has none on disk."""
         try:
-            return self._scan_tail(segment, stable, pace)
+            return self._scan_tail(segment, stable, budget)
         except Corrupt as error:
             raise Corrupt(hold_reason(error)) from error
 
-    def _scan_tail(
-        self, segment: ReadableSegment, stable: int, pace: Callable[[int], None]
-    ) -> KeyIndex:
+    def _scan_tail(self, segment: ReadableSegment, stable: int, budget: WorkBudget) -> KeyIndex:
         fs = MemoryFileSystem(self._clock)
         builder = KeyIndexBuilder(
             fs,
@@ -222,7 +218,7 @@ class KeyLookup:
         for table in walk:
             decided = int(np.searchsorted(table.rows[:, BatchColumn.LAST_OFFSET], stable))
             builder.add(table.first(decided))
-            pace(table.end - table.start)
+            budget.spend(table.end - table.start)
             if decided < len(table.rows):
                 size = builder.log_size
                 break

@@ -13,7 +13,7 @@ import contextlib
 import errno
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +31,7 @@ from varve.cleaning.key_index.key_index import (
     Table,
     open_key_index,
 )
+from varve.cleaning.work_budget import WorkBudget
 from varve.commit_log import Log
 from varve.commit_log.check import Finding, Severity
 from varve.commit_log.check.directory import DirectoryFacts
@@ -185,7 +186,7 @@ class SegmentKeyIndexes:
             self._fs.remove(segment.path(KEYS))
 
     def ensure(
-        self, segment: Segment, next_offset: int, now_ms: int, pace: Callable[[int], None]
+        self, segment: Segment, next_offset: int, now_ms: int, budget: WorkBudget
     ) -> SegmentKeys | None:
         """The index of a decided segment, built if need be; None while the segment is held."""
         found = self.find(segment, next_offset)
@@ -203,7 +204,7 @@ class SegmentKeyIndexes:
                 topic_id=self._topic_id,
                 aborted=aborted,
                 buffer_bytes=self._buffer_bytes,
-                pace=pace,
+                budget=budget,
             )
         except (Corrupt, UnsupportedFormat) as error:
             self.hold(segment, hold_reason(error), now_ms)

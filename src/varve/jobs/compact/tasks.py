@@ -23,6 +23,7 @@ from varve.cleaning.compaction.segment_plan import RunRules, SegmentFigures, Seg
 from varve.cleaning.key_index.builder import build_key_index
 from varve.cleaning.key_index.key_index import KeyIndex, KeyIndexHeader
 from varve.cleaning.removals.removal import SegmentSummary
+from varve.cleaning.work_budget import UNLIMITED
 from varve.commit_log import LogSettings
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
@@ -31,17 +32,13 @@ from varve.jobs.key_plans import LatestBits, RangeOutcome, SegmentBits, WorkArea
 from varve.jobs.scratch import scratch
 from varve.jobs.tier.cold_input import ColdInput, checksum, open_files
 from varve.jobs.tier.files import TierFiles
-from varve.jobs.tier.group_upload import announce, gather_group, upload
+from varve.jobs.tier.group_upload import announce, gather_group
 from varve.jobs.tier.reach import TierReach
 from varve.jobs.tier.scratch_files import ScratchFileSystem
 from varve.kernels.key_merge import Tally
-from varve.tiering.copy.segment_upload import KEYS_PART
+from varve.tiering.copy.segment_upload import KEYS_PART, upload_parts
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
-
-
-def no_pace(size: int) -> None:
-    """Tasks run without rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +155,7 @@ class RangeTask:
                 sources,
                 rules=shared.rules,
                 buffer_bytes=shared.buffer_bytes,
-                pace=no_pace,
+                budget=UNLIMITED,
                 hashes=self.hashes,
             )
         return RangeOutcome.store(plan, shared.area, self.number)
@@ -287,7 +284,7 @@ class GroupTask:
                 topic_id=self.topic_id,
                 buffer_bytes=self.buffer_bytes,
                 modified_ms=max(one.append_ms[1] for one in self.inputs),
-                pace=no_pace,
+                budget=UNLIMITED,
                 aborted=self.aborted,
             )
             last = ColdInput(self.home, self.inputs[-1], self.files)
@@ -296,7 +293,7 @@ class GroupTask:
             segment = self._describe(written, parts)
             manifests = self.reach.manifests(self.home)
             announce(manifests, segment, now_ms=self.now_ms, writer=self.writer)
-            upload(self.reach.objects(), self.home, segment, contents)
+            upload_parts(self.reach.objects(), self.home, segment, contents)
         return WrittenGroup(segment, written.figure, written.digest, written.bytes_read)
 
     def _describe(self, written: WrittenSegment, parts: tuple[ObjectPart, ...]) -> RemoteSegment:

@@ -20,13 +20,13 @@ from varve.cleaning.compaction.segment_plan import SegmentPlan
 from varve.cleaning.key_index.builder import build_key_index
 from varve.cleaning.key_index.key_index import KeyIndex, SegmentKeys, open_key_index
 from varve.cleaning.removals.removal_log import RemovalLog
+from varve.cleaning.work_budget import UNLIMITED
 from varve.commit_log import Log, Segment
 from varve.commit_log.names import CLEANED, DELETED, KEYS, LOG, SWAP, parse_file_name
 from varve.disk import File, FileSystem, RealFileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, Unavailable
 from varve.foundation.settings import LONG_MAX
-from varve.jobs.compact.tasks import no_pace
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
 from varve.jobs.erase.result import Integers, PartitionErasure
 from varve.jobs.erase.scan import Matcher, Scan, ask_index, scan_log
@@ -219,7 +219,7 @@ class LocalErasure:
             topic_id=self._topic_id,
             buffer_bytes=self._buffer_bytes,
             modified_ms=self._fs.info(segment.path(LOG)).modified_ms,
-            pace=no_pace,
+            budget=UNLIMITED,
             aborted=aborted,
         )
         if next_offset > log.last_stable_offset:

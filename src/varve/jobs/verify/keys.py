@@ -23,11 +23,12 @@ from varve.cleaning.key_index.key_index import (
     KeyIndex,
     KeyIndexHeader,
 )
+from varve.cleaning.work_budget import UNLIMITED
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, Unavailable, UnsupportedFormat
 from varve.foundation.settings import LONG_MAX
-from varve.jobs.compact.tasks import make_sources, no_pace
+from varve.jobs.compact.tasks import make_sources
 from varve.jobs.tier.cold_input import open_files
 from varve.jobs.tier.reach import TierReach
 from varve.kernels.batch_layout import HEADER_BYTES as BATCH_HEADER_BYTES
@@ -239,7 +240,7 @@ class UniqueTask:
                 sources,
                 rules=rules,
                 buffer_bytes=self.buffer_bytes,
-                pace=no_pace,
+                budget=UNLIMITED,
                 hashes=self.hashes,
             )
             numbers = range(len(self.segments))

@@ -17,7 +17,7 @@ from typing import Final
 
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.key_index.key_index import SegmentKeys
-from varve.cleaning.work_budget import Throttle
+from varve.cleaning.work_budget import Throttle, WorkBudget
 from varve.commit_log import Log, Segment, TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.errors import (
@@ -99,6 +99,36 @@ class _Retry:
     error: str = ""
 
 
+class _CopyBudget(WorkBudget):
+    """Paces and reports the copy of one segment; `done` of `total` bytes were copied before it."""
+
+    def __init__(
+        self,
+        copier: "TierCopier",
+        tiered: TieredPartition,
+        segment: Segment,
+        done: int,
+        total: int,
+        progress: Progress | None,
+    ) -> None:
+        self._copier = copier
+        self._tiered = tiered
+        self._segment = segment
+        self._done = done
+        self._total = total
+        self._progress = progress
+        self._sent = 0
+
+    def spend(self, size: int) -> None:
+        self._copier.check_continues(self._tiered)
+        if self._progress is not None:
+            done = self._done + min(self._sent, self._segment.size)
+            partition = self._tiered.log.topic_partition
+            self._progress(CopyProgress(partition, self._segment.base_offset, done, self._total))
+        self._sent += size
+        self._copier.throttle.spend(size)
+
+
 class TierCopier:
     """Copies the partitions of one store.
 
@@ -125,7 +155,7 @@ class TierCopier:
         self._retries: dict[TopicPartition, _Retry] = {}  # guarded by _lock
         self._refusals = 0
         self._wait = wait or (lambda wait_ms: self._stopping.wait(wait_ms / 1000))
-        self._throttle = Throttle(
+        self.throttle = Throttle(
             self._settings.remote_log_manager_copy_max_bytes_per_second, clock, self._wait_for_rate
         )
 
@@ -256,7 +286,7 @@ class TierCopier:
         limit_bytes: int | None,
     ) -> None:
         log = tiered.log
-        self._check_stays(tiered)
+        self.check_continues(tiered)
         manifest = tiered.load()
         check_same_history(tiered, manifest)
         waiting = find_closed(log, get_copied_offset(tiered))
@@ -284,9 +314,9 @@ class TierCopier:
                 keys=self._find_keys(log, segment, next_offset, now_ms),
                 announced=announced,
             )
-            pace = self._pace(tiered, segment, done, total, progress)
+            budget = _CopyBudget(self, tiered, segment, done, total, progress)
             with self._counted(log.topic_partition, segment.size):
-                found = tiered.segments.copy(request, now_ms=now_ms, pace=pace)
+                found = tiered.segments.copy(request, now_ms=now_ms, budget=budget)
             copied.append(found.segment)
             counts["resumed"] += found.is_resumed
             counts["removed"] += len(announced) - found.is_resumed
@@ -349,39 +379,14 @@ class TierCopier:
             )
         return keys
 
-    def _check_stays(self, tiered: TieredPartition) -> None:
+    def check_continues(self, tiered: TieredPartition) -> None:
+        """Raises CopyStopped when the partition leaves the tier, or copying stops."""
         if not self._partitions.is_current(tiered):
             raise CopyStopped(f"{tiered.log.topic_partition}: it is leaving the cold tier")
-
-    def _pace(
-        self,
-        tiered: TieredPartition,
-        segment: Segment,
-        done: int,
-        total: int,
-        progress: Progress | None,
-    ) -> Callable[[int], None]:
-        partition = tiered.log.topic_partition
-        sent = 0
-
-        def pace(size: int) -> None:
-            nonlocal sent
-            self._check_stays(tiered)
-            if self._stopping.is_set():
-                raise CopyStopped(f"{partition}: copying was stopped; the next round goes on")
-            if progress is not None:
-                shown = done + min(sent, segment.size)
-                progress(CopyProgress(partition, segment.base_offset, shown, total))
-            sent += size
-            self._throttle.pace(size)
-
-        return pace
-
-    def copied_offset(self, partition: TopicPartition) -> int:
-        """The first offset that is not copied, as the newest manifest tells."""
-        tiered = self._partitions.get(partition)
-        tiered.load()
-        return get_copied_offset(tiered)
+        if self._stopping.is_set():
+            raise CopyStopped(
+                f"{tiered.log.topic_partition}: copying was stopped; the next round continues"
+            )
 
 
 def _is_copy_of(cold: RemoteSegment, segment: Segment, next_offset: int) -> bool:

@@ -15,17 +15,14 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NoReturn
 
-import numpy as np
-
 from varve.cleaning.removals.removal import Removal, RemovalKind
 from varve.cleaning.removals.removal_log import read_removal_log
 from varve.commit_log import Log, Segment
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
-from varve.kernels.crc import extend_crc32c
 from varve.object_store import ObjectStore
 from varve.tiering.copy.copied_offset import find_closed
-from varve.tiering.copy.segment_upload import CHUNK_BYTES, LOG_PART
+from varve.tiering.copy.segment_upload import LOG_PART, crc32c_of_file
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import Epochs, RemoteSegment, is_in_lineage
@@ -168,7 +165,7 @@ def _begins_alike(segment: Segment, next_offset: int, copy: RemoteSegment) -> bo
     elif next_offset <= copy.end_offset or segment.size < copy.size:
         return False
     part = copy.find_part(LOG_PART)
-    return part is None or _crc(segment, copy.size) == part.crc32c
+    return part is None or crc32c_of_file(segment.file(), copy.size) == part.crc32c
 
 
 def _is_erased(tiered: TieredPartition, segment: Segment, copy: RemoteSegment) -> bool:
@@ -232,7 +229,7 @@ def _check_alike(tiered: TieredPartition, segment: Segment, copy: RemoteSegment)
     part = copy.find_part(LOG_PART)
     is_alike = segment.size == copy.size
     if is_alike and part is not None:
-        is_alike = _crc(segment, segment.size) == part.crc32c
+        is_alike = crc32c_of_file(segment.file(), segment.size) == part.crc32c
     if not is_alike and not _is_erased(tiered, segment, copy):
         raise Corrupt(
             f"{log.topic_partition}: local segment {segment.base_offset} of {segment.size} bytes "
@@ -240,11 +237,3 @@ def _check_alike(tiered: TieredPartition, segment: Segment, copy: RemoteSegment)
             "another history or damaged. The local segment stays; run `varve check` and "
             "`varve tier fsck --deep`"
         )
-
-
-def _crc(segment: Segment, size: int) -> int:
-    crc, file = 0, segment.file()
-    for position in range(0, size, CHUNK_BYTES):
-        data = file.read_at(position, min(CHUNK_BYTES, size - position))
-        crc = int(extend_crc32c(crc, np.frombuffer(data, np.uint8), 0, len(data)))
-    return crc

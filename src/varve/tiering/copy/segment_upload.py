@@ -15,13 +15,14 @@ Threads    one per partition at a time; another process is fenced by its leader 
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import numpy as np
 
 from varve.cleaning.key_index.key_index import NO_HORIZON, SegmentKeys
+from varve.cleaning.work_budget import UNLIMITED, WorkBudget
 from varve.commit_log import Log, Segment
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX
@@ -30,7 +31,7 @@ from varve.commit_log.segment_reader import BatchTable, BatchWalk
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound, Unavailable
 from varve.kernels.batch_layout import BatchColumn
-from varve.kernels.crc import crc32c, extend_crc32c
+from varve.kernels.crc import crc32c_of, extend_crc32c
 from varve.object_store import Buffer, ObjectStore
 from varve.tiering.manifest.commit import ManifestEdit
 from varve.tiering.manifest.manifest import Manifest
@@ -46,8 +47,9 @@ SNAPSHOT_PART: Final = "snapshot"
 EPOCHS_PART: Final = "epochs"
 KEYS_PART: Final = "keys"
 
-Pace = Callable[[int], None]
-"""Told of bytes before they are sent; may wait, and may raise to stop."""
+
+class ReadableFile(Protocol):
+    def read_at(self, position: int, size: int) -> bytes: ...
 
 
 class PartContent(Protocol):
@@ -56,7 +58,7 @@ class PartContent(Protocol):
     @property
     def part(self) -> ObjectPart: ...
 
-    def chunks(self, pace: Pace) -> Iterator[Buffer]:
+    def chunks(self, budget: WorkBudget) -> Iterator[Buffer]:
         """Raises Unavailable at the end when it was not what `part` says."""
 
 
@@ -68,14 +70,14 @@ class FileContent:
     path: str
     part: ObjectPart
 
-    def chunks(self, pace: Pace) -> Iterator[Buffer]:
+    def chunks(self, budget: WorkBudget) -> Iterator[Buffer]:
         crc = 0
         with self.fs.open(self.path) as file:
             for position in range(0, self.part.size, CHUNK_BYTES):
                 wanted = min(CHUNK_BYTES, self.part.size - position)
-                pace(wanted)
+                budget.spend(wanted)
                 data = file.read_at(position, wanted)
-                crc = extend_crc32c(crc, np.frombuffer(data, np.uint8), 0, len(data))
+                crc = crc32c_of(data, crc)
                 if len(data) < wanted:
                     raise self._changed()
                 if position + wanted == self.part.size and crc != self.part.crc32c:
@@ -95,8 +97,8 @@ class BytesContent:
     data: bytes
     part: ObjectPart
 
-    def chunks(self, pace: Pace) -> Iterator[Buffer]:
-        pace(len(self.data))
+    def chunks(self, budget: WorkBudget) -> Iterator[Buffer]:
+        budget.spend(len(self.data))
         if self.data:
             yield self.data
 
@@ -129,15 +131,15 @@ def gather_parts(
     """
     log_part, record_count = _walk(segment, next_offset)
     contents: list[PartContent] = [FileContent(fs, segment.path(LOG), log_part)]
-    contents.append(_file(fs, "index", segment.path(INDEX)))
-    contents.append(_file(fs, "timeindex", segment.path(TIME_INDEX)))
+    contents.append(measure_file(fs, "index", segment.path(INDEX)))
+    contents.append(measure_file(fs, "timeindex", segment.path(TIME_INDEX)))
     if segment.has_txn_index:
-        contents.append(_file(fs, "txnindex", segment.path(TXN_INDEX)))
+        contents.append(measure_file(fs, "txnindex", segment.path(TXN_INDEX)))
     snapshot = log.producer_snapshot(next_offset)
     contents.append(_bytes(SNAPSHOT_PART, snapshot))
     contents.append(_bytes(EPOCHS_PART, _epochs_text(log, next_offset)))
     if keys is not None:
-        contents.append(_file(fs, KEYS_PART, keys.path))
+        contents.append(measure_file(fs, KEYS_PART, keys.path))
     has_aborted = segment.has_txn_index and bool(segment.txn_index().entries())
     return SegmentParts(tuple(contents), record_count, has_aborted, _find_undecided(snapshot))
 
@@ -188,20 +190,67 @@ def _check_offsets(table: BatchTable, expected: int, end: int, path: str) -> int
     return int(lasts[-1]) + 1
 
 
-def _file(fs: FileSystem, name: str, path: str) -> FileContent:
-    size, crc = 0, 0
+def measure_file(fs: FileSystem, name: str, path: str) -> FileContent:
+    """A file as it is now, to be uploaded as the part of this name."""
     with fs.open(path) as file:
-        end = file.size()
-        while size < end:
-            data = file.read_at(size, min(CHUNK_BYTES, end - size))
-            crc = extend_crc32c(crc, np.frombuffer(data, np.uint8), 0, len(data))
-            size += len(data)
-    return FileContent(fs, path, ObjectPart(name, size, crc))
+        size = file.size()
+        return FileContent(fs, path, ObjectPart(name, size, crc32c_of_file(file, size)))
+
+
+def crc32c_of_file(file: ReadableFile, size: int) -> int:
+    """The CRC-32C of the first bytes of a file, read in chunks."""
+    crc = 0
+    for position in range(0, size, CHUNK_BYTES):
+        crc = crc32c_of(file.read_at(position, min(CHUNK_BYTES, size - position)), crc)
+    return crc
 
 
 def _bytes(name: str, data: bytes) -> BytesContent:
-    crc = int(crc32c(np.frombuffer(data, np.uint8), 0, len(data))) if data else 0
-    return BytesContent(data, ObjectPart(name, len(data), crc))
+    return BytesContent(data, ObjectPart(name, len(data), crc32c_of(data)))
+
+
+def upload_parts(
+    objects: ObjectStore,
+    path: RemotePath,
+    segment: RemoteSegment,
+    contents: Sequence[PartContent],
+    budget: WorkBudget = UNLIMITED,
+) -> None:
+    """Writes the objects of an announced segment; raises Unavailable unless all are there then."""
+    for content in contents:
+        key, size = path.part_key(segment, content.part.name), content.part.size
+        if size <= CHUNK_BYTES:
+            objects.put(key, b"".join(content.chunks(budget)))
+        else:
+            objects.put_parts(key, _Chunks(content, budget), size=size)
+    if not is_uploaded(objects, path, segment):
+        raise Unavailable(
+            f"{objects.name}: {segment} of {path} was uploaded, but not all of its objects are "
+            "there with their sizes; upload it again"
+        )
+
+
+def is_uploaded(objects: ObjectStore, path: RemotePath, segment: RemoteSegment) -> bool:
+    """Whether all objects of a segment are there at their sizes."""
+    for part in segment.parts:
+        try:
+            found = objects.head(path.part_key(segment, part.name))
+        except ObjectNotFound:
+            return False
+        if found.size != part.size:
+            return False
+    return True
+
+
+class _Chunks(Iterable[Buffer]):
+    """The content of a part, from its beginning each time it is walked."""
+
+    def __init__(self, content: PartContent, budget: WorkBudget) -> None:
+        self._content = content
+        self._budget = budget
+
+    def __iter__(self) -> Iterator[Buffer]:
+        return self._content.chunks(self._budget)
 
 
 def _epochs_text(log: Log, next_offset: int) -> bytes:
@@ -265,7 +314,7 @@ class SegmentCopier:
         self._writer = writer
         self._replaced_ms = replaced_ms
 
-    def copy(self, request: CopyRequest, *, now_ms: int, pace: Pace) -> Copied:
+    def copy(self, request: CopyRequest, *, now_ms: int, budget: WorkBudget) -> Copied:
         """Copies a segment, or finishes a copy that was begun before.
 
         Raises Unavailable when the store fails or the segment leaves the log meanwhile, and
@@ -289,13 +338,7 @@ class SegmentCopier:
         if found is None:
             self._check_held(request)
             self._commit(lambda manifest: manifest.announce(started), request.log, now_ms)
-            for content in parts.contents:
-                self._upload(started, content, pace)
-            if not self._is_complete(started):
-                raise Unavailable(
-                    f"{self._objects.name}: {started} of {self._home} was uploaded, but not all of "
-                    "its objects are there with their sizes; the copy is begun again"
-                )
+            upload_parts(self._objects, self._home, started, parts.contents, budget)
         self._check_held(request)
         finished = self._finish(started, request.log, now_ms)
         logger.info(
@@ -342,7 +385,7 @@ class SegmentCopier:
 
     def _can_finish(self, announced: RemoteSegment, wanted: RemoteSegment) -> bool:
         same = replace(wanted, id=announced.id, at_ms=announced.at_ms)
-        return announced == same and self._is_complete(announced)
+        return announced == same and is_uploaded(self._objects, self._home, announced)
 
     def _check_held(self, request: CopyRequest) -> None:
         if not request.log.holds(request.segment):
@@ -350,23 +393,6 @@ class SegmentCopier:
                 f"{request.log.topic_partition}: segment {request.segment.base_offset} was "
                 "replaced or left the log while it was copied; the next round copies what is there"
             )
-
-    def _upload(self, segment: RemoteSegment, content: PartContent, pace: Pace) -> None:
-        key = self._home.part_key(segment, content.part.name)
-        if content.part.size <= CHUNK_BYTES:
-            self._objects.put(key, b"".join(content.chunks(pace)))
-        else:
-            self._objects.put_parts(key, _Chunks(content, pace), size=content.part.size)
-
-    def _is_complete(self, segment: RemoteSegment) -> bool:
-        for part in segment.parts:
-            try:
-                found = self._objects.head(self._home.part_key(segment, part.name))
-            except ObjectNotFound:
-                return False
-            if found.size != part.size:
-                return False
-        return True
 
     def _finish(self, started: RemoteSegment, log: Log, now_ms: int) -> RemoteSegment:
         """Makes the segment readable; those whose offsets it holds too go in the same commit."""
@@ -427,14 +453,3 @@ def _count_stale(keys: SegmentKeys) -> int:
     """Bytes of records that are superseded within their own segment: a lower bound."""
     with keys.open() as index:
         return max(index.header.record_bytes - index.listed_bytes(), 0)
-
-
-class _Chunks(Iterable[Buffer]):
-    """The content of a part, from its beginning each time it is walked."""
-
-    def __init__(self, content: PartContent, pace: Pace) -> None:
-        self._content = content
-        self._pace = pace
-
-    def __iter__(self) -> Iterator[Buffer]:
-        return self._content.chunks(self._pace)

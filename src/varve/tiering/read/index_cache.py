@@ -22,14 +22,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from varve.commit_log.names import DELETED, INDEX, OFFSET_MAX, TIME_INDEX, TXN_INDEX
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.disk import TEMPORARY_SUFFIX, FileInfo, FileSystem
 from varve.foundation.errors import Closed, Corrupt, StoreError
-from varve.kernels.crc import crc32c
+from varve.kernels.crc import crc32c_of
 from varve.object_store import Buffer, ObjectStore
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment
@@ -226,7 +224,7 @@ def find_part_fault(data: Buffer, part: ObjectPart) -> str | None:
     size = len(data)
     if size != part.size:
         return describe_size(size, part)
-    crc = int(crc32c(np.frombuffer(data, np.uint8), 0, size)) if size else 0
+    crc = crc32c_of(data)
     if crc != part.crc32c:
         return f"has CRC-32C {crc:08x}, but the manifest says {part.crc32c:08x}"
     return None

@@ -31,7 +31,7 @@ class FetchQuota:
         self._throttle = Throttle(bytes_per_second, clock, self._wait_for_rate)
 
     def spend(self, size: int) -> None:
-        self._throttle.pace(size)
+        self._throttle.spend(size)
 
     def _wait_for_rate(self, wait_ms: float) -> None:
         self._metrics.observe_fetch_throttle(wait_ms)

@@ -64,7 +64,7 @@ def test_a_topic_is_switched_off_and_on_again_and_goes_on_where_it_was() -> None
             bench.copier.copy(PARTITION, bench.hot.now_ms)
         bench.reopen(remote_storage_enable=True, remote_log_copy_disable=False)
     bench.copy()
-    assert bench.copier.copied_offset(PARTITION) == 6
+    assert bench.copied_offset() == 6
     bench.check()
 
 
