@@ -107,17 +107,20 @@ class RemoteOutputRegistry:
     cluster: str
 
     def note(self, output: DerivedOutput) -> None:
-        known = {one.id: one for one in self.find(output.topic, output.topic_id)}
-        self.objects.put(self._key(output), _encode_outputs([_joined(output, known)]))
+        known = {
+            known_output.id: known_output
+            for known_output in self.find(output.topic, output.topic_id)
+        }
+        self.objects.put(self._key(output), _encode_outputs([_merge_locations(output, known)]))
 
     def find(self, topic: str, topic_id: str) -> list[DerivedOutput]:
         folder = f"{self.cluster}/{topic}.{topic_id}/{_FOLDER}/"
-        found = [
-            one
+        outputs = [
+            output
             for entry in self.objects.list(folder)
-            for one in _decode_outputs(bytes(self.objects.get(entry.key)), entry.key)
+            for output in _decode_outputs(bytes(self.objects.get(entry.key)), entry.key)
         ]
-        return sorted(found, key=lambda one: one.id)
+        return sorted(outputs, key=lambda output: output.id)
 
     def forget(self, output: DerivedOutput) -> None:
         self.objects.delete([self._key(output)])
@@ -148,19 +151,21 @@ class LocalOutputRegistry:
         return f"{self.directory}/{OUTPUTS_FILE}"
 
     def note(self, output: DerivedOutput) -> None:
-        with self._turn():
-            known = {one.id: one for one in self._read()}
-            self._write({**known, output.id: _joined(output, known)}.values())
+        with self._hold_lock():
+            known = {known_output.id: known_output for known_output in self._read()}
+            self._write({**known, output.id: _merge_locations(output, known)}.values())
 
     def find(self, topic: str, topic_id: str) -> list[DerivedOutput]:
         wanted = (topic, topic_id)
-        with self._told_errors():
-            found = [one for one in self._read() if (one.topic, one.topic_id) == wanted]
-        return sorted(found, key=lambda one: one.id)
+        with self._translate_errors():
+            outputs = [
+                output for output in self._read() if (output.topic, output.topic_id) == wanted
+            ]
+        return sorted(outputs, key=lambda output: output.id)
 
     def forget(self, output: DerivedOutput) -> None:
-        with self._turn():
-            self._write(one for one in self._read() if one.id != output.id)
+        with self._hold_lock():
+            self._write(known for known in self._read() if known.id != output.id)
 
     def _read(self) -> list[DerivedOutput]:
         if not self.fs.exists(self.path):
@@ -171,9 +176,9 @@ class LocalOutputRegistry:
         write_atomically(self.fs, self.path, _encode_outputs(outputs))
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         """While nobody else changes the file; raises Locked after a time of waiting."""
-        with self._told_errors(), self._lock():
+        with self._translate_errors(), self._lock():
             yield
 
     def _lock(self) -> Lock:
@@ -192,27 +197,27 @@ class LocalOutputRegistry:
             waited_ms += _PAUSE_MS
 
     @contextmanager
-    def _told_errors(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            told = f"{error.filename or self.path}: {error.strerror or error}"
+            problem = f"{error.filename or self.path}: {error.strerror or error}"
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFull(f"{told}; free some space") from error
+                raise DiskFull(f"{problem}; free some space") from error
             raise Unavailable(
-                f"{told}: what jobs made of a topic is noted there, and nothing is made without a "
-                "note. Mend the disk or its permissions"
+                f"{problem}: what jobs derive from a topic is registered there first, or not "
+                "created. Mend the disk or its permissions"
             ) from error
 
 
-def _joined(output: DerivedOutput, known: Mapping[str, DerivedOutput]) -> DerivedOutput:
+def _merge_locations(output: DerivedOutput, known: Mapping[str, DerivedOutput]) -> DerivedOutput:
     """A note that is repeated keeps the locations of the one before: files may be left there."""
     before = known.get(output.id)
     return output if before is None else output.with_locations(before.locations)
 
 
 def _encode_outputs(outputs: Iterable[DerivedOutput]) -> bytes:
-    documents = [{**asdict(one), "how": dict(one.how)} for one in outputs]
+    documents = [{**asdict(output), "how": dict(output.how)} for output in outputs]
     return json.dumps({"format": _FORMAT, "outputs": documents}, indent=1).encode()
 
 
@@ -221,7 +226,7 @@ def _decode_outputs(data: bytes, where: str) -> list[DerivedOutput]:
         document: dict[str, Any] = json.loads(data)
         if document["format"] != _FORMAT:
             raise ValueError(f"format {document['format']}, this varve knows {_FORMAT}")
-        return [_read_output(one) for one in document["outputs"]]
+        return [_read_output(entry) for entry in document["outputs"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(
             f"{where}: cannot be read as a note of outputs ({error}): put it back from a copy; "
@@ -238,7 +243,7 @@ def _read_output(document: dict[str, Any]) -> DerivedOutput:
         name=str(document["name"]),
         how=tuple((str(name), str(value)) for name, value in document["how"].items()),
         noted_ms=int(document["noted_ms"]),
-        locations=tuple(str(one) for one in document.get("locations", ())),
+        locations=tuple(str(location) for location in document.get("locations", ())),
     )
 
 
@@ -255,7 +260,7 @@ def register_files(options: SourceOptions, path: str, *, format: str, clock: Clo
     An erasure of the topic names them as out of its reach. `path` is a URL or a local path.
     """
     partitions = open_partitions(options)
-    is_cold = any(one.manifest_version is not None for one in partitions)
+    is_cold = any(partition.manifest_version is not None for partition in partitions)
     open_output_registry(options, is_cold=is_cold).note(
         DerivedOutput(
             kind=OutputKind.FILES,
@@ -284,34 +289,34 @@ class ErasedRows:
 
     @property
     def is_empty(self) -> bool:
-        return not self.keys and not any(len(one) for one in self.offsets.values())
+        return not self.keys and not any(len(offsets) for offsets in self.offsets.values())
 
     def find(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array | None) -> Mask:
         """Which rows match; without `keys` by partition and offset alone. A null key is none."""
-        found = self._find_offsets(_numbers(partitions), _numbers(offsets))
+        matches = self._find_offsets(_numbers(partitions), _numbers(offsets))
         if keys is None or not self.keys or not len(keys):
-            return found
-        mask: Mask = found | self._find_keys(_column(keys))
+            return matches
+        mask: Mask = matches | self._find_keys(_column(keys))
         return mask
 
     def find_single(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array) -> Mask:
         """Which rows match by their offset alone: the log may hold older records of their keys."""
-        found = self._find_offsets(_numbers(partitions), _numbers(offsets))
+        matches = self._find_offsets(_numbers(partitions), _numbers(offsets))
         if not self.keys or not len(keys):
-            return found
-        mask: Mask = found & ~self._find_keys(_column(keys))
+            return matches
+        mask: Mask = matches & ~self._find_keys(_column(keys))
         return mask
 
     def _find_offsets(self, partitions: Offsets, offsets: Offsets) -> Mask:
-        found = np.zeros(len(offsets), np.bool_)
+        matches = np.zeros(len(offsets), np.bool_)
         for partition, wanted in self.offsets.items():
             if not len(wanted):
                 continue
             rows = np.flatnonzero(partitions == partition)
             places = np.searchsorted(wanted, offsets[rows])
             places[places == len(wanted)] = 0
-            found[rows] = wanted[places] == offsets[rows]
-        return found
+            matches[rows] = wanted[places] == offsets[rows]
+        return matches
 
     def _find_keys(self, keys: pa.Array) -> Mask:
         if len(self.keys) <= len(keys):
@@ -320,7 +325,7 @@ class ErasedRows:
             mask: Mask = matches.to_numpy(zero_copy_only=False)
             return mask
         # The set is there already: looking few rows up in it is cheaper than hashing it once more.
-        return np.fromiter((one in self.keys for one in _values(keys)), np.bool_, len(keys))
+        return np.fromiter((key in self.keys for key in _values(keys)), np.bool_, len(keys))
 
 
 def _column(values: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -409,38 +414,39 @@ def _same_place(place: str) -> str:
 
 
 def find_topic_outputs(
-    books: Iterable[OutputRegistry], topic: str, topic_id: str, *, reachable: Sequence[str]
+    registries: Iterable[OutputRegistry], topic: str, topic_id: str, *, reachable: Sequence[str]
 ) -> TopicOutputs:
     """What is noted of a topic; topics at these places can be erased like any other."""
-    found: dict[str, DerivedOutput] = {}
-    for book in books:
-        for one in book.find(topic, topic_id):
-            known = found.get(one.id)
-            found[one.id] = one if known is None else one.with_locations(known.locations)
-    reached = {_same_place(one) for one in reachable}
+    outputs: dict[str, DerivedOutput] = {}
+    for registry in registries:
+        for output in registry.find(topic, topic_id):
+            known = outputs.get(output.id)
+            outputs[output.id] = output if known is None else output.with_locations(known.locations)
+    reached = {_same_place(output) for output in reachable}
     copies, topics, out_of_reach = [], [], []
-    for one in found.values():
-        match one.kind:
+    for output in outputs.values():
+        match output.kind:
             case OutputKind.SNAPSHOT | OutputKind.TABLE:
-                copies.append(one)
+                copies.append(output)
             case OutputKind.TOPIC:
-                if _same_place(one.place) in reached:
-                    topics.append(one)
+                if _same_place(output.place) in reached:
+                    topics.append(output)
                 else:
                     out_of_reach.append(
-                        f"topic {one.name} at {one.place} was made of {topic}: erase it there"
+                        f"topic {output.name} at {output.place} was made of {topic}: erase it there"
                     )
             case OutputKind.FILES:
                 out_of_reach.append(
-                    f"files at {one.place} ({one.name}) were made of {topic}: remove them by hand"
+                    f"files at {output.place} ({output.name}) were made of {topic}: remove them by "
+                    "hand"
                 )
             case OutputKind.CHECKPOINT:
                 out_of_reach.append(
-                    f"the checkpoint at {one.place} of {one.name} holds ids of records of "
+                    f"the checkpoint at {output.place} of {output.name} holds ids of records of "
                     f"{topic} until they leave the window of the deduplication"
                 )
             case _:
-                assert_never(one.kind)
+                assert_never(output.kind)
     return TopicOutputs(tuple(copies), tuple(topics), tuple(out_of_reach))
 
 
@@ -456,15 +462,15 @@ def erase_output(
 
     `others` are all copies of the topic: what one of them still uses is not taken for left over.
     """
-    given = settings.of(output)
+    opening = settings.of(output)
     with _name_remedy(output):
         if output.kind is OutputKind.SNAPSHOT:
             from varve.jobs.snapshot.erase import erase_from_snapshot
 
-            return erase_from_snapshot(output, given, wanted, runner=runner)
+            return erase_from_snapshot(output, opening, wanted, runner=runner)
         from varve.jobs.table.erase import erase_from_table
 
-        return erase_from_table(output, given, wanted, others=others, runner=runner)
+        return erase_from_table(output, opening, wanted, others=others, runner=runner)
 
 
 @contextmanager
@@ -488,11 +494,11 @@ def count_in_output(
     others: Sequence[DerivedOutput] = (),
 ) -> int:
     """How many rows are left, over every retained file."""
-    given = settings.of(output)
+    opening = settings.of(output)
     if output.kind is OutputKind.SNAPSHOT:
         from varve.jobs.snapshot.erase import count_in_snapshot
 
-        return count_in_snapshot(output, given, wanted, runner=runner)
+        return count_in_snapshot(output, opening, wanted, runner=runner)
     from varve.jobs.table.erase import count_in_table
 
-    return count_in_table(output, given, wanted, others=others, runner=runner)
+    return count_in_table(output, opening, wanted, others=others, runner=runner)

@@ -41,23 +41,23 @@ def erase_versions(
     try:
         listed = list(versions.find(prefix))
     except (StoreDenied, StoreUnsupported) as error:
-        return ErasedVersions(out_of_reach=(_tell_refusal(where, error),))
-    there = {one.key for one in listed if one.is_latest and not one.is_marker}
-    going = [one for one in listed if one.key not in there and is_removed(one.key)]
+        return ErasedVersions(out_of_reach=(_describe_refusal(where, error),))
+    there = {version.key for version in listed if version.is_latest and not version.is_marker}
+    going = [version for version in listed if version.key not in there and is_removed(version.key)]
     removed, refusals = _delete(versions, going)
     known = set(going)
     left = [
-        one
-        for one in listed
-        if is_data(one.key) and not (one.is_marker or one.is_latest or one in known)
+        version
+        for version in listed
+        if is_data(version.key) and not (version.is_marker or version.is_latest or version in known)
     ]
-    told = [_tell_refusal(where, next(iter(refusals.values())))] if refusals else []
+    sentences = [_describe_refusal(where, next(iter(refusals.values())))] if refusals else []
     if left:
-        told.append(
+        sentences.append(
             f"{where}: the bucket keeps {len(left)} older versions of objects that others removed "
             "or replaced before. They were not looked into: let a rule of the bucket's remove them."
         )
-    return ErasedVersions(tuple(removed), tuple(told))
+    return ErasedVersions(tuple(removed), tuple(sentences))
 
 
 def _delete(
@@ -66,18 +66,18 @@ def _delete(
     """What went, and by key what was refused; the marker of such an object stays."""
     removed: list[ObjectVersion] = []
     refusals: dict[str, StoreError] = {}
-    for one in sorted(going, key=lambda one: one.is_marker):
-        if one.is_marker and one.key in refusals:
+    for version in sorted(going, key=lambda version: version.is_marker):
+        if version.is_marker and version.key in refusals:
             continue
         try:
-            versions.delete(one)
-            removed.append(one)
+            versions.delete(version)
+            removed.append(version)
         except (StoreDenied, StoreUnsupported) as error:
-            refusals.setdefault(one.key, error)
+            refusals.setdefault(version.key, error)
     return removed, refusals
 
 
-def _tell_refusal(where: str, error: StoreError) -> str:
+def _describe_refusal(where: str, error: StoreError) -> str:
     return (
         f"{where}: the bucket may keep versions of removed objects, which could not be removed "
         f"({error}): remove them there, or let a rule of the bucket's do it."
@@ -88,23 +88,29 @@ def erase_remote_versions(
     reach: TierReach, partitions: Sequence[RemotePath], keys: Collection[str]
 ) -> ErasedVersions:
     """Of all objects of segments that were removed, told by the keys of their log objects."""
-    folders = {folder_of(one) for one in keys}
+    folders = {folder_of(part) for part in keys}
     done = [
-        ErasedVersions(is_asked=False)
-        if one is None
-        else erase_versions(
-            one,
-            partition.segment_folder,
-            is_removed=lambda key: folder_of(key) in folders,
-            is_data=lambda key: key.endswith(f"/{LOG_PART}"),
-        )
-        for one in reach.versions()
+        _erase_of_segments(versions, partition, folders)
+        for versions in reach.versions()
         for partition in partitions
     ]
     return ErasedVersions(
-        tuple(version for one in done for version in one.removed),
-        tuple(told for one in done for told in one.out_of_reach),
-        all(one.is_asked for one in done),
+        tuple(version for part in done for version in part.removed),
+        tuple(sentence for part in done for sentence in part.out_of_reach),
+        all(part.is_asked for part in done),
+    )
+
+
+def _erase_of_segments(
+    versions: S3Versions | None, partition: RemotePath, folders: Collection[str]
+) -> ErasedVersions:
+    if versions is None:
+        return ErasedVersions(is_asked=False)
+    return erase_versions(
+        versions,
+        partition.segment_folder,
+        is_removed=lambda key: folder_of(key) in folders,
+        is_data=lambda key: key.endswith(f"/{LOG_PART}"),
     )
 
 

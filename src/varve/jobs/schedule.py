@@ -83,24 +83,31 @@ Runs = Mapping[tuple[JobName, str], LastRun]
 
 def find_intervals(settings: LogSettings) -> dict[JobName, int]:
     """The jobs that a topic is to be given again and again, and how often."""
-    found = {
+    intervals = {
         JobName.COMPACT: settings.varve_job_compact_interval_ms,
         JobName.TABLE: settings.varve_job_table_interval_ms,
         JobName.SNAPSHOT: settings.varve_job_snapshot_interval_ms,
         JobName.VERIFY: settings.varve_job_verify_interval_ms,
     }
-    return {job: interval_ms for job, interval_ms in found.items() if interval_ms > 0}
+    return {job: interval_ms for job, interval_ms in intervals.items() if interval_ms > 0}
 
 
 def plan_jobs(topics: Mapping[str, LogSettings], runs: Runs, now_ms: int) -> list[ScheduledJob]:
     """All jobs of all topics, those first that have waited longest."""
-    found = [
+    jobs = [
         _plan_job(job, topic, settings, interval_ms, runs.get((job, topic)), now_ms)
         for topic, settings in topics.items()
         for job, interval_ms in find_intervals(settings).items()
     ]
     turn = list(JobName)
-    return sorted(found, key=lambda one: (one.next_ms, turn.index(one.job), one.topic))
+    return sorted(
+        jobs,
+        key=lambda job_planned: (
+            job_planned.next_ms,
+            turn.index(job_planned.job),
+            job_planned.topic,
+        ),
+    )
 
 
 def _plan_job(
@@ -269,21 +276,23 @@ def run_due(
     with _lock(fs, directory):
         topics = read_topics(fs, directory, defaults or {})
         runs = read_runs(fs, directory)
-        due = [one for one in plan_jobs(topics, runs, clock.now_ms()) if one.is_due]
+        due = [
+            scheduled for scheduled in plan_jobs(topics, runs, clock.now_ms()) if scheduled.is_due
+        ]
         address = _find_address(fs, directory, store_settings or {}, cluster) if due else None
         outcomes = []
-        for one in due:
-            tell(one)
+        for scheduled in due:
+            tell(scheduled)
             context = JobContext(
                 directory=directory,
-                topic=one.topic,
-                settings=topics[one.topic],
+                topic=scheduled.topic,
+                settings=topics[scheduled.topic],
                 address=address,
                 runner=runner,
                 clock=clock,
             )
-            outcome = _run(one, context, (runners or RUNNERS)[one.job])
-            runs[one.job, one.topic] = outcome.run
+            outcome = _run(scheduled, context, (runners or RUNNERS)[scheduled.job])
+            runs[scheduled.job, scheduled.topic] = outcome.run
             write_runs(fs, directory, runs)
             outcomes.append(outcome)
         return outcomes
@@ -357,9 +366,9 @@ def run_compact(context: JobContext) -> tuple[object, str | None]:
         clock=context.clock,
     )
     failed = [
-        f"partition {one.home.partition}: {one.error}"
-        for one in result.partitions
-        if one.error is not None
+        f"partition {partition.home.partition}: {partition.error}"
+        for partition in result.partitions
+        if partition.error is not None
     ]
     return result.to_json(), "; ".join(failed) or None
 
@@ -371,9 +380,11 @@ def run_verify(context: JobContext) -> tuple[object, str | None]:
     result = verify(
         _get_bucket(context), [context.topic], runner=context.runner, clock=context.clock
     )
-    damage = [one for one in result.findings if one.is_damage]
-    told = f"{len(damage)} damaged things, `varve job verify` tells all of them" if damage else None
-    return result.to_json(), told
+    damage = [finding for finding in result.findings if finding.is_damage]
+    error = (
+        f"{len(damage)} damaged things, `varve job verify` tells all of them" if damage else None
+    )
+    return result.to_json(), error
 
 
 def run_snapshot(context: JobContext) -> tuple[object, str | None]:

@@ -15,8 +15,13 @@ import pytest
 
 from tests.support.http_stub import Answer, Asked, http_stub
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreDenied, StoreUnavailable
-from varve.jobs.table.avro_registry import find_schema
-from varve.jobs.table.avro_values import AvroDecoder, avro_fields, find_first_schema, parse_avro
+from varve.jobs.table.avro_values import (
+    AvroDecoder,
+    SchemaRegistry,
+    avro_fields,
+    find_first_schema,
+    parse_avro,
+)
 from varve.jobs.table.types import Decoded
 
 FIRST = {
@@ -61,7 +66,8 @@ def encode(schema: dict[str, Any], row: dict[str, Any], number: int | None = Non
 
 def make(schema: dict[str, Any], registry: str | None = None) -> AvroDecoder:
     text = json.dumps(schema)
-    return AvroDecoder(avro_fields(parse_avro(text, "the test"), "the test"), text, registry)
+    fields = avro_fields(parse_avro(text, "the test"), "the test")
+    return AvroDecoder(fields, text, None if registry is None else SchemaRegistry(registry))
 
 
 def decode(decoder: AvroDecoder, *values: bytes) -> Decoded:
@@ -145,15 +151,15 @@ def test_a_number_that_the_registry_does_not_know_makes_a_bad_row() -> None:
 def test_the_first_schema_that_is_named_is_found() -> None:
     with http_stub(serve) as stub:
         values = [b"plain", encode(FIRST, {"id": 1, "who": None}, 9), b"\x00\x00\x00\x00\x02"]
-        found = find_first_schema(values, stub.endpoint)
+        found = find_first_schema(values, SchemaRegistry(stub.endpoint))
         assert found is not None
         assert json.loads(found) == SECOND
-        assert find_first_schema([b"plain"], stub.endpoint) is None
+        assert find_first_schema([b"plain"], SchemaRegistry(stub.endpoint)) is None
 
 
 def test_a_registry_is_told_who_asks() -> None:
     with http_stub(serve) as stub:
-        find_schema(stub.endpoint.replace("http://", "http://me:secret@"), 1)
+        SchemaRegistry(stub.endpoint.replace("http://", "http://me:secret@")).find_schema(1)
         assert stub.asked[0].headers["authorization"].startswith("Basic ")
 
 

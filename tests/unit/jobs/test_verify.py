@@ -22,7 +22,7 @@ from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.cold_input import ColdInput, checksum, open_files
 from varve.jobs.tier.reach import StoreReach
 from varve.jobs.verify.result import VerifyFinding
-from varve.jobs.verify.verification import verify_notes, verify_partitions
+from varve.jobs.verify.verification import verify_documents, verify_partitions
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import (
     ANNOUNCEMENT_TIMEOUT_MS,
@@ -345,10 +345,10 @@ def test_notes_of_outputs_and_receipts_are_read() -> None:
     RemoteOutputRegistry(bucket, home.cluster).note(output)
     folder = f"{home.cluster}/{home.topic}.{home.topic_id}"
     bucket.put(f"{folder}/receipt/one.json", b"{}")
-    assert list(verify_notes(bucket, *topic)) == []
+    assert list(verify_documents(bucket, *topic)) == []
     bucket.put(f"{folder}/receipt/two.json", b"{")
     bucket.put(f"{folder}/output/{output.id}.json", b"[]")
-    found = list(verify_notes(bucket, *topic))
+    found = list(verify_documents(bucket, *topic))
     assert [one.rule for one in found] == ["note-corrupt"] * 2
 
 

@@ -113,7 +113,8 @@ class _Erasure:
         self._topics = targets.find_all(request.topics)
         self._documents = ErasureDocuments(targets, self._topics, request)
         self._matchers = {
-            one.name: Matcher.of(one.topic_id, request.keys, request.field) for one in self._topics
+            topic.name: Matcher.of(topic.topic_id, request.keys, request.field)
+            for topic in self._topics
         }
         self._figures = ErasureFigures()
         self._local_changes: dict[str, list[dict[str, Any]]] = {}
@@ -173,7 +174,7 @@ class _Erasure:
             )
 
     def _is_begun(self) -> bool:
-        return any(one.balances for topic in self._topics for one in self._read_done(topic))
+        return any(done.balances for topic in self._topics for done in self._read_done(topic))
 
     def _pass(
         self,
@@ -184,10 +185,10 @@ class _Erasure:
     ) -> list[RemoteFindings]:
         for topic in self._topics:
             for log in topic.logs:
-                found = self._erase_local(topic, log, is_dry_run=is_dry_run)
-                self._figures.add(found.figures, found.offsets)
+                local = self._erase_local(topic, log, is_dry_run=is_dry_run)
+                self._figures.add(local.figures, local.offsets)
                 self._local_changes.setdefault(log.directory, []).extend(
-                    one.to_json() for one in found.changes
+                    change.to_json() for change in local.changes
                 )
         cold = self._erase_remote(is_dry_run, only, waits_for_grace)
         for findings in cold:
@@ -340,7 +341,7 @@ class _Erasure:
         if tier is None:
             return ErasedVersions()
         partitions = [partition for topic in self._topics for partition in topic.partitions]
-        keys = {one["before"]["key"] for part in done for one in part.objects}
+        keys = {change["before"]["key"] for part in done for change in part.objects}
         return erase_remote_versions(tier.reach, partitions, keys | self._removed_keys)
 
     def _describe(
@@ -350,7 +351,9 @@ class _Erasure:
         finished_ms = self._clock.now_ms()
         done = {topic.name: self._read_done(topic) for topic in self._topics}
         versions = self._erase_versions([part for parts in done.values() for part in parts])
-        balances = [one for parts in done.values() for part in parts for one in part.balances]
+        balances = [
+            balance for parts in done.values() for part in parts for balance in part.balances
+        ]
         met = None if request.deadline_ms is None else finished_ms <= request.deadline_ms
         return {
             "kind": KIND,
@@ -362,7 +365,7 @@ class _Erasure:
             "directories": [] if targets.hot is None else list(targets.hot.directories),
             "request": request.describe(self._random.randbytes(_SALT_BYTES)),
             "asked_ms": request.asked_ms,
-            "began_ms": min([self._began_ms, *(one.at_ms for one in balances)]),
+            "began_ms": min([self._began_ms, *(balance.at_ms for balance in balances)]),
             "finished_ms": finished_ms,
             "deadline_ms": request.deadline_ms,
             "deadline_met": met,
@@ -372,8 +375,8 @@ class _Erasure:
                 {
                     "topic": topic.name,
                     "topic_id": topic.topic_id,
-                    "partitions": [one.to_json() for one in done[topic.name]],
-                    "outputs": [one.to_json() for one in erased.get(topic.name, ())],
+                    "partitions": [part.to_json() for part in done[topic.name]],
+                    "outputs": [output.to_json() for output in erased.get(topic.name, ())],
                 }
                 for topic in self._topics
             ],
@@ -403,7 +406,7 @@ class _Erasure:
             self._topics,
             self._request,
             unread=self._figures.unread_values,
-            outputs=[one for parts in erased.values() for one in parts],
+            outputs=[output for parts in erased.values() for output in parts],
             is_versioned=is_versioned,
             versions=versions,
         )
@@ -416,12 +419,12 @@ class _Erasure:
         cost: ErasureCost | None = None,
         finish_ms: int | None = None,
     ) -> ErasureResult:
-        copies = [one for topic in self._topics for one in topic.outputs.copies]
+        copies = [output for topic in self._topics for output in topic.outputs.copies]
         return ErasureResult(
             id=self._request.id,
             is_dry_run=is_dry_run,
             partitions=self._figures.partitions,
-            outputs=tuple(f"{one.kind} {one.name} at {one.place}" for one in copies),
+            outputs=tuple(f"{output.kind} {output.name} at {output.place}" for output in copies),
             out_of_reach=tuple(out_of_reach),
             elapsed_ms=self._clock.now_ms() - self._began_ms,
             cost=cost,
@@ -491,7 +494,7 @@ def open_targets(
 
     Raises InvalidSetting for a bucket that is not the one the directories have copied to.
     """
-    paths = [os.path.abspath(one) for one in directories]
+    paths = [os.path.abspath(directory) for directory in directories]
     if address is not None:
         _check_remembered(address.url, paths)
     return ErasureTargets(

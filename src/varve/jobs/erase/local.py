@@ -157,7 +157,7 @@ class LocalErasure:
         )
 
     def _next_offset(self, segment: Segment) -> int:
-        bases = [one.base_offset for one in self._log.view]
+        bases = [other.base_offset for other in self._log.view]
         return bases[bases.index(segment.base_offset) + 1]
 
     def _erase(self, segment: Segment, scan: Scan) -> None:
@@ -280,12 +280,12 @@ def _describe(segment: Segment) -> StoredObject:
 
 def list_logs(fs: FileSystem, directory: str) -> list[str]:
     """Every data file of a partition's directory, also those aside."""
-    found = []
+    paths = []
     for name in fs.names(directory):
         file = parse_file_name(name)
         if file is not None and file.kind == LOG and file.state in ("", CLEANED, SWAP, DELETED):
-            found.append(f"{directory}/{name}")
-    return found
+            paths.append(f"{directory}/{name}")
+    return paths
 
 
 def rescan_directory(fs: FileSystem, directory: str, matcher: Matcher) -> list[tuple[str, Scan]]:

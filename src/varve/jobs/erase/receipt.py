@@ -87,11 +87,11 @@ class PartitionErased:
 
     @property
     def records(self) -> int:
-        return sum(one.records.get(Reason.ERASED, 0) for one in self.balances)
+        return sum(balance.records.get(Reason.ERASED, 0) for balance in self.balances)
 
     @property
     def bytes(self) -> int:
-        return sum(one.bytes.get(Reason.ERASED, 0) for one in self.balances)
+        return sum(balance.bytes.get(Reason.ERASED, 0) for balance in self.balances)
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -100,7 +100,7 @@ class PartitionErased:
             "segments": len(self.balances),
             "records": self.records,
             "bytes": self.bytes,
-            "balances": [encode_removal(one) for one in self.balances],
+            "balances": [encode_removal(balance) for balance in self.balances],
             "objects": list(self.objects),
         }
 
@@ -109,9 +109,9 @@ def read_remote_erased(reach: TierReach, partition: RemotePath, request: str) ->
     """What the evidence of an erasure says of a cold partition, of all that was carried out."""
     objects, manifests = reach.objects(), reach.manifests(partition)
     live = {
-        partition.part_key(one, LOG_PART)
-        for one in manifests.segments(manifests.load())
-        if one.is_readable
+        partition.part_key(segment, LOG_PART)
+        for segment in manifests.segments(manifests.load())
+        if segment.is_readable
     }
     done: dict[str, tuple[Removal, dict[str, Any]]] = {}
     prefix = partition.evidence_key(f"{ERASURE_PREFIX}{request}-").removesuffix(".json")
@@ -236,25 +236,25 @@ class ErasureDocuments:
 
     def check(self) -> None:
         """Raises InvalidRequest if the id is that of an erasure of something else."""
-        for folder in _DocumentKind:
-            for spot in self._reachable(folder):
-                data = spot.find()
+        for kind in _DocumentKind:
+            for location in self._reachable(kind):
+                data = location.find()
                 if data is not None:
-                    self._compare(_read_request(data, spot.name), spot, folder)
+                    self._compare(_read_request(data, location.name), location, kind)
 
     def _compare(
-        self, told: dict[str, Any], spot: _DocumentLocation, folder: _DocumentKind
+        self, recorded: dict[str, Any], location: _DocumentLocation, kind: _DocumentKind
     ) -> None:
         id = self._request.id
-        if other := self._request.find_difference(told):
+        if other := self._request.find_difference(recorded):
             raise InvalidRequest(
-                f"erasure {id} was of other {other}, as {spot.name} says: give those, or another "
-                "--id; nothing was changed"
+                f"erasure {id} was of other {other}, as {location.name} says: give those, or "
+                "another --id; nothing was changed"
             )
-        if folder is _DocumentKind.RECEIPT and not has_digests(told):
+        if kind is _DocumentKind.RECEIPT and not has_digests(recorded):
             raise InvalidRequest(
-                f"erasure {id} has its receipt, {spot.name}, which lists no digests: that it was "
-                "of the same keys cannot be told; take another --id, nothing was changed"
+                f"erasure {id} has its receipt, {location.name}, which lists no digests: that it "
+                "was of the same keys cannot be told; take another --id, nothing was changed"
             )
 
     def put_request(self, salt: bytes) -> None:
@@ -265,45 +265,45 @@ class ErasureDocuments:
             "erasure": self._request.id,
             "request": self._request.describe(salt),
         }
-        for spot in self._spots(_DocumentKind.REQUEST):
-            spot.put(encode_receipt(document))
+        for location in self._write_locations(_DocumentKind.REQUEST):
+            location.put(encode_receipt(document))
 
     def put_receipt(self, document: dict[str, Any]) -> tuple[str, ...]:
         """Puts the receipt to every topic, in the place of the request; gives where it is."""
-        spots = self._spots(_DocumentKind.RECEIPT)
-        for spot in spots:
-            spot.put(encode_receipt(document))
+        locations = self._write_locations(_DocumentKind.RECEIPT)
+        for location in locations:
+            location.put(encode_receipt(document))
         self.remove_request()
-        return tuple(one.name for one in spots)
+        return tuple(location.name for location in locations)
 
     def remove_request(self) -> None:
         """Where a receipt tells it, or nothing was changed for it."""
-        for spot in self._reachable(_DocumentKind.REQUEST):
-            spot.remove()
+        for location in self._reachable(_DocumentKind.REQUEST):
+            location.remove()
 
-    def _spots(self, folder: _DocumentKind) -> list[_DocumentLocation]:
+    def _write_locations(self, kind: _DocumentKind) -> list[_DocumentLocation]:
         """One for each topic in the cold tier, and one for all others."""
-        cold = list(self._remote_documents(folder))
+        cold = list(self._remote_documents(kind))
         is_elsewhere = any(not topic.partitions for topic in self._topics)
-        return [*cold, *list(self._local_documents(folder))[:1]] if is_elsewhere else cold
+        return [*cold, *list(self._local_documents(kind))[:1]] if is_elsewhere else cold
 
-    def _reachable(self, folder: _DocumentKind) -> Iterator[_DocumentLocation]:
+    def _reachable(self, kind: _DocumentKind) -> Iterator[_DocumentLocation]:
         """Wherever one may be: a topic may have come to the cold tier since."""
-        yield from self._remote_documents(folder)
-        yield from self._local_documents(folder)
+        yield from self._remote_documents(kind)
+        yield from self._local_documents(kind)
 
-    def _remote_documents(self, folder: _DocumentKind) -> Iterator[_DocumentLocation]:
+    def _remote_documents(self, kind: _DocumentKind) -> Iterator[_DocumentLocation]:
         for topic in self._topics:
             if topic.partitions:
                 assert self._targets.tier is not None
-                key = self._targets.object_key(topic, folder, self._request.id)
+                key = self._targets.object_key(topic, kind, self._request.id)
                 yield _StoredDocument(self._targets.tier.reach.objects(), key)
 
-    def _local_documents(self, folder: _DocumentKind) -> Iterator[_DocumentLocation]:
+    def _local_documents(self, kind: _DocumentKind) -> Iterator[_DocumentLocation]:
         hot = self._targets.hot
         for directory in () if hot is None else hot.directories:
             assert hot is not None
-            yield _LocalDocument(hot.fs, f"{directory}/varve-{folder}-{self._request.id}.json")
+            yield _LocalDocument(hot.fs, f"{directory}/varve-{kind}-{self._request.id}.json")
 
 
 def _read_request(data: bytes, where: str) -> dict[str, Any]:
@@ -385,17 +385,17 @@ def canonical(document: dict[str, Any]) -> bytes:
 def verify_receipt(data: bytes, public_key: Ed25519PublicKey, *, where: str) -> dict[str, Any]:
     """The document of a receipt that this key signed; raises NotGenuine for any other."""
     document = read_receipt(data, where)
-    found = document.get(SIGNATURE)
-    if not isinstance(found, dict):
+    signature = document.get(SIGNATURE)
+    if not isinstance(signature, dict):
         raise NotGenuine(f"{where}: the receipt is not signed")
-    if found.get("algorithm") != _ALGORITHM:
+    if signature.get("algorithm") != _ALGORITHM:
         raise NotGenuine(
-            f"{where}: signed with {found.get('algorithm')!r:.40}, {_ALGORITHM} is known"
+            f"{where}: signed with {signature.get('algorithm')!r:.40}, {_ALGORITHM} is known"
         )
     raw = public_key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
     try:
-        signer = base64.b64decode(str(found.get("public_key")), validate=True)
-        value = base64.b64decode(str(found.get("value")), validate=True)
+        signer = base64.b64decode(str(signature.get("public_key")), validate=True)
+        value = base64.b64decode(str(signature.get("value")), validate=True)
     except binascii.Error:
         raise NotGenuine(f"{where}: the signature is no base64: it was changed") from None
     if signer != raw:
@@ -429,9 +429,9 @@ class _DoubledName(Exception):
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in members:
             raise _DoubledName(name)
-        found[name] = value
-    return found
+        members[name] = value
+    return members

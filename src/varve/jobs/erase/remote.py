@@ -139,20 +139,22 @@ class RemoteErasure:
         """A dry run ends when it knows what there is to do."""
         manifest = self._manifests.load() if is_dry_run else self._sweep()
         listed = list(self._manifests.segments(manifest))
-        looked = yield from self._look(listed)
-        matched = [(one, scan) for one, scan in looked if len(scan.found)]
-        self._note(looked, matched)
+        scanned = yield from self._look(listed)
+        matched = [(segment, scan) for segment, scan in scanned if len(scan.found)]
+        self._note(scanned, matched)
         if is_dry_run or not matched:
             return
-        going = [one for one, _ in matched if not one.is_readable]
+        going = [segment for segment, _ in matched if not segment.is_readable]
         self._check_grace(going)
-        live = [(one, scan) for one, scan in matched if one.is_readable]
+        live = [(segment, scan) for segment, scan in matched if segment.is_readable]
         if live:
             yield from self._rewrite(manifest, listed, live)
-        self._let_go(going)
+        self._release(going)
 
     def _check_grace(self, going: Sequence[RemoteSegment]) -> None:
-        ends = [one.replaced_until_ms for one in going if one.replaced_until_ms is not None]
+        ends = [
+            segment.replaced_until_ms for segment in going if segment.replaced_until_ms is not None
+        ]
         if self._waits_for_grace and ends and max(ends) > self._now_ms:
             raise Unavailable(
                 f"{self._partition}: readers may rely on replaced objects for another "
@@ -170,15 +172,17 @@ class RemoteErasure:
         removed = self._manifests.remove(
             segments, leader_epoch=None, writer=WRITER, now_ms=self._now_ms
         )
-        self._found.removed_keys += [self._log_key(one) for one in removed]
+        self._found.removed_keys += [self._log_key(segment) for segment in removed]
 
     def _look(self, listed: Sequence[RemoteSegment]) -> Stages[list[tuple[RemoteSegment, Scan]]]:
         """Every segment whose objects are there, with what was found in it."""
         chosen = [
-            one for one in listed if self._owns_copies or one.state is not SegmentState.COPY_STARTED
+            segment
+            for segment in listed
+            if self._owns_copies or segment.state is not SegmentState.COPY_STARTED
         ]
         if self._only is not None:
-            chosen = [one for one in chosen if self._log_key(one) in self._only]
+            chosen = [segment for segment in chosen if self._log_key(segment) in self._only]
         tasks = [
             FindTask(self._reach, self._partition, tuple(segments), self._only is None)
             for segments in pack_by_size(
@@ -188,8 +192,8 @@ class RemoteErasure:
                 max_items=TASK_ITEMS,
             )
         ]
-        found = yield from run_stage(Stage("find", tasks, self._matcher))
-        scans = [scan for part in found for scan in part]
+        parts = yield from run_stage(Stage("find", tasks, self._matcher))
+        scans = [scan for part in parts for scan in part]
         return list(zip(chosen, scans, strict=True))
 
     def _log_key(self, segment: RemoteSegment) -> str:
@@ -197,17 +201,17 @@ class RemoteErasure:
 
     def _note(
         self,
-        looked: Sequence[tuple[RemoteSegment, Scan]],
+        scanned: Sequence[tuple[RemoteSegment, Scan]],
         matched: Sequence[tuple[RemoteSegment, Scan]],
     ) -> None:
         found, figures = self._found, self._found.figures
-        found.log_bytes = sum(segment.size for segment, _ in looked)
-        found.log_requests = sum(-(-segment.size // CHUNK_BYTES) for segment, _ in looked)
+        found.log_bytes = sum(segment.size for segment, _ in scanned)
+        found.log_requests = sum(-(-segment.size // CHUNK_BYTES) for segment, _ in scanned)
         found.offsets += [scan.found.offsets for _, scan in matched]
-        figures.segments += len(looked)
-        figures.bytes_read += sum(scan.read_bytes for _, scan in looked)
+        figures.segments += len(scanned)
+        figures.bytes_read += sum(scan.read_bytes for _, scan in scanned)
         figures.unread_values += sum(
-            scan.unread_count for segment, scan in looked if segment.is_readable
+            scan.unread_count for segment, scan in scanned if segment.is_readable
         )
         figures.segments_matched += len(matched)
         figures.matched_bytes += sum(segment.size for segment, _ in matched)
@@ -228,25 +232,25 @@ class RemoteErasure:
         if self._lease is not None:
             self._lease.renew()
         groups = [
-            DoneGroup((task.segment,), (), one.written)
-            for task, one in zip(tasks, done, strict=True)
+            DoneGroup((task.segment,), (), group.written)
+            for task, group in zip(tasks, done, strict=True)
         ]
         changes = [self._describe(group) for group in groups]
-        self._put_evidence([one.balance for one in done], changes)
+        self._put_evidence([group.balance for group in done], changes)
         commit = CompactCommit(
             self._manifests,
             groups,
             stale={},
             clean_end=0,
             start_offset=live[0][0].base_offset,
-            end_offset=max(one.end_offset for one, _ in live) + 1,
+            end_offset=max(segment.end_offset for segment, _ in live) + 1,
             now_ms=self._now_ms,
             replaced_ms=self._grace_ms,
             writer=WRITER,
             is_ordered=False,
         )
         commit.run()
-        self._let_go([group.inputs[0] for group in commit.committed])
+        self._release([group.inputs[0] for group in commit.committed])
 
     def _plan(
         self,
@@ -254,8 +258,10 @@ class RemoteErasure:
         listed: Sequence[RemoteSegment],
         live: Sequence[tuple[RemoteSegment, Scan]],
     ) -> list[EraseTask]:
-        start, end = live[0][0].base_offset, max(one.end_offset for one, _ in live) + 1
-        behind = [one for one in listed if one.is_readable and one.end_offset >= start]
+        start, end = live[0][0].base_offset, max(segment.end_offset for segment, _ in live) + 1
+        behind = [
+            segment for segment in listed if segment.is_readable and segment.end_offset >= start
+        ]
         with open_files(self._reach.objects, self._partition, {*behind, *chain[-1:]}) as files:
             aborted = read_aborted(self._partition, behind, files, end_offset=end)
             shells = read_shells(self._partition, chain[-1], files) if chain else {}
@@ -300,15 +306,15 @@ class RemoteErasure:
     def _put_evidence(self, balances: Sequence[Removal], changes: Sequence[ObjectChange]) -> None:
         document = {
             "job": f"{ERASURE_PREFIX}{self._request}",
-            "balances": [encode_removal(one) for one in balances],
-            "objects": [one.to_json() for one in changes],
+            "balances": [encode_removal(balance) for balance in balances],
+            "objects": [change.to_json() for change in changes],
         }
         key = self._partition.evidence_key(
             f"{ERASURE_PREFIX}{self._request}-{new_id(self._random)}"
         )
         self._reach.objects().put(key, json.dumps(document, separators=(",", ":")).encode())
 
-    def _let_go(self, replaced: Sequence[RemoteSegment]) -> None:
+    def _release(self, replaced: Sequence[RemoteSegment]) -> None:
         self._found.replaced_ids += [segment.id for segment in replaced]
         if self._grace_ms and replaced:
             self._found.is_waiting = True

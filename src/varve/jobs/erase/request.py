@@ -65,7 +65,7 @@ class FieldMatch:
             )
         if not values:
             raise InvalidRequest(f"field {path!r:.200} is given without a value to look for")
-        numbers = frozenset(one for text in values if (one := _number(text)) is not None)
+        numbers = frozenset(number for text in values if (number := _number(text)) is not None)
         return cls(names, frozenset(values), numbers, format)
 
     @property
@@ -78,20 +78,20 @@ class FieldMatch:
         """Which records match, and how many values could not be read as JSON."""
         payload = block.payload.data
         columns = slice(RecordColumn.KEY_START, RecordColumn.VALUE_SIZE + 1)
-        found: list[bool] = []
+        matches: list[bool] = []
         unread = 0
         for key_at, key_size, value_at, value_size in block.records[:, columns].tolist():
             is_found = False
             if value_size >= 0:
                 try:
                     value = _parse(payload[value_at : value_at + value_size])
-                    is_found = any(self._matches(one) for one in self._roots(value))
+                    is_found = any(self._matches(root) for root in self._roots(value))
                 except ValueError:
                     unread += 1
             if not is_found and key_size >= 0:
                 is_found = self._is_in_key(payload[key_at : key_at + key_size])
-            found.append(is_found)
-        return found, unread
+            matches.append(is_found)
+        return matches, unread
 
     def _is_in_key(self, data: memoryview) -> bool:
         """Keys need not be JSON."""
@@ -99,7 +99,7 @@ class FieldMatch:
             key = _parse(data)
         except ValueError:
             return False
-        return any(self._matches(one) for one in (key, *_values(key, _PAYLOAD)))
+        return any(self._matches(root) for root in (key, *_values(key, _PAYLOAD)))
 
     def _roots(self, value: Any) -> Iterator[Any]:
         if self.format is ValueFormat.JSON:
@@ -110,7 +110,7 @@ class FieldMatch:
                 yield from _values(envelope, name)
 
     def _matches(self, root: Any) -> bool:
-        return any(self._is_wanted(one) for one in _walk(root, self.path))
+        return any(self._is_wanted(found_value) for found_value in _walk(root, self.path))
 
     def _is_wanted(self, value: Any) -> bool:
         if isinstance(value, str):
@@ -127,7 +127,7 @@ def _names(path: str) -> tuple[str, ...]:
             names = json.loads(path)
         except (ValueError, RecursionError):
             names = None
-        if isinstance(names, list) and all(isinstance(one, str) for one in names):
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
             return tuple(names)
     return tuple(path.split("."))
 
@@ -137,28 +137,28 @@ class _Doubled(list[Any]):
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         values: dict[str, list[Any]] = {}
         for name, value in pairs:
             values.setdefault(name, []).append(value)
-        found |= {name: _Doubled(many) for name, many in values.items() if len(many) > 1}
-    return found
+        members |= {name: _Doubled(many) for name, many in values.items() if len(many) > 1}
+    return members
 
 
 def _values(value: Any, name: str) -> Sequence[Any]:
     """What stands under a name, which may be several things or none."""
     if not isinstance(value, dict) or name not in value:
         return ()
-    found = value[name]
-    return found if isinstance(found, _Doubled) else (found,)
+    inner = value[name]
+    return inner if isinstance(inner, _Doubled) else (inner,)
 
 
 def _walk(root: Any, path: tuple[str, ...]) -> Iterator[Any]:
     """Everything that a path leads to; lists are gone through."""
     if isinstance(root, list):
-        for one in root:
-            yield from _walk(one, path)
+        for item in root:
+            yield from _walk(item, path)
     elif not path:
         yield root
     elif isinstance(root, dict) and path[0] in root:
@@ -244,20 +244,20 @@ class ErasureRequest:
         return document
 
     def _digests(self, values: list[bytes], salt: bytes) -> dict[str, object]:
-        found: dict[str, object] = {"count": len(values)}
+        document: dict[str, object] = {"count": len(values)}
         if self.lists_digests:
-            found |= {"salt": salt.hex(), "digest_of_all": _digest_all(values, salt)}
+            document |= {"salt": salt.hex(), "digest_of_all": _digest_all(values, salt)}
             if len(values) <= DIGESTS_MAX:
-                found["digests"] = [digest_key(value, salt) for value in values]
-        return found
+                document["digests"] = [digest_key(value, salt) for value in values]
+        return document
 
-    def find_difference(self, told: Mapping[str, Any]) -> str | None:
+    def find_difference(self, recorded: Mapping[str, Any]) -> str | None:
         """What is asked otherwise than a document tells it; None if nothing is that it tells."""
-        if set(told["topics"]) != set(self.topics):
+        if set(recorded["topics"]) != set(self.topics):
             return "topics"
-        if not _are_same(sorted(self.keys), told.get("keys")):
+        if not _are_same(sorted(self.keys), recorded.get("keys")):
             return "keys"
-        mine, field = self.field, told.get("field")
+        mine, field = self.field, recorded.get("field")
         if mine is None or field is None:
             return None if mine is field else "fields"
         if (field["path"], field["format"]) != (mine.written, mine.format):
@@ -266,19 +266,19 @@ class ErasureRequest:
         return None if _are_same(texts, field["values"]) else "values"
 
 
-def has_digests(told: Mapping[str, Any]) -> bool:
+def has_digests(recorded: Mapping[str, Any]) -> bool:
     """Whether the request of a document can be told from others of as many keys and values."""
-    field = told.get("field")
-    parts = (told.get("keys"), None if field is None else field["values"])
-    return all("salt" in one for one in parts if one is not None)
+    field = recorded.get("field")
+    parts = (recorded.get("keys"), None if field is None else field["values"])
+    return all("salt" in part for part in parts if part is not None)
 
 
-def _are_same(values: list[bytes], told: Mapping[str, Any] | None) -> bool:
-    if told is None or told["count"] != len(values):
-        return told is None and not values
-    if "salt" not in told:
+def _are_same(values: list[bytes], recorded: Mapping[str, Any] | None) -> bool:
+    if recorded is None or recorded["count"] != len(values):
+        return recorded is None and not values
+    if "salt" not in recorded:
         return True
-    return bool(told["digest_of_all"] == _digest_all(values, bytes.fromhex(told["salt"])))
+    return bool(recorded["digest_of_all"] == _digest_all(values, bytes.fromhex(recorded["salt"])))
 
 
 def _digest_all(values: list[bytes], salt: bytes) -> str:

@@ -92,10 +92,10 @@ def rescan_remote(
         )
     ]
     for task, scans in zip(tasks, runner.run("re-scan", tasks, matcher), strict=True):
-        for one, scan in zip(task.objects, scans, strict=True):
+        for log, scan in zip(task.objects, scans, strict=True):
             if scan is not None:
                 rescan.objects += 1
-                rescan.note(one.key, scan)
+                rescan.note(log.key, scan)
 
 
 def _list_logs(reach: TierReach, partition: RemotePath, mode: RescanMode) -> list[LogObject]:
@@ -103,9 +103,9 @@ def _list_logs(reach: TierReach, partition: RemotePath, mode: RescanMode) -> lis
     live = {}
     if mode is RescanMode.KEYS:
         manifests = reach.manifests(partition)
-        for one in manifests.segments(manifests.load()):
-            if one.is_readable:
-                live[partition.part_key(one, LOG_PART)] = one
+        for segment in manifests.segments(manifests.load()):
+            if segment.is_readable:
+                live[partition.part_key(segment, LOG_PART)] = segment
     return [
         LogObject(info.key, info.size, live.get(info.key))
         for info in reach.objects().list(partition.segment_folder)

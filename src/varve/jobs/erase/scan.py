@@ -55,16 +55,16 @@ class Matcher:
 
     def find(self, block: RecordBlock) -> tuple[Mask, int]:
         """Which records of a block match, and how many values could not be read for it."""
-        found = np.zeros(len(block.records), np.bool_)
+        matches = np.zeros(len(block.records), np.bool_)
         if len(self.hashes):
             hashes = TopicHash.of(self.topic_id).hash_block(block)
             has_key = block.records[:, RecordColumn.KEY_SIZE] >= 0
-            found |= has_key & self._find_hashes(hashes)
+            matches |= has_key & self._find_hashes(hashes)
         unread = 0
         if self.field is not None:
             by_field, unread = self.field.find(block)
-            found |= np.array(by_field, np.bool_)
-        return found, unread
+            matches |= np.array(by_field, np.bool_)
+        return matches, unread
 
     def is_listed(self, index: KeyIndex) -> bool:
         """Whether a key index lists one of the keys."""
@@ -88,12 +88,12 @@ class Matcher:
         slots = np.searchsorted(wanted[:, 0], hashes[:, 0])
         slots[slots == len(wanted)] = 0
         same = wanted[slots, 0] == hashes[:, 0]
-        found: Mask = same & (wanted[slots, 1] == hashes[:, 1])
+        matches: Mask = same & (wanted[slots, 1] == hashes[:, 1])
         # Wanted hashes that share their first half stand behind each other; hardly ever are there.
-        for row in np.flatnonzero(same & ~found).tolist():
+        for row in np.flatnonzero(same & ~matches).tolist():
             group = wanted[wanted[:, 0] == hashes[row, 0], 1]
-            found[row] = bool((group == hashes[row, 1]).any())
-        return found
+            matches[row] = bool((group == hashes[row, 1]).any())
+        return matches
 
 
 def hash_all(keys: Iterable[bytes], topic: TopicHash) -> Hashes:
@@ -155,7 +155,7 @@ def scan_log(
     stretches = [Stretch(source, 0, start, end, Wanted()) for start, end in ranges or [(0, size)]]
     parts: list[tuple[Integers, Integers, Integers]] = []
     total_bytes = erased_bytes = records = unread = 0
-    for block in read_blocks(one for one in stretches if one.start < one.end):
+    for block in read_blocks(stretch for stretch in stretches if stretch.start < stretch.end):
         matches, unread_here = matcher.find(block)
         records += len(block.records)
         unread += unread_here
@@ -167,13 +167,13 @@ def scan_log(
             parts.append(_locate(block, chosen))
             erased_bytes += int(sizes[chosen].sum())
     columns = list(zip(*parts, strict=True))
-    found = [np.concatenate(one) for one in columns] if columns else [_NONE, _NONE, _NONE]
+    located = [np.concatenate(column) for column in columns] if columns else [_NONE, _NONE, _NONE]
     return Scan(
-        ErasedRecords(found[0], found[1], found[2], erased_bytes, total_bytes - erased_bytes),
+        ErasedRecords(located[0], located[1], located[2], erased_bytes, total_bytes - erased_bytes),
         records,
         sum(end - start for start, end in ranges or [(0, size)]),
         unread,
-        bool(len(found[0])),
+        bool(len(located[0])),
     )
 
 

@@ -78,17 +78,17 @@ class ErasureTargets:
 
     def find_all(self, names: Sequence[str]) -> list[TopicTarget]:
         """These topics, and within reach those that were made of them; raises NotFound."""
-        found: dict[str, TopicTarget] = {}
+        targets: dict[str, TopicTarget] = {}
         waiting = list(dict.fromkeys(names))
         while waiting:
-            place = self.find(waiting.pop(0))
-            found[place.name] = place
-            for one in place.outputs.topics:
-                if one.name not in found and one.name not in waiting:
-                    waiting.append(one.name)
-            if len(found) + len(waiting) > _TOPICS_MAX:
+            target = self.find(waiting.pop(0))
+            targets[target.name] = target
+            for output in target.outputs.topics:
+                if output.name not in targets and output.name not in waiting:
+                    waiting.append(output.name)
+            if len(targets) + len(waiting) > _TOPICS_MAX:
                 raise InvalidRequest(f"more than {_TOPICS_MAX} topics: erase them in several runs")
-        return list(found.values())
+        return list(targets.values())
 
     def find(self, name: str) -> TopicTarget:
         """One topic; raises NotFound."""
@@ -100,14 +100,14 @@ class ErasureTargets:
                 f"topic {plain} has the id {topic_id} in the log directory and {cold.topic_id} in "
                 "the object store: they are two topics, erase them one by one"
             )
-        found = topic_id if cold is None else cold.topic_id
-        if found is None:
+        known_id = topic_id if cold is None else cold.topic_id
+        if known_id is None:
             raise NotFound(f"topic {name!r:.260} is neither in the object store nor on the disk")
         partitions = () if cold is None else cold.partitions
         urls = [self.tier.url] if self.tier is not None and self.tier.url else []
         locations = [*urls, *(self.hot.directories if self.hot is not None else ())]
-        outputs = find_topic_outputs(self.books(), plain, found, reachable=locations)
-        return TopicTarget(plain, found, partitions, logs, outputs)
+        outputs = find_topic_outputs(self.books(), plain, known_id, reachable=locations)
+        return TopicTarget(plain, known_id, partitions, logs, outputs)
 
     def _find_remote(self, name: str) -> ColdTopic | None:
         if self.tier is None:
@@ -132,7 +132,7 @@ class ErasureTargets:
                 f"topic {name} has no id, by which keys are hashed: open the store for writing once"
             )
         try:
-            logs = tuple(one.log for one in topic.partitions)
+            logs = tuple(partition.log for partition in topic.partitions)
         except NotFound as error:
             raise InvalidRequest(
                 f"topic {name} has partitions that are in none of the log directories "
@@ -156,19 +156,19 @@ class ErasureTargets:
 
 def list_outputs(targets: ErasureTargets, topic: str) -> list[DerivedOutput]:
     """All that is noted of a topic, by id; raises NotFound for a topic that is nowhere."""
-    found = _find_registered(targets, topic)
-    return [found[id][0] for id in sorted(found)]
+    registered = _find_registered(targets, topic)
+    return [registered[id][0] for id in sorted(registered)]
 
 
 def forget_output(targets: ErasureTargets, topic: str, id: str) -> DerivedOutput:
     """Forgets an output that is gone for good: no erasure looks for it any more."""
-    found = _find_registered(targets, topic)
-    if id in found:
-        output, books = found[id]
-        for book in books:
-            book.forget(output)
+    registered = _find_registered(targets, topic)
+    if id in registered:
+        output, registries = registered[id]
+        for registry in registries:
+            registry.forget(output)
         return output
-    known = ", ".join(found) or "none"
+    known = ", ".join(registered) or "none"
     raise NotFound(f"topic {topic} has no note of an output {id!r:.80} (noted: {known:.400})")
 
 
@@ -176,12 +176,12 @@ def _find_registered(
     targets: ErasureTargets, topic: str
 ) -> dict[str, tuple[DerivedOutput, list[OutputRegistry]]]:
     """By id, with every book that has it: of several disks each may, noted at another time."""
-    place = targets.find(topic)
-    found: dict[str, tuple[DerivedOutput, list[OutputRegistry]]] = {}
-    for book in targets.books():
-        for one in book.find(place.name, place.topic_id):
-            found.setdefault(one.id, (one, []))[1].append(book)
-    return found
+    target = targets.find(topic)
+    registered: dict[str, tuple[DerivedOutput, list[OutputRegistry]]] = {}
+    for registry in targets.books():
+        for output in registry.find(target.name, target.topic_id):
+            registered.setdefault(output.id, (output, []))[1].append(registry)
+    return registered
 
 
 # Out of reach
@@ -198,50 +198,54 @@ def list_unreached(
     versions: ErasedVersions,
 ) -> list[str]:
     """Each sentence once, the particular ones first."""
-    told = [
-        *(one for output in outputs for one in output.out_of_reach),
-        *(one for topic in topics for one in topic.outputs.out_of_reach),
-        *_tell_request(request, unread, has_outputs=any(one.outputs.copies for one in topics)),
-        *_tell_places(targets, topics),
-        *_tell_versions(targets, versions, is_versioned=is_versioned),
+    sentences = [
+        *(sentence for output in outputs for sentence in output.out_of_reach),
+        *(sentence for topic in topics for sentence in topic.outputs.out_of_reach),
+        *_list_of_request(
+            request, unread, has_outputs=any(topic.outputs.copies for topic in topics)
+        ),
+        *_list_places(targets, topics),
+        *_list_versions(targets, versions, is_versioned=is_versioned),
         "Temporary files of jobs that were killed on other machines: the next job there that "
         "rewrites or verifies segments removes them.",
         "Consumers, and what they made of records that they had read before; checkpoints of "
         "streaming queries among it.",
     ]
-    return list(dict.fromkeys(told))
+    return list(dict.fromkeys(sentences))
 
 
-def _tell_request(request: ErasureRequest, unread: int, *, has_outputs: bool) -> list[str]:
-    told = []
+def _list_of_request(request: ErasureRequest, unread: int, *, has_outputs: bool) -> list[str]:
+    sentences = []
     if request.field is not None:
-        told.append("Headers of records: a field is looked for in keys and values alone.")
+        sentences.append("Headers of records: a field is looked for in keys and values alone.")
         if unread:
-            told.append(f"{unread} values that could not be read as JSON.")
+            sentences.append(f"{unread} values that could not be read as JSON.")
         if has_outputs:
-            told.append(
+            sentences.append(
                 "Rows of snapshots and tables whose records had left the log before: without a key "
                 "these are found by their offsets alone."
             )
     if request.rescan is RescanMode.KEYS:
-        told.append(
+        sentences.append(
             "Data of live segments was not read again where their key indexes rule the keys out."
         )
-    return told
+    return sentences
 
 
-def _tell_aside(hot: DirectoryTarget) -> list[str]:
+def _list_set_aside(hot: DirectoryTarget) -> list[str]:
     """What lies in and beside the log directories and is of no log."""
-    told = []
+    sentences = []
     for directory in hot.directories:
-        folders = [one for one in hot.fs.names(directory) if _is_aside(one)]
+        folders = [name for name in hot.fs.names(directory) if _is_aside(name)]
         if folders:
-            told.append(f"{directory}: {', '.join(folders)}, which are no longer logs of a topic.")
+            sentences.append(
+                f"{directory}: {', '.join(folders)}, which are no longer logs of a topic."
+            )
         aside = (f"{os.path.dirname(directory)}/varve-quarantine", f"{directory}.staging")
         for path in aside:
             if hot.fs.exists(path):
-                told.append(f"{path}: what a repair or a write that was cut has left aside.")
-    return told
+                sentences.append(f"{path}: what a repair or a write that was cut has left aside.")
+    return sentences
 
 
 def _is_aside(name: str) -> bool:
@@ -251,42 +255,46 @@ def _is_aside(name: str) -> bool:
         return False
 
 
-def _tell_versions(
+def _list_versions(
     targets: ErasureTargets, versions: ErasedVersions, *, is_versioned: bool
 ) -> list[str]:
     """What a bucket keeps, where it was not asked for it or did not let it go."""
-    told = list(versions.out_of_reach)
+    sentences = list(versions.out_of_reach)
     if targets.tier is None or versions.is_asked:
-        return told
+        return sentences
     if is_versioned:
         return [
-            *told,
+            *sentences,
             "The bucket keeps versions: those of the deleted objects are named above. Delete them "
             "there, or let a rule of the bucket's do it.",
         ]
     return [
-        *told,
+        *sentences,
         "Versions that the bucket keeps of deleted objects, where versioning or a retention lock "
         "is on: they go with a rule of the bucket's.",
     ]
 
 
-def _tell_places(targets: ErasureTargets, topics: Sequence[TopicTarget]) -> list[str]:
-    told = []
+def _list_places(targets: ErasureTargets, topics: Sequence[TopicTarget]) -> list[str]:
+    sentences = []
     if targets.hot is None:
-        told.append(
+        sentences.append(
             "Log directories of servers: none was given. A segment that is copied later may bring "
             "records back, and snapshots and tables may be noted there alone, of the time before "
             "the topic came to the bucket; erase there as well."
         )
     else:
-        told.append("Backups and file system snapshots of the log directories.")
-        told += _tell_aside(targets.hot)
-        missing = [one.name for one in topics if not one.logs]
+        sentences.append("Backups and file system snapshots of the log directories.")
+        sentences += _list_set_aside(targets.hot)
+        missing = [topic.name for topic in topics if not topic.logs]
         if missing:
-            told.append(f"Local logs of {', '.join(missing)}: the log directory has none of them.")
+            sentences.append(
+                f"Local logs of {', '.join(missing)}: the log directory has none of them."
+            )
     if targets.tier is None:
-        told.append("Object storage: none was given.")
+        sentences.append("Object storage: none was given.")
     else:
-        told.append("Mirrors, replicas and backups of the bucket that this store does not know of.")
-    return told
+        sentences.append(
+            "Mirrors, replicas and backups of the bucket that this store does not know of."
+        )
+    return sentences

@@ -39,14 +39,14 @@ WRITER = "varve erase"
 
 
 @contextmanager
-def open_remote_index(one: ColdInput, topic_id: bytes) -> Iterator[KeyIndex | None]:
+def open_remote_index(source: ColdInput, topic_id: bytes) -> Iterator[KeyIndex | None]:
     """The key index of a cold segment; None where there is none that can be used."""
-    if one.cold.find_part(KEYS_PART) is None:
+    if source.cold.find_part(KEYS_PART) is None:
         yield None
         return
     try:
-        index = KeyIndex(one.files.open(one.path(KEYS_PART)))
-        is_usable = index.is_of(one, topic_id)
+        index = KeyIndex(source.files.open(source.path(KEYS_PART)))
+        is_usable = index.is_of(source, topic_id)
     except (Corrupt, UnsupportedFormat, ObjectNotFound):
         yield None
         return
@@ -83,9 +83,9 @@ class FindTask:
 
     def _may_hold(self, segment: RemoteSegment, source: ObjectSource, matcher: Matcher) -> bool:
         with open_files(self.reach.objects, self.partition, [segment]) as files:
-            one = ColdInput(self.partition, segment, files)
+            opened = ColdInput(self.partition, segment, files)
             topic_id = decode_topic_id(self.partition.topic_id).bytes
-            with open_remote_index(one, topic_id) as index:
+            with open_remote_index(opened, topic_id) as index:
                 return index is None or ask_index(index, source, matcher).is_matched
 
 
@@ -123,15 +123,15 @@ class EraseTask:
             scratch() as directory,
             open_files(self.reach.objects, self.partition, [self.segment]) as files,
         ):
-            one = ColdInput(self.partition, self.segment, files)
+            source = ColdInput(self.partition, self.segment, files)
             digest = KeyDigest(
                 RealFileSystem(), f"{directory}/digest{KEYS}", topic_id, self.buffer_bytes
             )
             plan = plan_erasure(
-                one,
-                self._find_keys(one, directory, topic_id),
+                source,
+                self._find_keys(source, directory, topic_id),
                 self.records,
-                next_offset=one.next_offset,
+                next_offset=source.next_offset,
                 aborted=self.aborted,
                 shells=self.shells,
                 now_ms=self.now_ms,
@@ -163,15 +163,15 @@ class EraseTask:
             )
         return ErasedGroup(written, balance)
 
-    def _find_keys(self, one: ColdInput, directory: str, topic_id: bytes) -> SegmentKeys:
+    def _find_keys(self, source: ColdInput, directory: str, topic_id: bytes) -> SegmentKeys:
         """Its key index as it is in the store, or one made in scratch."""
-        with open_remote_index(one, topic_id) as index:
+        with open_remote_index(source, topic_id) as index:
             if index is not None and _is_whole(index):
-                return one.keys(index.header)
+                return source.keys(index.header)
         fs, path = RealFileSystem(), f"{directory}/input{KEYS}"
         header = build_key_index(
             fs,
-            one,
+            source,
             topic_id=topic_id,
             aborted=self.aborted,
             buffer_bytes=self.buffer_bytes,
@@ -214,24 +214,24 @@ class RescanTask:
     objects: tuple[LogObject, ...]
 
     def run(self, shared: Matcher) -> list[Scan | None]:
-        return [self._read(one, shared) for one in self.objects]
+        return [self._read(log, shared) for log in self.objects]
 
-    def _read(self, one: LogObject, matcher: Matcher) -> Scan | None:
-        source = ObjectSource(self.reach.objects(), one.key)
+    def _read(self, log: LogObject, matcher: Matcher) -> Scan | None:
+        source = ObjectSource(self.reach.objects(), log.key)
         try:
-            if one.segment is None:
-                return scan_log(source, one.size, matcher)
-            return self._ask(one.segment, source, matcher)
+            if log.segment is None:
+                return scan_log(source, log.size, matcher)
+            return self._ask(log.segment, source, matcher)
         except ObjectNotFound:
             return None
 
     def _ask(self, segment: RemoteSegment, source: ObjectSource, matcher: Matcher) -> Scan:
         """What a key index proves that was read as a whole; a scan where it does not."""
         with open_files(self.reach.objects, self.partition, [segment]) as files:
-            one = ColdInput(self.partition, segment, files)
-            with open_remote_index(one, decode_topic_id(self.partition.topic_id).bytes) as index:
+            opened = ColdInput(self.partition, segment, files)
+            with open_remote_index(opened, decode_topic_id(self.partition.topic_id).bytes) as index:
                 if index is not None and _is_whole(index):
-                    found = ask_index(index, source, matcher)
-                    if not found.is_matched:
-                        return replace(found, read_bytes=found.read_bytes + index.header.file_size)
+                    scan = ask_index(index, source, matcher)
+                    if not scan.is_matched:
+                        return replace(scan, read_bytes=scan.read_bytes + index.header.file_size)
         return scan_log(source, segment.size, matcher)

@@ -8,7 +8,9 @@ Invariant  a document names every file of its snapshot, in order of partitions a
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Annotated, Final
+
+from pydantic import Field, TypeAdapter
 
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.foundation.settings import LONG_MAX
@@ -21,19 +23,21 @@ WORK_FOLDER: Final = "work"
 _SUFFIX: Final = ".json"
 _DIGITS: Final = 20
 
+Count = Annotated[int, Field(ge=0, le=LONG_MAX)]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFile:
     """One Parquet file: the rows of a partition whose keys fall into a bucket."""
 
     path: str
-    partition: int
-    bucket: int
-    rows: int
-    size: int
+    partition: Count
+    bucket: Count
+    rows: Count
+    size: Count
     sha256: str
-    min_offset: int
-    max_offset: int
+    min_offset: Count
+    max_offset: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +51,12 @@ class SnapshotPartition:
     that of the batch in front of `resume_offset`, None where there was none.
     """
 
-    partition: int
-    start_offset: int
-    resume_offset: int
-    read_from: int
-    manifest_version: int | None
-    cleaned_up_to: int
+    partition: Count
+    start_offset: Count
+    resume_offset: Count
+    read_from: Count
+    manifest_version: Count | None
+    cleaned_up_to: Count
     is_thinned: bool = False
     mark: HistoryMark | None = None
 
@@ -61,13 +65,13 @@ class SnapshotPartition:
 class SnapshotDocument:
     """One snapshot; `previous` is the number of the one that it was made from."""
 
-    snapshot: int
-    previous: int | None
+    snapshot: Count
+    previous: Count | None
     run: str
     topic: str
     topic_id: str
-    taken_ms: int
-    buckets: int
+    taken_ms: Count
+    buckets: Count
     columns: Mapping[str, str]
     partitions: tuple[SnapshotPartition, ...]
     files: tuple[SnapshotFile, ...]
@@ -87,10 +91,10 @@ class SnapshotDocument:
     @property
     def resume_offsets(self) -> dict[int, int]:
         """Where a consumer that has loaded the rows reads on, by partition."""
-        return {one.partition: one.resume_offset for one in self.partitions}
+        return {partition.partition: partition.resume_offset for partition in self.partitions}
 
     def find_partition(self, partition: int) -> SnapshotPartition | None:
-        return next((one for one in self.partitions if one.partition == partition), None)
+        return next((entry for entry in self.partitions if entry.partition == partition), None)
 
     def encode(self) -> bytes:
         document = {
@@ -105,8 +109,8 @@ class SnapshotDocument:
             "bytes": self.size,
             "buckets": self.buckets,
             "columns": dict(self.columns),
-            "partitions": [asdict(one) for one in self.partitions],
-            "files": [asdict(one) for one in self.files],
+            "partitions": [asdict(partition) for partition in self.partitions],
+            "files": [asdict(file) for file in self.files],
         }
         return json.dumps(document, indent=1).encode()
 
@@ -114,107 +118,44 @@ class SnapshotDocument:
     def decode(cls, data: bytes, where: str) -> "SnapshotDocument":
         """Raises Corrupt for what is none, UnsupportedFormat for one of a later varve."""
         try:
-            document: dict[str, Any] = json.loads(data)
-            if document["format"] != FORMAT:
+            format = json.loads(data)["format"]
+            if format != FORMAT:
                 raise UnsupportedFormat(
-                    f"{where}: format {document['format']}, this varve knows {FORMAT}: read it "
-                    "with a later one"
+                    f"{where}: format {format}, this varve knows {FORMAT}: read it with a later one"
                 )
-            return _read(document)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            document = _DECODER.validate_json(data, strict=True)
+            _check(document)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Corrupt(
-                f"{where}: cannot be read as a snapshot ({type(error).__name__}: {error}): put it "
-                "back from a copy, or remove it and take another"
+                f"{where}: cannot be read as a snapshot ({type(error).__name__}: {error!s:.400}): "
+                "put it back from a copy, or remove it and take another"
             ) from error
+        return document
 
 
-def _read(document: Mapping[str, Any]) -> SnapshotDocument:
-    read = SnapshotDocument(
-        snapshot=_number(document, "snapshot"),
-        previous=_find_number(document, "previous"),
-        run=_text(document, "run"),
-        topic=_text(document, "topic"),
-        topic_id=_text(document, "topic_id"),
-        taken_ms=_number(document, "taken_ms"),
-        buckets=_number(document, "buckets"),
-        columns={str(name): str(type) for name, type in document["columns"].items()},
-        partitions=tuple(_read_partition(one) for one in document["partitions"]),
-        files=tuple(_read_file(one) for one in document["files"]),
-    )
-    _check(read)
-    return read
+_DECODER: Final = TypeAdapter(SnapshotDocument)
 
 
-def _read_partition(entry: Mapping[str, Any]) -> SnapshotPartition:
-    return SnapshotPartition(
-        partition=_number(entry, "partition"),
-        start_offset=_number(entry, "start_offset"),
-        resume_offset=_number(entry, "resume_offset"),
-        read_from=_number(entry, "read_from"),
-        manifest_version=_find_number(entry, "manifest_version"),
-        cleaned_up_to=_number(entry, "cleaned_up_to"),
-        is_thinned=_flag(entry, "is_thinned"),
-        mark=None if entry.get("mark") is None else HistoryMark.of_json(entry["mark"]),
-    )
-
-
-def _read_file(entry: Mapping[str, Any]) -> SnapshotFile:
-    return SnapshotFile(
-        path=_text(entry, "path"),
-        partition=_number(entry, "partition"),
-        bucket=_number(entry, "bucket"),
-        rows=_number(entry, "rows"),
-        size=_number(entry, "size"),
-        sha256=_text(entry, "sha256"),
-        min_offset=_number(entry, "min_offset"),
-        max_offset=_number(entry, "max_offset"),
-    )
-
-
-def _check(read: SnapshotDocument) -> None:
+def _check(document: SnapshotDocument) -> None:
     """Raises ValueError for what contradicts itself."""
-    numbers = [one.partition for one in read.partitions]
+    numbers = [partition.partition for partition in document.partitions]
     if not numbers or numbers != sorted(set(numbers)):
         raise ValueError(f"its partitions are {numbers!s:.200}")
-    if read.buckets < 1:
-        raise ValueError(f"it has {read.buckets} buckets")
-    for one in read.partitions:
-        if not one.start_offset <= one.read_from <= one.resume_offset:
+    if document.buckets < 1:
+        raise ValueError(f"it has {document.buckets} buckets")
+    for partition in document.partitions:
+        if partition.mark is not None:
+            HistoryMark.of_json(partition.mark.to_json())
+        if not partition.start_offset <= partition.read_from <= partition.resume_offset:
             raise ValueError(
-                f"partition {one.partition} starts at {one.start_offset}, is read from "
-                f"{one.read_from} and resumes at {one.resume_offset}"
+                f"partition {partition.partition} starts at {partition.start_offset}, is read from "
+                f"{partition.read_from} and resumes at {partition.resume_offset}"
             )
-    for file in read.files:
-        if file.partition not in numbers or file.bucket >= read.buckets:
+    for file in document.files:
+        if file.partition not in numbers or file.bucket >= document.buckets:
             raise ValueError(
                 f"{file.path!r:.200} is of partition {file.partition}, bucket {file.bucket}"
             )
-
-
-def _number(entry: Mapping[str, Any], name: str) -> int:
-    value = entry[name]
-    if type(value) is not int or not 0 <= value <= LONG_MAX:
-        raise ValueError(f"{name} is {value!r:.80}, not a number from 0 to {LONG_MAX}")
-    return value
-
-
-def _find_number(entry: Mapping[str, Any], name: str) -> int | None:
-    return None if entry[name] is None else _number(entry, name)
-
-
-def _flag(entry: Mapping[str, Any], name: str) -> bool:
-    """False where it is not told."""
-    value = entry.get(name, False)
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r:.80}, neither true nor false")
-    return value
-
-
-def _text(entry: Mapping[str, Any], name: str) -> str:
-    value = entry[name]
-    if not isinstance(value, str):
-        raise ValueError(f"{name} is {value!r:.80}, not a text")
-    return value
 
 
 def document_key(snapshot: int) -> str:

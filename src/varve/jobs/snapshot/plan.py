@@ -48,12 +48,12 @@ class SnapshotPlan:
         """Whether there is anything that the previous snapshot does not have."""
         if self.previous is None:
             return True
-        known = {one.partition: one for one in self.previous.partitions}
-        return known.keys() != {one.number for one in self.partitions} or any(
-            (one.partition.resume_offset, one.partition.start_offset)
-            != (known[one.number].resume_offset, known[one.number].start_offset)
-            or one.is_reread
-            for one in self.partitions
+        known = {partition.partition: partition for partition in self.previous.partitions}
+        return known.keys() != {plan.number for plan in self.partitions} or any(
+            (plan.partition.resume_offset, plan.partition.start_offset)
+            != (known[plan.number].resume_offset, known[plan.number].start_offset)
+            or plan.is_reread
+            for plan in self.partitions
         )
 
 
@@ -68,25 +68,25 @@ def plan_snapshot(
     _check_topic(sources, documents)
     _check_partitions(sources, options)
     scopes = [_find_bounds(source, options) for source in sources]
-    ends = {one.number: one.partition.resume_offset for one in scopes}
+    ends = {scope.number: scope.partition.resume_offset for scope in scopes}
     previous = None if is_full else _find_previous(documents, ends)
     if previous is not None:
-        scopes = [_continue_from(one, previous) for one in scopes]
+        scopes = [_continue_from(scope, previous) for scope in scopes]
     return SnapshotPlan(tuple(scopes), previous)
 
 
 def _check_topic(sources: Sequence[PartitionSource], documents: Sequence[SnapshotDocument]) -> None:
     topic, topic_id = sources[0].topic, sources[0].topic_id
-    for one in documents:
-        if one.topic_id != topic_id:
+    for document in documents:
+        if document.topic_id != topic_id:
             raise InconsistentTopicId(
-                f"the place holds snapshots of topic {one.topic} with id {one.topic_id}, this is "
-                f"{topic} with id {topic_id}: give it a place of its own"
+                f"the place holds snapshots of topic {document.topic} with id {document.topic_id}, "
+                f"this is {topic} with id {topic_id}: give it a place of its own"
             )
 
 
 def _check_partitions(sources: Sequence[PartitionSource], options: SourceOptions) -> None:
-    numbers = [one.number for one in sources]
+    numbers = [source.number for source in sources]
     named = options.ending if isinstance(options.ending, Mapping) else {}
     unknown = sorted(set(named) - set(numbers))
     if unknown:
@@ -99,10 +99,10 @@ def _check_partitions(sources: Sequence[PartitionSource], options: SourceOptions
 def _find_bounds(source: PartitionSource, options: SourceOptions) -> PartitionPlan:
     first, last = source.bounds()
     start, end = source.wanted(_EVERYTHING)
-    given = for_partition(options.ending, source.number)
-    if given is not None and given < first:
+    asked = for_partition(options.ending, source.number)
+    if asked is not None and asked < first:
         raise OffsetOutOfRange(
-            f"{source.topic}-{source.number} begins at offset {first}: its state at offset {given} "
+            f"{source.topic}-{source.number} begins at offset {first}: its state at offset {asked} "
             "is not known any more"
         )
     if options.ending_ms is not None and 0 < first == end < last:
@@ -111,8 +111,8 @@ def _find_bounds(source: PartitionSource, options: SourceOptions) -> PartitionPl
             f"{options.ending_ms} or later: its state before that time is not known any more"
         )
     note = ""
-    if given is not None and last < given < LONG_MAX:
-        note = f"ends at offset {last}, behind which nothing is decided yet, not at {given}"
+    if asked is not None and last < asked < LONG_MAX:
+        note = f"ends at offset {last}, behind which nothing is decided yet, not at {asked}"
     return PartitionPlan(
         source,
         SnapshotPartition(
@@ -132,15 +132,15 @@ def _find_previous(
     documents: Sequence[SnapshotDocument], ends: dict[int, int]
 ) -> SnapshotDocument | None:
     """The newest snapshot of the same offsets; else the newest that ends nowhere behind them."""
-    for one in reversed(documents):
-        if one.resume_offsets == ends:
-            return one
-    for one in reversed(documents):
-        resumes = one.resume_offsets
+    for document in reversed(documents):
+        if document.resume_offsets == ends:
+            return document
+    for document in reversed(documents):
+        resumes = document.resume_offsets
         if resumes.keys() <= ends.keys() and all(
             resume <= ends[number] for number, resume in resumes.items()
         ):
-            return one
+            return document
     return None
 
 

@@ -234,13 +234,13 @@ class SnapshotRun:
 
     def _find_buckets(self, documents: Sequence[SnapshotDocument]) -> int | None:
         """How many buckets a partition has here; None where it is to be decided."""
-        given = self._settings.buckets
-        if given is not None and not 1 <= given <= _BUCKETS_MAX:
-            raise InvalidRequest(f"{given} buckets: there may be 1 to {_BUCKETS_MAX}")
-        known = documents[-1].buckets if documents else given
-        if given is not None and given != known:
+        asked = self._settings.buckets
+        if asked is not None and not 1 <= asked <= _BUCKETS_MAX:
+            raise InvalidRequest(f"{asked} buckets: there may be 1 to {_BUCKETS_MAX}")
+        known = documents[-1].buckets if documents else asked
+        if asked is not None and asked != known:
             raise InvalidRequest(
-                f"{self._url} has {known} buckets for each partition, not {given}: that is decided "
+                f"{self._url} has {known} buckets for each partition, not {asked}: that is decided "
                 "by its first snapshot, take another place"
             )
         return known
@@ -263,10 +263,10 @@ class SnapshotRun:
                 taken_ms=self._began_ms,
                 buckets=buckets,
                 columns=column_types(),
-                partitions=tuple(one.partition for one in scope.partitions),
-                files=tuple(sorted(files, key=lambda one: (one.partition, one.bucket))),
+                partitions=tuple(plan.partition for plan in scope.partitions),
+                files=tuple(sorted(files, key=lambda file: (file.partition, file.bucket))),
             )
-            if self._find_receipts([one.source for one in scope.partitions]) != receipts:
+            if self._find_receipts([plan.source for plan in scope.partitions]) != receipts:
                 raise Unavailable(
                     f"{source.topic}: records were erased while the snapshot was made, which may "
                     "hold them: take it again"
@@ -279,8 +279,8 @@ class SnapshotRun:
             document,
             is_new=True,
             files_written=len(written),
-            bytes_written=sum(one.size for one in written),
-            rows_read=sum(one.rows for one in parts),
+            bytes_written=sum(plan.size for plan in written),
+            rows_read=sum(plan.rows for plan in parts),
         )
 
     def _remove_work(self) -> None:
@@ -311,22 +311,24 @@ class SnapshotRun:
 
     def _plan(self, scope: SnapshotPlan, topic_id: str) -> dict[int, "_Pieces"]:
         """What is to be read of each partition."""
-        made: dict[int, _Pieces] = {}
+        reads: dict[int, _Pieces] = {}
         requests: dict[int, LatestRequest] = {}
-        for one in scope.partitions:
-            pieces = one.source.pieces(
-                start_offset=one.partition.read_from,
-                end_offset=one.partition.resume_offset,
+        for partition in scope.partitions:
+            pieces = partition.source.pieces(
+                start_offset=partition.partition.read_from,
+                end_offset=partition.partition.resume_offset,
                 filters=SourceFilters(),
             )
             if sum(piece.size for piece in pieces) <= self._settings.split_bytes:
-                made[one.number] = _Pieces((), tuple(pieces))
+                reads[partition.number] = _Pieces((), tuple(pieces))
                 continue
             headers = read_headers(self._options.address, topic_id, pieces)
             loose = tuple(piece for piece in pieces if not is_indexed(piece))
-            made[one.number] = _Pieces((), loose)
+            reads[partition.number] = _Pieces((), loose)
             if headers:
-                requests[one.number] = LatestRequest(self._options.address, tuple(headers.values()))
+                requests[partition.number] = LatestRequest(
+                    self._options.address, tuple(headers.values())
+                )
         area = WorkArea(self._opens.open, f"{WORK_FOLDER}/{self._id}/")
         planned = plan_latest(
             with_areas(list(requests.values()), area, self._settings.inline_bytes),
@@ -335,13 +337,13 @@ class SnapshotRun:
             with_tombstones=True,
             range_bytes=self._settings.range_bytes,
         )
-        for number, found in zip(requests, planned, strict=True):
-            made[number] = replace(made[number], planned=tuple(found))
-        return made
+        for number, pieces_planned in zip(requests, planned, strict=True):
+            reads[number] = replace(reads[number], planned=tuple(pieces_planned))
+        return reads
 
     def _choose_buckets(self, pieces: dict[int, "_Pieces"]) -> int:
         """A power of two, so that a little more or less of data makes no other files."""
-        largest = max((one.size for one in pieces.values()), default=0)
+        largest = max((read.size for read in pieces.values()), default=0)
         count = 1
         while count * self._settings.bucket_bytes < largest and count < _BUCKETS_MAX:
             count *= 2
@@ -352,10 +354,10 @@ class SnapshotRun:
     ) -> list[BucketPart]:
         split_bytes = self._settings.split_bytes
         runs: list[tuple[AnyPiece, ...]] = []
-        for one in pieces.values():
+        for partition in pieces.values():
             # Loose pieces of one partition alone: a task tells their keys apart by hash.
-            runs += pack(one.loose, split_bytes=split_bytes)
-        planned = [piece for one in pieces.values() for piece in one.planned]
+            runs += pack(partition.loose, split_bytes=split_bytes)
+        planned = [piece for partition in pieces.values() for piece in partition.planned]
         runs += pack(planned, split_bytes=split_bytes)
         tasks = [
             ReadTask(
@@ -373,10 +375,10 @@ class SnapshotRun:
         self, scope: SnapshotPlan, parts: Sequence[BucketPart]
     ) -> tuple[list[SnapshotFile], list[SnapshotFile]]:
         """The files that were written, and all files of the new state."""
-        works, reused = _find_works(scope, parts)
+        works, reused = _plan_merges(scope, parts)
         runs = pack_merges(works, split_bytes=self._settings.split_bytes)
         files = self._runner.run("write", [MergeTask(self._opens, run) for run in runs])
-        written = [file for some in files for file in some]
+        written = [file for part in files for file in part]
         return written, [*written, *reused]
 
     # The end
@@ -402,7 +404,9 @@ class SnapshotRun:
             place=self._url,
             document=document,
             is_new=is_new,
-            partitions=tuple(_state_of(one, rows[one.number]) for one in scope.partitions),
+            partitions=tuple(
+                _to_partition_state(plan, rows[plan.number]) for plan in scope.partitions
+            ),
             files_written=files_written,
             bytes_written=bytes_written,
             rows_read=rows_read,
@@ -421,39 +425,41 @@ class _Pieces:
 
     @property
     def size(self) -> int:
-        return sum(one.size for one in (*self.planned, *self.loose))
+        return sum(piece.size for piece in (*self.planned, *self.loose))
 
 
-def _state_of(scope: PartitionPlan, rows: int) -> PartitionState:
-    one = scope.partition
+def _to_partition_state(scope: PartitionPlan, rows: int) -> PartitionState:
+    partition = scope.partition
     return PartitionState(
-        partition=one.partition,
-        start_offset=one.start_offset,
-        resume_offset=one.resume_offset,
-        read_from=one.read_from,
+        partition=partition.partition,
+        start_offset=partition.start_offset,
+        resume_offset=partition.resume_offset,
+        read_from=partition.read_from,
         rows=rows,
         note=scope.note,
     )
 
 
-def _find_works(
+def _plan_merges(
     scope: SnapshotPlan, parts: Sequence[BucketPart]
 ) -> tuple[list[BucketMerge], list[SnapshotFile]]:
     """The buckets that change, and the files of those that do not.
 
     A bucket changes by new rows, or when rows of it lie below the start of the log.
     """
-    starts = {one.number: one.partition.start_offset for one in scope.partitions}
-    full = {one.number for one in scope.partitions if one.partition.read_from == starts[one.number]}
+    starts = {plan.number: plan.partition.start_offset for plan in scope.partitions}
+    full = {
+        plan.number for plan in scope.partitions if plan.partition.read_from == starts[plan.number]
+    }
     before = {
         (file.partition, file.bucket): file
         for file in (() if scope.previous is None else scope.previous.files)
         if file.partition not in full
     }
-    ordered = sorted(parts, key=lambda one: (one.partition, one.bucket, one.key, one.start))
+    ordered = sorted(parts, key=lambda part: (part.partition, part.bucket, part.key, part.start))
     fresh = {
         place: tuple(group)
-        for place, group in groupby(ordered, key=lambda one: (one.partition, one.bucket))
+        for place, group in groupby(ordered, key=lambda part: (part.partition, part.bucket))
     }
     cut = {place for place, file in before.items() if file.min_offset < starts[file.partition]}
     works = [
@@ -466,4 +472,4 @@ def _find_works(
 
 
 def _is_cold(sources: Sequence[PartitionSource]) -> bool:
-    return any(one.manifest_version is not None for one in sources)
+    return any(source.manifest_version is not None for source in sources)

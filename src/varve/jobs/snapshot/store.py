@@ -112,14 +112,14 @@ class SnapshotStore:
 
     def documents(self) -> list[SnapshotDocument]:
         """All snapshots, the oldest first; one that leaves meanwhile is left out."""
-        found = []
+        documents = []
         for entry in self.objects.list(f"{SNAPSHOT_FOLDER}/"):
             if find_snapshot(entry.key) is None:
                 continue
             document = self._find_document(entry.key)
             if document is not None:
-                found.append(document)
-        return found
+                documents.append(document)
+        return documents
 
     def _find_document(self, key: str) -> SnapshotDocument | None:
         try:
@@ -135,9 +135,9 @@ class SnapshotStore:
     def get(self, snapshot: int | None = None) -> SnapshotDocument:
         """A snapshot by its number, or the newest; raises NotFound."""
         documents = self.documents()
-        chosen = [one for one in documents if snapshot in (None, one.snapshot)]
+        chosen = [document for document in documents if snapshot in (None, document.snapshot)]
         if not chosen:
-            known = ", ".join(str(one.snapshot) for one in documents) or "none"
+            known = ", ".join(str(document.snapshot) for document in documents) or "none"
             what = "a snapshot" if snapshot is None else f"snapshot {snapshot}"
             raise NotFound(f"{self.objects.name} does not hold {what} (snapshots: {known:.400})")
         return chosen[-1]
@@ -164,7 +164,7 @@ class SnapshotStore:
 
     def _find_lost(self, document: SnapshotDocument) -> list[str]:
         sizes = {entry.key: entry.size for entry in self.files()}
-        return [one.path for one in document.files if sizes.get(one.path) != one.size]
+        return [file.path for file in document.files if sizes.get(file.path) != file.size]
 
     def publish(self, document: SnapshotDocument, previous: SnapshotDocument | None) -> None:
         """Makes a snapshot exist; raises Unavailable where another run came first.
@@ -209,26 +209,26 @@ class SnapshotStore:
         check_keep(count)
         documents = self.documents()
         going, staying = documents[:-count], documents[-count:]
-        self.objects.delete([one.key for one in going])
+        self.objects.delete([document.key for document in going])
         kept = named_files(staying)
         files = sorted(named_files(going) - kept)
         self.objects.delete(files)
-        return [*(one.key for one in going), *files]
+        return [*(document.key for document in going), *files]
 
     def sweep(self, *, before_ms: int) -> list[str]:
         """Removes what killed runs have left: files that no document names, and their work."""
-        orphans = [one.key for one in self.find_orphans() if one.modified_ms <= before_ms]
+        orphans = [orphan.key for orphan in self.find_orphans() if orphan.modified_ms <= before_ms]
         if orphans:
             self.objects.delete(orphans)
         return orphans
 
     def find_orphans(self) -> list[ObjectInfo]:
         """Files that no document names, and what tasks have handed to each other."""
-        found = [*self.files(), *self.objects.list(f"{WORK_FOLDER}/")]
-        found = [one for one in found if _OURS.fullmatch(one.key)]
+        entries = [*self.files(), *self.objects.list(f"{WORK_FOLDER}/")]
+        entries = [entry for entry in entries if _OURS.fullmatch(entry.key)]
         # The documents last: a file that was there before them may have become one of theirs.
         named = named_files(self.documents())
-        return [one for one in found if one.key not in named]
+        return [entry for entry in entries if entry.key not in named]
 
     def find_fault(self, file: SnapshotFile) -> str | None:
         """What is wrong with a file; None when it is as its document says."""
@@ -238,9 +238,9 @@ class SnapshotStore:
             return f"{file.path} is missing"
         if len(data) != file.size:
             return f"{file.path} has {len(data)} bytes, its snapshot says {file.size}"
-        found = sha256(data).hexdigest()
-        if found != file.sha256:
-            return f"{file.path} has SHA-256 {found}, its snapshot says {file.sha256}"
+        digest = sha256(data).hexdigest()
+        if digest != file.sha256:
+            return f"{file.path} has SHA-256 {digest}, its snapshot says {file.sha256}"
         return None
 
 
@@ -256,7 +256,7 @@ def is_work(key: str) -> bool:
 
 
 def named_files(documents: Collection[SnapshotDocument]) -> set[str]:
-    return {file.path for one in documents for file in one.files}
+    return {file.path for document in documents for file in document.files}
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,8 +310,8 @@ class Snapshot:
                     f"there is no column {unknown[0]!r:.80} (columns: {', '.join(schema.names)})"
                 )
             schema = pa.schema([schema.field(name) for name in columns])
-        found = self.batches(columns=columns, partitions=partitions)
-        return pa.Table.from_batches([batch.select(schema.names) for batch in found], schema)
+        batches = self.batches(columns=columns, partitions=partitions)
+        return pa.Table.from_batches([batch.select(schema.names) for batch in batches], schema)
 
 
 def open_snapshot(

@@ -78,12 +78,12 @@ class ReadTask:
         if not len(codes):
             return []
         order = np.argsort(codes, kind="stable")
-        found, starts = np.unique(codes[order], return_index=True)
+        distinct, starts = np.unique(codes[order], return_index=True)
         ends = [*starts[1:].tolist(), len(codes)]
         streams: list[bytes] = []
         parts: list[BucketPart] = []
         position = 0
-        for code, start, end in zip(found.tolist(), starts.tolist(), ends, strict=True):
+        for code, start, end in zip(distinct.tolist(), starts.tolist(), ends, strict=True):
             data = _write_stream(rows.take(pa.array(order[start:end])))
             partition, bucket = divmod(code, self.buckets)
             stop = position + len(data)
@@ -248,11 +248,11 @@ def describe(rows: pa.Table, data: bytes, *, partition: int, bucket: int) -> Sna
 
 def open_rows(data: bytes, file: SnapshotFile, where: str) -> pq.ParquetFile:
     """A file whose bytes are those that its document names; raises Corrupt."""
-    found = sha256(data).hexdigest()
-    if found != file.sha256:
+    digest = sha256(data).hexdigest()
+    if digest != file.sha256:
         raise Corrupt(
-            f"{where}: {file.path!r} has SHA-256 {found[:16]}… and {len(data)} bytes, its snapshot "
-            f"says {file.sha256[:16]}… and {file.size}: put it back from a copy, or take a full "
-            "snapshot (--full), from which later ones go on"
+            f"{where}: {file.path!r} has SHA-256 {digest[:16]}… and {len(data)} bytes, its "
+            f"snapshot says {file.sha256[:16]}… and {file.size}: put it back from a copy, or "
+            "take a full snapshot (--full), from which later ones go on"
         )
     return pq.ParquetFile(pa.BufferReader(data))

@@ -3,7 +3,8 @@
 Layout     framed: byte 0, the schema's number (4 bytes, big-endian), the datum; as Confluent's
            serializers write it. Without a registry a value is the datum alone.
 Invariant  whatever schema a value was written with, it is read by the one of the table. A number
-           that the registry does not know makes a bad row; a registry that fails ends the run.
+           that the registry does not know makes a bad row, and is asked for again the next time; a
+           registry that fails ends the run.
 """
 
 import json
@@ -14,11 +15,13 @@ from io import BytesIO
 from itertools import count
 from struct import Struct
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit, urlunsplit
 from uuid import UUID
 
 import fastavro
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+import requests
 from fastavro.schema import SchemaParseException, UnknownType
 from pyiceberg.types import (
     BinaryType,
@@ -40,8 +43,7 @@ from pyiceberg.types import (
     TimeType,
 )
 
-from varve.foundation.errors import InvalidRequest
-from varve.jobs.table.avro_registry import find_schema
+from varve.foundation.errors import Corrupt, InvalidRequest, StoreDenied, StoreUnavailable
 from varve.jobs.table.json_values import ValueRejected
 from varve.jobs.table.types import Decoded, Fields, ValueField
 
@@ -50,7 +52,10 @@ Parsed = Any
 
 _FRAME: Final = Struct(">bi")
 _DEPTH_MAX: Final = 20
-_UNFIT: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError)
+_TIMEOUT_SECONDS: Final = 10
+_REQUEST_TRIES: Final = 3
+_SCHEMA_BYTES_MAX: Final = 4 << 20
+_ARROW_ERRORS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError)
 _PRIMITIVES: Final[Mapping[str, IcebergType]] = {
     "boolean": BooleanType(),
     "int": IntegerType(),
@@ -95,18 +100,103 @@ def avro_fields(schema: Parsed, where: str) -> Fields:
     maker = _TypeMaker(where)
     maker.learn(schema)
     return tuple(
-        ValueField(one["name"], maker.make(one["type"], one["name"], 0), not _is_optional(one))
-        for one in schema["fields"]
+        ValueField(
+            field["name"], maker.make(field["type"], field["name"], 0), not _is_optional(field)
+        )
+        for field in schema["fields"]
     )
 
 
-def find_first_schema(values: Iterable[bytes], registry: str) -> str | None:
+class SchemaRegistry:
+    """Schemas by number, as Confluent's registry serves them over HTTP.
+
+    A number names one schema for good, so that what was fetched is kept, and travels with the
+    registry. Threads may share it.
+    """
+
+    def __init__(self, url: str, schemas: Mapping[int, str] | None = None) -> None:
+        self._url = url
+        self._schemas = dict(schemas or {})
+
+    def __reduce__(self) -> tuple[type["SchemaRegistry"], tuple[str, dict[int, str]]]:
+        return type(self), (self._url, dict(self._schemas))
+
+    def find_schema(self, number: int) -> str | None:
+        """The text of a schema; None where the registry has none of that number.
+
+        Raises StoreDenied, StoreUnavailable or Corrupt where it does not answer as it should.
+        """
+        schema = self._schemas.get(number) or self._fetch(number)
+        if schema is not None:
+            self._schemas[number] = schema
+        return schema
+
+    def _fetch(self, number: int) -> str | None:
+        base_url, auth = _split_user(self._url)
+        url = f"{base_url.rstrip('/')}/schemas/ids/{number}"
+        response = _request(url, auth)
+        if response.status_code == 404:
+            return None
+        if response.status_code in (401, 403):
+            raise StoreDenied(
+                f"{url}: the registry refuses ({response.status_code}): mend the rights"
+            )
+        if response.status_code != 200:
+            raise StoreUnavailable(f"{url}: the registry answers {response.status_code}")
+        return _decode_schema(response.content, url)
+
+
+def _decode_schema(data: bytes, url: str) -> str:
+    if len(data) > _SCHEMA_BYTES_MAX:
+        raise Corrupt(
+            f"{url}: {len(data)} bytes are no schema, {_SCHEMA_BYTES_MAX} may be: mend the registry"
+        )
+    try:
+        document: dict[str, Any] = json.loads(data)
+        kind = document.get("schemaType", "AVRO")
+        schema = document["schema"]
+        if kind != "AVRO":
+            raise ValueError(f"a schema of type {kind}")
+        json.loads(schema)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(f"{url}: no Avro schema: {error!r:.200}: mend the registry") from error
+    return str(schema)
+
+
+def _request(url: str, auth: tuple[str, str] | None) -> requests.Response:
+    headers = {"accept": "application/vnd.schemaregistry.v1+json, application/json"}
+    for left in reversed(range(_REQUEST_TRIES)):
+        try:
+            response = requests.get(url, auth=auth, headers=headers, timeout=_TIMEOUT_SECONDS)
+        except requests.RequestException as error:
+            if not left:
+                line = f"{type(error).__name__}: {error}".splitlines()[0]
+                raise StoreUnavailable(
+                    f"{url}: the registry is not reached: {line:.200}"
+                ) from error
+            continue
+        if response.status_code < 500 or not left:
+            return response
+    raise AssertionError("the last try returns or raises")
+
+
+def _split_user(url: str) -> tuple[str, tuple[str, str] | None]:
+    """A URL without user and password, and these."""
+    parts = urlsplit(url)
+    if "@" not in parts.netloc:
+        return url, None
+    user, _, host = parts.netloc.rpartition("@")
+    name, _, password = user.partition(":")
+    return urlunsplit(parts._replace(netloc=host)), (unquote(name), unquote(password))
+
+
+def find_first_schema(values: Iterable[bytes], registry: SchemaRegistry) -> str | None:
     """The schema of the first value whose number the registry knows."""
     for value in values:
         if len(value) >= _FRAME.size and value[0] == 0:
-            found = find_schema(registry, _FRAME.unpack_from(value)[1])
-            if found is not None:
-                return found
+            schema = registry.find_schema(_FRAME.unpack_from(value)[1])
+            if schema is not None:
+                return schema
     return None
 
 
@@ -116,11 +206,11 @@ class AvroDecoder:
 
     fields: Fields
     schema: str
-    registry: str | None
+    registry: SchemaRegistry | None
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(one.name for one in self.fields)
+        return tuple(field.name for field in self.fields)
 
     def decode(self, values: pa.Array, headers: pa.Array) -> Decoded:
         reader = _parse_known(self.schema)
@@ -135,9 +225,9 @@ class AvroDecoder:
         read = [number for number in range(len(values)) if number not in reasons]
         try:
             arrays = self._make_arrays(rows)
-        except _UNFIT:
+        except _ARROW_ERRORS:
             for number, row in zip(read, rows, strict=True):
-                reasons |= self._find_unfit(number, row)
+                reasons |= self._find_rejected(number, row)
             arrays = self._make_arrays(
                 [row for number, row in zip(read, rows, strict=True) if number not in reasons]
             )
@@ -146,16 +236,16 @@ class AvroDecoder:
 
     def _make_arrays(self, rows: Sequence[Sequence[Any]]) -> tuple[pa.Array, ...]:
         return tuple(
-            pa.array([row[slot] for row in rows], one.arrow_type)
-            for slot, one in enumerate(self.fields)
+            pa.array([row[slot] for row in rows], field.arrow_type)
+            for slot, field in enumerate(self.fields)
         )
 
-    def _find_unfit(self, number: int, row: Sequence[Any]) -> dict[int, str]:
-        for one, given in zip(self.fields, row, strict=True):
+    def _find_rejected(self, number: int, row: Sequence[Any]) -> dict[int, str]:
+        for field, value in zip(self.fields, row, strict=True):
             try:
-                pa.array([given], one.arrow_type)
-            except _UNFIT as error:
-                return {number: f"field {one.name}: {given!r:.60} does not fit: {error!s:.100}"}
+                pa.array([value], field.arrow_type)
+            except _ARROW_ERRORS as error:
+                return {number: f"field {field.name}: {value!r:.60} does not fit: {error!s:.100}"}
         return {}
 
     def _read(self, value: bytes, reader: Parsed, missing: set[int]) -> list[Any]:
@@ -173,14 +263,16 @@ class AvroDecoder:
             raise ValueRejected("bytes follow the Avro value: it is of another schema")
         if not isinstance(row, dict):
             raise ValueRejected("the Avro value is no record")
-        return [_plain(row.get(one.name), one.arrow_type) for one in self.fields]
+        return [_to_arrow_value(row.get(field.name), field.arrow_type) for field in self.fields]
 
-    def _open_frame(self, value: bytes, registry: str, missing: set[int]) -> tuple[Parsed, bytes]:
+    def _open_frame(
+        self, value: bytes, registry: SchemaRegistry, missing: set[int]
+    ) -> tuple[Parsed, bytes]:
         """The schema that a value names, and its datum; a `missing` one is asked for once."""
         if len(value) < _FRAME.size or value[0] != 0:
             raise ValueRejected("the value does not begin with the number of a schema")
         number = _FRAME.unpack_from(value)[1]
-        text = None if number in missing else find_schema(registry, number)
+        text = None if number in missing else registry.find_schema(number)
         if text is None:
             missing.add(number)
             raise ValueRejected(f"the registry has no schema {number}")
@@ -198,8 +290,8 @@ class _TypeMaker:
     def learn(self, schema: Any) -> None:
         """Remembers the named types in a schema, which may be used by name behind it."""
         if isinstance(schema, list):
-            for one in schema:
-                self.learn(one)
+            for branch in schema:
+                self.learn(branch)
         elif isinstance(schema, dict):
             if "name" in schema and schema.get("type") in ("record", "enum", "fixed"):
                 self._named[schema["name"]] = schema
@@ -226,11 +318,11 @@ class _TypeMaker:
                 members = [
                     NestedField(
                         next(self._ids),
-                        one["name"],
-                        self.make(one["type"], f"{path}.{one['name']}", depth + 1),
+                        field["name"],
+                        self.make(field["type"], f"{path}.{field['name']}", depth + 1),
                         required=False,
                     )
-                    for one in schema["fields"]
+                    for field in schema["fields"]
                 ]
                 return StructType(*members)
             case "array":
@@ -264,7 +356,7 @@ class _TypeMaker:
         return _PRIMITIVES[name]
 
     def _pick(self, union: Sequence[Any], path: str) -> Any:
-        branches = [one for one in union if one != "null"]
+        branches = [branch for branch in union if branch != "null"]
         if len(branches) != 1:
             raise self._fault(path, f"a union of {len(branches)} types besides null has no column")
         return branches[0]
@@ -278,14 +370,16 @@ def _is_optional(field: Mapping[str, Any]) -> bool:
     return type == "null" or (isinstance(type, list) and "null" in type)
 
 
-def _plain(value: Any, type: pa.DataType) -> Any:
+def _to_arrow_value(value: Any, type: pa.DataType) -> Any:
     """What Arrow takes for what fastavro gives."""
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, dict) and pa.types.is_map(type):
-        return [(name, _plain(one, type.item_type)) for name, one in value.items()]
+        return [(name, _to_arrow_value(item, type.item_type)) for name, item in value.items()]
     if isinstance(value, dict) and pa.types.is_struct(type):
-        return {one.name: _plain(value.get(one.name), one.type) for one in type}
+        return {
+            member.name: _to_arrow_value(value.get(member.name), member.type) for member in type
+        }
     if isinstance(value, list):
-        return [_plain(one, type.value_type) for one in value]
+        return [_to_arrow_value(item, type.value_type) for item in value]
     return value

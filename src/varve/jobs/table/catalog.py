@@ -81,16 +81,16 @@ class CatalogAddress:
 
     def properties(self) -> dict[str, str]:
         """What pyiceberg takes."""
-        made = {"py-io-impl": FILE_IO}
+        properties = {"py-io-impl": FILE_IO}
         if self.warehouse is not None:
-            made["warehouse"] = absolute(self.warehouse)
+            properties["warehouse"] = absolute(self.warehouse)
         if self.catalog is None:
-            made |= {"type": "sql", "uri": f"sqlite:///{self._folder()}/{DATABASE}"}
+            properties |= {"type": "sql", "uri": f"sqlite:///{self._folder()}/{DATABASE}"}
         elif self.catalog.startswith(("http://", "https://")):
-            made |= {"type": "rest", "uri": self.catalog}
+            properties |= {"type": "rest", "uri": self.catalog}
         elif ":" in self.catalog:
-            made |= {"type": "sql", "uri": self.catalog}
-        return made | dict(self.settings)
+            properties |= {"type": "sql", "uri": self.catalog}
+        return properties | dict(self.settings)
 
     def _folder(self) -> str:
         if self.warehouse is None:
@@ -112,12 +112,12 @@ class CatalogAddress:
 
     def how(self) -> tuple[tuple[str, str], ...]:
         """What opens it again, without credentials."""
-        told = {} if self.catalog is None else {"catalog": hide_user(self.catalog)}
+        settings_kept = {} if self.catalog is None else {"catalog": hide_user(self.catalog)}
         if self.warehouse is not None:
-            told["warehouse"] = absolute(self.warehouse)
+            settings_kept["warehouse"] = absolute(self.warehouse)
         settings = {name: text for name, text in self.settings if not _SECRET.search(name)}
-        told |= {f"setting.{name}": hide_user(text) for name, text in settings.items()}
-        return tuple(sorted(told.items()))
+        settings_kept |= {f"setting.{name}": hide_user(text) for name, text in settings.items()}
+        return tuple(sorted(settings_kept.items()))
 
     @classmethod
     def of_how(cls, how: Mapping[str, str], more: Mapping[str, str]) -> "CatalogAddress":
@@ -209,7 +209,7 @@ def split_name(name: str) -> tuple[str, str]:
         raise InvalidRequest(
             f"{name!r:.200} names no table: write NAMESPACE.NAME, without slashes and quotes"
         )
-    longest = max(len(one.encode()) for one in parts)
+    longest = max(len(part.encode()) for part in parts)
     if longest > _NAME_BYTES_MAX:
         raise InvalidRequest(
             f"{name!r:.80}...: a part of a table's name has {longest} bytes, and {_NAME_BYTES_MAX} "
@@ -227,10 +227,10 @@ def find_table(catalog: Catalog, name: str) -> Table | None:
 
 
 def get_table(catalog: Catalog, name: str) -> Table:
-    found = find_table(catalog, name)
-    if found is None:
+    table = find_table(catalog, name)
+    if table is None:
         raise NotFound(f"the catalog {catalog.name} has no table {name}")
-    return found
+    return table
 
 
 def make_namespace(catalog: Catalog, name: str) -> None:

@@ -26,7 +26,13 @@ from varve.jobs.source.arrow_columns import ArrowColumns
 from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.source.read import TaskRead, read_task
-from varve.jobs.table.avro_values import AvroDecoder, avro_fields, find_first_schema, parse_avro
+from varve.jobs.table.avro_values import (
+    AvroDecoder,
+    SchemaRegistry,
+    avro_fields,
+    find_first_schema,
+    parse_avro,
+)
 from varve.jobs.table.definition import (
     DEFAULT_BUCKETS,
     TableDefinition,
@@ -69,7 +75,11 @@ def make_decoder(definition: TableDefinition, settings: TableSettings) -> Decode
             return JsonDecoder(definition.fields)
         case ValueFormat.AVRO:
             assert definition.avro is not None
-            return AvroDecoder(definition.fields, definition.avro, settings.registry)
+            return AvroDecoder(definition.fields, definition.avro, _open_registry(settings))
+
+
+def _open_registry(settings: TableSettings) -> SchemaRegistry | None:
+    return None if settings.registry is None else SchemaRegistry(settings.registry)
 
 
 def define_table(
@@ -119,42 +129,43 @@ def infer_value_fields(
 ) -> Fields:
     """The fields of the first JSON values that are not known."""
     values = first_values(plan, options, settings.infer_records)
-    found = infer_fields(values, [one.name for one in known])
-    if not found and not known:
+    fields = infer_fields(values, [field.name for field in known])
+    if not fields and not known:
         raise InvalidRequest(
             f"topic {plan.topic}: none of its first {settings.infer_records} records is an object "
             f"of JSON with fields that can be columns: {_REMEDY}"
         )
-    return found
+    return fields
 
 
 def find_avro_schema(plan: TablePlan, options: SourceOptions, settings: TableSettings) -> str:
     """The schema of the first value that names one."""
-    if settings.registry is None:
+    registry = _open_registry(settings)
+    if registry is None:
         raise InvalidRequest("Avro values need a schema (.avsc) or the URL of a registry")
     values = first_values(plan, options, settings.infer_records)
-    found = find_first_schema(values, settings.registry)
-    if found is None:
+    schema = find_first_schema(values, registry)
+    if schema is None:
         raise InvalidRequest(
             f"topic {plan.topic}: none of its first {settings.infer_records} records names a "
             f"schema of the registry: {_REMEDY}"
         )
-    return found
+    return schema
 
 
 def first_values(plan: TablePlan, options: SourceOptions, count: int) -> list[bytes]:
     """The first values of each partition that are there, in all about so many."""
     each = -(-count // max(1, len(plan.ends)))
-    found: list[bytes] = []
+    values: list[bytes] = []
     for _, pieces in groupby(plan.pieces, key=lambda piece: piece.partition):
         read = TaskRead(plan.topic, plan.topic_id, tuple(pieces))
-        found += islice(_values(read, options), each)
-    return found
+        values += islice(_values(read, options), each)
+    return values
 
 
 def _values(read: TaskRead, options: SourceOptions) -> Iterator[bytes]:
     for batch in read_task(read, ArrowColumns(SOURCE), options, SourceFilters()):
-        yield from (one.as_py() for one in batch["value"] if one.is_valid)
+        yield from (value.as_py() for value in batch["value"] if value.is_valid)
 
 
 # Inference
@@ -168,8 +179,8 @@ def infer_fields(values: Iterable[bytes], known: Iterable[str] = ()) -> Fields:
             document = parse_json(value)
         except ValueRejected:
             continue
-        for name, given in document.items():
-            guessed[name] = _join(guessed.get(name, _NULL), _guess(given))
+        for name, member in document.items():
+            guessed[name] = _join(guessed.get(name, _NULL), _guess(member))
     taken = {name.lower() for name in (*RESERVED, *known)}
     fields: list[ValueField] = []
     for name, guess in guessed.items():
@@ -181,25 +192,25 @@ def infer_fields(values: Iterable[bytes], known: Iterable[str] = ()) -> Fields:
     return tuple(fields[:_COLUMNS_MAX])
 
 
-def _guess(given: Any) -> Guess:
-    match given:
+def _guess(value: Any) -> Guess:
+    match value:
         case None:
             return _NULL
         case bool():
             return "boolean"
         case int():
-            return "long" if -_LONG <= given < _LONG else _MIXED
+            return "long" if -_LONG <= value < _LONG else _MIXED
         case float() | Decimal():
             return "double"
         case str():
             return "string"
         case list():
             inner: Guess = _NULL
-            for one in given:
-                inner = _join(inner, _guess(one))
+            for item in value:
+                inner = _join(inner, _guess(item))
             return (inner,)
         case dict():
-            return {name: _guess(one) for name, one in given.items()}
+            return {name: _guess(item) for name, item in value.items()}
     return _MIXED
 
 
@@ -238,8 +249,8 @@ def _make_type(guess: Guess) -> IcebergType | None:
     members: list[NestedField] = []
     taken: set[str] = set()
     ids = count(1)
-    for name, one in guess.items():
-        type = _make_type(one)
+    for name, member in guess.items():
+        type = _make_type(member)
         if type is not None and is_column_name(name) and name.lower() not in taken:
             taken.add(name.lower())
             members.append(NestedField(next(ids), name, type, required=False))

@@ -52,11 +52,11 @@ def list_files(io: PyArrowFileIO, location: str, folder: str) -> list[ListedFile
     scheme, netloc, path = io.parse_location(f"{location}/{folder}", io.properties)
     selector = pafs.FileSelector(path, recursive=True, allow_not_found=True)
     root = path.removesuffix(folder).rstrip("/")
-    found = io.fs_by_scheme(scheme, netloc).get_file_info(selector)
+    entries = io.fs_by_scheme(scheme, netloc).get_file_info(selector)
     return [
-        ListedFile(f"{location}/{one.path.removeprefix(root).lstrip('/')}", one.size)
-        for one in found
-        if one.is_file
+        ListedFile(f"{location}/{entry.path.removeprefix(root).lstrip('/')}", entry.size)
+        for entry in entries
+        if entry.is_file
     ]
 
 
@@ -111,7 +111,7 @@ class TableFiles:
         """Rows of data files in the columns of the schema, whenever they were written."""
         projected = self.schema.select(*columns) if columns else self.schema
         scan = ArrowScan(self.metadata, self.io(), projected, AlwaysTrue())
-        return scan.to_table([FileScanTask(one) for one in files])
+        return scan.to_table([FileScanTask(file) for file in files])
 
     def find(self, folder: str) -> list[ListedFile]:
         """Every file below a folder of the table."""
@@ -189,8 +189,8 @@ class DataFileWriter:
 
 
 def _pairs(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
-    for one in schema:
-        yield one.name, one.type
+    for column in schema:
+        yield column.name, column.type
 
 
 class RowsWriter:
@@ -210,7 +210,7 @@ class RowsWriter:
 
     @property
     def row_count(self) -> int:
-        return sum(one.row_count for one in self._done)
+        return sum(file.row_count for file in self._done)
 
     def __enter__(self) -> "RowsWriter":
         return self
@@ -237,7 +237,7 @@ class RowsWriter:
         self._size += rows.nbytes
 
     def finish(self) -> tuple[DataFile, ...]:
-        return tuple(one.finish() for one in self._done)
+        return tuple(file.finish() for file in self._done)
 
     def _close(self) -> None:
         if self._open is not None:

@@ -137,7 +137,7 @@ class TableDefinition:
 
     def schema(self) -> Schema:
         columns = record_columns(has_deleted=not self.is_keyed)
-        columns += [(one.name, one.type, False) for one in self.fields]
+        columns += [(field.name, field.type, False) for field in self.fields]
         if self.format is ValueFormat.JSON:
             columns.append((REST, StringType(), False))
         return number_fields(columns)
@@ -150,7 +150,7 @@ class TableDefinition:
         return PartitionSpec(PartitionField(key, _FIRST_PARTITION_ID, bucket, _BUCKET_FIELD))
 
     def properties(self) -> dict[str, str]:
-        told = {
+        properties = {
             TOPIC: self.topic,
             TOPIC_ID: self.topic_id,
             MODE: str(self.mode),
@@ -159,8 +159,8 @@ class TableDefinition:
             BUCKETS: str(self.buckets),
         }
         if self.avro is None:
-            return told
-        return {**told, AVRO: self.avro, FRAMED: str(self.is_framed).lower()}
+            return properties
+        return {**properties, AVRO: self.avro, FRAMED: str(self.is_framed).lower()}
 
 
 def create_table(catalog: Catalog, name: str, definition: TableDefinition) -> Table:
@@ -172,42 +172,42 @@ def create_table(catalog: Catalog, name: str, definition: TableDefinition) -> Ta
 
 def create_rejected_table(catalog: Catalog, name: str, definition: TableDefinition) -> Table:
     """The side table of one that exists."""
-    told = {TOPIC: definition.topic, TOPIC_ID: definition.topic_id}
-    return _create(catalog, f"{name}{BAD}", bad_schema(), UNPARTITIONED_PARTITION_SPEC, told)
+    properties = {TOPIC: definition.topic, TOPIC_ID: definition.topic_id}
+    return _create(catalog, f"{name}{BAD}", bad_schema(), UNPARTITIONED_PARTITION_SPEC, properties)
 
 
 def _create(
-    catalog: Catalog, name: str, schema: Schema, spec: PartitionSpec, told: Mapping[str, str]
+    catalog: Catalog, name: str, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]
 ) -> Table:
     with translate_catalog_errors(f"table {name}"):
         try:
             return catalog.create_table(
-                name, schema, partition_spec=spec, properties={**PROPERTIES, **told}
+                name, schema, partition_spec=spec, properties={**PROPERTIES, **properties}
             )
         except TableAlreadyExistsError:
-            found = find_table(catalog, name)
-            assert found is not None
-            return found
+            existing = find_table(catalog, name)
+            assert existing is not None
+            return existing
 
 
 def read_definition(table: Table) -> TableDefinition:
     """What a table says of itself; raises InvalidRequest for one that varve did not make."""
     name = ".".join(table.name())
-    told = table.properties
-    if TOPIC_ID not in told or MODE not in told:
+    properties = table.properties
+    if TOPIC_ID not in properties or MODE not in properties:
         raise InvalidRequest(
             f"table {name} is there and was not made by varve: choose another name, or drop it"
         )
     try:
         definition = TableDefinition(
-            topic=told[TOPIC],
-            topic_id=told[TOPIC_ID],
-            mode=TableMode(told[MODE]),
-            format=ValueFormat(told[FORMAT]),
-            fields=parse_schema(told[SCHEMA], SCHEMA) if told[SCHEMA] != "{}" else (),
-            avro=told.get(AVRO),
-            is_framed=told.get(FRAMED) == "true",
-            buckets=int(told[BUCKETS]),
+            topic=properties[TOPIC],
+            topic_id=properties[TOPIC_ID],
+            mode=TableMode(properties[MODE]),
+            format=ValueFormat(properties[FORMAT]),
+            fields=parse_schema(properties[SCHEMA], SCHEMA) if properties[SCHEMA] != "{}" else (),
+            avro=properties.get(AVRO),
+            is_framed=properties.get(FRAMED) == "true",
+            buckets=int(properties[BUCKETS]),
         )
     except (KeyError, ValueError, InvalidRequest) as error:
         raise Corrupt(
@@ -221,14 +221,14 @@ def read_definition(table: Table) -> TableDefinition:
 def _check_columns(table: Table, definition: TableDefinition) -> None:
     """Somebody may have changed the table by other tools."""
     name = ".".join(table.name())
-    there = {one.name: one.field_type for one in table.schema().fields}
-    for one in definition.schema().fields:
-        found = there.get(one.name)
-        if found is None or to_arrow(found) != to_arrow(one.field_type):
-            told = "is not there" if found is None else f"is {show_type(found)}"
+    columns = {field.name: field.field_type for field in table.schema().fields}
+    for field in definition.schema().fields:
+        column = columns.get(field.name)
+        if column is None or to_arrow(column) != to_arrow(field.field_type):
+            state = "is not there" if column is None else f"is {show_type(column)}"
             raise InvalidRequest(
-                f"table {name}: column {one.name} should be {show_type(one.field_type)} and {told}"
-                ": it was changed by another program; put it back, or make the table anew"
+                f"table {name}: column {field.name} should be {show_type(field.field_type)} and "
+                f"{state}: it was changed by another program; put it back, or make another table"
             )
 
 
@@ -241,15 +241,15 @@ def check_definition(
             f"table {name} holds topic {definition.topic} of id {definition.topic_id}, this one "
             f"is {topic_id}: it was made anew. Choose another name, or drop the table"
         )
-    wants = {
+    asked = {
         "mode": (settings.mode, definition.mode),
         "format": (settings.format, definition.format),
         "buckets": (settings.buckets, definition.buckets if definition.is_keyed else None),
     }
-    for what, (given, there) in wants.items():
-        if given is not None and given != there:
+    for what, (wanted, current) in asked.items():
+        if wanted is not None and wanted != current:
             raise InvalidRequest(
-                f"table {name} has {what} {there or 'none'}, not {given}: leave it out, or make "
+                f"table {name} has {what} {current or 'none'}, not {wanted}: leave it out, or make "
                 "another table"
             )
 
@@ -267,28 +267,28 @@ def check_registry(definition: TableDefinition, name: str, registry: str | None)
 
 
 def find_new_fields(
-    definition: TableDefinition, name: str, given: Sequence[ValueField], *, is_adding: bool
+    definition: TableDefinition, name: str, fields: Sequence[ValueField], *, is_adding: bool
 ) -> Fields:
     """The fields that a table has no columns for; raises InvalidRequest for what does not fit."""
-    known = {one.name: one for one in definition.fields}
+    known = {field.name: field for field in definition.fields}
     new: list[ValueField] = []
-    for one in given:
-        there = known.get(one.name)
-        if there is None:
-            new.append(one)
-        elif there.arrow_type != one.arrow_type or there.is_required != one.is_required:
+    for field in fields:
+        column = known.get(field.name)
+        if column is None:
+            new.append(field)
+        elif column.arrow_type != field.arrow_type or column.is_required != field.is_required:
             raise InvalidRequest(
-                f"table {name}: column {there.describe()} is given as {one.describe()}: the type "
-                "of a column does not change. Nothing was changed; make another table"
+                f"table {name}: column {column.describe()} is given as {field.describe()}: the "
+                "type of a column does not change. Nothing was changed; make another table"
             )
     if new and not is_adding:
-        names = ", ".join(one.describe() for one in new)
+        names = ", ".join(field.describe() for field in new)
         raise InvalidRequest(
             f"table {name} has no columns for {names:.300}; --add-columns adds them. "
             "Nothing was changed"
         )
     check_fields([*definition.fields, *new], name)
-    return tuple(replace(one, is_required=False) for one in new)
+    return tuple(replace(field, is_required=False) for field in new)
 
 
 def add_columns(
@@ -301,11 +301,11 @@ def add_columns(
         try:
             with table.transaction() as transaction:
                 with transaction.update_schema() as update:
-                    for one in new:
-                        update.add_column(one.name, one.type)
-                told = wider.properties()
+                    for field in new:
+                        update.add_column(field.name, field.type)
+                properties = wider.properties()
                 transaction.set_properties(
-                    {one: told[one] for one in (SCHEMA, AVRO) if one in told}
+                    {key: properties[key] for key in (SCHEMA, AVRO) if key in properties}
                 )
         except CommitFailedException as error:
             raise CommitConflict(

@@ -78,8 +78,8 @@ class RowReader:
     """Opens values one by one: exact, and slow beside reading a block of them."""
 
     def __init__(self, fields: Fields) -> None:
-        self._fields = {one.name: (make_convert(one.type), one) for one in fields}
-        self._required = [one.name for one in fields if one.is_required]
+        self._fields = {field.name: (make_convert(field.type), field) for field in fields}
+        self._required = [field.name for field in fields if field.is_required]
 
     def read(self, value: bytes) -> tuple[list[Any], str | None]:
         """The columns of one value, and its other fields as JSON; raises ValueRejected."""
@@ -89,27 +89,27 @@ class RowReader:
                 raise ValueRejected(f"field {name} is required and is not there")
         row: list[Any] = []
         for name, (convert, column) in self._fields.items():
-            given = document.get(name)
+            member = document.get(name)
             try:
-                row.append(None if given is None else convert(given))
+                row.append(None if member is None else convert(member))
             except ValueRejected as error:
-                told = json.dumps(given, default=str)[:_SHOWN]
+                text = json.dumps(member, default=str)[:_SHOWN]
                 raise ValueRejected(
-                    f"field {name}: {told} is no {show_type(column.type)}: {error}"
+                    f"field {name}: {text} is no {show_type(column.type)}: {error}"
                 ) from None
         return row, self.rest(document)
 
     def rest(self, document: Mapping[str, Any]) -> str | None:
         """The fields that no column takes; what is null is no loss."""
         left = {
-            name: _rest_of(given, self._fields[name][1].type) if name in self._fields else given
-            for name, given in document.items()
+            name: _rest_of(value, self._fields[name][1].type) if name in self._fields else value
+            for name, value in document.items()
         }
-        kept = {name: given for name, given in left.items() if given is not None}
+        kept = {name: value for name, value in left.items() if value is not None}
         if not kept:
             return None
-        told = json.dumps(kept, ensure_ascii=False, default=_show_decimal)
-        return _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", told)
+        text = json.dumps(kept, ensure_ascii=False, default=_show_decimal)
+        return _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
 
 
 def parse_json(value: bytes) -> dict[str, Any]:
@@ -133,23 +133,23 @@ def _refuse(word: str) -> Any:
 
 def _show_decimal(value: Any) -> float | str:
     """A number; as text where it is beyond those that JSON's readers take."""
-    made = float(value)
-    return made if math.isfinite(made) else str(value)
+    number = float(value)
+    return number if math.isfinite(number) else str(value)
 
 
-def _rest_of(given: Any, type: IcebergType) -> Any:
+def _rest_of(value: Any, type: IcebergType) -> Any:
     """What the members of structures leave over; a list is kept whole if one of its items does."""
-    if isinstance(given, dict) and isinstance(type, StructType):
-        members = {one.name: one.field_type for one in type.fields}
+    if isinstance(value, dict) and isinstance(type, StructType):
+        members = {field.name: field.field_type for field in type.fields}
         left = {
             name: _rest_of(inner, members[name]) if name in members else inner
-            for name, inner in given.items()
+            for name, inner in value.items()
         }
         return {name: inner for name, inner in left.items() if inner is not None} or None
-    if isinstance(given, list) and isinstance(type, ListType):
-        return given if any(_rest_of(one, type.element_type) for one in given) else None
-    if isinstance(given, dict) and isinstance(type, MapType):
-        return given if any(_rest_of(one, type.value_type) for one in given.values()) else None
+    if isinstance(value, list) and isinstance(type, ListType):
+        return value if any(_rest_of(item, type.element_type) for item in value) else None
+    if isinstance(value, dict) and isinstance(type, MapType):
+        return value if any(_rest_of(item, type.value_type) for item in value.values()) else None
     return None
 
 
@@ -161,42 +161,44 @@ def make_convert(type: IcebergType) -> Convert:
         case MapType():
             return _make_map(make_convert(type.value_type))
         case StructType():
-            return _make_struct({one.name: make_convert(one.field_type) for one in type.fields})
+            return _make_struct(
+                {field.name: make_convert(field.field_type) for field in type.fields}
+            )
         case DecimalType():
             return _make_decimal(type)
-    found = _CONVERTS.get(type.__class__)
-    if found is None:
+    convert = _CONVERTS.get(type.__class__)
+    if convert is None:
         raise InvalidRequest(f"JSON has no values of type {type}")
-    return found
+    return convert
 
 
-def _inner(convert: Convert, given: Any) -> Any:
-    return None if given is None else convert(given)
+def _inner(convert: Convert, value: Any) -> Any:
+    return None if value is None else convert(value)
 
 
 def _make_list(convert: Convert) -> Convert:
-    def read(given: Any) -> list[Any]:
-        if not isinstance(given, list):
+    def read(value: Any) -> list[Any]:
+        if not isinstance(value, list):
             raise ValueRejected("not a list")
-        return [_inner(convert, one) for one in given]
+        return [_inner(convert, item) for item in value]
 
     return read
 
 
 def _make_map(convert: Convert) -> Convert:
-    def read(given: Any) -> list[tuple[str, Any]]:
-        if not isinstance(given, dict):
+    def read(value: Any) -> list[tuple[str, Any]]:
+        if not isinstance(value, dict):
             raise ValueRejected("not an object")
-        return [(_text(name), _inner(convert, one)) for name, one in given.items()]
+        return [(_text(name), _inner(convert, item)) for name, item in value.items()]
 
     return read
 
 
 def _make_struct(members: Mapping[str, Convert]) -> Convert:
-    def read(given: Any) -> dict[str, Any]:
-        if not isinstance(given, dict):
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
             raise ValueRejected("not an object")
-        return {name: _inner(convert, given.get(name)) for name, convert in members.items()}
+        return {name: _inner(convert, value.get(name)) for name, convert in members.items()}
 
     return read
 
@@ -205,11 +207,11 @@ def _make_decimal(type: DecimalType) -> Convert:
     limit = Decimal(10) ** (type.precision - type.scale)
     step = Decimal(1).scaleb(-type.scale)
 
-    def read(given: Any) -> Decimal:
-        if isinstance(given, bool) or not isinstance(given, (int, str, Decimal)):
+    def read(value: Any) -> Decimal:
+        if isinstance(value, bool) or not isinstance(value, (int, str, Decimal)):
             raise ValueRejected("not a number")
         try:
-            number = Decimal(given)
+            number = Decimal(value)
             rounded = number.quantize(step)
         except (InvalidOperation, ValueError):
             raise ValueRejected("not such a number") from None
@@ -220,66 +222,66 @@ def _make_decimal(type: DecimalType) -> Convert:
     return read
 
 
-def _boolean(given: Any) -> bool:
-    if not isinstance(given, bool):
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
         raise ValueRejected("not true or false")
-    return given
+    return value
 
 
 def _make_integer(bits: int) -> Convert:
     limit = 1 << (bits - 1)
 
-    def read(given: Any) -> int:
-        if isinstance(given, bool) or not isinstance(given, int):
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
             raise ValueRejected("not an integer")
-        if not -limit <= given < limit:
+        if not -limit <= value < limit:
             raise ValueRejected(f"beyond {bits} bits")
-        return given
+        return value
 
     return read
 
 
-def _double(given: Any) -> float:
-    if isinstance(given, bool) or not isinstance(given, (int, float, Decimal)):
+def _double(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         raise ValueRejected("not a number")
     try:
-        made = float(given)
+        number = float(value)
     except OverflowError:
-        made = float("inf")
-    if made in (float("inf"), float("-inf")):
+        number = float("inf")
+    if number in (float("inf"), float("-inf")):
         raise ValueRejected("too large")
-    if isinstance(given, int) and int(made) != given:
+    if isinstance(value, int) and int(number) != value:
         raise ValueRejected("an integer with more digits than a double holds exactly")
-    return made
+    return number
 
 
-def _text(given: Any) -> str:
-    if not isinstance(given, str):
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
         raise ValueRejected("not a text")
     try:
-        given.encode()
+        value.encode()
     except UnicodeEncodeError:
         raise ValueRejected("half of a surrogate pair") from None
-    return given
+    return value
 
 
-def _bytes(given: Any) -> bytes:
+def _bytes(value: Any) -> bytes:
     try:
-        return base64.b64decode(_text(given), validate=True)
+        return base64.b64decode(_text(value), validate=True)
     except binascii.Error as error:
         raise ValueRejected(f"no base64: {error}") from None
 
 
-def _date(given: Any) -> date:
+def _date(value: Any) -> date:
     try:
-        return date.fromisoformat(_text(given))
+        return date.fromisoformat(_text(value))
     except ValueError as error:
         raise ValueRejected(str(error)) from None
 
 
-def _time(given: Any) -> int:
+def _time(value: Any) -> int:
     try:
-        moment = time.fromisoformat(_text(given))
+        moment = time.fromisoformat(_text(value))
     except ValueError as error:
         raise ValueRejected(str(error)) from None
     if moment.tzinfo is not None:
@@ -291,11 +293,11 @@ def _time(given: Any) -> int:
 def _make_moment(*, has_zone: bool) -> Convert:
     """Microseconds of an ISO 8601 text, or of a number of milliseconds."""
 
-    def read(given: Any) -> int:
-        if isinstance(given, int) and not isinstance(given, bool):
-            return _check_moment(given * 1000)
+    def read(value: Any) -> int:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return _check_moment(value * 1000)
         try:
-            moment = datetime.fromisoformat(_text(given))
+            moment = datetime.fromisoformat(_text(value))
         except ValueError as error:
             raise ValueRejected(str(error)) from None
         if moment.tzinfo is None:
@@ -307,10 +309,10 @@ def _make_moment(*, has_zone: bool) -> Convert:
     return read
 
 
-def _check_moment(found: int) -> int:
-    if not MICROSECONDS_MIN <= found <= MICROSECONDS_MAX:
+def _check_moment(microseconds: int) -> int:
+    if not MICROSECONDS_MIN <= microseconds <= MICROSECONDS_MAX:
         raise ValueRejected("beyond the years 1 to 9999")
-    return found
+    return microseconds
 
 
 def _count_microseconds(moment: datetime, epoch: datetime) -> int:
@@ -359,10 +361,10 @@ class JsonDecoder:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*(one.name for one in self.fields), REST)
+        return (*(column.name for column in self.fields), REST)
 
     def decode(self, values: pa.Array, headers: pa.Array) -> Decoded:
-        if not self.fields or not all(_is_plain(one.type) for one in self.fields):
+        if not self.fields or not all(_is_plain(column.type) for column in self.fields):
             return self.decode_rows(values)
         return join_decoded(self._decode(values))
 
@@ -391,7 +393,7 @@ class JsonDecoder:
                 is_bad[number] = True
                 reasons.append(str(error))
         columns = [list(column) for column in zip(*rows, strict=True)] if rows else None
-        types = [one.arrow_type for one in self.fields]
+        types = [column.arrow_type for column in self.fields]
         arrays = [
             make_array([] if columns is None else columns[slot], type)
             for slot, type in enumerate([*types, pa.string()])
@@ -402,14 +404,14 @@ class JsonDecoder:
 
     def decode_block(self, values: pa.Array) -> Decoded:
         """All values at once; raises _NeedsRowPath where one of them is not as it should be."""
-        found = self._parse(values)
+        objects = self._parse(values)
         arrays: list[pa.Array] = []
-        for one in self.fields:
-            array = _convert(found.field(one.name), one.type)
-            if one.is_required and array.null_count:
+        for column in self.fields:
+            array = _convert(objects.field(column.name), column.type)
+            if column.is_required and array.null_count:
                 raise _NeedsRowPath
             arrays.append(array)
-        rest, is_bad, reasons = self._find_rest(values, found)
+        rest, is_bad, reasons = self._find_rest(values, objects)
         if reasons:
             good = pa.array(~is_bad)
             arrays = [array.filter(good) for array in arrays]
@@ -426,22 +428,24 @@ class JsonDecoder:
         if (pc.max(opened).as_py() or 0) > _OPENED_MAX:
             raise _NeedsRowPath
         numbers = pa.array(np.arange(len(values)))
-        told = pc.binary_join_element_wise(
+        framed = pc.binary_join_element_wise(
             '{"n":', numbers.cast(pa.string()), ',"v":', text, "}\n", ""
         )
-        offsets = np.frombuffer(told.buffers()[1], np.int32)[told.offset :]
-        data = told.buffers()[2].slice(int(offsets[0]), int(offsets[len(told)] - offsets[0]))
+        offsets = np.frombuffer(framed.buffers()[1], np.int32)[framed.offset :]
+        data = framed.buffers()[2].slice(int(offsets[0]), int(offsets[len(framed)] - offsets[0]))
         for is_numeric in (False, True) if self._has_moments() else (False,):
-            found = self._read(data, is_numeric)
-            if found is not None:
-                return _check_frame(found, numbers)
+            rows = self._read(data, is_numeric)
+            if rows is not None:
+                return _check_frame(rows, numbers)
         raise _NeedsRowPath
 
     def _has_moments(self) -> bool:
-        return any(isinstance(one.type, _MOMENTS) for one in self.fields)
+        return any(isinstance(column.type, _MOMENTS) for column in self.fields)
 
     def _read(self, data: pa.Buffer, is_numeric: bool) -> pa.Table | None:
-        members = [pa.field(one.name, _block_type(one.type, is_numeric)) for one in self.fields]
+        members = [
+            pa.field(column.name, _block_type(column.type, is_numeric)) for column in self.fields
+        ]
         schema = pa.schema([("n", pa.int64()), ("v", pa.struct(members))])
         try:
             return pj.read_json(
@@ -457,14 +461,14 @@ class JsonDecoder:
             return None
 
     def _find_rest(
-        self, values: pa.Array, found: pa.StructArray
+        self, values: pa.Array, objects: pa.StructArray
     ) -> tuple[pa.Array, npt.NDArray[np.bool_], list[str]]:
         """The text of other fields where there are some, and values that are bad for it."""
-        known = {one.name for one in self.fields}
+        known = {column.name for column in self.fields}
         has_rest = np.zeros(len(values), np.bool_)
-        for slot, member in enumerate(found.type):
+        for slot, member in enumerate(objects.type):
             if member.name not in known:
-                has_rest |= found.field(slot).is_valid().to_numpy(zero_copy_only=False)
+                has_rest |= objects.field(slot).is_valid().to_numpy(zero_copy_only=False)
         is_bad = np.zeros(len(values), np.bool_)
         if not has_rest.any():
             return pa.nulls(len(values), pa.string()), is_bad, []
@@ -486,11 +490,11 @@ def make_array(values: Sequence[Any], type: pa.DataType) -> pa.Array:
     return pa.array(values, type)
 
 
-def _check_frame(found: pa.Table, numbers: pa.Array) -> pa.StructArray:
+def _check_frame(rows: pa.Table, numbers: pa.Array) -> pa.StructArray:
     """Each value is one object, in its own frame: a crafted one cannot pose as several."""
-    if found.column_names != ["n", "v"] or len(found) != len(numbers):
+    if rows.column_names != ["n", "v"] or len(rows) != len(numbers):
         raise _NeedsRowPath
-    frame = found.combine_chunks()
+    frame = rows.combine_chunks()
     inner = frame["v"].chunk(0) if frame["v"].num_chunks else frame["v"].combine_chunks()
     if inner.null_count or not frame["n"].combine_chunks().equals(numbers):
         raise _NeedsRowPath
@@ -509,7 +513,7 @@ def _is_plain_inside(type: IcebergType) -> bool:
         case ListType():
             return _is_plain_inside(type.element_type)
         case StructType():
-            return all(_is_plain_inside(one.field_type) for one in type.fields)
+            return all(_is_plain_inside(member.field_type) for member in type.fields)
     return isinstance(type, _PLAIN)
 
 
@@ -529,7 +533,9 @@ def _plain_type(type: IcebergType) -> pa.DataType:
         case ListType():
             return pa.list_(_plain_type(type.element_type))
         case StructType():
-            return pa.struct([(one.name, _plain_type(one.field_type)) for one in type.fields])
+            return pa.struct(
+                [(member.name, _plain_type(member.field_type)) for member in type.fields]
+            )
         case BooleanType():
             return pa.bool_()
         case IntegerType():
@@ -562,7 +568,7 @@ def _convert(array: pa.Array, type: IcebergType) -> pa.Array:
 
 def _has_floats(type: pa.DataType) -> bool:
     if pa.types.is_struct(type):
-        return any(_has_floats(one.type) for one in type)
+        return any(_has_floats(member.type) for member in type)
     if pa.types.is_list(type):
         return _has_floats(type.value_type)
     return bool(pa.types.is_floating(type))
@@ -576,15 +582,15 @@ def _is_exact(array: pa.Array) -> bool:
 
 def _convert_moments(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_int64(array.type):
-        made = pc.multiply_checked(array, 1000)
+        moments = pc.multiply_checked(array, 1000)
     else:
-        made = array.cast(wanted).cast(pa.int64())
-    bounds = pc.min_max(made).as_py()
+        moments = array.cast(wanted).cast(pa.int64())
+    bounds = pc.min_max(moments).as_py()
     if bounds["min"] is not None and (
         bounds["min"] < MICROSECONDS_MIN or bounds["max"] > MICROSECONDS_MAX
     ):
         raise _NeedsRowPath
-    return made.cast(wanted)
+    return moments.cast(wanted)
 
 
 def _convert_text(array: pa.Array, wanted: pa.DataType) -> pa.Array:

@@ -60,15 +60,15 @@ class TablePlan:
         taken: list[Piece] = []
         offsets: dict[int, int] = {}
         size = 0
-        for partition, pieces in groupby(self.pieces, key=lambda one: one.partition):
-            for end, group in groupby(pieces, key=lambda one: one.end_offset):
+        for partition, pieces in groupby(self.pieces, key=lambda piece: piece.partition):
+            for end, group in groupby(pieces, key=lambda piece: piece.end_offset):
                 segment = list(group)
-                is_full = size and size + sum(one.size for one in segment) > limit_bytes
+                is_full = size and size + sum(piece.size for piece in segment) > limit_bytes
                 if is_full and not self.is_rebuild:
                     yield Batch(tuple(taken), dict(offsets), is_last=False)
                     taken, size = [], 0
                 taken += segment
-                size += sum(one.size for one in segment)
+                size += sum(piece.size for piece in segment)
                 offsets[partition] = end
             offsets[partition] = self.ends[partition]
         yield Batch(tuple(taken), {**offsets, **self.ends}, is_last=True)
@@ -76,12 +76,12 @@ class TablePlan:
     def advance(self, before: SyncState, offsets: Mapping[int, int]) -> SyncState:
         """How far the table is with a batch, with the marks of the offsets that move."""
         moved = {
-            one: offset
-            for one, offset in offsets.items()
-            if self.is_rebuild or before.offsets.get(one) != offset
+            partition: offset
+            for partition, offset in offsets.items()
+            if self.is_rebuild or before.offsets.get(partition) != offset
         }
         marks: dict[int, HistoryMark] = {
-            one: mark for one, mark in before.marks.items() if one not in moved
+            partition: mark for partition, mark in before.marks.items() if partition not in moved
         }
         for source in self.sources:
             if source.number in moved:
@@ -92,7 +92,7 @@ class TablePlan:
             before,
             offsets={**before.offsets, **offsets},
             marks=marks,
-            cleaned={one.number: one.cleaned_up_to for one in self.sources},
+            cleaned={source.number: source.cleaned_up_to for source in self.sources},
         )
 
 
@@ -111,8 +111,10 @@ def plan_table(options: SourceOptions, progress: SyncState, *, is_keyed: bool = 
         progress.needs_rebuild
         or bool(breaks)
         or not all(
-            has_tombstones(progress, one.number, bounds[one.number], one.cleaned_up_to, is_cold)
-            for one in sources
+            has_tombstones(
+                progress, source.number, bounds[source.number], source.cleaned_up_to, is_cold
+            )
+            for source in sources
         )
     )
     reached = {} if is_rebuild else progress.offsets
@@ -130,7 +132,10 @@ def plan_table(options: SourceOptions, progress: SyncState, *, is_keyed: bool = 
         breaks=breaks,
         topic=sources[0].topic,
         topic_id=sources[0].topic_id,
-        starts={one: max(start, progress.starts.get(one, 0)) for one, (start, _) in bounds.items()},
+        starts={
+            partition: max(start, progress.starts.get(partition, 0))
+            for partition, (start, _) in bounds.items()
+        },
         pieces=tuple(pieces),
         ends=ends,
         missed=missed,
@@ -140,13 +145,13 @@ def plan_table(options: SourceOptions, progress: SyncState, *, is_keyed: bool = 
 
 
 def _find_breaks(sources: Sequence[PartitionSource], progress: SyncState) -> tuple[str, ...]:
-    told: list[str] = []
-    for one in sources:
-        reached = progress.offsets.get(one.number)
+    breaks: list[str] = []
+    for source in sources:
+        reached = progress.offsets.get(source.number)
         if reached is not None:
-            seen = find_break(one, reached, progress.marks.get(one.number))
-            told += [] if seen is None else [f"{one.topic}-{one.number}: {seen}"]
-    return tuple(told)
+            seen = find_break(source, reached, progress.marks.get(source.number))
+            breaks += [] if seen is None else [f"{source.topic}-{source.number}: {seen}"]
+    return tuple(breaks)
 
 
 def check_history(plan: TablePlan, name: str, *, is_keyed: bool) -> None:

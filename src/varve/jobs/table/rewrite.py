@@ -61,13 +61,16 @@ class BelowStarts:
         self, partitions: pa.Array, offsets: pa.Array, is_gone: Callable[..., Flags]
     ) -> Flags:
         numbers = np.asarray(partitions)
-        found = np.zeros(len(numbers), np.bool_)
+        flags = np.zeros(len(numbers), np.bool_)
         for number, start in self.starts.items():
-            found |= (numbers == number) & is_gone(np.asarray(offsets), start)
-        return found
+            flags |= (numbers == number) & is_gone(np.asarray(offsets), start)
+        return flags
 
     def may_hold(self, bounds: "FileBounds") -> bool:
-        return any(bounds.low < self.starts.get(one, 0) for one in bounds.partitions(self.starts))
+        return any(
+            bounds.low < self.starts.get(partition, 0)
+            for partition in bounds.partitions(self.starts)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,10 @@ class FromOffsets(BelowStarts):
         return self._compare(partitions, offsets, np.greater_equal)
 
     def may_hold(self, bounds: "FileBounds") -> bool:
-        return any(bounds.high >= self.starts.get(one, 0) for one in bounds.partitions(self.starts))
+        return any(
+            bounds.high >= self.starts.get(partition, 0)
+            for partition in bounds.partitions(self.starts)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,7 @@ class FileBounds:
         )
 
     def partitions(self, known: Iterable[int]) -> list[int]:
-        return [one for one in known if self.first <= one <= self.last]
+        return [partition for partition in known if self.first <= partition <= self.last]
 
 
 def _decode_bound(type: IntegerType | LongType, bound: bytes | None, otherwise: int) -> int:
@@ -148,7 +154,7 @@ def split_by_partition(rows: pa.Table, has_buckets: bool) -> list[pa.Table]:
     if has_buckets:
         return [rows]
     numbers = rows[PARTITION].combine_chunks().to_numpy(zero_copy_only=False)
-    return [rows.filter(pa.array(numbers == one)) for one in np.unique(numbers)]
+    return [rows.filter(pa.array(numbers == partition)) for partition in np.unique(numbers)]
 
 
 def plan_expiry(
@@ -195,7 +201,7 @@ def expire_snapshots(
         raise NotFound(f"{address.place} has no table {name}")
     read_definition(table)
     tables = [table, *find_bad(catalog, name)]
-    return [_expire_one(one, older_than_ms) for one in tables]
+    return [_expire_table(opened, older_than_ms) for opened in tables]
 
 
 def find_bad(catalog: Catalog, name: str) -> list[Table]:
@@ -203,8 +209,8 @@ def find_bad(catalog: Catalog, name: str) -> list[Table]:
     return [] if bad is None else [bad]
 
 
-def _expire_one(table: Table, older_than_ms: int) -> ExpiryResult:
-    old = [one for one in find_expirable(table) if one.timestamp_ms < older_than_ms]
+def _expire_table(table: Table, older_than_ms: int) -> ExpiryResult:
+    old = [snapshot for snapshot in find_expirable(table) if snapshot.timestamp_ms < older_than_ms]
     removed = expire(table, old)
     removed += remove_unnamed(table)
     name = ".".join(table.name())
@@ -215,7 +221,7 @@ def find_expirable(table: Table) -> list[Snapshot]:
     """The snapshots that are neither current nor held by a branch or a tag."""
     held = {ref.snapshot_id for ref in table.metadata.refs.values()}
     held |= {snapshot_id(table) or 0}
-    return [one for one in table.metadata.snapshots if one.snapshot_id not in held]
+    return [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in held]
 
 
 def find_named_refs(table: Table) -> list[str]:
@@ -226,7 +232,7 @@ def find_named_refs(table: Table) -> list[str]:
 def find_referenced(table: Table, holder: str) -> list[str]:
     """The files with rows that a branch or a tag names."""
     id = table.metadata.refs[holder].snapshot_id
-    held = [one for one in table.metadata.snapshots if one.snapshot_id == id]
+    held = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id == id]
     return sorted(path for path in named_files(table, held) if path.endswith(".parquet"))
 
 
@@ -239,7 +245,7 @@ def expire(table: Table, snapshots: Sequence[Snapshot]) -> list[str]:
         before = named_files(table, snapshots)
         try:
             expiry = table.maintenance.expire_snapshots()
-            expiry.by_ids([one.snapshot_id for one in snapshots]).commit()
+            expiry.by_ids([snapshot.snapshot_id for snapshot in snapshots]).commit()
         except CommitFailedException as error:
             raise CommitConflict(
                 f"table {name} was changed by somebody else meanwhile: run again"
@@ -251,16 +257,16 @@ def expire(table: Table, snapshots: Sequence[Snapshot]) -> list[str]:
 
 def named_files(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
     """Manifest lists, manifests and data files of snapshots."""
-    found: set[str] = set()
+    names: set[str] = set()
     for snapshot in snapshots:
-        found.add(snapshot.manifest_list)
+        names.add(snapshot.manifest_list)
         for manifest in snapshot.manifests(table.io):
-            if manifest.manifest_path in found:
+            if manifest.manifest_path in names:
                 continue
-            found.add(manifest.manifest_path)
+            names.add(manifest.manifest_path)
             entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-            found |= {entry.data_file.file_path for entry in entries}
-    return found
+            names |= {entry.data_file.file_path for entry in entries}
+    return names
 
 
 def remove_unnamed(table: Table, *, own_run: str | None = None) -> list[str]:
@@ -272,13 +278,13 @@ def remove_unnamed(table: Table, *, own_run: str | None = None) -> list[str]:
     """
     files = TableFiles.of(table)
     with translate_catalog_errors(f"table {'.'.join(table.name())}"):
-        data = [one.path for one in files.find(DATA)]
-        manifests = [one.path for one in files.find(METADATA) if one.path.endswith(".avro")]
+        data = [file.path for file in files.find(DATA)]
+        manifests = [file.path for file in files.find(METADATA) if file.path.endswith(".avro")]
         others = [run for run in find_run_markers(table) if run != own_run]
-        there = data if others else data + manifests
+        candidates = data if others else data + manifests
         folders = tuple(f"{files.data_folder(run)}/" for run in others)
         table.refresh()
         named = named_files(table, table.metadata.snapshots)
         return files.delete(
-            path for path in there if path not in named and not path.startswith(folders)
+            path for path in candidates if path not in named and not path.startswith(folders)
         )

@@ -113,9 +113,9 @@ class TableResult(JobResult):
             topic=definition.topic,
             mode=definition.mode,
             format=definition.format,
-            columns=tuple(one.describe() for one in definition.fields),
-            inferred=tuple(one.describe() for one in guessed),
-            added_columns=tuple(one.describe() for one in added),
+            columns=tuple(field.describe() for field in definition.fields),
+            inferred=tuple(field.describe() for field in guessed),
+            added_columns=tuple(field.describe() for field in added),
             swept=swept,
         )
 
@@ -128,7 +128,7 @@ class TableResult(JobResult):
             bad=self.bad + written.bad_rows,
             commits=self.commits + 1,
             files=self.files + len(written.added),
-            bytes=self.bytes + sum(one.file_size_in_bytes for one in written.added),
+            bytes=self.bytes + sum(file.file_size_in_bytes for file in written.added),
         )
 
 
@@ -232,14 +232,14 @@ class TableSync:
         _check_no_sink(table)
         check_registry(definition, self.name, self.settings.registry)
         check_history(plan, self.name, is_keyed=definition.is_keyed)
-        definition, added = self._widen(table, definition, plan)
+        definition, added = self._add_asked_columns(table, definition, plan)
         bad = None
         if definition.has_bad:
             bad = find_table(catalog, f"{self.name}{BAD}") or create_rejected_table(
                 catalog, self.name, definition
             )
         both = [table] if bad is None else [table, bad]
-        self._note(definition, plan, [one.location() for one in both])
+        self._note(definition, plan, [opened.location() for opened in both])
         swept = fence_other_runs(both, self.run_id)
         self._result = TableResult.begin(self.name, definition, guessed, added, len(swept))
         return _Tables(catalog, definition, table, bad)
@@ -261,15 +261,15 @@ class TableSync:
             )
         )
 
-    def _widen(
+    def _add_asked_columns(
         self, table: Table, definition: TableDefinition, plan: TablePlan
     ) -> tuple[TableDefinition, Fields]:
         """Adds the columns that are asked for."""
         settings = self.settings
-        given = read_given_fields(settings, definition.format)
-        if settings.is_adding_columns and not given and definition.format is ValueFormat.JSON:
-            given = infer_value_fields(plan, self.options, settings, definition.fields)
-        new = find_new_fields(definition, self.name, given, is_adding=settings.is_adding_columns)
+        fields = read_given_fields(settings, definition.format)
+        if settings.is_adding_columns and not fields and definition.format is ValueFormat.JSON:
+            fields = infer_value_fields(plan, self.options, settings, definition.fields)
+        new = find_new_fields(definition, self.name, fields, is_adding=settings.is_adding_columns)
         if not new:
             return definition, ()
         avro = settings.schema if definition.format is ValueFormat.AVRO else None
@@ -290,7 +290,7 @@ class TableSync:
         try:
             self._expire(tables, plan)
             for batch in plan.batches(limit_bytes=self.settings.commit_bytes):
-                self._take(tables, plan, batch, decoder, began_ms)
+                self._sync_batch(tables, plan, batch, decoder, began_ms)
         except StoreError as error:
             if not self._is_unclear:
                 with suppress(StoreError):  # the next run sweeps, and the first error is told
@@ -318,7 +318,9 @@ class TableSync:
             return
         for table in tables.both():
             before = read_sync_state(table)
-            if all(before.starts.get(one, 0) >= start for one, start in plan.starts.items()):
+            if all(
+                before.starts.get(partition, 0) >= start for partition, start in plan.starts.items()
+            ):
                 continue
             after = replace(before, starts={**before.starts, **plan.starts})
             written = self._rewrite(table, BelowStarts(plan.starts))
@@ -332,7 +334,7 @@ class TableSync:
         tasks = plan_expiry(TableFiles.of(table), data_files(table), unwanted, self.run_id)
         return join_changes(self._run("remove rows", tasks, unwanted))
 
-    def _take(
+    def _sync_batch(
         self, tables: "_Tables", plan: TablePlan, batch: Batch, decoder: Decoder, began_ms: int
     ) -> None:
         """One batch: tasks, the commit of the side table, the commit of the table."""
@@ -345,9 +347,9 @@ class TableSync:
         if plan.is_rebuild:
             after = replace(after, needs_rebuild=False)
         for left in reversed(range(_TRIES)):
-            bases = [snapshot_id(one) for one in tables.both()]
+            bases = [snapshot_id(opened) for opened in tables.both()]
             try:
-                self._take_once(tables, plan, batch, decoder, after)
+                self._try_batch(tables, plan, batch, decoder, after)
                 return
             except CommitConflict:
                 tables.reload(self.name)
@@ -362,7 +364,7 @@ class TableSync:
                     check_not_fenced(table, base, self.run_id)
                 raise
 
-    def _take_once(
+    def _try_batch(
         self,
         tables: "_Tables",
         plan: TablePlan,
@@ -376,7 +378,6 @@ class TableSync:
                 name=f"{self._result.commits}-{number}",
                 read=read,
                 options=self.options,
-                decoder=decoder,
                 files=TableFiles.of(tables.table),
                 bad_files=None if tables.bad is None else TableFiles.of(tables.bad),
             )
@@ -385,32 +386,32 @@ class TableSync:
             )
         ]
         if tables.definition.is_keyed:
-            written = self._upsert(tables, reads, plan)
+            written = self._upsert(tables, reads, plan, decoder)
         else:
             tasks = [AppendTask(read) for read in reads]
-            written = join_changes(self._run("read and write", tasks))
+            written = join_changes(self._run("read and write", tasks, decoder))
         reached = _NOTHING if plan.is_rebuild else read_sync_state(tables.table)
         self._commit_bad(tables, written.bad, reached, after)
         self._commit(tables.table, after, written.added, written.removed)
         self._result = self._result.add(written)
 
     def _upsert(
-        self, tables: "_Tables", reads: Sequence[TableRead], plan: TablePlan
+        self, tables: "_Tables", reads: Sequence[TableRead], plan: TablePlan, decoder: Decoder
     ) -> FileChanges:
         """Two stages: records by bucket, then the buckets that they touch.
 
         All that a table has makes room for what is read anew, but expired rows that are kept.
         """
         buckets = tables.definition.buckets
-        staged = self._run("read", [StageTask(read, buckets) for read in reads])
-        there = data_files(tables.table)
+        staged = self._run("read", [StageTask(read, buckets) for read in reads], decoder)
+        current = data_files(tables.table)
         is_keeping = plan.is_rebuild and self.settings.is_keeping_expired
-        existing = {} if plan.is_rebuild and not is_keeping else _by_bucket(there)
+        existing = {} if plan.is_rebuild and not is_keeping else _by_bucket(current)
         pieces: dict[int, list[tuple[str, int]]] = {}
-        for one in staged:
-            for group, bucket in one.groups:
-                assert one.path is not None
-                pieces.setdefault(bucket, []).append((one.path, group))
+        for rows in staged:
+            for group, bucket in rows.groups:
+                assert rows.path is not None
+                pieces.setdefault(bucket, []).append((rows.path, group))
         files = TableFiles.of(tables.table)
         tasks = [
             MergeTask(
@@ -426,8 +427,8 @@ class TableSync:
         ]
         merged = self._run("merge", tasks)
         is_replaced = plan.is_rebuild and not is_keeping
-        replaced = FileChanges(removed=tuple(there)) if is_replaced else FileChanges()
-        return join_changes([*(one.written for one in staged), *merged, replaced])
+        replaced = FileChanges(removed=tuple(current)) if is_replaced else FileChanges()
+        return join_changes([*(rows.written for rows in staged), *merged, replaced])
 
     def _commit_bad(
         self, tables: "_Tables", added: Sequence[DataFile], reached: SyncState, after: SyncState
@@ -435,14 +436,14 @@ class TableSync:
         """What the side table has beyond the table goes, and the bad rows of the batch come."""
         if tables.bad is None:
             return
-        there = read_sync_state(tables.bad)
+        state = read_sync_state(tables.bad)
         stale = FileChanges()
-        if reached.is_behind(there):
-            ends = {one: reached.offsets.get(one, 0) for one in there.offsets}
+        if reached.is_behind(state):
+            ends = {partition: reached.offsets.get(partition, 0) for partition in state.offsets}
             stale = self._rewrite(tables.bad, FromOffsets(ends))
         elif not added:
             return
-        progress = replace(there, offsets=after.offsets, marks=after.marks)
+        progress = replace(state, offsets=after.offsets, marks=after.marks)
         self._commit(tables.bad, progress, [*stale.added, *added], stale.removed)
 
     def _commit(
@@ -459,7 +460,7 @@ class TableSync:
             self._is_unclear = False
             raise
         self._is_unclear = False
-        self._committed |= {one.file_path for one in added}
+        self._committed |= {file.file_path for file in added}
 
     def _run(self, stage: str, tasks: Sequence[Task[_T]], shared: object = None) -> list[_T]:
         return self.runner.run(f"table: {stage}", tasks, shared)
@@ -484,7 +485,7 @@ class _Tables:
 
 
 def _by_bucket(files: Sequence[DataFile]) -> Mapping[int, list[DataFile]]:
-    found: dict[int, list[DataFile]] = {}
-    for one in files:
-        found.setdefault(one.partition[0], []).append(one)
-    return found
+    buckets: dict[int, list[DataFile]] = {}
+    for file in files:
+        buckets.setdefault(file.partition[0], []).append(file)
+    return buckets

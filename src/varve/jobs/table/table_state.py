@@ -87,7 +87,7 @@ class SyncState:
         return {
             OFFSETS: _encode_by_partition(self.offsets),
             BATCH_MARKS: _encode_by_partition(
-                {one: mark.to_json() for one, mark in self.marks.items()}
+                {partition: mark.to_json() for partition, mark in self.marks.items()}
             ),
             CLEANED: _encode_by_partition(self.cleaned),
             STARTS: _encode_by_partition(self.starts),
@@ -100,7 +100,9 @@ class SyncState:
 
     def is_behind(self, other: "SyncState") -> bool:
         """Whether the other has read what this one has not."""
-        return any(self.offsets.get(one, 0) < offset for one, offset in other.offsets.items())
+        return any(
+            self.offsets.get(partition, 0) < offset for partition, offset in other.offsets.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +125,9 @@ class SinkBatch:
 def read_sync_state(table: Table) -> SyncState:
     """How far the current snapshot is."""
     for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
-        told = summary_of(snapshot)
-        if OFFSETS in told:
-            return _decode_state(told, table)
+        summary = summary_of(snapshot)
+        if OFFSETS in summary:
+            return _decode_state(summary, table)
     return _decode_state(table.properties, table)
 
 
@@ -135,32 +137,35 @@ def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
 
 def runs_since(table: Table, base_id: int | None) -> set[str]:
     """The runs of varve that committed behind a snapshot; all of them where it has gone."""
-    found: set[str] = set()
+    runs: set[str] = set()
     for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
         if snapshot.snapshot_id == base_id:
             break
         run = summary_of(snapshot).get(RUN)
         if run is not None:
-            found.add(run)
-    return found
+            runs.add(run)
+    return runs
 
 
 def _encode_by_partition(values: Mapping[int, int] | Mapping[int, dict[str, int]]) -> str:
-    return json.dumps({str(one): values[one] for one in sorted(values)})
+    return json.dumps({str(partition): values[partition] for partition in sorted(values)})
 
 
-def _decode_state(told: Mapping[str, str], table: Table) -> SyncState:
+def _decode_state(properties: Mapping[str, str], table: Table) -> SyncState:
     try:
         offsets, starts, cleaned = (
-            {int(name): int(number) for name, number in json.loads(told.get(key, "{}")).items()}
+            {
+                int(name): int(number)
+                for name, number in json.loads(properties.get(key, "{}")).items()
+            }
             for key in (OFFSETS, STARTS, CLEANED)
         )
-        synced_ms = int(told.get(SYNCED, 0))
+        synced_ms = int(properties.get(SYNCED, 0))
         marks = {
             int(name): HistoryMark.of_json(mark)
-            for name, mark in json.loads(told.get(BATCH_MARKS, "{}")).items()
+            for name, mark in json.loads(properties.get(BATCH_MARKS, "{}")).items()
         }
-        sink = SinkBatch.parse(told.get(SINK, ""))
+        sink = SinkBatch.parse(properties.get(SINK, ""))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(
             f"table {'.'.join(table.name())}: {OFFSETS}, {BATCH_MARKS}, {CLEANED}, {STARTS} or "
@@ -171,10 +176,14 @@ def _decode_state(told: Mapping[str, str], table: Table) -> SyncState:
         offsets,
         starts,
         synced_ms,
-        told.get(TIER) == _COLD,
-        told.get(THINNED) == _YES,
+        properties.get(TIER) == _COLD,
+        properties.get(THINNED) == _YES,
         # A varve that knew no marks left those of an earlier commit among the properties.
-        {one: mark for one, mark in marks.items() if mark.is_of(offsets.get(one, 0))},
+        {
+            partition: mark
+            for partition, mark in marks.items()
+            if mark.is_of(offsets.get(partition, 0))
+        },
         cleaned,
         sink,
     )
@@ -205,10 +214,10 @@ def commit(
             transaction.set_properties(summary)
             update = transaction.update_snapshot(snapshot_properties=summary)
             with update.overwrite() if removed else update.merge_append() as files:
-                for one in removed:
-                    files.delete_data_file(one)
-                for one in added:
-                    files.append_data_file(one)
+                for file in removed:
+                    files.delete_data_file(file)
+                for file in added:
+                    files.append_data_file(file)
             transaction.commit_transaction()
     except (CommitFailedException, ValidationException, NotFound) as error:
         # Files of the snapshot it stands on are missing where that one expired meanwhile.
@@ -243,7 +252,7 @@ def data_files(table: Table) -> list[DataFile]:
 
 def referenced_paths(table: Table) -> set[str]:
     """Every data file that a retained snapshot names."""
-    found: set[str] = set()
+    paths: set[str] = set()
     seen: set[str] = set()
     with translate_catalog_errors(f"table {'.'.join(table.name())}"):
         for snapshot in table.metadata.snapshots:
@@ -252,8 +261,8 @@ def referenced_paths(table: Table) -> set[str]:
                     continue
                 seen.add(manifest.manifest_path)
                 entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-                found |= {entry.data_file.file_path for entry in entries}
-    return found
+                paths |= {entry.data_file.file_path for entry in entries}
+    return paths
 
 
 # Runs
@@ -275,9 +284,9 @@ class TableRun:
         """Leaves the marks."""
         run = cls(run_id, tuple(TableFiles.of(table) for table in tables))
         text = json.dumps({"run": run_id, "began_ms": clock.now_ms()}).encode()
-        for one in run.files:
-            with translate_catalog_errors(one.location):
-                one.write_run_marker(run_id, text)
+        for files in run.files:
+            with translate_catalog_errors(files.location):
+                files.write_run_marker(run_id, text)
         return run
 
 
@@ -286,7 +295,7 @@ def fence_other_runs(tables: Sequence[Table], run_id: str) -> list[str]:
 
     All tables are fenced before a file is removed: a run commits to the one, then to the other.
     """
-    marks = {one for table in tables for one in find_run_markers(table)}
+    marks = {marker for table in tables for marker in find_run_markers(table)}
     others = sorted(marks - {run_id})
     for table in tables if others else ():
         _fence_table(table, run_id)
@@ -308,11 +317,11 @@ def _fence_table(table: Table, run_id: str) -> None:
 def find_run_markers(table: Table) -> list[str]:
     """The runs that began and did not end."""
     with translate_catalog_errors(f"table {'.'.join(table.name())}"):
-        found = TableFiles.of(table).find(RUN_MARKERS)
+        markers = TableFiles.of(table).find(RUN_MARKERS)
     return [
-        one.path.rpartition("/")[2].removesuffix(_MARKER_SUFFIX)
-        for one in found
-        if one.path.endswith(_MARKER_SUFFIX)
+        file.path.rpartition("/")[2].removesuffix(_MARKER_SUFFIX)
+        for file in markers
+        if file.path.endswith(_MARKER_SUFFIX)
     ]
 
 
@@ -323,10 +332,10 @@ def sweep(table: Table, run_id: str, committed: set[str] | None = None) -> list[
     """
     files = TableFiles.of(table)
     with translate_catalog_errors(f"table {'.'.join(table.name())}"):
-        there = files.find(f"{DATA}/{run_id}")
+        listed = files.find(f"{DATA}/{run_id}")
         kept = set() if committed is None else committed
-        if there and committed is None:
+        if listed and committed is None:
             kept = referenced_paths(table)
-        gone = files.delete(one.path for one in there if one.path not in kept)
+        gone = files.delete(file.path for file in listed if file.path not in kept)
         files.delete([f"{files.location}/{RUN_MARKERS}/{run_id}{_MARKER_SUFFIX}"])
     return gone

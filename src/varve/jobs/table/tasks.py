@@ -70,11 +70,11 @@ def split_rows(batch: pa.RecordBatch, decoder: Decoder, *, is_keyed: bool) -> Sp
     reasons += decoded.reasons
     kept = filled[~decoded.is_bad]
     columns = dict(zip(decoder.names, decoded.columns, strict=True))
-    good = _lay(batch, kept, deleted, columns)
+    good = _assemble_rows(batch, kept, deleted, columns)
     return SplitRows(good, _make_bad(batch, np.concatenate(bad_at), reasons))
 
 
-def _lay(
+def _assemble_rows(
     batch: pa.RecordBatch,
     kept: npt.NDArray[np.int64],
     deleted: npt.NDArray[np.int64],
@@ -146,8 +146,8 @@ def _hash(keys: pa.Array) -> npt.NDArray[np.uint32]:
 
 
 def _flags(array: pa.Array) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = array.to_numpy(zero_copy_only=False)
-    return found
+    flags: npt.NDArray[np.bool_] = array.to_numpy(zero_copy_only=False)
+    return flags
 
 
 # Tasks
@@ -164,20 +164,19 @@ class StagedRows:
 
 @dataclass(frozen=True, slots=True)
 class TableRead:
-    """What a task reads of the topic, and how values are opened."""
+    """What a task reads of the topic, and where rows go."""
 
     run_id: str
     name: str
     read: TaskRead
     options: SourceOptions
-    decoder: Decoder
     files: TableFiles
     bad_files: TableFiles | None
 
-    def parts(self, *, is_keyed: bool) -> Iterator[SplitRows]:
+    def parts(self, decoder: Decoder, *, is_keyed: bool) -> Iterator[SplitRows]:
         columns = ArrowColumns(SOURCE)
         for batch in read_task(self.read, columns, self.options, SourceFilters()):
-            yield split_rows(batch, self.decoder, is_keyed=is_keyed)
+            yield split_rows(batch, decoder, is_keyed=is_keyed)
 
     def bad_writer(self) -> "RowsWriter":
         return RowsWriter(self.bad_files or self.files, self.run_id, f"bad-{self.name}")
@@ -185,11 +184,11 @@ class TableRead:
 
 @dataclass(frozen=True, slots=True)
 class AppendTask:
-    """Every record of some pieces becomes a row."""
+    """Every record of some pieces becomes a row; the decoder is shared."""
 
     source: TableRead
 
-    def run(self, shared: None) -> FileChanges:
+    def run(self, shared: Decoder) -> FileChanges:
         source = self.source
         with (
             translate_catalog_errors(source.files.location),
@@ -197,7 +196,7 @@ class AppendTask:
             source.bad_writer() as bad,
         ):
             deleted = 0
-            for part in source.parts(is_keyed=False):
+            for part in source.parts(shared, is_keyed=False):
                 good.write(part.good)
                 bad.write(part.bad)
                 deleted += pc.sum(part.good[DELETED]).as_py() or 0
@@ -206,26 +205,26 @@ class AppendTask:
 
 @dataclass(frozen=True, slots=True)
 class StageTask:
-    """The newest record of each key of some pieces, put aside by bucket."""
+    """The newest record of each key of some pieces, staged by bucket; the decoder is shared."""
 
     source: TableRead
     buckets: int
 
-    def run(self, shared: None) -> StagedRows:
+    def run(self, shared: Decoder) -> StagedRows:
         source = self.source
         parts: list[pa.Table] = []
         records = deleted = 0
         with translate_catalog_errors(source.files.location), source.bad_writer() as bad:
-            for part in source.parts(is_keyed=True):
+            for part in source.parts(shared, is_keyed=True):
                 parts.append(part.good)
                 bad.write(part.bad)
                 records += len(part.good)
                 deleted += pc.sum(part.good[DELETED]).as_py() or 0
-            path, groups = self._put_aside(pa.concat_tables(parts)) if records else (None, ())
+            path, groups = self._stage_rows(pa.concat_tables(parts)) if records else (None, ())
         written = FileChanges((), (), bad.finish(), records, bad.row_count, deleted)
         return StagedRows(written, path, groups)
 
-    def _put_aside(self, rows: pa.Table) -> tuple[str, tuple[tuple[int, int], ...]]:
+    def _stage_rows(self, rows: pa.Table) -> tuple[str, tuple[tuple[int, int], ...]]:
         source = self.source
         rows = keep_newest(rows)
         buckets = find_buckets(rows[KEY], self.buckets)
@@ -280,8 +279,8 @@ class MergeTask:
         io = self.files.io()
         for path, group in self.staged:
             with io.new_input(path).open() as stream:
-                found = pq.ParquetFile(stream).read_row_group(group)
-            parts.append(_like(found, parts[0].schema))
+                staged = pq.ParquetFile(stream).read_row_group(group)
+            parts.append(_cast_like(staged, parts[0].schema))
         rows = keep_newest(pa.concat_tables(parts))
         return rows.filter(pc.invert(rows[DELETED]))
 
@@ -289,10 +288,10 @@ class MergeTask:
 def _find_below(rows: pa.Table, starts: Mapping[int, int]) -> pa.Array:
     """Which rows lie below an offset of their partition."""
     numbers, slots = np.unique(rows[PARTITION].to_numpy(), return_inverse=True)
-    limits = np.array([starts.get(int(one), 0) for one in numbers], np.int64)
+    limits = np.array([starts.get(int(number), 0) for number in numbers], np.int64)
     return pa.array(rows[OFFSET].to_numpy() < limits[slots], pa.bool_())
 
 
-def _like(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def _cast_like(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """The same columns in the order and types of another table."""
-    return pa.table([rows[one.name].cast(one.type) for one in schema], schema=schema)
+    return pa.table([rows[column.name].cast(column.type) for column in schema], schema=schema)

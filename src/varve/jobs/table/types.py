@@ -96,7 +96,9 @@ def show_type(type: IcebergType) -> str:
         case MapType():
             return f"map<{show_type(type.key_type)}, {show_type(type.value_type)}>"
         case StructType():
-            inner = ", ".join(f"{one.name}: {show_type(one.field_type)}" for one in type.fields)
+            inner = ", ".join(
+                f"{member.name}: {show_type(member.field_type)}" for member in type.fields
+            )
             return f"struct<{inner}>"
     return str(type)
 
@@ -104,7 +106,10 @@ def show_type(type: IcebergType) -> str:
 def dump_fields(fields: Sequence[ValueField]) -> str:
     """As `parse_schema` reads it back."""
     return json.dumps(
-        {one.name: show_type(one.type) + (_REQUIRED if one.is_required else "") for one in fields},
+        {
+            field.name: show_type(field.type) + (_REQUIRED if field.is_required else "")
+            for field in fields
+        },
         ensure_ascii=False,
     )
 
@@ -120,7 +125,7 @@ def parse_schema(text: str, where: str) -> Fields:
     if document.get("type") == "struct" and isinstance(document.get("fields"), list):
         fields = _read_iceberg(document, where)
     else:
-        fields = tuple(_read_field(name, told, where) for name, told in document.items())
+        fields = tuple(_read_field(name, type, where) for name, type in document.items())
     check_fields(fields, where)
     return fields
 
@@ -128,18 +133,18 @@ def parse_schema(text: str, where: str) -> Fields:
 def check_fields(fields: Sequence[ValueField], where: str) -> None:
     """Raises InvalidRequest for names that cannot stand beside each other."""
     known: dict[str, str] = {name.lower(): name for name in RESERVED}
-    for one in fields:
-        before = known.get(one.name.lower())
+    for field in fields:
+        before = known.get(field.name.lower())
         if before is not None:
             raise InvalidRequest(
-                f"{where}: field {one.name!r:.80} has the name of column {before}; readers such as "
-                "Spark do not tell capital letters from small ones. Leave it out: what is in no "
+                f"{where}: field {field.name!r:.80} has the name of column {before}; readers such "
+                "as Spark do not tell capital letters from small ones. Leave it out: what is in no "
                 f"column is kept in {REST}"
             )
-        known[one.name.lower()] = one.name
-        if not is_column_name(one.name):
+        known[field.name.lower()] = field.name
+        if not is_column_name(field.name):
             raise InvalidRequest(
-                f"{where}: {one.name!r:.80} cannot be a column: letters, digits and _ can"
+                f"{where}: {field.name!r:.80} cannot be a column: letters, digits and _ can"
             )
 
 
@@ -209,8 +214,10 @@ def _number(type: IcebergType, ids: Iterator[int]) -> IcebergType:
         case StructType():
             return StructType(
                 *(
-                    NestedField(next(ids), one.name, _number(one.field_type, ids), required=False)
-                    for one in type.fields
+                    NestedField(
+                        next(ids), member.name, _number(member.field_type, ids), required=False
+                    )
+                    for member in type.fields
                 )
             )
     return type
@@ -224,16 +231,17 @@ def _read_iceberg(document: Mapping[str, Any], where: str) -> Fields:
         raise InvalidRequest(f"{where}: no schema as Iceberg writes it: {line:.300}") from error
     ids = count(1)
     return tuple(
-        ValueField(one.name, _number(one.field_type, ids), one.required) for one in schema.fields
+        ValueField(field.name, _number(field.field_type, ids), field.required)
+        for field in schema.fields
     )
 
 
-def _read_field(name: str, told: object, where: str) -> ValueField:
-    if not isinstance(told, str):
+def _read_field(name: str, type: object, where: str) -> ValueField:
+    if not isinstance(type, str):
         raise InvalidRequest(
-            f"{where}: the type of {name!r:.80} is {told!r:.80}, not a text; write {_EXAMPLE}"
+            f"{where}: the type of {name!r:.80} is {type!r:.80}, not a text; write {_EXAMPLE}"
         )
-    text = told.strip()
+    text = type.strip()
     is_required = text.endswith(_REQUIRED)
     return ValueField(
         name, parse_type(text.removesuffix(_REQUIRED), f"{where}: {name}"), is_required
@@ -326,9 +334,9 @@ class _TypeParser:
         return self._words.pop(0)
 
     def _expect(self, word: str) -> None:
-        found = self._next()
-        if found != word:
-            raise self._fault(f"{found!r:.40} stands where {word} should")
+        next_word = self._next()
+        if next_word != word:
+            raise self._fault(f"{next_word!r:.40} stands where {word} should")
 
     def _fault(self, what: str) -> InvalidRequest:
         return InvalidRequest(f"{self._where}: type {self._text!r:.200}: {what}")
@@ -337,7 +345,7 @@ class _TypeParser:
 def _make_primitives() -> dict[str, PrimitiveType]:
     from pyiceberg import types
 
-    made = (
+    primitives = (
         types.BooleanType(),
         types.IntegerType(),
         types.LongType(),
@@ -350,7 +358,7 @@ def _make_primitives() -> dict[str, PrimitiveType]:
         types.TimestampType(),
         types.TimestamptzType(),
     )
-    return {str(one): one for one in made}
+    return {str(primitive): primitive for primitive in primitives}
 
 
 _PRIMITIVES: Final = _make_primitives()
@@ -385,7 +393,7 @@ class RawDecoder:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(one.name for one in raw_fields())
+        return tuple(field.name for field in raw_fields())
 
     def decode(self, values: pa.Array, headers: pa.Array) -> Decoded:
         return Decoded((values, headers), np.zeros(len(values), np.bool_))

@@ -83,18 +83,18 @@ def find_claimed(fs: FileSystem, path: str, *, from_offset: int) -> tuple[Aborte
 
 def find_difference(fs: FileSystem, stored: str, built: str) -> KeysDifference | None:
     """How a key index differs from the one built of the same data; None when it does not."""
-    with fs.open(stored) as one, fs.open(built) as other:
+    with fs.open(stored) as file, fs.open(built) as other:
         try:
-            said = KeyIndexHeader.decode(one.read_at(0, HEADER_BYTES), "key index")
+            said = KeyIndexHeader.decode(file.read_at(0, HEADER_BYTES), "key index")
         except (Corrupt, UnsupportedFormat) as error:
             return KeysDifference(str(error), "a header", "none that can be read", 0)
         true = KeyIndexHeader.decode(other.read_at(0, HEADER_BYTES), "built")
-        told = _tell_header(said, true)
-        if told is not None:
-            return told
-        place = _find_place(one.read_at, other.read_at, true)
+        difference = _compare_headers(said, true)
+        if difference is not None:
+            return difference
+        place = _find_place(file.read_at, other.read_at, true)
         if place is not None:
-            return _tell_section(one.read_at, other.read_at, true, place)
+            return _describe_section(file.read_at, other.read_at, true, place)
     return _check_sum(fs, stored)
 
 
@@ -112,8 +112,8 @@ def _find_batch(read: Read, read_true: Read, header: KeyIndexHeader) -> int | No
     """Where the first batch differs; whether one without a record was aborted is of no account."""
     size = header.marks_at - header.batches_at
     tables = []
-    for one in (read, read_true):
-        data = one(header.batches_at, size)
+    for read_bytes in (read, read_true):
+        data = read_bytes(header.batches_at, size)
         if len(data) < size:
             return header.batches_at + len(data)
         table = np.frombuffer(data, BATCH).copy()
@@ -145,7 +145,7 @@ def _find_first(read: Read, read_true: Read, begin: int, end: int) -> int | None
     return None
 
 
-def _tell_header(said: KeyIndexHeader, true: KeyIndexHeader) -> KeysDifference | None:
+def _compare_headers(said: KeyIndexHeader, true: KeyIndexHeader) -> KeysDifference | None:
     """What a header says that is not so; its checksum over the content aside."""
     for name in KeyIndexHeader.__slots__:
         found, expected = getattr(said, name), getattr(true, name)
@@ -155,7 +155,7 @@ def _tell_header(said: KeyIndexHeader, true: KeyIndexHeader) -> KeysDifference |
     return None
 
 
-def _tell_section(
+def _describe_section(
     read: Read, read_true: Read, header: KeyIndexHeader, place: int
 ) -> KeysDifference:
     """What differs at a byte behind the header."""
@@ -172,13 +172,13 @@ def _tell_section(
         return KeysDifference(f"ends within {what} {number}", _show(true), "nothing", position)
     row = np.frombuffer(data, layout)[0]
     if what == "entry":
-        return _tell_entry(row, true, header.base_offset, position)
+        return _describe_entry(row, true, header.base_offset, position)
     message = f"{what} {number} is not as the data has it"
     return KeysDifference(message, _show(true), _show(row), position)
 
 
-def _tell_entry(row: Any, true: Any, base_offset: int, position: int) -> KeysDifference:
-    hashes = [(int(one["hash_high"]), int(one["hash_low"])) for one in (row, true)]
+def _describe_entry(row: Any, true: Any, base_offset: int, position: int) -> KeysDifference:
+    hashes = [(int(entry["hash_high"]), int(entry["hash_low"])) for entry in (row, true)]
     offset = base_offset + int(true["offset"])
     if hashes[0] < hashes[1]:
         message = "lists a key that no record has as its latest"

@@ -62,11 +62,11 @@ class ManifestTask:
         account = fsck_partition(objects, manifests, now_ms=self.now_ms, deep=False)
         if not account.account.objects:
             return PartitionView(partition=self.partition, manifest_version=0)
-        findings = [*map(_tell_damage, account.damage), *map(_tell_listed, account.listed)]
+        findings = [*map(_find_damage, account.damage), *map(_find_unnamed, account.listed)]
         view = PartitionView(
             partition=self.partition,
             manifest_version=account.manifest_version,
-            damaged=frozenset(one.key for one in account.damage),
+            damaged=frozenset(damage.key for damage in account.damage),
             findings=tuple(findings),
             objects={str(kind): account.account.objects[kind] for kind in ObjectClass},
             bytes={str(kind): account.account.bytes[kind] for kind in ObjectClass},
@@ -78,7 +78,7 @@ class ManifestTask:
     ) -> PartitionView:
         manifest = manifests.load()
         segments = tuple(manifests.segments(manifest))
-        readable = tuple(one for one in segments if one.is_readable)
+        readable = tuple(segment for segment in segments if segment.is_readable)
         chain = check_chain(self.partition, manifest, readable)
         aborted, is_whole = self._read_aborted(readable, view.damaged)
         findings = [
@@ -101,40 +101,40 @@ class ManifestTask:
         self, readable: Sequence[RemoteSegment], damaged: frozenset[str]
     ) -> tuple[tuple[AbortedTransaction, ...], bool]:
         """All aborted transactions on record, and whether no record of them is damaged."""
-        found: list[AbortedTransaction] = []
+        aborted: list[AbortedTransaction] = []
         is_whole = True
         with open_files(self.reach.objects, self.partition, readable) as files:
-            for one in readable:
-                cold = ColdInput(self.partition, one, files)
-                if one.find_part(_TXN_INDEX) is None:
+            for segment in readable:
+                cold = ColdInput(self.partition, segment, files)
+                if segment.find_part(_TXN_INDEX) is None:
                     continue
                 try:
                     if cold.path(_TXN_INDEX) in damaged:
                         raise ObjectNotFound(cold.path(_TXN_INDEX))
                     data = cold.read_part(_TXN_INDEX)
-                    found += TransactionIndex.decode(data, one.base_offset).entries()
+                    aborted += TransactionIndex.decode(data, segment.base_offset).entries()
                 except (Corrupt, ObjectNotFound):
                     is_whole = False
-        return tuple(found), is_whole
+        return tuple(aborted), is_whole
 
     def _check_others(
         self, segments: Iterable[RemoteSegment], objects: ObjectStore
     ) -> Iterable[VerifyFinding]:
-        for one in segments:
+        for segment in segments:
             if (
-                one.state is SegmentState.COPY_STARTED
-                and one.at_ms < self.now_ms - ANNOUNCEMENT_TIMEOUT_MS
+                segment.state is SegmentState.COPY_STARTED
+                and segment.at_ms < self.now_ms - ANNOUNCEMENT_TIMEOUT_MS
             ):
                 yield VerifyFinding(
                     severity=Severity.NOTE,
                     rule="abandoned",
-                    where=self.partition.part_key(one, ""),
-                    message=f"announced at {one.at_ms} and never finished",
+                    where=self.partition.part_key(segment, ""),
+                    message=f"announced at {segment.at_ms} and never finished",
                     remedy="the next round of copies, or the next job, takes it back",
-                    base_offset=one.base_offset,
+                    base_offset=segment.base_offset,
                 )
-            if one.state is SegmentState.DELETE_STARTED:
-                yield from self._check_replaced(one, objects)
+            if segment.state is SegmentState.DELETE_STARTED:
+                yield from self._check_replaced(segment, objects)
 
     def _check_replaced(
         self, segment: RemoteSegment, objects: ObjectStore
@@ -173,18 +173,18 @@ def check_chain(
     """Holes and overlaps from the log start on; a history that was left is worth a note."""
     findings: list[VerifyFinding] = []
     last: RemoteSegment | None = None
-    for one in readable:
-        if one.end_offset < manifest.log_start_offset:
+    for segment in readable:
+        if segment.end_offset < manifest.log_start_offset:
             continue
         start = manifest.log_start_offset if last is None else last.end_offset + 1
-        if last is not None and one.epochs[0][0] < last.epochs[-1][0]:
-            findings.append(_left(partition, one, last))
+        if last is not None and segment.epochs[0][0] < last.epochs[-1][0]:
+            findings.append(_diverged_finding(partition, segment, last))
             return Chain(tuple(findings), _decided_end(last))
-        if one.base_offset > start:
-            findings.append(_hole(partition, one, start))
-        elif last is not None and one.base_offset < start:
-            findings.append(_overlap(partition, one, start))
-        last = one
+        if segment.base_offset > start:
+            findings.append(_hole_finding(partition, segment, start))
+        elif last is not None and segment.base_offset < start:
+            findings.append(_overlap_finding(partition, segment, start))
+        last = segment
     return Chain(tuple(findings), LONG_MAX if last is None else _decided_end(last))
 
 
@@ -192,49 +192,51 @@ def _decided_end(last: RemoteSegment) -> int:
     return LONG_MAX if last.undecided_from is None else last.undecided_from
 
 
-def _left(partition: RemotePath, one: RemoteSegment, last: RemoteSegment) -> VerifyFinding:
+def _diverged_finding(
+    partition: RemotePath, segment: RemoteSegment, last: RemoteSegment
+) -> VerifyFinding:
     return VerifyFinding(
         severity=Severity.NOTE,
         rule="chain-left",
-        where=partition.part_key(one, ""),
-        message=f"from offset {one.base_offset} on of a history that the log has left",
+        where=partition.part_key(segment, ""),
+        message=f"from offset {segment.base_offset} on of a history that the log has left",
         remedy="nothing: it is not read, and goes when the log is copied as far",
-        base_offset=one.base_offset,
-        offset=one.base_offset,
+        base_offset=segment.base_offset,
+        offset=segment.base_offset,
         expected=f"leader epoch {last.epochs[-1][0]} or later",
-        found=f"leader epoch {one.epochs[0][0]}",
+        found=f"leader epoch {segment.epochs[0][0]}",
     )
 
 
-def _hole(partition: RemotePath, one: RemoteSegment, start: int) -> VerifyFinding:
+def _hole_finding(partition: RemotePath, segment: RemoteSegment, start: int) -> VerifyFinding:
     return VerifyFinding(
         severity=Severity.ERROR,
         rule="chain-hole",
-        where=partition.part_key(one, ""),
-        message=f"offsets {start} to {one.base_offset - 1} are in no readable segment",
+        where=partition.part_key(segment, ""),
+        message=f"offsets {start} to {segment.base_offset - 1} are in no readable segment",
         remedy="`varve tier restore --as-of` may still reach an older manifest that has them",
-        base_offset=one.base_offset,
+        base_offset=segment.base_offset,
         offset=start,
         expected=f"a segment from offset {start} on",
-        found=f"the next begins at {one.base_offset}",
+        found=f"the next begins at {segment.base_offset}",
     )
 
 
-def _overlap(partition: RemotePath, one: RemoteSegment, start: int) -> VerifyFinding:
+def _overlap_finding(partition: RemotePath, segment: RemoteSegment, start: int) -> VerifyFinding:
     return VerifyFinding(
         severity=Severity.ERROR,
         rule="chain-overlap",
-        where=partition.part_key(one, ""),
-        message=f"offsets {one.base_offset} to {start - 1} are in the segment before as well",
+        where=partition.part_key(segment, ""),
+        message=f"offsets {segment.base_offset} to {start - 1} are in the segment before as well",
         remedy="`varve tier restore --as-of` to a version before the two came to be",
-        base_offset=one.base_offset,
-        offset=one.base_offset,
+        base_offset=segment.base_offset,
+        offset=segment.base_offset,
         expected=f"a segment from offset {start} on",
-        found=f"one from {one.base_offset} on",
+        found=f"one from {segment.base_offset} on",
     )
 
 
-def _tell_damage(damage: Damage) -> VerifyFinding:
+def _find_damage(damage: Damage) -> VerifyFinding:
     if damage.expected_size is None:
         return VerifyFinding(
             severity=Severity.ERROR,
@@ -262,7 +264,7 @@ def _base_of(key: str) -> int | None:
     return int(digits) if digits.isdigit() else None
 
 
-def _tell_listed(listed: Listed) -> VerifyFinding:
+def _find_unnamed(listed: Listed) -> VerifyFinding:
     is_orphan = listed.kind is ObjectClass.ORPHAN
     return VerifyFinding(
         severity=Severity.WARNING if is_orphan else Severity.NOTE,

@@ -87,7 +87,9 @@ class VerifyFinding(JsonFields):
 
 def gravest_first(findings: list[VerifyFinding]) -> list[VerifyFinding]:
     """In the order of a report."""
-    return sorted(findings, key=lambda one: (_ORDER.index(one.severity), one.where, one.rule))
+    return sorted(
+        findings, key=lambda finding: (_ORDER.index(finding.severity), finding.where, finding.rule)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,15 +128,15 @@ class PartitionVerdict:
 
     @property
     def damage_count(self) -> int:
-        return sum(one.is_damage for one in self.findings)
+        return sum(finding.is_damage for finding in self.findings)
 
     @property
     def log_bytes(self) -> int:
-        return sum(one.size for one in self.segments)
+        return sum(segment.size for segment in self.segments)
 
     @property
     def record_count(self) -> int:
-        return sum(one.record_count for one in self.segments)
+        return sum(segment.record_count for segment in self.segments)
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -162,20 +164,22 @@ class VerifyResult(JobResult):
 
     @property
     def findings(self) -> list[VerifyFinding]:
-        of_partitions = [one for partition in self.partitions for one in partition.findings]
+        of_partitions = [finding for partition in self.partitions for finding in partition.findings]
         return [*of_partitions, *self.others]
 
     @property
     def has_damage(self) -> bool:
-        return any(one.is_damage for one in self.findings)
+        return any(finding.is_damage for finding in self.findings)
 
     @property
     def failures(self) -> tuple[str, ...]:
-        return tuple(f"{one.where}: {one.message}" for one in self.findings if one.is_damage)
+        return tuple(
+            f"{finding.where}: {finding.message}" for finding in self.findings if finding.is_damage
+        )
 
     @property
     def verified_bytes(self) -> int:
-        return sum(one.verified_bytes for one in self.partitions)
+        return sum(partition.verified_bytes for partition in self.partitions)
 
     def to_json(self) -> dict[str, object]:
         return {

@@ -93,10 +93,10 @@ class SegmentsTask:
 
     def _look(self, work: SegmentWork) -> SegmentOutcome:
         with scratch() as directory:
-            found = _SegmentVerification(self, work, directory).run()
-        if found.findings and not self._is_still_live(work.segment):
-            return SegmentOutcome(work.segment.id, (), None, found.verified_bytes, -1)
-        return found
+            outcome = _SegmentVerification(self, work, directory).run()
+        if outcome.findings and not self._is_still_live(work.segment):
+            return SegmentOutcome(work.segment.id, (), None, outcome.verified_bytes, -1)
+        return outcome
 
     def _is_still_live(self, segment: RemoteSegment) -> bool:
         manifests = self.reach.manifests(self.partition)
@@ -147,7 +147,7 @@ class _SegmentVerification:
             first_timestamp = self._first_timestamp()
             self._check_data(snapshot, epochs)
         findings = self._list_findings()
-        header = None if any(one.is_damage for one in findings) else self._header
+        header = None if any(finding.is_damage for finding in findings) else self._header
         return SegmentOutcome(
             self._segment.id, tuple(findings), header, self._verified, first_timestamp
         )
@@ -215,7 +215,7 @@ class _SegmentVerification:
                 EPOCHS_PART,
                 "the leader epochs beside the segment are not those of the manifest",
                 expected=str(list(segment.epochs)),
-                found=str([tuple(one) for one in epochs.entries]),
+                found=str([tuple(entry) for entry in epochs.entries]),
             )
         return epochs
 
@@ -247,17 +247,17 @@ class _SegmentVerification:
             return -1
 
     def _check_data(self, snapshot: KnownSnapshot | None, epochs: LeaderEpochs | None) -> None:
-        found = FindingList()
-        facts = self._walk(found, snapshot, epochs)
-        for one in found.all():
-            name = self._name_of(one.path)
+        findings = FindingList()
+        facts = self._walk(findings, snapshot, epochs)
+        for finding in findings.all():
+            name = self._name_of(finding.path)
             if name not in self._work.missing:
                 self._add(
-                    one.rule,
+                    finding.rule,
                     name,
-                    self._clean(one.message),
-                    severity=one.severity,
-                    position=one.position,
+                    self._clean(finding.message),
+                    severity=finding.severity,
+                    position=finding.position,
                 )
         if facts.fault is not None:
             fault = facts.fault
@@ -272,18 +272,18 @@ class _SegmentVerification:
                 self._compare_keys()
 
     def _walk(
-        self, found: FindingList, snapshot: KnownSnapshot | None, epochs: LeaderEpochs | None
+        self, findings: FindingList, snapshot: KnownSnapshot | None, epochs: LeaderEpochs | None
     ) -> SegmentFacts:
         segment, task = self._segment, self._task
         previous = self._read_previous()
         snapshots = {} if snapshot is None else {segment.end_offset + 1: snapshot}
         if previous is not None:
             snapshots[segment.base_offset] = previous
-        producers = ProducerCheck(found, snapshots, task.now_ms, _PRODUCER_EXPIRATION_MS)
+        producers = ProducerCheck(findings, snapshots, task.now_ms, _PRODUCER_EXPIRATION_MS)
         producers.begin(segment.base_offset, task.log_start_offset)
         # What was compacted away at the end shows in no batch.
         producers.has_gaps = segment.record_count != segment.end_offset - segment.base_offset + 1
-        epoch_check = EpochCheck(found, self._path(EPOCHS_PART), epochs, task.log_start_offset)
+        epoch_check = EpochCheck(findings, self._path(EPOCHS_PART), epochs, task.log_start_offset)
         place = SegmentPlace(
             directory=self._directory,
             base_offset=segment.base_offset,
@@ -291,14 +291,14 @@ class _SegmentVerification:
             is_recovered=False,
         )
         check = SegmentCheck(
-            found,
+            findings,
             producers=producers,
             epochs=epoch_check,
             deep=False,
             advance=_no_advance,
         )
         with self._fs.open(self._paths[LOG_PART]) as file:
-            facts = check.check(place, file, file.size(), read_indexes(self._fs, place, found))
+            facts = check.check(place, file, file.size(), read_indexes(self._fs, place, findings))
         if facts.fault is None:
             producers.finish(segment.end_offset + 1)
             if epochs is not None:
@@ -433,26 +433,26 @@ class _SegmentVerification:
 
     def _has_bad_data(self) -> bool:
         key = self._key(LOG_PART)
-        return any(one.where == key and one.is_damage for one in self._found)
+        return any(finding.where == key and finding.is_damage for finding in self._found)
 
     def _list_findings(self) -> list[VerifyFinding]:
         """One finding for each object whose bytes are wrong; what they break is its detail."""
-        found = self._found
+        findings = self._found
         if self._has_bad_data() or LOG_PART in self._wrong:
             # What was held against damaged data tells nothing.
-            found = [one for one in found if self._stands_alone(one)]
+            findings = [finding for finding in findings if self._stands_alone(finding)]
         settled: list[VerifyFinding] = []
         for part in self._segment.parts:
             key = self._key(part.name)
             if part.name in self._wrong:
-                details = [one for one in found if one.where == key]
-                found = [one for one in found if one.where != key]
+                details = [finding for finding in findings if finding.where == key]
+                findings = [finding for finding in findings if finding.where != key]
                 settled.append(self._checksum_finding(part, details))
-        return [*settled, *found]
+        return [*settled, *findings]
 
-    def _stands_alone(self, one: VerifyFinding) -> bool:
-        is_decoded = one.rule in ("snapshot-corrupt", "epochs-corrupt", "object-missing")
-        return is_decoded or one.where == self._key(LOG_PART)
+    def _stands_alone(self, finding: VerifyFinding) -> bool:
+        is_decoded = finding.rule in ("snapshot-corrupt", "epochs-corrupt", "object-missing")
+        return is_decoded or finding.where == self._key(LOG_PART)
 
     def _checksum_finding(self, part: ObjectPart, details: list[VerifyFinding]) -> VerifyFinding:
         first = details[0] if details else None
@@ -487,7 +487,9 @@ class _SegmentVerification:
 
 
 def _find_undecided(entries: list[SnapshotEntry]) -> int | None:
-    first = [one.transaction_first_offset for one in entries if one.transaction_first_offset >= 0]
+    first = [
+        entry.transaction_first_offset for entry in entries if entry.transaction_first_offset >= 0
+    ]
     return min(first, default=None)
 
 

@@ -71,12 +71,12 @@ def verify(
     """
     clock = clock or SystemClock()
     began_ms = clock.now_ms()
-    found = [find_topic(address, name) for name in topics] if topics else find_topics(address)
+    chosen = [find_topic(address, name) for name in topics] if topics else find_topics(address)
     reach = AddressReach(address)
-    others = [one for topic in found for one in _notes_of(reach, topic)]
+    others = [finding for topic in chosen for finding in _verify_documents_of(reach, topic)]
     partitions = verify_partitions(
         reach,
-        [partition for topic in found for partition in topic.partitions],
+        [partition for topic in chosen for partition in topic.partitions],
         runner=runner,
         now_ms=began_ms,
     )
@@ -92,10 +92,10 @@ def verify(
     )
 
 
-def _notes_of(reach: TierReach, topic: ColdTopic) -> Iterator[VerifyFinding]:
+def _verify_documents_of(reach: TierReach, topic: ColdTopic) -> Iterator[VerifyFinding]:
     if topic.partitions:
         cluster = topic.partitions[0].cluster
-        yield from verify_notes(reach.objects(), cluster, topic.name, topic.topic_id)
+        yield from verify_documents(reach.objects(), cluster, topic.name, topic.topic_id)
 
 
 def verify_partitions(
@@ -156,10 +156,10 @@ class _PartitionRun:
                 partition=self._partition,
                 works=tuple(works),
                 aborted=tuple(
-                    one
-                    for one in view.aborted
-                    if one.first_offset <= works[-1].segment.end_offset
-                    and one.last_offset >= works[0].segment.base_offset
+                    transaction
+                    for transaction in view.aborted
+                    if transaction.first_offset <= works[-1].segment.end_offset
+                    and transaction.last_offset >= works[0].segment.base_offset
                 ),
                 trusted_from=view.trusted_from,
                 log_start_offset=view.log_start_offset,
@@ -176,19 +176,19 @@ class _PartitionRun:
 
     def _works(self) -> Iterator[SegmentWork]:
         previous: RemoteSegment | None = None
-        for one in self._view.readable:
+        for segment in self._view.readable:
             follows = (
                 previous is not None
-                and previous.end_offset + 1 == one.base_offset
-                and previous.epochs[-1][0] <= one.epochs[0][0]
+                and previous.end_offset + 1 == segment.base_offset
+                and previous.epochs[-1][0] <= segment.epochs[0][0]
             )
             missing = frozenset(
                 part.name
-                for part in one.parts
-                if self._partition.part_key(one, part.name) in self._view.damaged
+                for part in segment.parts
+                if self._partition.part_key(segment, part.name) in self._view.damaged
             )
-            yield SegmentWork(one, previous if follows else None, missing)
-            previous = one
+            yield SegmentWork(segment, previous if follows else None, missing)
+            previous = segment
 
     def key_tasks(self, range_bytes: int) -> list[UniqueTask]:
         clean = self._clean_segments()
@@ -206,13 +206,13 @@ class _PartitionRun:
     def _clean_segments(self) -> list[tuple[RemoteSegment, KeyIndexHeader]]:
         """Those below the clean bound whose key index is true."""
         view = self._view
-        found = []
-        for one in view.readable:
-            outcome = self._outcomes.get(one.id)
-            is_clean = view.log_start_offset <= one.end_offset < view.cleaned_up_to
+        clean = []
+        for segment in view.readable:
+            outcome = self._outcomes.get(segment.id)
+            is_clean = view.log_start_offset <= segment.end_offset < view.cleaned_up_to
             if is_clean and outcome is not None and outcome.header is not None:
-                found.append((one, outcome.header))
-        return found
+                clean.append((segment, outcome.header))
+        return clean
 
     # Outcomes
 
@@ -229,26 +229,26 @@ class _PartitionRun:
                 self._findings += view.findings
         elif stage == "segments":
             for batch in _of(list, good):
-                for one in _of(SegmentOutcome, batch):
-                    self._outcomes[one.id] = one
-                    self._findings += one.findings
+                for segment in _of(SegmentOutcome, batch):
+                    self._outcomes[segment.id] = segment
+                    self._findings += segment.findings
         elif len(good) == len(tasks) and good:
             self._findings += self._judge_keys(list(_of(SupersededKeys, good)))
 
     def _judge_keys(self, ranges: Sequence[SupersededKeys]) -> Iterator[VerifyFinding]:
         for number, (segment, header) in enumerate(self._clean_segments()):
             total = ranges[0].total_bytes[number]
-            stale = header.record_bytes - sum(one.kept_bytes[number] for one in ranges)
+            stale = header.record_bytes - sum(part.kept_bytes[number] for part in ranges)
             # What the manifest says was rounded, and is of the data file's bytes.
             expected = stale / total * segment.size if total else 0.0
             noted = segment.stale_bytes or 0
             if expected >= noted + 1:
-                count = sum(one.counts[number] for one in ranges)
-                examples = [one.examples[number] for one in ranges]
-                offset = next((one for one in examples if one is not None), None)
-                yield self._twice(segment, round(expected), count, offset)
+                count = sum(part.counts[number] for part in ranges)
+                examples = [example.examples[number] for example in ranges]
+                offset = next((example for example in examples if example is not None), None)
+                yield self._superseded_finding(segment, round(expected), count, offset)
 
-    def _twice(
+    def _superseded_finding(
         self, segment: RemoteSegment, stale_bytes: int, count: int, offset: int | None
     ) -> VerifyFinding:
         is_noted = bool(segment.stale_bytes)
@@ -268,25 +268,25 @@ class _PartitionRun:
     def verdict(self) -> PartitionVerdict:
         view = self._view
         findings = [
-            one.within(self._partition.topic, self._partition.partition)
-            for one in gravest_first(self._findings)
+            finding.within(self._partition.topic, self._partition.partition)
+            for finding in gravest_first(self._findings)
         ]
         by_base: dict[int | None, list[VerifyFinding]] = {}
-        for one in findings:
-            by_base.setdefault(one.base_offset, []).append(one)
+        for finding in findings:
+            by_base.setdefault(finding.base_offset, []).append(finding)
         return PartitionVerdict(
             partition=self._partition,
             manifest_version=view.manifest_version,
             log_start_offset=view.log_start_offset,
             cleaned_up_to=view.cleaned_up_to,
             segments=tuple(
-                self._segment_verdict(one, by_base.get(one.base_offset, []))
-                for one in view.readable
+                self._segment_verdict(segment, by_base.get(segment.base_offset, []))
+                for segment in view.readable
             ),
             findings=tuple(findings),
             objects=view.objects,
             bytes=view.bytes,
-            verified_bytes=sum(one.verified_bytes for one in self._outcomes.values()),
+            verified_bytes=sum(finding.verified_bytes for finding in self._outcomes.values()),
         )
 
     def _segment_verdict(
@@ -304,14 +304,16 @@ class _PartitionRun:
             max_timestamp=segment.max_timestamp,
             stale_bytes=segment.stale_bytes,
             finding_count=len(own),
-            damage_count=sum(one.is_damage for one in own),
+            damage_count=sum(finding.is_damage for finding in own),
         )
 
 
 def _of(kind: type[T], outcomes: Iterable[object]) -> Iterator[T]:
-    for one in outcomes:
-        assert isinstance(one, kind), f"a task gave {type(one).__name__}, not {kind.__name__}"
-        yield one
+    for outcome in outcomes:
+        assert isinstance(outcome, kind), (
+            f"a task gave {type(outcome).__name__}, not {kind.__name__}"
+        )
+        yield outcome
 
 
 def _not_verified(partition: RemotePath, stage: str, message: str) -> VerifyFinding:
@@ -327,7 +329,7 @@ def _not_verified(partition: RemotePath, stage: str, message: str) -> VerifyFind
 # Documents of a topic
 
 
-def verify_notes(
+def verify_documents(
     objects: ObjectStore, cluster: str, topic: str, topic_id: str
 ) -> Iterator[VerifyFinding]:
     """What cannot be read of them."""
@@ -368,12 +370,16 @@ def verify_directory(
         with hold_lock(fs, directory):
             context = PartitionContext(now_ms=now_ms, deep=True)
             facts = inspect_directory(fs, directory, context)
-            found = [_translate_finding(one) for one in (*facts.findings, *check_keys(fs, facts))]
+            findings = [
+                _translate_finding(finding) for finding in (*facts.findings, *check_keys(fs, facts))
+            ]
             starts = _read_starts(fs, directory)
             cluster = read_cluster(fs, directory)
-            for partition, one in sorted(facts.partitions.items()):
-                found += _check_join(partition, one, starts.get(partition), cluster, reach)
-            return found
+            for partition, partition_facts in sorted(facts.partitions.items()):
+                findings += _check_join(
+                    partition, partition_facts, starts.get(partition), cluster, reach
+                )
+            return findings
     except Locked as error:
         return [
             VerifyFinding(
@@ -391,14 +397,14 @@ def _read_starts(fs: FileSystem, directory: str) -> dict[TopicPartition, int]:
     return decode_offsets(fs.read(path), where=path) if fs.exists(path) else {}
 
 
-def _translate_finding(one: Finding) -> VerifyFinding:
+def _translate_finding(finding: Finding) -> VerifyFinding:
     return VerifyFinding(
-        severity=one.severity,
-        rule=one.rule,
-        where=one.path,
-        message=one.message,
-        remedy="" if one.repair is None else f"{_REPAIR}: {one.repair}",
-        position=one.position,
+        severity=finding.severity,
+        rule=finding.rule,
+        where=finding.path,
+        message=finding.message,
+        remedy="" if finding.repair is None else f"{_REPAIR}: {finding.repair}",
+        position=finding.position,
     )
 
 
@@ -427,14 +433,14 @@ def _check_join(
     )
     for start, end in find_holes(manifests, manifest, local):
         message = f"offsets {start} to {end - 1} are neither on the local disk nor in the cold tier"
-        yield _broken("tier-hole", partition, facts, message, start)
+        yield _tier_finding("tier-hole", partition, facts, message, start)
     lost = find_lost(manifests, manifest, local)
     if lost is not None:
         message = f"the log ends at offset {lost[0]}, what was copied of its latest epoch at "
-        yield _broken("tier-lost-tail", partition, facts, f"{message}{lost[1]}", lost[0])
+        yield _tier_finding("tier-lost-tail", partition, facts, f"{message}{lost[1]}", lost[0])
 
 
-def _broken(
+def _tier_finding(
     rule: str, partition: TopicPartition, facts: PartitionFacts, message: str, offset: int
 ) -> VerifyFinding:
     return VerifyFinding(
