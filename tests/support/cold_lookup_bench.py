@@ -43,9 +43,8 @@ class ColdLookupBench(TierBench):
             local=self.hot.log,
         )
         self.hot.log.attach_remote(self.cold)
-        self.hot.cleaner._find_cold = self.find_cold
 
-    def find_cold(
+    def find_key(
         self,
         partition: TopicPartition,
         hash: tuple[int, int],

@@ -8,7 +8,9 @@ import numpy as np
 
 from tests.support.cleaning_bench import PARTITION, TOPIC_ID, CleaningBench, compacted
 from varve.cleaning.compaction.log_cleaner import LogCleaner
-from varve.commit_log import LogSettings
+from varve.cleaning.key_index.key_index import KeyEntry
+from varve.cleaning.remote_tier import NoRemoteTier, RemoteBounds
+from varve.commit_log import LogSettings, TopicPartition
 from varve.commit_log.names import INDEX, KEYS, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, log_name
 from varve.commit_log.partition_metadata import encode_topic_id
 from varve.disk import CrashMode
@@ -21,7 +23,6 @@ from varve.tiering.manifest.segment import RemoteSegment
 from varve.tiering.manifest.store import ObjectManifestStore
 from varve.tiering.metadata.backends import ManifestStores
 from varve.tiering.partition import TieredPartitions, get_copied_offset
-from varve.tiering.remote_bounds import find_remote_bounds
 from varve.tiering.settings import TierSettings
 
 KINDS = {"log": LOG, "index": INDEX, "timeindex": TIME_INDEX, "txnindex": TXN_INDEX, "keys": KEYS}
@@ -70,13 +71,33 @@ class TierBench:
         self.hot.cleaner = LogCleaner(
             self.hot.store,
             clock=self.hot.clock,
-            border=lambda partition: find_remote_bounds(self.partitions, partition),
+            remote=self,
         )
         self.copier = TierCopier(
             self.partitions,
             cleaner=self.hot.cleaner,
             clock=self.hot.clock,
             wait=lambda wait_ms: None,
+        )
+
+    def bounds(self, partition: TopicPartition) -> RemoteBounds | None:
+        return self.partitions.bounds(partition)
+
+    def find_key(
+        self,
+        partition: TopicPartition,
+        hash: tuple[int, int],
+        *,
+        topic_id: bytes,
+        start_offset: int,
+        end_offset: int,
+    ) -> KeyEntry | None:
+        return NoRemoteTier().find_key(
+            partition,
+            hash,
+            topic_id=topic_id,
+            start_offset=start_offset,
+            end_offset=end_offset,
         )
 
     def reopen(self, **settings: Any) -> None:

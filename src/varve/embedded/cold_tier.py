@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
-from varve.cleaning.compaction.cleanable_log import RemoteBounds
 from varve.cleaning.key_index.key_index import KeyEntry
+from varve.cleaning.remote_tier import RemoteBounds
 from varve.commit_log import (
     Log,
     LogStore,
@@ -146,11 +146,11 @@ class StoreTier:
                 f"be asked now: {error}. What is on the local disk is still served"
             ) from error
 
-    def border(self, partition: TopicPartition) -> RemoteBounds | None:
-        """Where the cold tier of a partition ends, as local cleaning must know it."""
+    def bounds(self, partition: TopicPartition) -> RemoteBounds | None:
+        """See `varve.cleaning.remote_tier`."""
         if not self._logs.get(partition).settings.remote_storage_enable:
             return None
-        return self.get().border(partition)
+        return self.get().partitions.bounds(partition)
 
     def find_key(
         self,
@@ -161,7 +161,7 @@ class StoreTier:
         start_offset: int,
         end_offset: int,
     ) -> KeyEntry | None:
-        """The latest record of a key among the cold segments in front of an offset."""
+        """See `varve.cleaning.remote_tier`."""
         return (
             self.get()
             .readers.get(partition)

@@ -7,7 +7,6 @@ Threads    any.
 from collections.abc import Mapping
 from contextlib import suppress
 
-from varve.cleaning.compaction.cleanable_log import RemoteBounds
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.explain.explain import (
     LatestRecord,
@@ -17,6 +16,7 @@ from varve.cleaning.explain.explain import (
     explain_offset,
 )
 from varve.cleaning.explain.explanation import RecordExplanation, SegmentExplanation
+from varve.cleaning.remote_tier import RemoteBounds
 from varve.cleaning.retention.forecast import Forecast, forecast
 from varve.cleaning.retention.segments import RemoteSegments
 from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
@@ -111,13 +111,13 @@ class Insight:
             holds=holds,
             stale_bytes=None if stale is None else stale.get,
             find_latest=find_latest,
-            border=self._find_bounds(partition),
+            remote_bounds=self._find_bounds(partition),
         )
 
     def _find_bounds(self, partition: TopicPartition) -> RemoteBounds | None:
         """None also while object storage is down: what it keeps is then unknown."""
         with suppress(Unavailable):
-            return self._cleaner.border(partition)
+            return self._tier.bounds(partition)
         return None
 
     def _stale_bytes(self, log: Log, now_ms: int) -> dict[int, int] | None:

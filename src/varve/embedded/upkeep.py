@@ -97,8 +97,7 @@ class Upkeep:
             clock=clock,
             settings=settings,
             metrics=self.metrics,
-            border=tier.border,
-            find_cold=tier.find_key,
+            remote=tier,
         )
         self._retention_due_ms = 0
         self._looked_at: set[TopicPartition] = set()

@@ -17,6 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from varve.cleaning.key_index.segment_indexes import is_partition_failure, partition_failure
+from varve.cleaning.remote_tier import RemoteBounds
 from varve.commit_log import Log, LogStore, TopicPartition
 from varve.commit_log.directory_failure import failures
 from varve.commit_log.log_directory import LogDirectory
@@ -249,6 +250,22 @@ class TieredPartitions:
         with self._lock:
             self._known.pop(partition, None)
         self.metrics.forget(partition)
+
+    def bounds(self, partition: TopicPartition) -> RemoteBounds | None:
+        """What local cleaning keeps to, by a recent manifest; None for a topic that is not tiered.
+
+        An older manifest gives bounds that are safe, only further behind. Where nothing is copied
+        any more nothing waits for it. Raises StoreError when the store cannot tell.
+        """
+        log = self.store.get(partition)
+        if not log.settings.remote_storage_enable:
+            return None
+        tiered = self.get(partition)
+        manifest = tiered.recent(self.clock.now_ms())
+        copied_offset = log.end_offset
+        if log.settings.copies_to_tier:
+            copied_offset = get_copied_offset(tiered)
+        return RemoteBounds(copied_offset=copied_offset, cleaned_up_to=manifest.cleaned_up_to)
 
     @contextmanager
     def counting_removal(

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from varve.cleaning.compaction.cleanable_log import RemoteBounds
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.retention.retention import LogRetention, RetentionPlan
 from varve.cleaning.retention.segments import RemoteSegments
@@ -38,7 +37,6 @@ from varve.tiering.partition import (
 )
 from varve.tiering.read.read_caches import ReadCaches
 from varve.tiering.read.remote_readers import RemoteReaders
-from varve.tiering.remote_bounds import find_remote_bounds
 from varve.tiering.remote_segments import read_remote_segments
 from varve.tiering.settings import TierSettings
 from varve.tiering.tier_status import TierStatus, observe_tiers, record_copy_lag, record_remote_size
@@ -122,10 +120,6 @@ class Tier:
         self.readers = RemoteReaders(self.partitions, self._caches, wait=self._wait)
         self.failures: dict[TopicPartition, str] = {}
         """What went wrong in the last pass over a partition, for those it went wrong with."""
-
-    def border(self, partition: TopicPartition) -> RemoteBounds | None:
-        """What local cleaning keeps to; raises StoreError when the store cannot tell."""
-        return find_remote_bounds(self.partitions, partition)
 
     def _tiered_logs(self) -> list[tuple[TopicPartition, Log]]:
         return [

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.support.cleaning_bench import RETENTION_MS, CleaningBench, compacted, fold
 from tests.support.evictions import evict_local_segments
 from tests.support.log_model import StoredBatch, filter_committed, read_committed, split_batches
-from varve.cleaning.compaction.cleanable_log import RemoteBounds
 from varve.cleaning.compaction.log_cleaner import LogCleaner
+from varve.cleaning.remote_tier import NoRemoteTier, RemoteBounds
 from varve.cleaning.removals.audit import audit_partition
 from varve.commit_log import TopicPartition
 from varve.commit_log.names import LOG
@@ -37,7 +37,7 @@ steps = st.one_of(puts, transactions, ends, aborts, rounds, others)
 
 
 @dataclass
-class TwoTiers:
+class TwoTiers(NoRemoteTier):
     """The local log on a bench, and its cold part as lists."""
 
     hot: CleaningBench = field(
@@ -52,9 +52,9 @@ class TwoTiers:
         self.connect()
 
     def connect(self) -> None:
-        self.hot.cleaner = LogCleaner(self.hot.store, clock=self.hot.clock, border=self.find_border)
+        self.hot.cleaner = LogCleaner(self.hot.store, clock=self.hot.clock, remote=self)
 
-    def find_border(self, partition: TopicPartition) -> RemoteBounds:
+    def bounds(self, partition: TopicPartition) -> RemoteBounds:
         return RemoteBounds(self.copied_offset, self.cleaned_up_to)
 
     def do(self, step: Step) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.tier_bench import TierBench
-from varve.cleaning.compaction.cleanable_log import no_border
+from varve.cleaning.remote_tier import NoRemoteTier
 from varve.disk import CrashMode
 from varve.foundation.errors import PowerLoss, StoreUnavailable
 from varve.testing import FaultKind, ObjectFaultPlan
@@ -48,7 +48,7 @@ def do(bench: TierBench, step: tuple[str, int, int], seed: int) -> None:
             bench.copy()
         case ("clean", is_blind, _):
             if is_blind:
-                bench.hot.cleaner._find_border = no_border
+                bench.hot.cleaner.remote = NoRemoteTier()
             with contextlib.suppress(StoreUnavailable):
                 bench.hot.clean()
         case ("crash", mode, seed):

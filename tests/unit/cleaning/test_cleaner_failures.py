@@ -190,3 +190,21 @@ def test_a_directory_in_place_of_a_key_index_takes_nothing_offline(tmp_path: Pat
     keys.rmdir()
     bench.cleaner.clean(PARTITION, bench.now_ms)
     assert bench.offsets() == [2]
+
+
+def test_a_bug_of_ours_does_not_delete_key_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = CleaningBench(compacted(min_cleanable_dirty_ratio=0.0))
+    for _ in range(2):
+        bench.put("a", "1")
+        bench.roll()
+    bench.cleaner.build_indexes(bench.now_ms)
+    before = [name for name in bench.names() if name.endswith(".keys")]
+
+    def fail(run: CompactionRun) -> None:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(CompactionRun, "plan", fail)
+    assert bench.cleaner.run_once(bench.now_ms) == []
+    (health,) = bench.cleaner.health()
+    assert health.error == "IndexError: list index out of range"
+    assert [name for name in bench.names() if name.endswith(".keys")] == before != []

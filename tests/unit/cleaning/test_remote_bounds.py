@@ -14,7 +14,7 @@ from tests.support.cleaning_bench import (
 )
 from tests.support.log_facts import Piece, make_facts
 from tests.support.mark_tables import Mark, make_tables
-from varve.cleaning.compaction.cleanable_log import CleaningBound, RemoteBounds, judge_cleanable
+from varve.cleaning.compaction.cleanable_log import CleaningBound, judge_cleanable
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.compaction.transactions import TransactionTracker
 from varve.cleaning.explain.explain import (
@@ -24,6 +24,7 @@ from varve.cleaning.explain.explain import (
     explain_offset,
 )
 from varve.cleaning.explain.explanation import RecordState
+from varve.cleaning.remote_tier import NoRemoteTier, RemoteBounds
 from varve.cleaning.retention.rules import BlockingRule
 from varve.commit_log import TopicPartition
 from varve.commit_log.txn_index import AbortedTransaction
@@ -33,17 +34,20 @@ from varve.records.control import ControlType
 
 
 @dataclass
-class BorderBench(CleaningBench):
+class BorderBench(NoRemoteTier, CleaningBench):
     """A cleaning bench whose cleaner keeps to `border`; an error in its place is raised."""
 
     border: RemoteBounds | StoreUnavailable | None = None
+    local_topic: str = ""
     asked: list[TopicPartition] = field(default_factory=list)
 
     def open(self) -> None:
         super().open()
-        self.cleaner = LogCleaner(self.store, clock=self.clock, border=self.find_border)
+        self.cleaner = LogCleaner(self.store, clock=self.clock, remote=self)
 
-    def find_border(self, partition: TopicPartition) -> RemoteBounds | None:
+    def bounds(self, partition: TopicPartition) -> RemoteBounds | None:
+        if partition.topic == self.local_topic:
+            return None
         self.asked.append(partition)
         if isinstance(self.border, StoreUnavailable):
             raise self.border
@@ -191,7 +195,7 @@ def test_the_copy_ends_the_cleanable_part_and_counts_in_no_ratio() -> None:
     assert (found.blocker, found.first_uncleanable_offset) == (CleaningBound.COPY, 20)
     assert found.blocked_by == "what lies from offset 20 on waits for the copy to object storage"
     assert (found.cleanable_bytes, found.ratio) == (200, 1.0)
-    assert found.to_json()["border"] == {"copied_offset": 20, "cleaned_up_to": 0}
+    assert found.to_json()["remote_bounds"] == {"copied_offset": 20, "cleaned_up_to": 0}
     everything = judge_cleanable(facts, 0, NOW_MS, RemoteBounds(copied_offset=40, cleaned_up_to=0))
     assert everything.blocker is CleaningBound.ACTIVE_SEGMENT
 
@@ -207,11 +211,7 @@ def test_a_border_that_nobody_can_tell_stops_its_partition_alone() -> None:
         log.roll()
     down = StoreUnavailable("s3://bucket cannot be reached")
     bench.border = down
-    bench.cleaner = LogCleaner(
-        bench.store,
-        clock=bench.clock,
-        border=lambda name: None if name == other else bench.find_border(name),
-    )
+    bench.local_topic = other.topic
     assert [one.partition for one in bench.cleaner.run_once(bench.now_ms)] == [other]
     (health,) = [one for one in bench.cleaner.health() if one.partition == PARTITION]
     assert health.error is not None
@@ -238,7 +238,9 @@ def test_explanations_name_the_copy_and_the_cold_tier() -> None:
     bench.roll()
     bench.fill(1)
     border = RemoteBounds(copied_offset=4, cleaned_up_to=2)
-    known = PartitionContext(border=border, find_latest=lambda key, below: LatestRecord(2, True))
+    known = PartitionContext(
+        remote_bounds=border, find_latest=lambda key, below: LatestRecord(2, True)
+    )
     _, cleanable, waiting, _ = explain_log(bench.log, bench.now_ms, known)
     assert cleanable.compaction is not None
     assert waiting.compaction is not None

@@ -9,11 +9,12 @@ Invariant  whole segments only: neither the active segment, nor one that an unde
 Threads    any; the decision is made on one reading of the log.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final
 
+from varve.cleaning.remote_tier import RemoteBounds
 from varve.cleaning.retention.segments import (
     SegmentList,
     first_timestamp,
@@ -24,30 +25,8 @@ from varve.cleaning.retention.segments import (
 from varve.commit_log import Log, LogSettings, TopicPartition
 from varve.foundation.settings import LONG_MAX
 
-
-@dataclass(frozen=True, slots=True)
-class RemoteBounds:
-    """What a partition's cold tier holds.
-
-    Offsets before `copied_offset` are in it: only segments that end there or before are cleaned
-    locally. It was itself cleaned before `cleaned_up_to`: tombstones and transaction markers at
-    that offset or behind it stay, for what they undo may live on in the cold tier.
-    """
-
-    copied_offset: int
-    cleaned_up_to: int
-
-
 WAITS_FOR_COPY: Final = "waits for the copy to object storage"
 KEPT_FOR_COLD: Final = "kept for older records in the cold tier"
-
-FindBorder = Callable[[TopicPartition], RemoteBounds | None]
-"""None for a topic that is not in the cold tier. Raises StoreError when nobody can tell now."""
-
-
-def no_border(partition: TopicPartition) -> RemoteBounds | None:
-    """For a store without a cold tier."""
-    return None
 
 
 class CleaningBound(StrEnum):
@@ -64,9 +43,9 @@ class CleanableLog:
     """The part of a log that may be cleaned, and how dirty it is.
 
     `is_corrected` says that the checkpoint lay outside the log and `first_dirty_offset` should
-    replace it. `blocked_by` tells what ends the cleanable part at `first_uncleanable_offset`, and
-    `blocked_until_ms` when that ends by itself, None when it takes an event. `border` is that of
-    the cold tier, None for a topic that has none.
+    replace it. `blocked_by` says what ends the cleanable part at `first_uncleanable_offset`, and
+    `blocked_until_ms` when that ends by itself, None when it takes an event. `remote_bounds` are
+    None for a topic that is not tiered.
     """
 
     partition: TopicPartition
@@ -81,7 +60,7 @@ class CleanableLog:
     blocker: CleaningBound
     blocked_by: str
     blocked_until_ms: int | None
-    border: RemoteBounds | None = None
+    remote_bounds: RemoteBounds | None = None
 
     @property
     def must_clean_now(self) -> bool:
@@ -126,7 +105,7 @@ def find_cleanable(
     now_ms: int,
     settings: LogSettings | None = None,
     *,
-    border: RemoteBounds | None = None,
+    remote_bounds: RemoteBounds | None = None,
 ) -> CleanableLog:
     """How dirty a log is; `first_dirty_offset` is its cleaner checkpoint, None without one.
 
@@ -134,7 +113,9 @@ def find_cleanable(
     """
     return read_consistently(
         log,
-        lambda: judge_cleanable(list_segments(log, settings), first_dirty_offset, now_ms, border),
+        lambda: judge_cleanable(
+            list_segments(log, settings), first_dirty_offset, now_ms, remote_bounds
+        ),
     )
 
 
@@ -144,16 +125,19 @@ def most_urgent_first(found: Iterable[CleanableLog]) -> list[CleanableLog]:
 
 
 def judge_cleanable(
-    facts: SegmentList, checkpoint: int | None, now_ms: int, border: RemoteBounds | None = None
+    facts: SegmentList,
+    checkpoint: int | None,
+    now_ms: int,
+    remote_bounds: RemoteBounds | None = None,
 ) -> CleanableLog:
     first_dirty_offset = facts.log_start_offset if checkpoint is None else checkpoint
     is_outside = not facts.log_start_offset <= first_dirty_offset <= facts.end_offset
     if is_outside:
         first_dirty_offset = facts.log_start_offset
-    blocker, bound, until_ms = _uncleanable_bound(facts, first_dirty_offset, now_ms, border)
+    blocker, bound, until_ms = _uncleanable_bound(facts, first_dirty_offset, now_ms, remote_bounds)
     first_uncleanable_offset = facts.find_segment(max(bound, first_dirty_offset)).base_offset
-    if border is not None:
-        first_uncopied = facts.find_segment(border.copied_offset).base_offset
+    if remote_bounds is not None:
+        first_uncopied = facts.find_segment(remote_bounds.copied_offset).base_offset
         first_uncleanable_offset = min(first_uncleanable_offset, first_uncopied)
     clean_bytes = sum(one.size for one in facts.segments if one.base_offset < first_dirty_offset)
     first_counted = facts.find_segment(
@@ -178,19 +162,19 @@ def judge_cleanable(
         blocker=blocker,
         blocked_by=_blocked_text(facts, blocker, bound, until_ms),
         blocked_until_ms=until_ms,
-        border=border,
+        remote_bounds=remote_bounds,
     )
 
 
 def _uncleanable_bound(
-    facts: SegmentList, first_dirty_offset: int, now_ms: int, border: RemoteBounds | None
+    facts: SegmentList, first_dirty_offset: int, now_ms: int, remote_bounds: RemoteBounds | None
 ) -> tuple[CleaningBound, int, int | None]:
     """What ends the cleanable part, at which offset, and until when if time alone lifts it."""
     blocker, bound, until_ms = CleaningBound.ACTIVE_SEGMENT, facts.active.base_offset, None
     if facts.last_stable_offset < bound:
         blocker, bound = CleaningBound.LAST_STABLE_OFFSET, facts.last_stable_offset
-    if border is not None and border.copied_offset < bound:
-        blocker, bound = CleaningBound.COPY, border.copied_offset
+    if remote_bounds is not None and remote_bounds.copied_offset < bound:
+        blocker, bound = CleaningBound.COPY, remote_bounds.copied_offset
     lag_ms = facts.settings.min_compaction_lag_ms
     if lag_ms <= 0:
         return blocker, bound, until_ms

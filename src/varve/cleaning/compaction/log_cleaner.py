@@ -13,20 +13,18 @@ from functools import partial
 
 from varve.cleaning.compaction.cleanable_log import (
     CleanableLog,
-    FindBorder,
-    RemoteBounds,
     find_cleanable,
     most_urgent_first,
-    no_border,
 )
 from varve.cleaning.compaction.partition_cleaner import PartitionCleaner
 from varve.cleaning.compaction.plan import CleaningPlan
 from varve.cleaning.compaction.run import CompactionRun, RunTools
 from varve.cleaning.compaction.segment_plan import SegmentPlan
 from varve.cleaning.key_index.key_index import NO_TOPIC_ID, SegmentKeys
-from varve.cleaning.key_index.lookup import FindCold, KeyLookup
+from varve.cleaning.key_index.lookup import KeyLookup
 from varve.cleaning.key_index.segment_indexes import SegmentKeyIndexes
 from varve.cleaning.metrics import CleanerMetrics
+from varve.cleaning.remote_tier import NoRemoteTier, RemoteBounds, RemoteTier
 from varve.cleaning.removals.removal_log import RemovalLogs
 from varve.cleaning.report import CleanProgress, CleanReport, PartitionHealth
 from varve.cleaning.retention.retention import Retention
@@ -69,16 +67,10 @@ class LogCleaner:
         clock: Clock,
         settings: CleanerSettings | None = None,
         metrics: CleanerMetrics | None = None,
-        border: FindBorder | None = None,
-        find_cold: FindCold | None = None,
+        remote: RemoteTier | None = None,
     ) -> None:
-        """`border` tells where the cold tier of a partition ends; without it there is none.
-
-        `find_cold` looks keys up in it.
-        """
         self._store = store
-        self._find_cold = find_cold
-        self._find_border = border or no_border
+        self.remote = remote or NoRemoteTier()
         self._clock = clock
         self._settings = settings or CleanerSettings()
         self.metrics = metrics or CleanerMetrics(clock=clock, store=store)
@@ -177,16 +169,16 @@ class LogCleaner:
         )
 
     def _look_at(self, partition: PartitionCleaner, now_ms: int) -> CleanableLog | None:
-        """How dirty it is; None while it waits after a failure, or nobody can tell its border."""
-        if partition.waits(now_ms) or partition.waits_for_border(now_ms):
+        """How dirty it is; None while it waits after a failure, or for the object store."""
+        if partition.waits(now_ms) or partition.waits_for_store(now_ms):
             return None
         try:
-            border = self._find_border(partition.log.topic_partition)
+            remote_bounds = self.remote.bounds(partition.log.topic_partition)
         except StoreError as error:
-            partition.note_no_border(error, now_ms)
+            partition.note_unknown_bounds(error, now_ms)
             return None
         try:
-            return self._select(partition, border, now_ms)
+            return self._select(partition, remote_bounds, now_ms)
         except Exception as error:
             partition.note_failure(error, now_ms)
             return None
@@ -229,12 +221,12 @@ class LogCleaner:
         return int(share * settings.log_cleaner_io_buffer_load_factor)
 
     def _select(
-        self, partition: PartitionCleaner, border: RemoteBounds | None, now_ms: int
+        self, partition: PartitionCleaner, remote_bounds: RemoteBounds | None, now_ms: int
     ) -> CleanableLog:
         name, directory = partition.log.topic_partition, partition.directory
         with partition.look(f"selection of {name}"):
             found = find_cleanable(
-                partition.log, directory.cleaner_offset(name), now_ms, border=border
+                partition.log, directory.cleaner_offset(name), now_ms, remote_bounds=remote_bounds
             )
             if found.is_corrected:
                 directory.write_cleaner_offset(name, found.first_dirty_offset)
@@ -305,7 +297,7 @@ class LogCleaner:
         """
         with self._take(partition) as found:
             _check_compacted(found.log)
-            dirtiness = self._select(found, self._find_border(partition), now_ms)
+            dirtiness = self._select(found, self.remote.bounds(partition), now_ms)
             if dry_run:
                 tools = self._tools(found, progress=progress)
                 run = CompactionRun(found.log, dirtiness, now_ms, tools)
@@ -320,7 +312,7 @@ class LogCleaner:
         """What a run would do now; only key indexes that are missing are built."""
         with self._take(partition) as found:
             _check_compacted(found.log)
-            dirtiness = self._select(found, self._find_border(partition), now_ms)
+            dirtiness = self._select(found, self.remote.bounds(partition), now_ms)
             with found.work(f"plan of {partition}"):
                 return CompactionRun(found.log, dirtiness, now_ms, self._tools(found)).plan()
 
@@ -350,16 +342,12 @@ class LogCleaner:
                 topic_id=found.topic_id,
                 clock=self._clock,
                 may_build=may_build,
-                find_cold=self._find_cold,
+                remote=self.remote,
             )
             return lookup.find(key, now_ms, self._budget, below=below)
         finally:
             if may_build:
                 found.is_busy.release()
-
-    def border(self, partition: TopicPartition) -> RemoteBounds | None:
-        """Where its cold tier ends; None without one. Raises StoreError when nobody can tell."""
-        return self._find_border(partition)
 
     def _find(self, partition: TopicPartition) -> PartitionCleaner:
         log = self._store.get(partition)

@@ -1,8 +1,8 @@
 """What the cleaner remembers of one log: its key indexes, its evidence, and how it fares.
 
 Invariant  a failure is noted with the time of the next attempt, which doubles up to an hour. While
-           the object store cannot tell the border of the cold tier, cleaning waits a minute at a
-           time: that is no failure of the log, and its key indexes are built meanwhile.
+           the object store does not answer, cleaning of a tiered log waits a minute at a time: that
+           is no failure of the log, and its key indexes are built meanwhile.
 Threads    the one that holds `is_busy`; `health`, `waits` and `look` are for any.
 """
 
@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
 
 from varve.cleaning.compaction.cleanable_log import CleanableLog, CleaningBound
 from varve.cleaning.key_index.segment_indexes import (
@@ -30,9 +29,6 @@ from varve.foundation.errors import Corrupt, StoreError, Unavailable, Unbalanced
 
 logger = logging.getLogger(__name__)
 
-_NONSENSE: Final = (Corrupt, Unbalanced, AssertionError, LookupError, ValueError, ArithmeticError)
-"""What a key index that lies may lead to."""
-
 
 @dataclass(slots=True)
 class PartitionCleaner:
@@ -47,8 +43,8 @@ class PartitionCleaner:
     failures: int = 0
     retry_ms: int | None = None
     waits_for: str = ""
-    no_border: str | None = None
-    border_retry_ms: int = 0
+    store_error: str | None = None
+    store_retry_ms: int = 0
     is_busy: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -56,9 +52,9 @@ class PartitionCleaner:
         return PartitionHealth(
             self.log.topic_partition,
             tuple(self.indexes.holds.values()),
-            self.error or self.no_border,
+            self.error or self.store_error,
             self.failures,
-            self.retry_ms if self.no_border is None else self.border_retry_ms,
+            self.retry_ms if self.store_error is None else self.store_retry_ms,
             self.waits_for,
         )
 
@@ -66,21 +62,21 @@ class PartitionCleaner:
         """Whether it failed, and the next attempt is not due yet."""
         return self.retry_ms is not None and now_ms < self.retry_ms
 
-    def waits_for_border(self, now_ms: int) -> bool:
-        """Whether nobody could tell the border of its cold tier a short while ago."""
-        return self.no_border is not None and now_ms < self.border_retry_ms
+    def waits_for_store(self, now_ms: int) -> bool:
+        """Whether the object store did not answer a short while ago."""
+        return self.store_error is not None and now_ms < self.store_retry_ms
 
-    def note_no_border(self, error: StoreError, now_ms: int) -> None:
-        self.no_border = f"waits for the object store: {type(error).__name__}: {error}"
-        self.border_retry_ms = now_ms + RETRY_MIN_MS
+    def note_unknown_bounds(self, error: StoreError, now_ms: int) -> None:
+        self.store_error = f"waits for the object store: {type(error).__name__}: {error}"
+        self.store_retry_ms = now_ms + RETRY_MIN_MS
         logger.warning(
             "cleaning waits for the object store",
             extra={"partition": str(self.log.topic_partition), "error": str(error)},
         )
 
     def note_selection(self, found: CleanableLog) -> None:
-        """The border is known again; what waits for the copy is told in the health."""
-        self.no_border = None
+        """The object store answers; what waits for the copy is shown in the health."""
+        self.store_error = None
         self.waits_for = found.blocked_by if found.blocker is CleaningBound.COPY else ""
 
     def note_failure(self, error: Exception, now_ms: int) -> None:
@@ -118,13 +114,13 @@ class PartitionCleaner:
 
     @contextmanager
     def work(self, doing: str) -> Iterator[None]:
-        """For the holder of `is_busy`: as `look`, with the key indexes in doubt as well.
+        """For the holder of `is_busy`: as `look`, and a wrong result deletes the key indexes.
 
         What does not add up may come from them: the next attempt builds them again.
         """
         with self.look(doing):
             try:
                 yield
-            except _NONSENSE:
-                self.indexes.distrust()
+            except (Corrupt, Unbalanced):
+                self.indexes.delete_all()
                 raise

@@ -91,19 +91,21 @@ class CompactionRun:
         self._bytes_written = 0
         self._bytes_read = 0
         self._rewritten: list[SegmentPlan] = []
-        self._note = _tell_border(dirtiness)
+        self._note = _describe_bounds(dirtiness)
         self._was_stopped = False
 
     def plan(self) -> CleaningPlan[SegmentPlan]:
         """Builds what key indexes are missing and plans; the log itself stays as it is."""
         sources = self._find_sources()
-        end, border = self._dirtiness.first_uncleanable_offset, self._dirtiness.border
+        end, remote_bounds = self._dirtiness.first_uncleanable_offset, self._dirtiness.remote_bounds
         rules = RunRules(
             now_ms=self._now_ms,
             delete_retention_ms=self._log.settings.delete_retention_ms,
             first_uncleanable_offset=end,
             shells=self._log.active_producers(),
-            keep_markers_from_offset=LONG_MAX if border is None else border.cleaned_up_to,
+            keep_markers_from_offset=LONG_MAX
+            if remote_bounds is None
+            else remote_bounds.cleaned_up_to,
         )
         start = self._closed[0].base_offset if self._closed else end
         budget = self._begin_phase(
@@ -122,7 +124,7 @@ class CompactionRun:
     def _find_sources(self) -> list[PlanInput]:
         first_dirty_offset = self._dirtiness.first_dirty_offset
         indexes = self._tools.indexes
-        indexes.doubt()
+        indexes.forget()
         budget = self._begin_phase("index", sum(segment.size for segment in self._closed))
         bases = [one.base_offset for one in self._closed]
         ends = [*bases, self._dirtiness.first_uncleanable_offset][1:]
@@ -243,7 +245,7 @@ class CompactionRun:
             rule=(
                 f"cleanup.policy {','.join(settings.cleanup_policy)}: the latest record of each "
                 f"key below offset {plan.rules.first_uncleanable_offset}; tombstones and markers "
-                f"{_tell_kept_from(plan.rules)}"
+                f"{_describe_kept_from(plan.rules)}"
                 f"delete.retention.ms={settings.delete_retention_ms} after they are first cleaned"
             ),
             end_offset=plan.rules.first_uncleanable_offset,
@@ -285,16 +287,16 @@ class CompactionRun:
         )
 
 
-def _tell_border(dirtiness: CleanableLog) -> str:
+def _describe_bounds(dirtiness: CleanableLog) -> str:
     """What the cold tier keeps from this run, in words; empty where nothing."""
-    if dirtiness.border is None:
+    if dirtiness.remote_bounds is None:
         return ""
-    kept = f"from offset {dirtiness.border.cleaned_up_to} on are {KEPT_FOR_COLD}"
+    kept = f"from offset {dirtiness.remote_bounds.cleaned_up_to} on are {KEPT_FOR_COLD}"
     waits = f"{dirtiness.blocked_by}; " if dirtiness.blocker is CleaningBound.COPY else ""
     return f"{waits}tombstones and markers {kept}"
 
 
-def _tell_kept_from(rules: RunRules) -> str:
+def _describe_kept_from(rules: RunRules) -> str:
     if rules.keep_markers_from_offset == LONG_MAX:
         return ""
     return f"below offset {rules.keep_markers_from_offset}, where the cold tier is clean, "

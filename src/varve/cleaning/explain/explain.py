@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from varve.cleaning.compaction.cleanable_log import KEPT_FOR_COLD, RemoteBounds, judge_cleanable
+from varve.cleaning.compaction.cleanable_log import KEPT_FOR_COLD, judge_cleanable
 from varve.cleaning.explain.both_tiers import explain_both_tiers, removal_path, without_remote
 from varve.cleaning.explain.explanation import (
     COMPACTION,
@@ -24,6 +24,7 @@ from varve.cleaning.explain.explanation import (
 )
 from varve.cleaning.explain.segment_blockers import SegmentBlockers
 from varve.cleaning.key_index.segment_indexes import UncleanableSegment
+from varve.cleaning.remote_tier import RemoteBounds
 from varve.cleaning.retention.forecast import forecast_log
 from varve.cleaning.retention.rules import BlockingRule, RetentionLimits
 from varve.cleaning.retention.segments import (
@@ -58,8 +59,8 @@ class PartitionContext:
     """What others know of a partition: the cleaner's checkpoint, holds, indexes.
 
     `stale_bytes` gives, by base offset, how much of a segment is stale; None where unknown.
-    Without `find_latest` nobody can tell whether a record is the newest of its key. `border` is
-    that of its cold tier.
+    Without `find_latest` nobody can tell whether a record is the newest of its key. `remote_bounds`
+    are None for a log that is not tiered.
     """
 
     first_dirty_offset: int | None = None
@@ -68,7 +69,7 @@ class PartitionContext:
     holds: Sequence[UncleanableSegment] = ()
     stale_bytes: Callable[[int], int | None] | None = None
     find_latest: FindLatest | None = None
-    border: RemoteBounds | None = None
+    remote_bounds: RemoteBounds | None = None
 
 
 NOTHING_KNOWN = PartitionContext()
@@ -114,7 +115,7 @@ class _Explainer:
         self._facts = list_segments(log)
         self._is_compacted = self._facts.settings.is_compacted
         self._dirtiness = judge_cleanable(
-            self._facts, known.first_dirty_offset, now_ms, known.border
+            self._facts, known.first_dirty_offset, now_ms, known.remote_bounds
         )
         self._forecast = {row.base_offset: row for row in forecast_log(self._facts, now_ms)}
         self._blocks = SegmentBlockers(
@@ -318,10 +319,10 @@ class _Explainer:
         )
 
     def _cold(self, header: BatchHeader) -> list[Blocker]:
-        border = self._known.border
-        if border is None or header.last_offset < border.cleaned_up_to:
+        remote_bounds = self._known.remote_bounds
+        if remote_bounds is None or header.last_offset < remote_bounds.cleaned_up_to:
             return []
-        text = f"{KEPT_FOR_COLD}, which is clean up to offset {border.cleaned_up_to}"
+        text = f"{KEPT_FOR_COLD}, which is clean up to offset {remote_bounds.cleaned_up_to}"
         return [Blocker(BlockingRule.COLD_TIER, text)]
 
     def _horizon(self, header: BatchHeader, own: list[Blocker]) -> Blocker:

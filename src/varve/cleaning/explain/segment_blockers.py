@@ -81,11 +81,16 @@ class SegmentBlockers:
         )
 
     def _uncopied(self, segment: SegmentInfo) -> Blocker | None:
-        border = self.dirtiness.border
-        if border is None or segment.next_offset <= border.copied_offset or segment.is_active:
+        remote_bounds = self.dirtiness.remote_bounds
+        if (
+            remote_bounds is None
+            or segment.next_offset <= remote_bounds.copied_offset
+            or segment.is_active
+        ):
             return None
         return Blocker(
-            BlockingRule.COPY, f"{WAITS_FOR_COPY}, which has come to offset {border.copied_offset}"
+            BlockingRule.COPY,
+            f"{WAITS_FOR_COPY}, which has come to offset {remote_bounds.copied_offset}",
         )
 
     def _not_worth(self, segment: SegmentInfo) -> list[Blocker]:

@@ -292,6 +292,27 @@ class KeyIndex(Closing):
                 f" {self.header.sections_crc:#010x}: {REMEDY}"
             )
 
+    def check_tables(self) -> None:
+        """Raises Corrupt unless the batches fill the data file and the marks name batches.
+
+        A wrong record number of an entry is found when entries are merged.
+        """
+        batches, marks = self.batches(), self.marks()
+        ends = np.cumsum(batches["size"], dtype=np.int64)
+        starts = ends - batches["size"]
+        if (
+            not np.array_equal(batches["position"], starts)
+            or ends[-1:].sum() != self.header.log_size
+        ):
+            fault = f"its batches do not fill the {self.header.log_size} bytes of the data file"
+        elif int(batches["count"].sum(dtype=np.int64)) != self.header.record_count:
+            fault = f"its batches do not hold {self.header.record_count} records"
+        elif np.any(marks["batch"] >= len(batches)):
+            fault = f"a mark names a batch beyond the {len(batches)} there are"
+        else:
+            return
+        raise Corrupt(f"{self.path}: {fault}: {REMEDY}")
+
     def is_of(self, segment: InputSegment, topic_id: bytes) -> bool:
         """Whether it was made of this generation of the segment's data file."""
         header = self.header

@@ -1,14 +1,14 @@
 """Finds the latest record of a key: through the key indexes, and by a scan of the tail behind them.
 
 Invariant  only committed records count; of these the one with the highest offset is found, whatever
-           its segment. The key itself is compared, not only its hash. The cold tier is asked only
-           when nothing local has the key.
+           its segment. The key itself is compared, not only its hash. Object storage is asked
+           only when nothing local has the key.
 Threads    any; a segment without an index is indexed in memory while another thread cleans the log,
            or when its index cannot be written.
 """
 
 import logging
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from varve.cleaning.key_index.segment_indexes import (
     hold_reason,
     is_of_derived_file,
 )
+from varve.cleaning.remote_tier import RemoteTier
 from varve.cleaning.work_budget import UNLIMITED, WorkBudget
-from varve.commit_log import Isolation, Log, TopicPartition
+from varve.commit_log import Isolation, Log
 from varve.commit_log.names import LOG
 from varve.commit_log.segment import Segment
 from varve.commit_log.segment_reader import BatchWalk, ReadableSegment
@@ -37,24 +38,6 @@ _LOOKS_MAX: Final = 8
 _TAIL: Final = "tail.keys"
 
 
-class FindCold(Protocol):
-    """Looks up the latest record of a key hash among the cold segments in front of an offset.
-
-    Those that end before `start_offset` count for nothing. None when there is none, or only one
-    that the local part has let go since. Raises Unavailable when the store cannot be asked.
-    """
-
-    def __call__(
-        self,
-        partition: TopicPartition,
-        hash: tuple[int, int],
-        *,
-        topic_id: bytes,
-        start_offset: int,
-        end_offset: int,
-    ) -> KeyEntry | None: ...
-
-
 class KeyLookup:
     """Looks keys up in one log."""
 
@@ -66,10 +49,10 @@ class KeyLookup:
         topic_id: bytes,
         clock: Clock,
         may_build: bool,
-        find_cold: FindCold | None = None,
+        remote: RemoteTier,
     ) -> None:
         """`may_build` says that no other thread builds key indexes of this log now."""
-        self._find_cold = find_cold
+        self._remote = remote
         self._log = log
         self._indexes = indexes
         self._may_build = may_build
@@ -129,20 +112,15 @@ class KeyLookup:
                 if found is not None:
                     return found
             end = segment.base_offset
-        return self._locate_cold((high, low), min(bound, end))
+        return self._locate_remote((high, low), min(bound, end))
 
-    def _locate_cold(self, hash: tuple[int, int], end_offset: int) -> KeyEntry | None:
-        """In front of the local start, where the cold tier holds the log."""
+    def _locate_remote(self, hash: tuple[int, int], end_offset: int) -> KeyEntry | None:
+        """Before the local log start offset, where object storage holds the log."""
         log = self._log
         start_offset = log.log_start_offset
         if start_offset >= end_offset:
             return None
-        if self._find_cold is None:
-            raise Unavailable(
-                f"{log.topic_partition}: offsets {start_offset} to {end_offset - 1} may hold the "
-                "key and are in object storage alone: open the store with its varve.tier.url"
-            )
-        return self._find_cold(
+        return self._remote.find_key(
             log.topic_partition,
             hash,
             topic_id=self._topic_id,

@@ -169,6 +169,7 @@ class SegmentKeyIndexes:
             return None
         with index:
             index.verify()
+            index.check_tables()
             return _Known(index.header)
 
     def _compare(self, segment: Segment, next_offset: int, known: _Known) -> _Known:
@@ -247,8 +248,8 @@ class SegmentKeyIndexes:
         """Takes the index that was written together with a new segment."""
         self._known[segment] = _Known(header)
 
-    def distrust(self) -> None:
-        """Removes all indexes, for what they told led to nonsense; they are built again."""
+    def delete_all(self) -> None:
+        """Deletes all indexes, because what they say does not add up; they are built again."""
         for segment in self._log.view.closed:
             self._remove(segment)
 
@@ -264,10 +265,6 @@ class SegmentKeyIndexes:
         self._known = {segment: one for segment, one in known if segment in closed}
         self.holds = {base: hold for base, hold in self.holds.items() if base in bases}
         self.healed &= bases
-
-    def doubt(self) -> None:
-        """Every index is verified again before its next use."""
-        self._known = {}
 
     def needs_run(self, now_ms: int) -> bool:
         """Whether a segment that was held can be cleaned, or may be by now."""

@@ -8,7 +8,7 @@ import pytest
 from tests.support.cleaning_bench import PARTITION
 from tests.support.tier_bench import TierBench, tiered
 from tests.support.tiered_topic import TieredTopic
-from varve.cleaning.compaction.cleanable_log import no_border
+from varve.cleaning.remote_tier import NoRemoteTier
 from varve.commit_log.names import KEYS
 from varve.foundation.errors import InvalidRequest
 from varve.testing import FaultKind, ObjectStep
@@ -129,7 +129,7 @@ def test_a_segment_joined_across_the_copied_offset_takes_the_place_of_what_it_ho
     bench.fill(4)
     bench.copy()
     bench.fill(3, 2)
-    bench.hot.cleaner._find_border = no_border
+    bench.hot.cleaner.remote = NoRemoteTier()
     bench.hot.clean()
     assert [one.base_offset for one in bench.hot.log.view.closed] == [0]
     bench.copy()

@@ -8,6 +8,7 @@ from tests.support.cold_lookup_bench import ColdLookupBench
 from tests.support.tier_bench import tiered
 from varve.cleaning.explain.explain import explain_offset
 from varve.cleaning.explain.explanation import RecordState
+from varve.cleaning.remote_tier import NoRemoteTier
 from varve.foundation.errors import Corrupt, StoreUnavailable, Unavailable
 from varve.records import Codec, Record, build_batch
 
@@ -187,7 +188,7 @@ def test_without_a_way_to_the_cold_tier_nobody_claims_that_a_key_is_not_there(
     bench.fill(2)
     bench.copy()
     bench.move(2)
-    bench.hot.cleaner._find_cold = None
+    bench.hot.cleaner.remote = NoRemoteTier()
     with pytest.raises(Unavailable, match=r"varve\.tier\.url"):
         bench.find("key-1")
 

@@ -1,0 +1,64 @@
+"""What cleaning needs to know of the part of a log that is in object storage."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from varve.cleaning.key_index.key_index import KeyEntry
+from varve.commit_log import TopicPartition
+from varve.foundation.errors import Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteBounds:
+    """How far a partition is copied to object storage, and compacted there.
+
+    Offsets before `copied_offset` are in it: only segments that end there or before are cleaned
+    locally. It was itself cleaned before `cleaned_up_to`: tombstones and transaction markers at
+    that offset or behind it stay, for what they delete may still be in object storage.
+    """
+
+    copied_offset: int
+    cleaned_up_to: int
+
+
+class RemoteTier(Protocol):
+    """The remote part of the logs of one store."""
+
+    def bounds(self, partition: TopicPartition) -> RemoteBounds | None:
+        """None for a topic that is not tiered. Raises StoreError when the store cannot tell."""
+
+    def find_key(
+        self,
+        partition: TopicPartition,
+        hash: tuple[int, int],
+        *,
+        topic_id: bytes,
+        start_offset: int,
+        end_offset: int,
+    ) -> KeyEntry | None:
+        """The latest record of a key hash among the remote segments before an offset.
+
+        Those that end before `start_offset` count for nothing. None when there is none, or only one
+        that the local part has removed since. Raises Unavailable when the store does not answer.
+        """
+
+
+class NoRemoteTier:
+    """For a store whose topics are all local."""
+
+    def bounds(self, partition: TopicPartition) -> RemoteBounds | None:
+        return None
+
+    def find_key(
+        self,
+        partition: TopicPartition,
+        hash: tuple[int, int],
+        *,
+        topic_id: bytes,
+        start_offset: int,
+        end_offset: int,
+    ) -> KeyEntry | None:
+        raise Unavailable(
+            f"{partition}: offsets {start_offset} to {end_offset - 1} may hold the key and are in "
+            "object storage alone: open the store with its varve.tier.url"
+        )
