@@ -14,8 +14,8 @@ from varve.embedded import Store, Topic
 from varve.foundation.clock import SystemClock
 from varve.shapes.definition import define
 from varve.shapes.engine import ShapeEngine
-from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.decoders import PlainDecoder
+from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.settings import EngineSettings
 from varve.topics import StoreCluster
@@ -67,7 +67,7 @@ def open_engine(place: Place) -> ShapeEngine:
         return TopicFeed(
             source,
             PlainDecoder(),
-            lambda: ReplayState(source),
+            FullScan,
             directory=str(place.data / "tables"),
             fs=place.files,
             clock=SystemClock(),

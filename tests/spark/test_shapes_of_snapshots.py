@@ -53,5 +53,5 @@ def test_rows_come_from_the_snapshot_and_changes_from_the_broker(
     told = server.log.read_text()
     assert writer.step_count > 0
     assert row_count > 0
-    assert told.count("table is filled") == 1
+    assert told.count("table is loaded") == 1
     assert f"how=snapshot file:{place}" in told

@@ -1,6 +1,6 @@
 """One record alone, as a decoder takes it."""
 
-from varve.shapes.feed.decoder import Decoded, Decoder
+from varve.shapes.feed.decoders import Decoded, Decoder
 
 
 def decode(decoder: Decoder, key: bytes | None, value: bytes | None) -> Decoded:

@@ -12,13 +12,11 @@ import varve
 from varve.disk import FileSystem, RealFileSystem
 from varve.embedded import Store
 from varve.foundation.clock import ManualClock
-from varve.shapes.feed.change import Change, Transaction
-from varve.shapes.feed.decoder import Decoder
-from varve.shapes.feed.order import Gate
-from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.changes import Change, Transaction
+from varve.shapes.feed.decoders import Decoder, PlainDecoder
+from varve.shapes.feed.initial_load import FullScan, InitialRows
+from varve.shapes.feed.order import TransactionGrouping
 from varve.shapes.feed.row import Row
-from varve.shapes.feed.state import StateReader
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.topics import StoreCluster, TopicReader
 
@@ -36,7 +34,7 @@ class FeedBench:
         partitions: int = 1,
         settings: dict[str, str | int] | None = None,
         decoder: Decoder | None = None,
-        make_gate: Callable[["FeedBench"], Gate] | None = None,
+        make_grouping: Callable[["FeedBench"], TransactionGrouping] | None = None,
         fs: FileSystem | None = None,
     ) -> None:
         self.path = path
@@ -46,8 +44,8 @@ class FeedBench:
         self.topic = self.store.create_topic(TOPIC, partitions=partitions, settings=settings)
         self.decoder = decoder or PlainDecoder()
         self.signature = "plain key"
-        self.make_state: Callable[[TopicReader], StateReader] = ReplayState
-        self._make_gate = make_gate
+        self.make_rows: Callable[[TopicReader], InitialRows] = FullScan
+        self._make_grouping = make_grouping
         self.feed = self.make_feed()
 
     def make_feed(self) -> TopicFeed:
@@ -55,12 +53,12 @@ class FeedBench:
         return TopicFeed(
             source,
             self.decoder,
-            lambda: self.make_state(source),
+            lambda reader: self.make_rows(reader),
             directory=str(self.path / "tables"),
             fs=self.fs,
             clock=self.clock,
             signature=self.signature,
-            gate=None if self._make_gate is None else self._make_gate(self),
+            grouping=None if self._make_grouping is None else self._make_grouping(self),
         )
 
     def open(self) -> str | None:

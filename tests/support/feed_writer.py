@@ -10,8 +10,8 @@ from typing import Final
 from tests.support.memory_topic import MemoryTopic
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
-from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.decoders import PlainDecoder
+from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.feed.topic_feed import TopicFeed
 
 RECORD_COUNT: Final = 4000
@@ -34,7 +34,7 @@ def make_feed(source: MemoryTopic, directory: str) -> TopicFeed:
     return TopicFeed(
         source,
         PlainDecoder(),
-        lambda: ReplayState(empty),  # begins with nothing, so that all is fed
+        lambda reader: FullScan(empty),  # begins with nothing, so that all is fed
         directory=directory,
         fs=RealFileSystem(),
         clock=ManualClock(),

@@ -15,8 +15,8 @@ from varve.foundation.clock import Clock, ManualClock
 from varve.foundation.errors import NotFound
 from varve.shapes.definition import define
 from varve.shapes.engine import ShapeEngine
-from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.decoders import PlainDecoder
+from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.offset import BEFORE_ALL
 from varve.shapes.settings import CompactionSettings, EngineSettings
@@ -69,7 +69,7 @@ class Stage:
         return TopicFeed(
             source,
             PlainDecoder(),
-            lambda: ReplayState(source),
+            FullScan,
             directory=str(self.path / "shapes" / "tables"),
             fs=RealFileSystem(),
             clock=self.clock,

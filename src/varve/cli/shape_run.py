@@ -21,7 +21,7 @@ import uvloop
 
 from varve.cli.serve_process import allow_files, keep_what_is_there
 from varve.cli.serve_signals import take_signals
-from varve.cli.shape_feeds import FeedMaker, TopicOptions
+from varve.cli.shape_feeds import make_feed_factory
 from varve.commit_log.names import META_PROPERTIES_FILE
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
@@ -41,6 +41,7 @@ from varve.kernels import (
     shape_plan,
 )
 from varve.shapes.engine import LOCK_FILE, ShapeEngine
+from varve.shapes.feed.open_feed import TopicOptions
 from varve.shapes.registry import FILE_NAME as REGISTRY_FILE
 from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.shapes.storage.layout import SCRATCH, TRASH
@@ -175,19 +176,19 @@ def serve(plan: ShapePlan, source: "Store | ClusterAddress", tell: Callable[[str
     _adopt_log()
     files = RealFileSystem()
     clock = SystemClock()
-    maker = FeedMaker(
+    feeds = make_feed_factory(
         source,
         plan.topics,
         str(plan.data / _TABLES),
-        files=files,
+        fs=files,
         clock=clock,
         beside=[str(path) for path in plan.beside],
     )
-    maker.check_place()
+    feeds.check_access()
     make_data_directory(plan.data)
     engine = ShapeEngine(
         str(plan.data),
-        maker.make,
+        feeds.make,
         fs=files,
         clock=clock,
         random=random.Random(),
@@ -198,8 +199,8 @@ def serve(plan: ShapePlan, source: "Store | ClusterAddress", tell: Callable[[str
         try:
             runner.run(_run(plan, engine, began, tell))
         finally:
-            maker.end()
-    maker.close()
+            feeds.stop_waiting()
+    feeds.close()
     logger.info("stopped")
 
 

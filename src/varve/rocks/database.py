@@ -278,55 +278,27 @@ class RocksDatabase:
             raise rocks_failure(error, f"{what} of {self.path}") from error
 
 
-class RocksDatabases:
-    """The engine: one block cache and one limit of write buffers for all it opens."""
+class MemoryBudget:
+    """One block cache and one limit of write buffers, for any number of databases."""
 
-    name = "rocksdb"
-
-    def __init__(self, *, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+        self.memory_bytes = memory_bytes
         self._cache = Cache(memory_bytes)
         self._buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
             memory_bytes // 2, False, self._cache
         )
-        self._full_memtable_count = memory_bytes // 2 // MEMTABLE_BYTES
-        self._lock = threading.Lock()
-        self._open_count = 0  # guarded by _lock
 
-    def open(self, path: str, *, must_exist: bool = False) -> RocksDatabase:
-        _check_directory(path, must_exist)
-        try:
-            rocks = Rdict(path, self._options())
-            rocks.set_write_options(_without_log())
-        except Exception as error:
-            raise open_failure(error, path) from error
-        self._count(1)
-        return RocksDatabase(path, rocks, on_close=lambda: self._count(-1))
-
-    def _count(self, change: int) -> None:
-        with self._lock:
-            self._open_count += change
-
-    def memory_in_use_bytes(self) -> int:
+    def in_use_bytes(self) -> int:
         """Blocks, filters and write buffers of all open databases."""
         return self._cache.get_usage()
 
-    def _options(self) -> Options:
+    def make_options(self) -> Options:
+        """Options of a database within the budget, with small files of its own."""
         options = Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_block_based_table_factory(self._tables())
-        options.set_compaction_style(DBCompactionStyle.universal())
-        options.set_compression_type(DBCompressionType.none())
-        # Deduplication mostly asks for what is not there: the last level needs filters most.
-        options.set_optimize_filters_for_hits(False)
         options.set_write_buffer_size(MEMTABLE_BYTES)
         options.set_write_buffer_manager(self._buffers)
-        options.set_arena_block_size(_ARENA_BLOCK_BYTES)
-        options.set_memtable_whole_key_filtering(True)
-        is_crowded = self._open_count >= self._full_memtable_count
-        options.set_memtable_prefix_bloom_ratio(
-            _CROWDED_BLOOM_RATIO if is_crowded else _MEMTABLE_BLOOM_RATIO
-        )
-        options.set_manifest_preallocation_size(_MANIFEST_PREALLOCATION_BYTES)
         options.set_keep_log_file_num(1)
         options.set_max_log_file_size(_INFO_LOG_BYTES)
         options.set_stats_dump_period_sec(0)
@@ -340,6 +312,51 @@ class RocksDatabases:
         tables.set_cache_index_and_filter_blocks(True)
         tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
         return tables
+
+
+class RocksDatabases:
+    """The engine: one memory budget for all databases that it opens."""
+
+    name = "rocksdb"
+
+    def __init__(self, *, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._budget = MemoryBudget(memory_bytes)
+        self._full_memtable_count = memory_bytes // 2 // MEMTABLE_BYTES
+        self._lock = threading.Lock()
+        self._open_count = 0  # guarded by _lock
+
+    def open(self, path: str, *, must_exist: bool = False) -> RocksDatabase:
+        _check_directory(path, must_exist)
+        try:
+            rocks = Rdict(path, self._options())
+            rocks.set_write_options(make_write_options(is_logged=False))
+        except Exception as error:
+            raise open_failure(error, path) from error
+        self._count(1)
+        return RocksDatabase(path, rocks, on_close=lambda: self._count(-1))
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._open_count += change
+
+    def memory_in_use_bytes(self) -> int:
+        """Blocks, filters and write buffers of all open databases."""
+        return self._budget.in_use_bytes()
+
+    def _options(self) -> Options:
+        options = self._budget.make_options()
+        options.set_compaction_style(DBCompactionStyle.universal())
+        options.set_compression_type(DBCompressionType.none())
+        # Deduplication mostly asks for what is not there: the last level needs filters most.
+        options.set_optimize_filters_for_hits(False)
+        options.set_arena_block_size(_ARENA_BLOCK_BYTES)
+        options.set_memtable_whole_key_filtering(True)
+        is_crowded = self._open_count >= self._full_memtable_count
+        options.set_memtable_prefix_bloom_ratio(
+            _CROWDED_BLOOM_RATIO if is_crowded else _MEMTABLE_BLOOM_RATIO
+        )
+        options.set_manifest_preallocation_size(_MANIFEST_PREALLOCATION_BYTES)
+        return options
 
 
 def _make_batch(puts: Sequence[Put]) -> WriteBatch:
@@ -368,10 +385,11 @@ def _check_directory(path: str, must_exist: bool) -> None:
         raise Corrupt(f"open of {path}: there is no CURRENT file")
 
 
-def _without_log() -> WriteOptions:
+def make_write_options(*, is_logged: bool) -> WriteOptions:
+    """With RocksDB's write-ahead log, or without it for what only a flush brings to the disk."""
     options = WriteOptions()
     # The stub of rocksdict calls this attribute a method.
-    options.disable_wal = True  # type: ignore[method-assign,assignment]
+    options.disable_wal = not is_logged  # type: ignore[method-assign,assignment]
     return options
 
 

@@ -1,4 +1,4 @@
-"""What errors of RocksDB, and of the disk under it, mean to the caller."""
+"""The errors of RocksDB, and of the disk under it, as errors of this project."""
 
 from typing import Final
 
@@ -17,11 +17,11 @@ MISSING_RESOURCES: Final = (
 
 
 def rocks_failure(error: Exception, what: str) -> StoreError:
-    """The error to raise in its place; RocksDB tells kinds apart by the text alone."""
+    """The error to raise instead; the text alone has the kind of a RocksDB error."""
     reason = " ".join(str(error).split())
     if isinstance(error, DbClosedError):
         return Closed(f"{what}: {reason}")
-    if reason.startswith("Corruption"):
+    if reason.startswith("Corruption") or "No such file" in reason:
         return Corrupt(f"{what}: {reason}")
     if "No space left" in reason or "quota exceeded" in reason:
         return DiskFull(f"{what}: {reason}; free some space and open the store again")
@@ -36,7 +36,7 @@ def open_failure(error: Exception, path: str) -> StoreError:
     """A database that cannot be opened is damaged, unless the process lacks something."""
     failure = rocks_failure(error, f"open of {path}")
     if isinstance(failure, Unavailable) and not isinstance(failure, DiskFull | Locked):
-        if any(one in str(failure) for one in MISSING_RESOURCES):
+        if any(resource in str(failure) for resource in MISSING_RESOURCES):
             return failure
         return Corrupt(f"open of {path}: {' '.join(str(error).split())}")
     return failure

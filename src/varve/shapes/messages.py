@@ -19,14 +19,16 @@ from typing import Final, NamedTuple
 from varve.foundation.errors import Corrupt
 from varve.kernels.row_messages import MessageTexts, Telling
 from varve.shapes.definition import Replica
-from varve.shapes.feed.change import Change
+from varve.shapes.feed.changes import Change
 from varve.shapes.feed.row import (
     NULL,
+    SCHEMA,
     Row,
     join_row,
     name_prefix,
+    row_key,
+    row_key_prefix,
 )
-from varve.shapes.feed.row_key import SCHEMA, row_key, row_key_prefix
 from varve.shapes.offset import Offset
 from varve.shapes.storage.entry import DELETE, INSERT, TRANSACTION_END, UPDATE, Entry
 

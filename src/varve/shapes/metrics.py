@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from varve.foundation.errors import Closed
 from varve.foundation.metrics import Metric, MetricTable, counter, declared_metrics, gauge
-from varve.shapes.feed.counts import FeedCounts
+from varve.shapes.feed.changes import FeedCounts
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
@@ -172,6 +172,6 @@ def _find_figures(topic: "ShapeTopic") -> _FeedFigures | None:
     """None for a feed that is not open, or was just lost."""
     feed = topic.find_feed()
     try:
-        return None if feed is None else _FeedFigures(feed.lag, feed.overlay_count, feed.counts)
+        return None if feed is None else _FeedFigures(feed.lag, feed.unflushed_rows, feed.counts)
     except Closed:
         return None

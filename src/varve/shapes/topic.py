@@ -23,11 +23,11 @@ from weakref import WeakValueDictionary
 from varve.foundation.errors import Closed, Corrupt, StoreError, Unavailable
 from varve.shapes.checkpoint import TopicCheckpoint
 from varve.shapes.definition import Definition
-from varve.shapes.feed.change import Transaction
-from varve.shapes.feed.filling import FillProgress
-from varve.shapes.feed.reset import Reset, ResetKind
+from varve.shapes.feed.changes import Transaction
+from varve.shapes.feed.initial_load import LoadProgress
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.table import TableView
+from varve.shapes.feed.table_store import Reset, ResetKind
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.filter.subset import Subset
 from varve.shapes.messages import EncoderKey, MessageEncoder
@@ -133,7 +133,7 @@ class ShapeTopic:
                 "opened again"
             )
 
-    def _check_loading(self, progress: FillProgress) -> None:
+    def _check_loading(self, progress: LoadProgress) -> None:
         """Stops loading the table when the topic ends."""
         if self.is_ended:
             raise Closed(

@@ -18,37 +18,37 @@ from tests.support.memory_topic import MemoryTopic
 from varve.disk import CrashMode, FaultyFileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import PowerLoss
-from varve.shapes.feed.change import Change
-from varve.shapes.feed.journal import RANGE_BYTES, Journal, Range, decode_journal
+from varve.shapes.feed.changes import Change
+from varve.shapes.feed.journal import ENTRY_BYTES, Journal, OffsetSpan, decode_journal
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.table_store import TableStore
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.topics import HistoryMark
 
 _ROOT = Path(__file__).parents[3]
-_RANGES = [Range(0, 0, 5, 1), Range(1, 0, 2, 6), Range(0, 5, 9, 8)]
+_SPANS = [OffsetSpan(0, 0, 5, 1), OffsetSpan(1, 0, 2, 6), OffsetSpan(0, 5, 9, 8)]
 
 
 def test_a_torn_journal_keeps_the_ranges_that_are_whole() -> None:
-    data = b"".join(one.encode() for one in _RANGES)
+    data = b"".join(one.encode() for one in _SPANS)
     for size in range(len(data) + 1):
-        assert decode_journal(data[:size])[0] == _RANGES[: size // RANGE_BYTES]
+        assert decode_journal(data[:size])[0] == _SPANS[: size // ENTRY_BYTES]
 
 
 def test_a_damaged_range_ends_the_journal() -> None:
-    data = b"".join(one.encode() for one in _RANGES)
-    for position in range(RANGE_BYTES, 2 * RANGE_BYTES):
+    data = b"".join(one.encode() for one in _SPANS)
+    for position in range(ENTRY_BYTES, 2 * ENTRY_BYTES):
         damaged = bytearray(data)
         damaged[position] ^= 0x10
-        assert decode_journal(bytes(damaged))[0] == _RANGES[:1]
+        assert decode_journal(bytes(damaged))[0] == _SPANS[:1]
 
 
 def test_a_journal_of_ranges_alone_is_read() -> None:
     """As versions without marks wrote it."""
     data = bytes.fromhex("00000000000000000000000000000000000000050000000000000001" + "2f535011")
-    assert len(data) == RANGE_BYTES
+    assert len(data) == ENTRY_BYTES
     ranges, marks = decode_journal(data)
-    assert (ranges, marks) == ([Range(0, 0, 5, 1)], {})
+    assert (ranges, marks) == ([OffsetSpan(0, 0, 5, 1)], {})
 
 
 def test_a_journal_keeps_the_last_mark_of_each_partition() -> None:
@@ -60,26 +60,26 @@ def test_a_journal_keeps_the_last_mark_of_each_partition() -> None:
         for at in (0, 3)
     )
     journal.note({0: first, 7: first})
-    journal.append([Range(0, 0, 3, 1)])
+    journal.append([OffsetSpan(0, 0, 3, 1)])
     journal.note({0: last})
     again = Journal(fs, "tables/orders/journal")
     again.open()
     assert again.marks == {0: last, 7: first}
     again.restart(4, {0: first, 7: first})
-    assert (again.ranges, again.marks) == ([], {0: last})
+    assert (again.spans, again.marks) == ([], {0: last})
     again.restart(4, {0: last})
     with fs.open_writable("tables/orders/journal") as file:
         assert file.size() == 0
 
 
-def _use_journal(fs: FaultyFileSystem, synced: list[Range]) -> None:
+def _use_journal(fs: FaultyFileSystem, synced: list[OffsetSpan]) -> None:
     """Opens a journal, adds to it and cuts it; `synced` has what must be there from then on."""
     journal = Journal(fs, "tables/orders/journal")
     journal.open()
-    for one in _RANGES:
+    for one in _SPANS:
         journal.append([one])
         synced.append(one)
-    synced[:] = _RANGES[1:]
+    synced[:] = _SPANS[1:]
     journal.restart(6, {})
 
 
@@ -88,7 +88,7 @@ def test_a_power_loss_at_any_step_keeps_what_was_synced() -> None:
         for step in range(1, 100):
             fs = FaultyFileSystem(ManualClock(), seed=step)
             fs.crash_at(step)
-            synced: list[Range] = []
+            synced: list[OffsetSpan] = []
             is_over = False
             try:
                 _use_journal(fs, synced)
@@ -97,8 +97,8 @@ def test_a_power_loss_at_any_step_keeps_what_was_synced() -> None:
                 pass
             again = Journal(fs.after_crash(mode, step), "tables/orders/journal")
             again.open()
-            assert set(synced) <= set(again.ranges)
-            assert again.ranges in [_RANGES[:count] for count in range(4)] + [_RANGES[1:]]
+            assert set(synced) <= set(again.spans)
+            assert again.spans in [_SPANS[:count] for count in range(4)] + [_SPANS[1:]]
             if is_over:
                 break
         assert is_over
@@ -108,15 +108,15 @@ def test_a_journal_opened_after_a_failed_sync_keeps_all_that_it_read() -> None:
     fs = FaultyFileSystem(ManualClock())
     journal = Journal(fs, "tables/orders/journal")
     journal.open()
-    journal.append(_RANGES[:1])
+    journal.append(_SPANS[:1])
     fs.fail_at(fs.steps + 2, OSError(errno.EIO, "the disk"))
     with pytest.raises(OSError, match="the disk"):
-        journal.append(_RANGES[1:2])
+        journal.append(_SPANS[1:2])
     journal.open()
-    assert journal.ranges == _RANGES[:2]  # which is given from now on
+    assert journal.spans == _SPANS[:2]  # which is given from now on
     again = Journal(fs.after_crash(CrashMode.LOSE_UNSYNCED, 1), "tables/orders/journal")
     again.open()
-    assert again.ranges == _RANGES[:2]
+    assert again.spans == _SPANS[:2]
 
 
 def _poll_all(feed: TopicFeed) -> list[Change]:

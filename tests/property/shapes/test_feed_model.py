@@ -21,12 +21,11 @@ from tests.support.rounds import machine_settings
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Unavailable
-from varve.shapes.feed.change import Change
-from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.replay_state import ReplayState
-from varve.shapes.feed.reset import ResetKind
+from varve.shapes.feed.changes import Change
+from varve.shapes.feed.decoders import PlainDecoder
+from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.feed.row import Row
-from varve.shapes.feed.table_store import TableStore
+from varve.shapes.feed.table_store import ResetKind, TableStore
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.offset import Offset
 
@@ -131,7 +130,7 @@ class _Run:
         return TopicFeed(
             self.source,
             PlainDecoder(),
-            lambda: ReplayState(self.source),
+            FullScan,
             directory=f"{self._path}/tables",
             fs=RealFileSystem(),
             clock=self._clock,

@@ -24,14 +24,13 @@ from tests.support.rounds import machine_settings
 from varve.disk import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import PowerLoss, Unavailable
-from varve.shapes.feed.change import Change, Transaction
-from varve.shapes.feed.counts import FeedCounts
-from varve.shapes.feed.debezium_decoder import DebeziumDecoder
-from varve.shapes.feed.journal import Range, decode_journal
+from varve.shapes.feed.changes import Change, FeedCounts, Transaction
+from varve.shapes.feed.decoders import DebeziumDecoder
+from varve.shapes.feed.initial_load import TransactionAlignedScan
+from varve.shapes.feed.journal import OffsetSpan, decode_journal
+from varve.shapes.feed.source_transactions import BEGUN_WAIT_MS, SourceTransactions
 from varve.shapes.feed.table_store import TableStore
 from varve.shapes.feed.topic_feed import TopicFeed
-from varve.shapes.feed.transactions import BEGUN_PATIENCE_MS, SourceTransactions
-from varve.shapes.feed.whole_state import WholeState
 from varve.shapes.offset import Offset
 
 _PARTITIONS_MAX = 3
@@ -118,7 +117,7 @@ class _Run:
         self._first_count = partitions
         self._is_compacted = is_compacted
         self._number = self._transaction = self._event_count = 0
-        self._order: dict[int, Range] = {}
+        self._order: dict[int, OffsetSpan] = {}
         self._offsets: dict[bytes, Offset] = {}
         self._sources: dict[bytes, tuple[int, int]] = {}
         self._mark: int | None = None
@@ -130,12 +129,12 @@ class _Run:
         return TopicFeed(
             self.source,
             decoder,
-            lambda: WholeState(self.source, decoder),
+            lambda reader: TransactionAlignedScan(reader, decoder),
             directory=f"{self._path}/tables",
             fs=self._fs,
             clock=self._clock,
             signature="debezium",
-            gate=SourceTransactions(self.ends, _TOPIC, self.counts, self._clock, records_max=5),
+            grouping=SourceTransactions(self.ends, _TOPIC, self.counts, self._clock, records_max=5),
         )
 
     def _open(self) -> None:
@@ -296,7 +295,7 @@ class _Run:
             if self.feed.is_caught_up and self.feed.position == before:
                 break
             if self.feed.position == before:
-                self._clock.advance(BEGUN_PATIENCE_MS)
+                self._clock.advance(BEGUN_WAIT_MS)
         assert self.feed.is_caught_up
         expected = self._expected()
         with self.feed.view() as view:

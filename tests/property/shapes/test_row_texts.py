@@ -11,10 +11,17 @@ from tests.support.detached_shapes import detached_shape
 from varve.kernels.row_messages import MessageTexts, Telling
 from varve.kernels.row_texts import are_rows, find_values, has_reordered, join_rows
 from varve.shapes.definition import Replica
-from varve.shapes.feed.change import Change, Transaction
-from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.row import Row, get_row, join_row, name_prefix, split_row
-from varve.shapes.feed.row_key import RowKeys, row_key_prefix
+from varve.shapes.feed.changes import Change, Transaction
+from varve.shapes.feed.decoders import PlainDecoder
+from varve.shapes.feed.row import (
+    Row,
+    RowKeys,
+    get_row,
+    join_row,
+    name_prefix,
+    row_key_prefix,
+    split_row,
+)
 from varve.shapes.messages import EncoderKey, MessageEncoder, ending, operation_of
 from varve.shapes.offset import Offset
 from varve.shapes.routing import ChangeRouter, EntriesByShape

@@ -48,7 +48,7 @@ class _Run:
                 found = self.table.find_rows(value)
                 assert found == {key: self._rows.get(key) for key in value}
             case "mark":
-                self._marked.append((self.table.mark(_STATE), dict(self._rows)))
+                self._marked.append((self.table.seal(_STATE), dict(self._rows)))
             case "checkpoint" if self._marked:
                 at = value % len(self._marked)
                 mark, self._durable = self._marked[at]

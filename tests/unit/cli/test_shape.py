@@ -23,7 +23,7 @@ from tests.support.http_stub import Answer, Asked, http_stub
 from tests.support.shape_door import open_stage
 from varve.cli.main import app
 from varve.cli.shape_client import ShapeClient
-from varve.cli.shape_feeds import FeedMaker, TopicOptions, parse_topics
+from varve.cli.shape_feeds import make_feed_factory, parse_topics
 from varve.cli.shape_run import check_data_directory, make_data_directory, make_plan
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
@@ -32,6 +32,7 @@ from varve.http.shapes.access import Access
 from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import KafkaClient
 from varve.shapes.compaction.report import Outcome
+from varve.shapes.feed.open_feed import TopicOptions
 from varve.testing.kafka_kit import KafkaKit
 
 
@@ -398,8 +399,8 @@ def test_a_directory_is_served_until_a_signal_and_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["nothing", "no/topic", "..", "__consumer_offsets"])
 def test_a_topic_that_is_not_there_has_no_feed(tmp_path: Path, name: str) -> None:
     with varve.open(tmp_path / "data", maintain=False) as store:
-        maker = FeedMaker(
-            store, {}, str(tmp_path / "tables"), files=RealFileSystem(), clock=SystemClock()
+        maker = make_feed_factory(
+            store, {}, str(tmp_path / "tables"), fs=RealFileSystem(), clock=SystemClock()
         )
         with pytest.raises(InvalidRequest, match="topic"):
             maker.make(name)
@@ -413,12 +414,12 @@ def test_who_waits_for_a_broker_that_is_away_ends_with_the_server(tmp_path: Path
         client = KafkaClient(address, threading.Event().wait)
         client.create_topic("items", partitions=1, settings={}, exist_ok=True)
         client.close()
-        maker = FeedMaker(
-            address, {}, str(tmp_path / "tables"), files=RealFileSystem(), clock=SystemClock()
+        maker = make_feed_factory(
+            address, {}, str(tmp_path / "tables"), fs=RealFileSystem(), clock=SystemClock()
         )
         feed = maker.make("items")
     began = time.monotonic()
-    threading.Timer(0.3, maker.end).start()
+    threading.Timer(0.3, maker.stop_waiting).start()
     with pytest.raises(Unavailable, match="stops"):
         feed.open()
     assert time.monotonic() - began < address.timeout_ms / 2000

@@ -19,11 +19,12 @@ from tests.support.shape_topic import ShapeTopic
 from tests.support.shape_traffic import Traffic
 from tests.support.steady_writer import SteadyWriter
 from varve.cli.main import app
-from varve.cli.shape_feeds import FeedMaker, TopicOptions
+from varve.cli.shape_feeds import make_feed_factory
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.kafka_client.address import parse_cluster_address
-from varve.shapes.feed.debezium_decoder import UNAVAILABLE
+from varve.shapes.feed.decoders import UNAVAILABLE
+from varve.shapes.feed.open_feed import TopicOptions
 
 
 @pytest.mark.timeout(120)
@@ -50,7 +51,7 @@ def test_rows_come_from_the_files_and_changes_from_the_broker(tmp_path: Path) ->
                 assert audience.handles() == {handle}
             told = server.log.read_text()
     assert writer.step_count > 0
-    assert told.count("table is filled") == 1
+    assert told.count("table is loaded") == 1
     assert "how=files beside the server" in told
 
 
@@ -82,11 +83,11 @@ def test_of_debezium_the_whole_topic_is_read_for_the_latest_records_do_not_tell_
         with Serving(store) as serving:
             address = parse_cluster_address({"bootstrap.servers": serving.bootstrap})
             assert address is not None
-            maker = FeedMaker(
+            maker = make_feed_factory(
                 address,
                 {"db.items": TopicOptions(is_debezium=True)},
                 str(tmp_path / "tables"),
-                files=RealFileSystem(),
+                fs=RealFileSystem(),
                 clock=SystemClock(),
                 beside=[str(data)],
             )
@@ -95,6 +96,6 @@ def test_of_debezium_the_whole_topic_is_read_for_the_latest_records_do_not_tell_
             with feed.view() as view:
                 rows = [dict(row) for _, row in view.rows()]
             feed.close()
-            maker.end()
+            maker.stop_waiting()
             maker.close()
     assert rows == [{"id": b"2", "note": b'"large"', "n": b"1"}]

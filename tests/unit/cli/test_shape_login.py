@@ -11,11 +11,12 @@ from tests.support.certificates import Authority
 from tests.support.kafka_server import HOST, ReservedPort
 from tests.support.secure_server import ADMIN, PASSWORD, SecureServer
 from varve.cli.main import app
-from varve.cli.shape_feeds import FeedMaker
+from varve.cli.shape_feeds import make_feed_factory
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Unavailable
 from varve.kafka_client.address import ClusterAddress
+from varve.shapes.feed.open_feed import FeedFactory
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +77,8 @@ def test_a_certificate_that_has_expired_is_told(tmp_path: Path) -> None:
     assert "certificate has expired: have the broker's certificate renewed" in told
 
 
-def _maker(address: ClusterAddress, path: Path) -> FeedMaker:
-    return FeedMaker(address, {}, str(path), files=RealFileSystem(), clock=SystemClock())
+def _maker(address: ClusterAddress, path: Path) -> FeedFactory:
+    return make_feed_factory(address, {}, str(path), fs=RealFileSystem(), clock=SystemClock())
 
 
 def test_rights_that_are_missing_may_come_and_are_told_once(
@@ -88,8 +89,8 @@ def test_rights_that_are_missing_may_come_and_are_told_once(
         hosts=((host, int(port)),), mechanism="PLAIN", username="alice", password="wonderland"
     )
     maker = _maker(address, tmp_path)
-    maker.check_place()
-    with caplog.at_level(logging.WARNING, "varve.cli.shape_feeds"):
+    maker.check_access()
+    with caplog.at_level(logging.WARNING, "varve.shapes.feed.open_feed"):
         for _ in range(3):
             with pytest.raises(Unavailable, match="have describe and read of the topic granted"):
                 maker.make("orders")
@@ -100,6 +101,6 @@ def test_rights_that_are_missing_may_come_and_are_told_once(
 def test_a_broker_that_is_away_is_told_and_waited_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with ReservedPort() as free, caplog.at_level(logging.WARNING, "varve.cli.shape_feeds"):
-        _maker(ClusterAddress(hosts=((HOST, free.number),)), tmp_path).check_place()
+    with ReservedPort() as free, caplog.at_level(logging.WARNING, "varve.shapes.feed.open_feed"):
+        _maker(ClusterAddress(hosts=((HOST, free.number),)), tmp_path).check_access()
     assert [one.message for one in caplog.records] == ["broker does not answer"]

@@ -5,9 +5,8 @@ from collections import defaultdict
 from typing import Any
 
 from tests.support.detached_shapes import detached_shape
-from varve.shapes.feed.change import Change, Transaction
-from varve.shapes.feed.row import Row, join_row
-from varve.shapes.feed.row_key import RowKeys, row_key_prefix
+from varve.shapes.feed.changes import Change, Transaction
+from varve.shapes.feed.row import Row, RowKeys, join_row, row_key_prefix
 from varve.shapes.offset import Offset
 from varve.shapes.routing import ChangeRouter, EntriesByShape
 

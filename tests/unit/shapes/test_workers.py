@@ -14,8 +14,8 @@ from varve.foundation.clock import SystemClock
 from varve.foundation.errors import NotFound, OffsetOutOfRange, Unavailable
 from varve.shapes import workers
 from varve.shapes.definition import define
-from varve.shapes.feed.decoder import Record
-from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.decoders import Record
+from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason
 from varve.shapes.storage.shape_storage import ShapeStorage
@@ -223,13 +223,13 @@ def test_an_engine_stops_in_the_middle_of_a_filling(
 ) -> None:
     begun, release = threading.Event(), threading.Event()
 
-    def read_slowly(state: ReplayState) -> Iterator[Sequence[Record]]:
+    def read_slowly(state: FullScan) -> Iterator[Sequence[Record]]:
         while True:
             begun.set()
             release.wait(0.01)
             yield []
 
-    monkeypatch.setattr(ReplayState, "read", read_slowly)
+    monkeypatch.setattr(FullScan, "read", read_slowly)
     stage = _open(path)
     stage.store.create_topic("t")
     shape = stage.engine.find_or_create(define("t"))
@@ -249,14 +249,14 @@ def test_a_topic_that_is_being_opened_holds_up_no_other(
     client = Follower(stage, "quick")
     _follow(client, 1)
     begun, release = threading.Event(), threading.Event()
-    read = ReplayState.read
+    read = FullScan.read
 
-    def read_slowly(state: ReplayState) -> Iterator[Sequence[Record]]:
+    def read_slowly(state: FullScan) -> Iterator[Sequence[Record]]:
         begun.set()
         release.wait(2 * PATIENCE_SECONDS)
         yield from read(state)
 
-    monkeypatch.setattr(ReplayState, "read", read_slowly)
+    monkeypatch.setattr(FullScan, "read", read_slowly)
     slow = stage.engine.find_or_create(define("slow"))
     assert begun.wait(PATIENCE_SECONDS)
     count = 4 * SETTINGS.pending_rows_max

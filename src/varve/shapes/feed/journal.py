@@ -1,11 +1,11 @@
 """In which order the records of several partitions were taken, and what the log was read up to.
 
-Layout     entries of 32 bytes, big-endian, with a CRC32C of the 28 bytes before it. A range:
+Layout     entries of 32 bytes, big-endian, with a CRC32C of the 28 bytes before it. A span:
            partition u32, start offset u64, end offset u64, first transaction u64. A mark: partition
            with its highest bit set, base offset u64, last offset u64, leader epoch i32, CRC of the
            batch u32. docs/shapes-feed.md
-Invariant  transactions go on from range to range without a gap, one for each offset of a range.
-           A range is on disk before a shape sees any of its records; a mark is written before, and
+Invariant  transactions go on from span to span without a gap, one for each offset of a span.
+           A span is on disk before a shape sees any of its records; a mark is written before, and
            on disk before any shape is synced.
 Crash      the file ends at the first entry that is torn or does not go on from the one before:
            no shape saw what is behind it.
@@ -23,16 +23,16 @@ from varve.disk import FileSystem, make_durable_directory, write_atomically
 from varve.kernels.crc import crc32c
 from varve.topics import HistoryMark
 
-_RANGE: Final = struct.Struct(">IQQQ")
+_SPAN: Final = struct.Struct(">IQQQ")
 _MARK: Final = struct.Struct(">IQQiI")
 _CRC: Final = struct.Struct(">I")
 _MARK_BIT: Final = 1 << 31
-RANGE_BYTES: Final = _RANGE.size + _CRC.size
+ENTRY_BYTES: Final = _SPAN.size + _CRC.size
 _CUT_BYTES: Final = 64 << 10
 """Ranges that the table has are cut off once the file is as large as this."""
 
 
-class Range(NamedTuple):
+class OffsetSpan(NamedTuple):
     """Offsets [start, end) of a partition; the record at `start` is transaction `first_tx`."""
 
     partition: int
@@ -45,14 +45,14 @@ class Range(NamedTuple):
         return self.first_tx + self.end - self.start
 
     def encode(self) -> bytes:
-        return _with_crc(_RANGE.pack(*self))
+        return _with_crc(_SPAN.pack(*self))
 
 
 class Journal:
-    """The journal of one topic; `ranges` and `marks` are those that the table does not have."""
+    """The journal of one topic; `spans` and `marks` are those that the table does not have."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
-        self.ranges: list[Range] = []
+        self.spans: list[OffsetSpan] = []
         self.marks: dict[int, HistoryMark] = {}
         """The last batch that was read, by partition."""
         self._fs = fs
@@ -65,14 +65,14 @@ class Journal:
         directory = posixpath.dirname(self._path) or "."
         make_durable_directory(self._fs, directory)
         with self._fs.open_writable(self._path) as file:
-            self.ranges, self.marks = decode_journal(file.read_at(0, file.size()))
+            self.spans, self.marks = decode_journal(file.read_at(0, file.size()))
         # A sync that failed may have left bytes that are read, and never reach the disk.
         self._rewrite()
 
-    def append(self, ranges: Sequence[Range]) -> None:
-        """Adds ranges; they and all marks are on disk when it returns."""
-        self._write(b"".join([one.encode() for one in ranges]), sync=True)
-        self.ranges += ranges
+    def append(self, spans: Sequence[OffsetSpan]) -> None:
+        """Adds spans; they and all marks are on disk when it returns."""
+        self._write(b"".join([span.encode() for span in spans]), sync=True)
+        self.spans += spans
 
     def note(self, marks: Mapping[int, HistoryMark]) -> None:
         """Writes what partitions were read up to; `sync` brings it to the disk."""
@@ -84,16 +84,16 @@ class Journal:
             self._write(b"", sync=True)
 
     def cut(self, next_tx: int) -> None:
-        """Removes ranges before a transaction; the table on disk must have them."""
-        self.ranges = [one for one in self.ranges if one.next_tx > next_tx]
+        """Removes spans before a transaction; the table on disk must have them."""
+        self.spans = [span for span in self.spans if span.next_tx > next_tx]
         if self._size >= _CUT_BYTES:
             self._rewrite()
 
     def restart(self, next_tx: int, marks: Mapping[int, HistoryMark]) -> None:
-        """Removes what a table on disk has: ranges before the transaction, and its marks."""
-        self.ranges = [one for one in self.ranges if one.next_tx > next_tx]
+        """Removes what a table on disk has: spans before the transaction, and its marks."""
+        self.spans = [span for span in self.spans if span.next_tx > next_tx]
         self.marks = self.find_marks_after(marks)
-        if (len(self.ranges) + len(self.marks)) * RANGE_BYTES != self._size:
+        if (len(self.spans) + len(self.marks)) * ENTRY_BYTES != self._size:
             self._rewrite()
 
     def find_marks_after(self, marks: Mapping[int, HistoryMark]) -> dict[int, HistoryMark]:
@@ -106,7 +106,7 @@ class Journal:
 
     def clear(self) -> None:
         """Removes everything: the numbers go on from the table alone."""
-        self.ranges, self.marks = [], {}
+        self.spans, self.marks = [], {}
         self._rewrite()
 
     def _write(self, data: bytes, *, sync: bool) -> None:
@@ -119,19 +119,19 @@ class Journal:
 
     def _rewrite(self) -> None:
         marks = [_encode_mark(*entry) for entry in self.marks.items()]
-        data = b"".join([*marks, *(one.encode() for one in self.ranges)])
+        data = b"".join([*marks, *(span.encode() for span in self.spans)])
         write_atomically(self._fs, self._path, data)
         self._size, self._is_synced = len(data), True
 
 
-def decode_journal(data: bytes) -> tuple[list[Range], dict[int, HistoryMark]]:
-    """The ranges, and the last mark of each partition, up to the first entry that is torn,
+def decode_journal(data: bytes) -> tuple[list[OffsetSpan], dict[int, HistoryMark]]:
+    """The spans, and the last mark of each partition, up to the first entry that is torn,
     damaged, or does not follow."""
-    ranges: list[Range] = []
+    spans: list[OffsetSpan] = []
     marks: dict[int, HistoryMark] = {}
-    for position in range(0, len(data) - RANGE_BYTES + 1, RANGE_BYTES):
-        body = data[position : position + _RANGE.size]
-        if data[position : position + RANGE_BYTES] != _with_crc(body):
+    for position in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES):
+        body = data[position : position + _SPAN.size]
+        if data[position : position + ENTRY_BYTES] != _with_crc(body):
             break
         if body[0] & 0x80:
             number, base_offset, last_offset, leader_epoch, crc = _MARK.unpack(body)
@@ -139,11 +139,11 @@ def decode_journal(data: bytes) -> tuple[list[Range], dict[int, HistoryMark]]:
                 base_offset=base_offset, last_offset=last_offset, leader_epoch=leader_epoch, crc=crc
             )
             continue
-        one = Range(*_RANGE.unpack(body))
-        if one.start >= one.end or (ranges and ranges[-1].next_tx != one.first_tx):
+        span = OffsetSpan(*_SPAN.unpack(body))
+        if span.start >= span.end or (spans and spans[-1].next_tx != span.first_tx):
             break
-        ranges.append(one)
-    return ranges, marks
+        spans.append(span)
+    return spans, marks
 
 
 def _encode_mark(partition: int, mark: HistoryMark) -> bytes:

@@ -1,68 +1,174 @@
 """One order over the records of all partitions, the same whenever they are read again.
 
-One partition has an order already: a record's transaction is its offset + 1. Of several partitions
-the ranges that are read go into a journal first, and what was in the journal is taken again in its
-order. The same holds where source transactions are kept together, for the journal tells where they
-were cut.
+A single partition has an order already: the transaction of a record is its offset + 1. Of several
+partitions the spans of offsets that are read are written to a journal first, and after a restart
+they are read again in the order of the journal. So are those of a topic with source transactions,
+because the journal has where they were cut.
 
-Invariant  transactions ascend, and a range that was given once is given again with the same ones.
+Records are decoded some hundreds at a time, just before they are taken: their bytes are still in
+the processor's cache, and few objects wait.
+
+Invariant  transactions ascend, and a span that was taken once is taken again with the same ones.
 Threads    one.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from varve.foundation.errors import StoreDenied, Unavailable
-from varve.shapes.feed.decoder import Decoder
-from varve.shapes.feed.journal import Journal, Range
-from varve.shapes.feed.partition_buffer import Entry, PartitionBuffer, read_entries
-from varve.topics import HistoryMark, TopicReader
+from varve.kernels.batch_layout import RecordColumn
+from varve.records import CommittedBatches, RecordColumns
+from varve.shapes.feed.decoders import Decoded, Decoder, Record
+from varve.shapes.feed.journal import Journal, OffsetSpan
+from varve.topics import HistoryMark, Position, TopicReader, read_range
 
+Entry = tuple[int, int, int, Decoded]
+"""A record: offset, timestamp, bytes of key and value, decoded. A tuple, as millions are made."""
+_DECODED_MAX: Final = 512
+_FIELD_COUNT: Final = int(RecordColumn.VALUE_SIZE) + 1
 _READ_BYTES: Final = 1 << 20
 _REPLAY_OFFSETS: Final = 1 << 14
-"""How many offsets a range covers that is noted for records which may have been given before."""
+"""Offsets of each span that is written for records which may have been taken before."""
 _HELD_WAIT_MS: Final = 20
 
 
-class Taken(NamedTuple):
-    """Entries with their range; the journal has it."""
+def split_records(
+    columns: RecordColumns, *, start: int = 0, end: int | None = None, payload: bytes | None = None
+) -> tuple[list[int], list[int], list[Record]]:
+    """Offsets, timestamps, and keys with values, of the rows [start, end)."""
+    payload = columns.payload.tobytes() if payload is None else payload
+    fields = columns.table[start:end, :_FIELD_COUNT].T.tolist()
+    offsets, timestamps, key_starts, key_sizes, value_starts, value_sizes = fields
+    records: list[Record] = [
+        (
+            payload[key : key + key_size] if key_size >= 0 else None,
+            payload[value : value + value_size] if value_size >= 0 else None,
+        )
+        for key, key_size, value, value_size in zip(
+            key_starts, key_sizes, value_starts, value_sizes, strict=True
+        )
+    ]
+    return offsets, timestamps, records
 
-    range: Range
+
+def decode_entries(columns: Iterable[RecordColumns], decoder: Decoder) -> Iterator[list[Entry]]:
+    """The records, decoded, some hundreds at a time."""
+    for table in columns:
+        payload = table.payload.tobytes()
+        for start in range(0, len(table), _DECODED_MAX):
+            offsets, timestamps, records = split_records(
+                table, start=start, end=start + _DECODED_MAX, payload=payload
+            )
+            sizes = [len(key or b"") + len(value or b"") for key, value in records]
+            decoded = decoder.decode_many(records)
+            yield list(zip(offsets, timestamps, sizes, decoded, strict=True))
+
+
+def read_entries(
+    reader: TopicReader, partition: int, start: int, end: int, decoder: Decoder
+) -> Iterator[list[Entry]]:
+    """The committed records in [start, end), decoded, some hundreds at a time."""
+    for fetched in read_range(reader, partition, start=start, end=end):
+        yield from decode_entries([fetched.columns(end=end)], decoder)
+
+
+def read_records(
+    reader: TopicReader, partition: int, start: int, end: int
+) -> Iterator[list[Record]]:
+    """Keys and values of the committed records in [start, end), some thousands at a time."""
+    for fetched in read_range(reader, partition, start=start, end=end):
+        yield split_records(fetched.columns(end=end))[2]
+
+
+class PartitionBuffer:
+    """The records of one partition that were fetched and not taken yet.
+
+    Invariant  entries are in the order of their offsets, from `start` on; offsets between entries,
+               or between the last one and `position`, hold no committed record.
+    """
+
+    __slots__ = ("_decoded", "_decoder", "_entries", "position", "start")
+
+    def __init__(self, start: int, decoder: Decoder) -> None:
+        self.start = start
+        self.position = Position(start)
+        """Where to fetch next."""
+        self._decoder = decoder
+        self._entries: list[Entry] = []
+        self._decoded: deque[Iterator[list[Entry]]] = deque()
+
+    @property
+    def has_progress(self) -> bool:
+        """Whether a take would advance, if only over offsets without records."""
+        return self.position.offset > self.start
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.peek(1)
+
+    def add(self, fetched: CommittedBatches) -> None:
+        self._decoded.append(decode_entries([fetched.columns()], self._decoder))
+        self.position = Position.after(fetched)
+
+    def peek(self, count: int | None = None) -> Sequence[Entry]:
+        """Entries that are not taken yet: at least `count` of them, or all there are."""
+        while self._decoded and (count is None or len(self._entries) < count):
+            part = next(self._decoded[0], None)
+            if part is None:
+                self._decoded.popleft()
+            else:
+                self._entries += part
+        return self._entries
+
+    def take(self, count: int) -> tuple[int, int, list[Entry]]:
+        """At most `count` entries, and the offsets [start, end) that they cover."""
+        # One more is decoded: the offsets in front of it belong to this span.
+        self.peek(count + 1)
+        entries, self._entries = self._entries[:count], self._entries[count:]
+        start = self.start
+        self.start = self._entries[0][0] if self._entries else self.position.offset
+        return start, self.start, entries
+
+
+class SequencedRecords(NamedTuple):
+    """Entries with their span of offsets, which the journal has."""
+
+    span: OffsetSpan
     entries: list[Entry]
 
 
-class Gate(Protocol):
-    """Holds entries back whose source transaction is not complete."""
+class TransactionGrouping(Protocol):
+    """Holds back the records of source transactions that are not complete."""
 
     @property
     def position(self) -> int:
-        """Where to read on for the ends of transactions, of what was taken so far."""
+        """The offset to resume at for the ends of transactions, for what was taken so far."""
         ...
 
     def open(self, position: int) -> None:
-        """Begins there."""
+        """Starts at that offset."""
         ...
 
-    def look(self) -> None:
-        """Learns of transactions that have ended."""
+    def poll(self) -> None:
+        """Reads which transactions have ended."""
         ...
 
     def ready_count(self, buffer: PartitionBuffer, count: int) -> int:
-        """How many entries of a buffer may be taken; at least so many, if they are ready."""
+        """How many entries of a buffer may be taken; at least `count`, if they are complete."""
         ...
 
-    def taken(self, buffer: PartitionBuffer, entries: Sequence[Entry]) -> None:
-        """Is told of entries that were taken, from the buffer or again."""
+    def remove(self, buffer: PartitionBuffer, entries: Sequence[Entry]) -> None:
+        """Forgets entries that were taken, from the buffer or after a restart."""
         ...
 
     def close(self) -> None:
-        """Lets go of connections, until it is opened again."""
+        """Closes connections, until it is opened again."""
         ...
 
 
-class RecordOrder:
-    """Takes records of a source in order. `open` comes first."""
+class RecordSequencer:
+    """Takes the records of a topic in order. `open` comes first."""
 
     def __init__(
         self,
@@ -70,21 +176,21 @@ class RecordOrder:
         decoder: Decoder,
         journal: Journal,
         *,
-        gate: Gate | None = None,
+        grouping: TransactionGrouping | None = None,
     ) -> None:
         self._reader = reader
         self._decoder = decoder
         self._journal = journal
-        self._gate = gate
+        self._grouping = grouping
         self._buffers: dict[int, PartitionBuffer] = {}
-        self._replay: deque[Range] = deque()
+        self._replay: deque[OffsetSpan] = deque()
         self._uses_journal = False
-        self._turn = 0
+        self._rotation = 0
         self.marks: dict[int, HistoryMark] = {}
         """The last batch that was fetched, by partition."""
         self.next_tx = 1
         self.ends: dict[int, int] = {}
-        """Where committed records of each partition end, as far as is known."""
+        """The known end of the committed records of each partition."""
 
     def open(
         self,
@@ -95,43 +201,43 @@ class RecordOrder:
         *,
         was_single: bool,
     ) -> None:
-        """Begins at positions, of which `next_tx` is the first transaction.
+        """Starts at positions, of which `next_tx` is the first transaction.
 
         `marks` are those of the table. `was_single` says that the topic had one partition when the
-        positions were noted.
+        table was written.
         """
         self.ends = dict(ends)
         self._journal.restart(next_tx, marks)
         self.marks = {**marks, **self._journal.marks}
-        ranges = self._journal.ranges
-        self._replay = deque(_from(one, next_tx) for one in ranges)
-        self.next_tx = ranges[-1].next_tx if ranges else next_tx
-        self._uses_journal = len(ends) > 1 or self._gate is not None or bool(ranges)
+        spans = self._journal.spans
+        self._replay = deque(_start_at(span, next_tx) for span in spans)
+        self.next_tx = spans[-1].next_tx if spans else next_tx
+        self._uses_journal = len(ends) > 1 or self._grouping is not None or bool(spans)
         starts = {number: positions[number] for number in ends}
-        if ranges and ranges[0].first_tx > next_tx:
+        if spans and spans[0].first_tx > next_tx:
             # The topic had one partition, which needs no journal, until the journal began.
-            hole = ranges[0].first_tx - next_tx
-            self._replay.appendleft(Range(0, starts[0], starts[0] + hole, next_tx))
-        elif not ranges and was_single and len(ends) > 1 and self._gate is None:
-            self._note_given(starts[0], self.ends[0])
-        for one in self._replay:
-            starts[one.partition] = max(starts[one.partition], one.end)
+            hole = spans[0].first_tx - next_tx
+            self._replay.appendleft(OffsetSpan(0, starts[0], starts[0] + hole, next_tx))
+        elif not spans and was_single and len(ends) > 1 and self._grouping is None:
+            self._journal_first_partition(starts[0], self.ends[0])
+        for span in self._replay:
+            starts[span.partition] = max(starts[span.partition], span.end)
         self._buffers = {
             number: PartitionBuffer(start, self._decoder) for number, start in starts.items()
         }
 
-    def _note_given(self, start: int, end: int) -> None:
-        """Notes the first partition's records up to its end.
+    def _journal_first_partition(self, start: int, end: int) -> None:
+        """Writes spans of the first partition up to its end.
 
-        They may have been given while the topic had no other partition, and no journal.
+        They may have been taken while the topic had no other partition, and no journal.
         """
-        ranges = []
+        spans = []
         for at in range(start, end, _REPLAY_OFFSETS):
-            ranges.append(Range(0, at, min(at + _REPLAY_OFFSETS, end), self.next_tx))
-            self.next_tx = ranges[-1].next_tx
-        if ranges:
-            self._journal.append(ranges)
-            self._replay.extend(ranges)
+            spans.append(OffsetSpan(0, at, min(at + _REPLAY_OFFSETS, end), self.next_tx))
+            self.next_tx = spans[-1].next_tx
+        if spans:
+            self._journal.append(spans)
+            self._replay.extend(spans)
 
     @property
     def newest_tx(self) -> int:
@@ -146,22 +252,22 @@ class RecordOrder:
         return bool(self._replay)
 
     def add_partition(self, number: int, start: int) -> None:
-        """Takes in a partition that the topic has got; the order goes on in the journal."""
+        """Adds a new partition of the topic; from now on the journal has the order."""
         self._buffers[number] = PartitionBuffer(start, self._decoder)
         self.ends[number] = start
         self._uses_journal = True
 
-    def take(self, max_records: int, wait_ms: int) -> list[Taken]:
-        """The next records, about so many; none where none come within the time."""
+    def take(self, max_records: int, wait_ms: int) -> list[SequencedRecords]:
+        """The next records, about `max_records`; empty if none come within `wait_ms`."""
         if self._replay:
-            return self._take_again(max_records)
+            return self._take_replayed(max_records)
         self._read(wait_ms)
         return self._take_new(max_records)
 
-    # What the journal has
+    # Records that the journal has
 
-    def _take_again(self, max_records: int) -> list[Taken]:
-        taken: list[Taken] = []
+    def _take_replayed(self, max_records: int) -> list[SequencedRecords]:
+        taken: list[SequencedRecords] = []
         count = 0
         while self._replay and count < max_records:
             wanted = self._replay[0]
@@ -172,33 +278,33 @@ class RecordOrder:
                     return taken
                 raise
             self._replay.popleft()
-            if self._gate is not None:
-                self._gate.taken(self._buffers[wanted.partition], entries)
-            taken.append(Taken(wanted, entries))
+            if self._grouping is not None:
+                self._grouping.remove(self._buffers[wanted.partition], entries)
+            taken.append(SequencedRecords(wanted, entries))
             count += len(entries)
         return taken
 
-    def _read_range(self, wanted: Range) -> list[Entry]:
+    def _read_range(self, wanted: OffsetSpan) -> list[Entry]:
         parts = read_entries(
             self._reader, wanted.partition, wanted.start, wanted.end, self._decoder
         )
         return [entry for part in parts for entry in part]
 
-    # What is new
+    # New records
 
     def _read(self, wait_ms: int) -> None:
-        if self._gate is not None:
-            self._gate.look()
+        if self._grouping is not None:
+            self._grouping.poll()
         idle = [number for number, buffer in self._buffers.items() if not self._has_ready(buffer)]
         if not idle:
             return
-        # A server gives a batch that is larger than asked for to the first partition alone.
-        first = self._turn % len(idle)
+        # A broker returns a batch above the limit for the first partition of a request only.
+        first = self._rotation % len(idle)
         asked = {number: self._buffers[number].position for number in idle[first:] + idle[:first]}
         if len(asked) < len(self._buffers):
             wait_ms = 0
         elif any(not buffer.is_empty for buffer in self._buffers.values()):
-            # An end comes by another topic, which the wait does not see.
+            # Ends of transactions are in another topic, which this fetch does not wait for.
             wait_ms = min(wait_ms, _HELD_WAIT_MS)
         found = self._reader.fetch(asked, max_bytes=_READ_BYTES, wait_ms=wait_ms)
         for number, position in asked.items():
@@ -222,45 +328,45 @@ class RecordOrder:
             self.marks |= marks
 
     def _has_ready(self, buffer: PartitionBuffer) -> bool:
-        if self._gate is None or buffer.is_empty:
+        if self._grouping is None or buffer.is_empty:
             return not buffer.is_empty
-        return self._gate.ready_count(buffer, 1) > 0
+        return self._grouping.ready_count(buffer, 1) > 0
 
-    def _take_new(self, max_records: int) -> list[Taken]:
-        ready = [number for number, buffer in self._buffers.items() if buffer.has_news]
+    def _take_new(self, max_records: int) -> list[SequencedRecords]:
+        ready = [number for number, buffer in self._buffers.items() if buffer.has_progress]
         if not ready:
             return []
-        # Who comes first changes from turn to turn, for the count may be used up before the last.
-        self._turn += 1
-        first = self._turn % len(ready)
+        # The first partition rotates, because `max_records` may be used up before the last one.
+        self._rotation += 1
+        first = self._rotation % len(ready)
         share = max(1, max_records // len(ready))
         taken = []
         for number in ready[first:] + ready[:first]:
-            one = self._take_from(number, share)
-            if one is not None:
-                taken.append(one)
+            records = self._take_from(number, share)
+            if records is not None:
+                taken.append(records)
         if self._uses_journal and taken:
-            self._journal.append([one.range for one in taken])
+            self._journal.append([records.span for records in taken])
         return taken
 
-    def _take_from(self, number: int, count: int) -> Taken | None:
+    def _take_from(self, number: int, count: int) -> SequencedRecords | None:
         buffer = self._buffers[number]
-        if self._gate is not None:
-            count = self._gate.ready_count(buffer, count)
+        if self._grouping is not None:
+            count = self._grouping.ready_count(buffer, count)
         if count == 0 and not buffer.is_empty:
             return None
         start, end, entries = buffer.take(count)
-        if self._gate is not None:
-            self._gate.taken(buffer, entries)
+        if self._grouping is not None:
+            self._grouping.remove(buffer, entries)
         if start == end:
             return None
         first_tx = self.next_tx if self._uses_journal else start + 1
-        made = Range(number, start, end, first_tx)
-        self.next_tx = made.next_tx
-        return Taken(made, entries)
+        span = OffsetSpan(number, start, end, first_tx)
+        self.next_tx = span.next_tx
+        return SequencedRecords(span, entries)
 
 
-def _from(one: Range, next_tx: int) -> Range:
-    """The part of a range from a transaction on."""
-    skipped = max(0, next_tx - one.first_tx)
-    return Range(one.partition, one.start + skipped, one.end, one.first_tx + skipped)
+def _start_at(span: OffsetSpan, next_tx: int) -> OffsetSpan:
+    """The part of a span from a transaction on."""
+    skipped = max(0, next_tx - span.first_tx)
+    return OffsetSpan(span.partition, span.start + skipped, span.end, span.first_tx + skipped)

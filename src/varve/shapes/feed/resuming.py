@@ -1,14 +1,15 @@
-"""Whether a table can go on where it is.
+"""Whether a table can be resumed.
 
-Invariant  a table goes on only if every record behind its positions can still be read, in the order
-           in which it was given before, and the log still has the last batch that was read.
+Invariant  a table is resumed only if every record behind its positions can still be read, in the
+           order in which it was read before, and the log still has the last batch that was read.
 """
 
 import logging
 from collections.abc import Mapping, Sequence
 
 from varve.foundation.errors import Corrupt
-from varve.shapes.feed.journal import Journal, Range
+from varve.rocks.database import MemoryBudget
+from varve.shapes.feed.journal import Journal, OffsetSpan
 from varve.shapes.feed.table_store import TableState, TableStore, remove_table
 from varve.topics import HistoryMark, OffsetRange, Position, TopicInfo, TopicReader
 from varve.topics import find_break as find_other_history
@@ -33,18 +34,20 @@ def find_marks(reader: TopicReader, positions: Mapping[int, int]) -> dict[int, H
     return marks
 
 
-def open_store(path: str) -> tuple[TableStore, TableState | None, str | None]:
-    """The table with its state, if it has one; a damaged one is removed, and the third says so."""
+def open_store(
+    path: str, budget: MemoryBudget | None
+) -> tuple[TableStore, TableState | None, str | None]:
+    """The table and its state, if it has one; a damaged table is removed, and the third says so."""
     store: TableStore | None = None
     try:
-        store = TableStore(path)
+        store = TableStore(path, budget)
         return store, store.read_state(), None
     except Corrupt as error:
         if store is not None:
             store.close()
         logger.warning("table removed", extra={"path": path, "error": str(error)})
         remove_table(path)
-        return TableStore(path), None, f"the table was damaged: {error}"
+        return TableStore(path, budget), None, f"the table was damaged: {error}"
 
 
 def find_break(
@@ -55,7 +58,7 @@ def find_break(
     *,
     signature: str,
 ) -> str | None:
-    """Why a table cannot go on; None where it can."""
+    """Why a table cannot be resumed; None where it can."""
     if state.signature != signature:
         return f"rows were made by {state.signature!r}, now by {signature!r}"
     reason = find_other_topic(state.topic_id, reader.info())
@@ -69,8 +72,8 @@ def find_break(
             return f"partition {number} begins at {start}: it was read up to {position}"
         if position > end:
             return f"partition {number} ends at {end}: it was read up to {position}"
-    ranges = [one for one in journal.ranges if one.next_tx > state.next_tx]
-    return _find_broken_order(state, bounds, ranges) or _find_lost_end(
+    spans = [span for span in journal.spans if span.next_tx > state.next_tx]
+    return _find_broken_order(state, bounds, spans) or _find_lost_end(
         reader, {**state.marks, **journal.find_marks_after(state.marks)}
     )
 
@@ -94,10 +97,12 @@ def _find_lost_end(reader: TopicReader, marks: Mapping[int, HistoryMark]) -> str
     return None
 
 
-def _find_broken_order(state: TableState, bounds: Offsets, ranges: Sequence[Range]) -> str | None:
-    if ranges and ranges[0].first_tx > state.next_tx and len(state.positions) > 1:
-        return f"the journal begins at {ranges[0].first_tx}, the table ends at {state.next_tx}"
-    for one in ranges:
-        if one.partition not in bounds or one.end > bounds[one.partition][1]:
-            return f"partition {one.partition} was read up to {one.end} and does not reach so far"
+def _find_broken_order(
+    state: TableState, bounds: Offsets, spans: Sequence[OffsetSpan]
+) -> str | None:
+    if spans and spans[0].first_tx > state.next_tx and len(state.positions) > 1:
+        return f"the journal begins at {spans[0].first_tx}, the table ends at {state.next_tx}"
+    for span in spans:
+        if span.partition not in bounds or span.end > bounds[span.partition].end:
+            return f"partition {span.partition} was read up to {span.end} and ends before it"
     return None

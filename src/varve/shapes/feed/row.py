@@ -1,10 +1,12 @@
-"""Rows as raw JSON: a name and a JSON text per column, never encoded anew.
+"""Rows as raw JSON, and the texts that name them to clients.
 
-A row is handed on as one text, an object of its columns as `join_row` writes it; most rows are
-never split.
+A row is passed on as one text, an object of its columns as `join_row` writes it; most rows are
+never split into columns.
 
-Invariant  a column's text is valid JSON, keeps its digits and escapes, and has no blanks outside
-           strings and no raw newlines. Of columns of one name the last one stands.
+Layout     a row key is `"public"."<topic>"`, then for each key column by name `/"<value>"` with `/`
+           doubled. A JSON string is written unquoted, null as `_`, everything else as its JSON.
+Invariant  the text of a column is valid JSON, keeps its digits and escapes, and has no blanks
+           outside strings and no raw newlines. Of columns with one name the last one counts.
 """
 
 import json
@@ -12,7 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from json.encoder import encode_basestring, encode_basestring_ascii
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -27,11 +29,19 @@ from varve.kernels.json_members import (
 )
 
 Row = dict[str, bytes]
-
 NULL: Final = b"null"
 NO_COLUMNS: Final = b"{}"
-_NAMES_MAX: Final = 1 << 16
+_NAMES_MAX: Final = 1 << 14
+_CACHED_NAME_MAX: Final = 256
+"""Longer names of columns are not cached: at most 16 MiB of names are."""
 _PLAIN_TEXT: Final = re.compile(r"[ !#-\[\]-~]*")
+SCHEMA: Final = "public"
+"""Topics have no schema; this is the one that messages name, and the only one to be asked for."""
+_ENTRY_BYTES: Final = 400
+"""About what a key takes in memory beside its bytes."""
+_KEYS_BYTES: Final = 32 << 20
+_ONE_TEXT: Final = re.compile(rb'\{"[^"\\]*":("[^"\\]*")\}')
+"""One column with a plain text, as most keys are."""
 
 
 def split_row(data: bytes) -> Row | None:
@@ -40,10 +50,10 @@ def split_row(data: bytes) -> Row | None:
 
 
 def get_row(text: bytes) -> Row:
-    """The columns of a row's text; raises Corrupt for what is none."""
+    """The columns of a row's text; raises Corrupt for anything else."""
     row = split_row(text)
     if row is None:
-        raise Corrupt(f"a row is no JSON object: {text[:80]!r}")
+        raise Corrupt(f"a row is not a JSON object: {text[:80]!r}")
     return row
 
 
@@ -95,9 +105,15 @@ def join_row(row: Row, columns: Iterable[str] | None = None) -> bytes:
     return b"{" + b",".join(parts) + b"}"
 
 
-@lru_cache(_NAMES_MAX)
 def name_prefix(name: str) -> bytes:
     """A column's name as a JSON string and the colon behind it."""
+    if len(name) > _CACHED_NAME_MAX:
+        return encode_text(name) + b":"
+    return _short_name_prefix(name)
+
+
+@lru_cache(_NAMES_MAX)
+def _short_name_prefix(name: str) -> bytes:
     return encode_text(name) + b":"
 
 
@@ -134,3 +150,81 @@ def _value(data: bytes, start: int, end: int, flags: int) -> bytes:
         return text
     target = np.empty(len(text), np.uint8)
     return target[: squeeze_blanks(np.frombuffer(text, np.uint8), target)].tobytes()
+
+
+class RowKey(NamedTuple):
+    """The key of a row in each form that is used often. Kernels know the order."""
+
+    text: str
+    encoded: bytes
+    json: bytes
+    """The key as a JSON string, as messages have it."""
+    columns: bytes
+    """The key's columns as a JSON object, with which the row begins."""
+
+
+class RowKeys:
+    """Row keys of a topic; recent ones are kept. One thread uses it."""
+
+    def __init__(self, prefix: str) -> None:
+        """`prefix` is that of `row_key_prefix`."""
+        self._prefix = prefix
+        self._known: dict[bytes, RowKey] = {}
+        self._byte_count = 0
+
+    def get(self, columns: bytes) -> RowKey:
+        """The key with these columns, a JSON object."""
+        return self.get_all([columns])[0]
+
+    def get_all(self, columns: Sequence[bytes]) -> list[RowKey]:
+        """The keys with each of these columns."""
+        known = self._known
+        keys = [known.get(one) or self._learn(one) for one in columns]
+        if self._byte_count >= _KEYS_BYTES:
+            known.clear()
+            self._byte_count = 0
+        return keys
+
+    def _learn(self, columns: bytes) -> RowKey:
+        text = self._spell(columns)
+        key = RowKey(text, text.encode(), encode_basestring(text).encode(), columns)
+        self._known[columns] = key
+        self._byte_count += _ENTRY_BYTES + sum(map(len, key))
+        return key
+
+    def _spell(self, columns: bytes) -> str:
+        plain = _ONE_TEXT.fullmatch(columns)
+        if plain is not None:
+            return self._prefix + _part(plain[1])
+        return row_key(self._prefix, get_row(columns))
+
+
+def row_key_prefix(topic: str) -> str:
+    """What the keys of a topic's rows start with."""
+    return f'"{SCHEMA}"."{topic}"'
+
+
+def row_key(prefix: str, key_columns: Row) -> str:
+    """The key of a row, given `row_key_prefix` of its topic."""
+    if len(key_columns) == 1:
+        (text,) = key_columns.values()
+        return prefix + _part(text)
+    return prefix + "".join([_part(key_columns[name]) for name in sorted(key_columns)])
+
+
+def _part(text: bytes) -> str:
+    if text == NULL:
+        return "/_"
+    return f'/"{_display(text)}"'.replace("/", "//")[1:]
+
+
+def _display(text: bytes) -> str:
+    """The value of a JSON string; a text with half a surrogate pair stays as it is written."""
+    value = decode_text(text)
+    if value is None:
+        return text.decode()
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return text[1:-1].decode()
+    return value

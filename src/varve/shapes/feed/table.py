@@ -1,13 +1,13 @@
-"""A topic's rows: those on disk, those that changed since, and those seen lately.
+"""A topic's rows: those on disk, those that changed since, and recently read ones.
 
-Changed rows wait in layers. A mark closes a layer; a checkpoint writes the layers up to a mark and
-lets go of them.
+Changed rows are in memory, in layers. `seal` closes a layer; a checkpoint writes the layers up to a
+mark and drops them.
 
-Invariant  the newest layer that has a key tells its row, else the rows seen lately, else the disk.
-           A layer that was cleared hides all older ones, and the disk.
-Crash      layers are lost, which a feed reads again from the positions on disk.
-Threads    one applies, one writes checkpoints, any number look at views. `_lock` guards layers and
-           rows seen lately; it is never held during I/O but for the begin of a scan.
+Invariant  the row of a key is in the newest layer that has it, else in the recently read rows, else
+           on disk. A layer that was cleared hides all older ones, and the disk.
+Crash      layers are lost; the feed reads them again from the positions on disk.
+Threads    one applies, one writes checkpoints, any read views. `_lock` guards layers and recently
+           read rows; it is never held during I/O except to start a scan.
 """
 
 import threading
@@ -22,12 +22,12 @@ from varve.shapes.offset import Offset
 
 _RECENT_ROWS: Final = 1 << 15
 _RECENT_BYTES: Final = 32 << 20
-"""Rows seen lately, of which up to twice as many, or as large, are kept in memory."""
+"""Rows of a generation of recently read ones; two generations are kept in memory."""
 _VIEW_ROWS: Final = 1_000
 
 
-class Layer:
-    """Rows that changed since the mark before, as texts; None for one that is gone."""
+class MemLayer:
+    """Rows that changed since the previous mark, as texts; None for a deleted row."""
 
     __slots__ = ("byte_count", "is_cleared", "rows", "state")
 
@@ -52,46 +52,46 @@ class TopicTable:
         self._recent_rows_max = recent_rows
         self._recent_bytes_max = recent_bytes
         self._lock = threading.Lock()
-        self._layers = [Layer()]  # guarded by _lock; the newest is last and only grows
+        self._layers = [MemLayer()]  # guarded by _lock; the newest is last and only grows
         self._first_mark = 0  # guarded by _lock
         self._recent: dict[str, bytes | None] = {}  # guarded by _lock
         self._recent_bytes = 0  # guarded by _lock
-        self._fading: dict[str, bytes | None] = {}  # guarded by _lock
+        self._previous_generation: dict[str, bytes | None] = {}  # guarded by _lock
         self._position = Offset(0, 0)  # guarded by _lock
         self._views: set[TableView] = set()  # guarded by _lock
 
     @property
-    def overlay_count(self) -> int:
+    def unflushed_rows(self) -> int:
         """Changed rows that are not on disk."""
         with self._lock:
             return sum(len(layer.rows) for layer in self._layers)
 
     @property
-    def overlay_bytes(self) -> int:
-        """About the bytes of the records behind them."""
+    def unflushed_bytes(self) -> int:
+        """About the bytes of their records."""
         with self._lock:
             return sum(layer.byte_count for layer in self._layers)
 
     @property
     def damage(self) -> str | None:
-        """What was found to be broken on disk, by whomever."""
+        """What was found to be damaged on disk, by any thread."""
         return self._store.damage
 
     @property
     def position(self) -> Offset:
-        """Of the last change that was applied."""
+        """The position of the last change that was applied."""
         with self._lock:
             return self._position
 
     def move_to(self, position: Offset) -> None:
-        """Notes the position of a table that was just opened or filled."""
+        """Sets the position of a table that was just opened or loaded."""
         with self._lock:
             self._position = position
 
-    # Looking rows up, and changing them: one thread
+    # Reading and changing rows: one thread
 
     def find_rows(self, keys: Sequence[str]) -> dict[str, bytes | None]:
-        """The row of each key as it is now, None for one that is not there."""
+        """The current row of each key, None where there is none."""
         found: dict[str, bytes | None] = {}
         missing: list[str] = []
         with self._lock:
@@ -113,7 +113,7 @@ class TopicTable:
             read = dict(zip(missing, self._store.get_rows(missing), strict=True))
             found.update(read)
             with self._lock:
-                self._remember_locked(read)
+                self._keep_recent_locked(read)
         return found
 
     def apply(
@@ -124,51 +124,51 @@ class TopicTable:
         byte_count: int,
         is_cleared: bool = False,
     ) -> None:
-        """Takes over changed rows; with `is_cleared` all others are gone."""
+        """Adds changed rows; with `is_cleared` all others are deleted."""
         with self._lock:
             newest = self._layers[-1]
             if is_cleared:
                 newest.rows.clear()
                 newest.is_cleared = True
-                self._forget_locked()
+                self._clear_recent_locked()
             newest.rows.update(rows)
             newest.byte_count += byte_count
             self._position = position
 
     def _visible_locked(self) -> list[dict[str, bytes | None]]:
-        """Where to look, the newest first."""
+        """The rows to search, the newest first."""
         visible = []
         for layer in reversed(self._layers):
             visible.append(layer.rows)
             if layer.is_cleared:
                 return visible
-        return [*visible, self._recent, self._fading]
+        return [*visible, self._recent, self._previous_generation]
 
     def _is_cleared_locked(self) -> bool:
         return any(layer.is_cleared for layer in self._layers)
 
-    def _remember_locked(self, rows: Mapping[str, bytes | None]) -> None:
-        """Keeps the last ones of so many, and nothing older of any."""
+    def _keep_recent_locked(self, rows: Mapping[str, bytes | None]) -> None:
+        """Keeps the last of these rows, as many as fit a generation."""
         left_out = len(rows) - self._recent_rows_max
         if left_out > 0:
-            self._forget_locked()
+            self._clear_recent_locked()
         for key, text in islice(rows.items(), max(0, left_out), None):
             self._recent[key] = text
             self._recent_bytes += 0 if text is None else len(text)
             is_full = len(self._recent) >= self._recent_rows_max
             if is_full or self._recent_bytes >= self._recent_bytes_max:
-                self._recent, self._recent_bytes, self._fading = {}, 0, self._recent
+                self._recent, self._recent_bytes, self._previous_generation = {}, 0, self._recent
 
-    def _forget_locked(self) -> None:
-        self._recent, self._recent_bytes, self._fading = {}, 0, {}
+    def _clear_recent_locked(self) -> None:
+        self._recent, self._recent_bytes, self._previous_generation = {}, 0, {}
 
     # Checkpoints: one thread
 
-    def mark(self, state: TableState) -> int:
-        """Ends the layer that was filled so far; `state` is what the table holds with it."""
+    def seal(self, state: TableState) -> int:
+        """Closes the current layer and returns its mark; `state` is that of the table with it."""
         with self._lock:
             self._layers[-1].state = state
-            self._layers.append(Layer())
+            self._layers.append(MemLayer())
             return self._first_mark + len(self._layers) - 2
 
     def checkpoint(self, mark: int) -> None:
@@ -188,12 +188,12 @@ class TopicTable:
             del self._layers[: len(layers)]
             self._first_mark += len(layers)
             if not self._is_cleared_locked():
-                self._remember_locked(rows)
+                self._keep_recent_locked(rows)
 
     # Views: any thread
 
     def view(self) -> "TableView":
-        """The rows at the present position; to be closed."""
+        """The rows at the current position; the caller closes it."""
         with self._lock:
             rows, is_cleared = _merge(self._layers)
             view = TableView(self, self._store.scan(), rows, is_cleared, self._position)
@@ -205,7 +205,7 @@ class TopicTable:
             self._views.discard(view)
 
     def close(self) -> None:
-        """Ends all views; what is not written is lost."""
+        """Closes all views; what no checkpoint wrote is lost."""
         with self._lock:
             views = list(self._views)
         for view in views:
@@ -231,7 +231,7 @@ class TableView:
         self._is_cleared = is_cleared
 
     def rows(self) -> Iterator[tuple[str, Row]]:
-        """Each key with its row, in no order that counts."""
+        """Each key with its row, in no particular order."""
         changed = self._changed
         if not self._is_cleared:
             for part in self._scan.parts():
@@ -243,11 +243,11 @@ class TableView:
             some = present[start : start + _VIEW_ROWS]
             rows = split_rows([text for _, text in some])
             for (key, _), row in zip(some, rows, strict=True):
-                assert row is not None  # what is in a layer was made from a row
+                assert row is not None  # layers have the texts of rows
                 yield key, row
 
     def close(self) -> None:
-        """Lets go of the files; closing twice is harmless."""
+        """Closes the scan; closing twice is harmless."""
         self._scan.close()
         self._table.forget(self)
 
@@ -258,8 +258,8 @@ class TableView:
         self.close()
 
 
-def _merge(layers: Sequence[Layer]) -> tuple[dict[str, bytes | None], bool]:
-    """What the layers come to, and whether they hide all that was before."""
+def _merge(layers: Sequence[MemLayer]) -> tuple[dict[str, bytes | None], bool]:
+    """The rows of all layers, and whether they hide everything older."""
     rows: dict[str, bytes | None] = {}
     is_cleared = False
     for layer in layers:

@@ -1,11 +1,11 @@
-"""The latest row of each key on disk, and how far the topic was read into it.
+"""The latest row of each key on disk, and the positions up to which the topic was read into it.
 
-Layout     RocksDB's own files. A row's key has the row as a JSON object; `\\0state` has the state
-           as JSON.
+Layout     RocksDB's own files. The key of a row has the row as a JSON object; `\\0state` has the
+           state as JSON. docs/shapes-feed.md
 Invariant  rows and state are written together: the rows are those of the positions.
-Crash      batches are synced; a killed process keeps a prefix of whole batches. A table whose
-           first filling was cut has no state, and is made anew. After a write that failed RocksDB
-           takes no more, also when there is room again: the table must be opened anew.
+Crash      batches are synced; a killed process keeps a prefix of whole batches. A table whose first
+           load was interrupted has no state, and is loaded again. After a failed write RocksDB
+           accepts no more, also when the disk has space again: the table must be opened again.
 Threads    any; RocksDB has locks of its own. Closed only when nobody reads. A synced write of
            rocksdict would keep all threads waiting for the disk, a sync of its log does not.
 """
@@ -16,51 +16,58 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from rocksdict import (
-    BlockBasedOptions,
-    Cache,
-    DbClosedError,
-    DBCompressionType,
-    Options,
-    Rdict,
-    RdictIter,
-    WriteBatch,
-    WriteOptions,
-)
+from rocksdict import DBCompressionType, Rdict, RdictIter, WriteBatch, WriteOptions
 
-from varve.foundation.errors import Closed, Corrupt, DiskFull, Locked, StoreError, Unavailable
+from varve.foundation.errors import Closed, Corrupt, StoreError
 from varve.foundation.settings import LONG_MAX
 from varve.kernels.row_texts import are_rows
-from varve.shapes.feed.reset import Reset, ResetKind
+from varve.rocks.database import MemoryBudget, make_write_options
+from varve.rocks.errors import open_failure, rocks_failure
 from varve.shapes.feed.row import Row, split_rows
 from varve.topics import HistoryMark
 
 Result = TypeVar("Result")
-
 VERSION: Final = 1
 _STATE_KEY: Final = b"\0state"
 _ROWS_START: Final = b'"'
 _ROWS_END: Final = b"#"
 """Every row's key begins with a quote."""
 _MARKS_END: Final = b"$"
-"""Marks of a filling have the keys of their rows behind `_ROWS_END`."""
-_CACHE_BYTES: Final = 64 << 20
-_MEMTABLE_BYTES: Final = 16 << 20
-_BLOOM_BITS: Final = 10
-_INFO_LOG_BYTES: Final = 1 << 20
+"""Marks of a second load have the keys of their rows behind `_ROWS_END`."""
+_MEMORY_BYTES: Final = 64 << 20
+"""Of a table that is opened without a budget."""
 _SCAN_ROWS: Final = 1_000
+
+
+class ResetKind(StrEnum):
+    """What happened to the topic."""
+
+    SOURCE_LOST = "source_lost"
+    """It was created again, or lost records, or its table is new."""
+    TRUNCATED = "truncated"
+    """Its source deleted all rows."""
+    SCHEMA_CHANGED = "schema_changed"
+    """Its source has other columns."""
+
+
+class Reset(NamedTuple):
+    """One reset; `text` says what, where and which value."""
+
+    kind: ResetKind
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
     """What a table holds: the records before `positions`, numbered up to `next_tx`.
 
-    `signature` tells how records become rows, and `topic_id` of which topic; a table of another
-    one is of no use. `reset` is the reason for which shapes made before it must go, until they
-    have. `ends_position` is where to read on for the ends of source transactions. `doubts` has the
+    `signature` names how records become rows; a table with another one, or of another `topic_id`,
+    is loaded again. `reset` is why older shapes must be dropped, until they are. `ends_position` is
+    the offset to resume at for the ends of source transactions. `uncertain_before` has the
     partitions whose records behind the position are uncertain, and before which offset. `marks` are
     the last batches that were read, at the positions or behind them: a log that has other ones lost
     its end. Tables of earlier versions have none.
@@ -73,11 +80,11 @@ class TableState:
     caught_up_ms: int
     ends_position: int = 0
     reset: Reset | None = None
-    doubts: Mapping[int, int] = field(default_factory=dict)
+    uncertain_before: Mapping[int, int] = field(default_factory=dict)
     marks: Mapping[int, HistoryMark] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        told = {
+        document = {
             "version": VERSION,
             "positions": dict(self.positions),
             "next_tx": self.next_tx,
@@ -86,59 +93,63 @@ class TableState:
             "caught_up_ms": self.caught_up_ms,
             "ends_position": self.ends_position,
             "reset": None if self.reset is None else self.reset._asdict(),
-            "doubts": dict(self.doubts),
+            "doubts": dict(self.uncertain_before),
             "marks": {number: mark.to_json() for number, mark in self.marks.items()},
         }
-        return json.dumps(told).encode()
+        return json.dumps(document).encode()
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> "TableState | None":
-        """The state; None for one of another version. Raises Corrupt for what is none."""
+        """The state; None for one of another version. Raises Corrupt for anything else."""
         try:
-            told = json.loads(data)
-            if told.pop("version") != VERSION:
+            document = json.loads(data)
+            if document.pop("version") != VERSION:
                 return None
-            positions = _by_partition(told.pop("positions"))
-            # A table that tells nothing of doubts may have any.
-            doubts = _by_partition(told.pop("doubts", dict.fromkeys(positions, LONG_MAX)))
-            reset = _reset_of(told.pop("reset"))
+            positions = _by_partition(document.pop("positions"))
+            # In a table without this entry any record may be uncertain.
+            uncertain = _by_partition(document.pop("doubts", dict.fromkeys(positions, LONG_MAX)))
+            reset = _reset_of(document.pop("reset"))
             marks = {
                 int(number): HistoryMark.from_json(mark)
-                for number, mark in told.pop("marks", {}).items()
+                for number, mark in document.pop("marks", {}).items()
             }
-            return cls(positions=positions, doubts=doubts, reset=reset, marks=marks, **told)
+            return cls(
+                positions=positions,
+                uncertain_before=uncertain,
+                reset=reset,
+                marks=marks,
+                **document,
+            )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise Corrupt(f"{where}: the state of the table cannot be read: {error}") from error
 
 
-def _by_partition(told: Mapping[str, int]) -> dict[int, int]:
-    return {int(number): int(offset) for number, offset in told.items()}
+def _by_partition(entries: Mapping[str, int]) -> dict[int, int]:
+    return {int(number): int(offset) for number, offset in entries.items()}
 
 
-def _reset_of(told: Mapping[str, str] | str | None) -> Reset | None:
-    """A reset; of those without a kind, as they were once written, the source was lost."""
-    if told is None or isinstance(told, str):
-        return None if told is None else Reset(ResetKind.SOURCE_LOST, told)
-    return Reset(ResetKind(told["kind"]), told["text"])
+def _reset_of(entry: Mapping[str, str] | str | None) -> Reset | None:
+    """A reset; earlier versions wrote the text alone, when the source was lost."""
+    if entry is None or isinstance(entry, str):
+        return None if entry is None else Reset(ResetKind.SOURCE_LOST, entry)
+    return Reset(ResetKind(entry["kind"]), entry["text"])
 
 
 class TableStore:
     """One open table."""
 
-    def __init__(self, path: str, *, cache_bytes: int = _CACHE_BYTES) -> None:
-        """Opens the directory, or makes it; raises Corrupt, Locked or Unavailable."""
+    def __init__(self, path: str, budget: MemoryBudget | None = None) -> None:
+        """Opens the directory, or creates it; raises Corrupt, Locked or Unavailable."""
         self.path = path
         self.damage: str | None = None
-        """What was found to be broken; it stays so, and the table must be made anew."""
+        """What was found to be damaged; it stays so, and the table must be loaded again."""
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        self._rocks: Rdict | None = _call(
-            lambda: Rdict(path, _options(cache_bytes)), f"open of {path}"
-        )
+        self._rocks: Rdict | None = _open(path, budget or MemoryBudget(_MEMORY_BYTES))
         self._has_failed = False
-        self._use(_written(is_logged=True))
+        self._use(make_write_options(is_logged=True))
 
     def read_state(self) -> TableState | None:
-        """None for a table that was never filled, or by another version."""
+        """None for a table that was never loaded, or by another version."""
         data: bytes | None = self._ask(_STATE_KEY)
         return None if data is None else TableState.decode(data, self.path)
 
@@ -153,7 +164,7 @@ class TableStore:
     ) -> None:
         """Puts rows, removes those that are None, all with the state; on disk when it returns.
 
-        With `is_cleared` all rows that were there before are gone.
+        With `is_cleared` all other rows are deleted.
         """
         batch = _batch_of(rows, is_cleared)
         batch.put(_STATE_KEY, state.encode())
@@ -161,20 +172,20 @@ class TableStore:
         self._change(lambda: rocks.write(batch), "write")
         self._change(lambda: rocks.flush_wal(True), "sync")
 
-    # Filling: the rows first, then perhaps which of them stay, and the state at the end
+    # Loading: the rows first, then perhaps which of them stay, and the state at the end
 
     def fill(self, parts: Iterable[Mapping[str, bytes | None]]) -> None:
-        """Puts many rows into an empty table. A part that is empty takes back all before it."""
+        """Puts many rows into an empty table. An empty part removes all rows before it."""
         rocks = self._get()
-        self._use(_written(is_logged=False))
+        self._use(make_write_options(is_logged=False))
         for rows in parts:
             batch = _batch_of(rows, is_cleared=not rows)
             self._change(partial(rocks.write, batch), "write")
 
     def keep(self, parts: Iterable[Mapping[str, bytes | None]]) -> int:
-        """Removes the rows whose keys are not in a second filling, and gives their number.
+        """Removes the rows whose keys are not in a second load, and returns their number.
 
-        Its keys stand on the disk beside the rows meanwhile: there may be too many for memory.
+        Its keys are on disk beside the rows meanwhile: there may be too many for memory.
         """
         rocks = self._get()
         for rows in parts:
@@ -202,9 +213,9 @@ class TableStore:
         return removed
 
     def finish(self, state: TableState) -> None:
-        """Writes the state of a filling once all rows are on disk."""
+        """Writes the state of a load once all rows are on disk."""
         self._change(self._get().flush, "flush")
-        self._use(_written(is_logged=True))
+        self._use(make_write_options(is_logged=True))
         self.write({}, state)
 
     def scan(self) -> "TableScan":
@@ -213,7 +224,7 @@ class TableStore:
         return TableScan(self, self.call(rocks.iter, "scan"))
 
     def close(self) -> None:
-        """Lets go of the files. A write that failed is told once, not here again."""
+        """Closes the files. A failed write has raised before, and does not raise here again."""
         rocks, self._rocks = self._rocks, None
         if rocks is not None:
             with suppress(StoreError) if self._has_failed else nullcontext():
@@ -232,7 +243,7 @@ class TableStore:
             raise
 
     def call(self, work: Callable[[], Result], what: str) -> Result:
-        """Has RocksDB do something with the table; notes damage."""
+        """Calls RocksDB; remembers damage that it finds."""
         try:
             return _call(work, f"{what} of {self.path}")
         except Corrupt as error:
@@ -240,9 +251,9 @@ class TableStore:
             raise
 
     def check_rows(self, are_all: bool) -> None:
-        """Raises Corrupt unless all rows that were read are such."""
+        """Raises Corrupt unless all rows that were read are JSON objects."""
         if not are_all:
-            self.damage = f"table {self.path} holds a row that is no JSON object"
+            self.damage = f"table {self.path} holds a row that is not a JSON object"
             raise Corrupt(self.damage)
 
     def _use(self, options: WriteOptions) -> None:
@@ -255,9 +266,9 @@ class TableStore:
 
 
 class TableScan:
-    """One iterator of RocksDB: it sees the table as it was when the scan began.
+    """An iterator of RocksDB: it sees the table as it was when the scan started.
 
-    RocksDB keeps its files, and the lock of the directory, for as long as it lives.
+    RocksDB keeps its files, and the lock of the directory, until the iterator is deleted.
     """
 
     def __init__(self, store: TableStore, iterator: RdictIter) -> None:
@@ -266,7 +277,7 @@ class TableScan:
 
     def parts(self) -> Iterator[list[tuple[str, Row]]]:
         """All rows by key, some at a time."""
-        # What fails may be kept, with all that its frames know; so they know no iterator.
+        # An error may be kept with its frames, so no frame refers to the iterator.
         self._store.call(lambda: self._get().seek(_ROWS_START), "scan")
         while True:
             keys, texts = self._take()
@@ -296,7 +307,7 @@ class TableScan:
 
     def _get(self) -> RdictIter:
         if self._iterator is None:
-            raise Closed(f"the scan of table {self._store.path} is closed: begin another")
+            raise Closed(f"the scan of table {self._store.path} is closed: start another")
         return self._iterator
 
     def close(self) -> None:
@@ -304,7 +315,7 @@ class TableScan:
 
 
 def remove_table(path: str) -> None:
-    """Removes a table that is not open; one that is not there is fine."""
+    """Removes a table that is not open, if there is one."""
     with suppress(FileNotFoundError):
         shutil.rmtree(path)
 
@@ -325,29 +336,13 @@ def _batch_of(rows: Mapping[str, bytes | None], is_cleared: bool) -> WriteBatch:
     return batch
 
 
-def _options(cache_bytes: int) -> Options:
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    tables = BlockBasedOptions()
-    tables.set_block_cache(Cache(cache_bytes))
-    tables.set_bloom_filter(_BLOOM_BITS, False)
-    tables.set_cache_index_and_filter_blocks(True)
-    options.set_block_based_table_factory(tables)
+def _open(path: str, budget: MemoryBudget) -> Rdict:
+    options = budget.make_options()
     options.set_compression_type(DBCompressionType.lz4())
-    options.set_write_buffer_size(_MEMTABLE_BYTES)
-    options.set_keep_log_file_num(1)
-    options.set_max_log_file_size(_INFO_LOG_BYTES)
-    options.set_stats_dump_period_sec(0)
-    options.set_stats_persist_period_sec(0)
-    return options
-
-
-def _written(*, is_logged: bool) -> WriteOptions:
-    """With RocksDB's log, or without it for rows that a flush brings to the disk."""
-    options = WriteOptions()
-    # The stub of rocksdict calls this attribute a method.
-    options.disable_wal = not is_logged  # type: ignore[method-assign,assignment]
-    return options
+    try:
+        return Rdict(path, options)
+    except Exception as error:
+        raise open_failure(error, path) from error
 
 
 def _call(work: Callable[[], Result], what: str) -> Result:
@@ -356,18 +351,4 @@ def _call(work: Callable[[], Result], what: str) -> Result:
     except StoreError:
         raise
     except Exception as error:
-        raise _failure(error, what) from error
-
-
-def _failure(error: Exception, what: str) -> StoreError:
-    """The error to raise in its place; RocksDB tells kinds apart by the text alone."""
-    reason = " ".join(str(error).split())
-    if isinstance(error, DbClosedError):
-        return Closed(f"{what}: {reason}")
-    if reason.startswith("Corruption") or "No such file" in reason:
-        return Corrupt(f"{what}: {reason}; the table is made anew")
-    if "No space left" in reason or "quota exceeded" in reason:
-        return DiskFull(f"{what}: {reason}; free some space")
-    if "/LOCK:" in reason:
-        return Locked(f"{what}: {reason}; close the process that has it open")
-    return Unavailable(f"{what}: {reason}; mend the disk")
+        raise rocks_failure(error, what) from error

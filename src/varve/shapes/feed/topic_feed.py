@@ -1,17 +1,17 @@
 """A topic as a stream of changes: read in one order, and compared with its table.
 
-Invariant  the table on disk is never ahead of any shape on disk: a checkpoint is written once all
-           that was given before its mark is durable in the shapes.
-Crash      the feed reads on from the table's positions and gives what came after them again, with
-           the same offsets. A table that cannot go on is made anew, and says so until a checkpoint:
-           the shapes of before must go.
+Invariant  the table on disk is never ahead of any shape on disk: a checkpoint is written once
+           everything that `poll` returned before its mark is durable in the shapes.
+Crash      the feed resumes at the table's positions and returns what follows them again, with the
+           same offsets. A table that cannot be resumed is loaded again, and has the reset until the
+           next checkpoint: the shapes that existed before must be dropped.
 Threads    `open`, `poll`, `mark` and `close` are for one thread, `checkpoint` for one at a time,
-           all else for any.
+           everything else for any.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -26,17 +26,12 @@ from varve.foundation.errors import (
     StoreError,
     Unavailable,
 )
-from varve.shapes.feed.absence import Absence
-from varve.shapes.feed.change import Transaction
-from varve.shapes.feed.change_maker import ChangeMaker
-from varve.shapes.feed.counts import FeedCounts
-from varve.shapes.feed.decoder import Decoder
-from varve.shapes.feed.doubts import Doubts
-from varve.shapes.feed.filling import Filling, FillProgress, Progress
-from varve.shapes.feed.gaps import Gaps
-from varve.shapes.feed.journal import Journal, Range
-from varve.shapes.feed.order import Gate, RecordOrder, Taken
-from varve.shapes.feed.reset import Reset, ResetKind
+from varve.rocks.database import MemoryBudget
+from varve.shapes.feed.changes import ChangeMaker, FeedCounts, Transaction, UncertainRows
+from varve.shapes.feed.decoders import Decoder
+from varve.shapes.feed.initial_load import LoadProgress, OpenRows, Progress, TableLoad
+from varve.shapes.feed.journal import Journal, OffsetSpan
+from varve.shapes.feed.order import RecordSequencer, SequencedRecords, TransactionGrouping
 from varve.shapes.feed.resuming import (
     Offsets,
     find_break,
@@ -45,33 +40,26 @@ from varve.shapes.feed.resuming import (
     find_other_topic,
     open_store,
 )
-from varve.shapes.feed.row_key import row_key_prefix
-from varve.shapes.feed.state import StateReader
+from varve.shapes.feed.row import row_key_prefix
 from varve.shapes.feed.table import TableView, TopicTable
-from varve.shapes.feed.table_store import TableState, TableStore, remove_table
+from varve.shapes.feed.table_store import Reset, ResetKind, TableState, TableStore, remove_table
+from varve.shapes.feed.tombstone_horizon import TombstoneHorizon
 from varve.shapes.offset import Offset
 from varve.topics import LogTruncated, TopicReader
 
 logger = logging.getLogger(__name__)
 
-OpenState = Callable[[], StateReader]
-"""Finds the latest state of the topic, for a table that is made anew."""
-
-_PARTITIONS_LOOK_MS: Final = 30_000
-_DELETE_RETENTION: Final = "delete.retention.ms"
-_DELETE_RETENTION_MS: Final = 24 * 3_600_000
-_CLEANUP_POLICY: Final = "cleanup.policy"
+_PARTITIONS_REFRESH_MS: Final = 30_000
 
 
 class _Running(NamedTuple):
-    """What an open feed works with."""
+    """The parts of an open feed."""
 
     table: TopicTable
-    order: RecordOrder
+    order: RecordSequencer
     maker: ChangeMaker
-    doubts: Doubts
-    absence: Absence
-    gaps: Gaps
+    uncertain: UncertainRows
+    horizon: TombstoneHorizon
 
 
 class TopicFeed:
@@ -81,33 +69,37 @@ class TopicFeed:
         self,
         reader: TopicReader,
         decoder: Decoder,
-        open_state: OpenState,
+        open_rows: OpenRows,
         *,
         directory: str,
         fs: FileSystem,
         clock: Clock,
         signature: str,
-        gate: Gate | None = None,
+        grouping: TransactionGrouping | None = None,
         counts: FeedCounts | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
-        """`directory` holds the tables of all topics. `signature` tells how rows are made: a table
-        of another one is not gone on with. With a `gate` source transactions stay together."""
+        """`open_rows` finds the rows that a new table starts with. `directory` holds the tables of
+        all topics. `signature` names how records become rows: a table with another one is loaded
+        again. With a `grouping` source transactions stay together. `budget` is the memory of the
+        databases of all feeds; without one the feed has its own."""
         self.topic = reader.topic
         self.counts = counts or FeedCounts()
         self._reader = reader
         self._decoder = decoder
-        self._open_state = open_state
+        self._open_rows = open_rows
         self._path = f"{directory}/{reader.topic}/rows"
         self._journal = Journal(fs, f"{directory}/{reader.topic}/journal")
         self._clock = clock
         self._signature = signature
-        self._gate = gate
+        self._grouping = grouping
+        self._budget = budget
         self._prefix = row_key_prefix(reader.topic)
         self._running: _Running | None = None
-        self._waiting: deque[Taken] = deque()
+        self._waiting: deque[SequencedRecords] = deque()
         self._positions: dict[int, int] = {}
         self._next_tx = 1
-        self._looked_ms = 0
+        self._refreshed_ms = 0
         self._marked_tx: dict[int, int] = {}
         self._written_tx = 0
         self._lost: str | None = None
@@ -117,10 +109,10 @@ class TopicFeed:
     # Opening and closing
 
     def open(self, progress: Progress | None = None) -> Reset | None:
-        """Goes on from the table on disk, or makes it anew, which takes its time.
+        """Resumes from the table on disk, or loads a new one, which can take long.
 
-        Gives the reset for which the topic's shapes of before must go, None where they may stay.
-        It stands until a checkpoint of a mark made from now on.
+        Returns the reset for which the existing shapes of the topic must be dropped, None where
+        they may stay. It is repeated until a checkpoint of a mark that is made from now on.
         """
         if self._running is not None and self._running.table.damage is not None:
             self._lost = f"the table of topic {self.topic} is damaged: {self._running.table.damage}"
@@ -131,7 +123,7 @@ class TopicFeed:
     def _open(self, progress: Progress | None) -> Reset | None:
         self._journal.open()
         bounds = find_offsets(self._reader)
-        store, state, lost = open_store(self._path)
+        store, state, lost = open_store(self._path, self._budget)
         try:
             if state is not None:
                 lost = self._lost or find_break(
@@ -140,10 +132,9 @@ class TopicFeed:
             if state is None or lost is not None:
                 store.close()
                 remove_table(self._path)
-                store = TableStore(self._path)
-                state = self._fill(
-                    store, lost or f"the table of topic {self.topic} is new", progress
-                )
+                store = TableStore(self._path, self._budget)
+                reason = lost or f"the table of topic {self.topic} is new"
+                state = self._load(store, reason, progress)
                 bounds, horizons = find_offsets(self._reader), {}
             else:
                 horizons = {number: end for number, (_, end) in bounds.items()}
@@ -154,51 +145,51 @@ class TopicFeed:
         self._lost = None
         return state.reset
 
-    def _fill(self, store: TableStore, lost: str, progress: Progress | None) -> TableState:
+    def _load(self, store: TableStore, reason: str, progress: Progress | None) -> TableState:
         topic_id = self._reader.info().id_text
-        reader = self._open_state()
+        rows = self._open_rows(self._reader)
         logger.info(
-            "table is filled", extra={"topic": self.topic, "how": reader.how, "reason": lost}
+            "table is loaded", extra={"topic": self.topic, "how": rows.how, "reason": reason}
         )
         self._journal.clear()
-        positions = dict(reader.resume_offsets)
+        positions = dict(rows.resume_offsets)
         now_ms = self._clock.now_ms()
         state = TableState(
             positions=positions,
             next_tx=1 + sum(positions.values()),
             signature=self._signature,
             topic_id=topic_id,
-            caught_up_ms=now_ms if reader.taken_ms is None else min(now_ms, reader.taken_ms),
-            reset=Reset(ResetKind.SOURCE_LOST, lost),
+            caught_up_ms=now_ms if rows.taken_ms is None else min(now_ms, rows.taken_ms),
+            reset=Reset(ResetKind.SOURCE_LOST, reason),
             # Before the rows are read: a log that loses its end meanwhile lost some of them.
             marks=find_marks(self._reader, positions),
         )
-        away = Absence(self._clock, state.caught_up_ms)
+        horizon = TombstoneHorizon(self._reader, self._clock, state.caught_up_ms)
 
-        def look(how_far: FillProgress) -> None:
-            away.look()
+        def advance(how_far: LoadProgress) -> None:
+            horizon.advance()
             if progress is not None:
                 progress(how_far)
 
-        filling = Filling(store, self._decoder, self.counts, prefix=self._prefix)
-        filling.run(reader, look)
-        away.look()
-        kept_ms = None if reader.taken_ms is not None else find_tombstone_retention(self._reader)
-        if kept_ms is not None and away.is_longer_than(kept_ms):
+        TableLoad(store, self._decoder, self.counts, prefix=self._prefix).run(rows, advance)
+        horizon.advance()
+        if rows.taken_ms is None and horizon.may_have_passed():
             state = replace(state, caught_up_ms=self._clock.now_ms())
-            self._check_filling(store, kept_ms, look)
+            self._remove_deleted(store, horizon, advance)
         store.finish(state)
         return state
 
-    def _check_filling(self, store: TableStore, kept_ms: int, progress: Progress) -> None:
-        """Removes the rows whose deletions the log may have let go of while they were read."""
+    def _remove_deleted(
+        self, store: TableStore, horizon: TombstoneHorizon, progress: Progress
+    ) -> None:
+        """Removes the rows whose tombstones may have left the log while they were read."""
         logger.warning(
-            "topic is read again: its table took longer to fill than deletions are kept",
-            extra={"topic": self.topic, "delete_retention_ms": kept_ms},
+            "topic is read again: its table took longer to load than tombstones are kept",
+            extra={"topic": self.topic, "delete_retention_ms": horizon.retention_ms},
         )
-        # What is counted was counted before.
-        filling = Filling(store, self._decoder, FeedCounts(), prefix=self._prefix)
-        removed = filling.check(self._open_state(), progress)
+        # These records were counted before.
+        load = TableLoad(store, self._decoder, FeedCounts(), prefix=self._prefix)
+        removed = load.remove_deleted(self._open_rows(self._reader), progress)
         logger.info("table was checked", extra={"topic": self.topic, "removed": removed})
 
     def _start(
@@ -208,37 +199,36 @@ class TopicFeed:
         ends = {number: max(end, positions[number]) for number, (_, end) in bounds.items()}
         table = TopicTable(store)
         table.move_to(Offset(state.next_tx - 1, 0))
-        order = RecordOrder(self._reader, self._decoder, self._journal, gate=self._gate)
-        if self._gate is not None:
-            self._gate.open(state.ends_position)
+        order = RecordSequencer(self._reader, self._decoder, self._journal, grouping=self._grouping)
+        if self._grouping is not None:
+            self._grouping.open(state.ends_position)
         was_single = len(state.positions) == 1
         order.open(positions, state.next_tx, ends, state.marks, was_single=was_single)
-        doubts = Doubts(
-            horizons,
-            state.doubts,
-            positions,
-            find_end=lambda number: self._reader.offsets(number).end,
-        )
+        uncertain = UncertainRows(self._reader, horizons, state.uncertain_before, positions)
         maker = ChangeMaker(
-            table, self.counts, doubts, prefix=self._prefix, is_grouped=self._gate is not None
+            table,
+            self.counts,
+            uncertain,
+            prefix=self._prefix,
+            is_grouped=self._grouping is not None,
         )
         self._positions, self._next_tx = positions, state.next_tx
         self._topic_id = state.topic_id or self._reader.info().id_text
-        self._looked_ms = self._clock.now_ms()
-        absence = Absence(self._clock, state.caught_up_ms)
-        gaps = Gaps(absence, lambda: find_tombstone_retention(self._reader), self._clock)
-        self._running = _Running(table, order, maker, doubts, absence, gaps)
+        self._refreshed_ms = self._clock.now_ms()
+        horizon = TombstoneHorizon(self._reader, self._clock, state.caught_up_ms)
+        horizon.refresh()
+        self._running = _Running(table, order, maker, uncertain, horizon)
 
     def close(self) -> None:
-        """Lets go of the table, and ends its views; what no checkpoint wrote is read again."""
+        """Closes the table and its views; what no checkpoint wrote is read again."""
         running, self._running = self._running, None
         self._is_broken = False
         self._waiting.clear()
         self._marked_tx.clear()
         self._written_tx = 0
         self._reader.close()
-        if self._gate is not None:
-            self._gate.close()
+        if self._grouping is not None:
+            self._grouping.close()
         if running is not None:
             running.table.close()
 
@@ -249,11 +239,11 @@ class TopicFeed:
     # Reading
 
     def poll(self, *, max_records: int, wait_ms: int) -> list[Transaction]:
-        """The next transactions, of about so many records; none where none come within the time.
+        """The next transactions, of about `max_records`; empty if none come within `wait_ms`.
 
-        One with a reset is the last of its list: the topic's shapes start anew. Where `is_open` is
-        false after that, or after an error, the feed must be opened again. After an error that is
-        not retriable it must be, too.
+        A transaction with a reset is the last of its list: the shapes of the topic must be dropped.
+        Where `is_open` is false afterwards, or after an error that is not retriable, the feed must
+        be opened again.
         """
         running = self._get()
         try:
@@ -267,16 +257,16 @@ class TopicFeed:
         except StoreError:
             raise
         except BaseException:
-            # What was taken and not given is known to nobody: it is to be read again.
+            # Records that were taken and not returned must be read again.
             self._is_broken = True
             raise
 
     def _poll(self, running: _Running, max_records: int, wait_ms: int) -> list[Transaction]:
-        running.absence.look()
+        running.horizon.advance()
         written_tx, self._written_tx = self._written_tx, 0
         if written_tx:
             self._journal.cut(written_tx)
-        self._look_for_partitions(running)
+        self._find_new_partitions(running)
         try:
             if not self._waiting:
                 self._waiting.extend(running.order.take(max_records, wait_ms))
@@ -286,47 +276,48 @@ class TopicFeed:
             return [self._lose(f"records were removed before they were read: {error}")]
         except OSError as error:
             raise self._break(error) from error
-        given = self._give(running)
-        if not given and running.table.damage is not None:
+        transactions = self._make_changes(running)
+        if not transactions and running.table.damage is not None:
             return [self._lose(f"its table is damaged: {running.table.damage}")]
         if self._is_caught_up(running):
-            running.absence.end()
-        return given
+            running.horizon.caught_up()
+        return transactions
 
-    def _give(self, running: _Running) -> list[Transaction]:
-        given: list[Transaction] = []
+    def _make_changes(self, running: _Running) -> list[Transaction]:
+        transactions: list[Transaction] = []
         while self._waiting:
-            taken = self._waiting[0]
+            records = self._waiting[0]
             try:
-                has_gap = len(taken.entries) < taken.range.end - taken.range.start
-                if has_gap and running.gaps.may_hide_deletions():
-                    return given or [self._lose(_deletions_text(running.gaps, taken.range))]
-                made = running.maker.make(taken)
+                has_gap = len(records.entries) < records.span.end - records.span.start
+                if has_gap and running.horizon.may_have_passed():
+                    reason = _tombstones_text(running.horizon, records.span)
+                    return transactions or [self._lose(reason)]
+                made = running.maker.make(records)
             except StoreError:
-                # The table has what was made before: it is given, and the rest tried again.
-                if not given and running.table.damage is None:
+                # The table has what was made before: return it, and try the rest again.
+                if not transactions and running.table.damage is None:
                     raise
-                return given
+                return transactions
             self._waiting.popleft()
             self._positions[made.done.partition] = made.done.end
             self._next_tx = made.done.next_tx
-            given += made.transactions
+            transactions += made.transactions
             if made.transactions and made.transactions[-1].reset is not None:
-                self._put_back(taken, made.done)
+                self._put_back(records, made.done)
                 break
-        return given
+        return transactions
 
-    def _put_back(self, taken: Taken, done: Range) -> None:
-        """What lies behind a reset is given by the next poll."""
-        if done.end < taken.range.end:
-            rest = taken.range._replace(start=done.end, first_tx=done.next_tx)
-            entries = [one for one in taken.entries if one[0] >= done.end]
-            self._waiting.appendleft(Taken(rest, entries))
+    def _put_back(self, records: SequencedRecords, done: OffsetSpan) -> None:
+        """Keeps the records behind a reset for the next poll."""
+        if done.end < records.span.end:
+            rest = records.span._replace(start=done.end, first_tx=done.next_tx)
+            entries = [entry for entry in records.entries if entry[0] >= done.end]
+            self._waiting.appendleft(SequencedRecords(rest, entries))
 
     def _lose(self, reason: str) -> Transaction:
         self._lost = f"topic {self.topic}: {reason}"
         self.counts.resets += 1
-        logger.warning("topic cannot be read on", extra={"topic": self.topic, "reason": reason})
+        logger.warning("topic cannot be resumed", extra={"topic": self.topic, "reason": reason})
         return Transaction([], Reset(ResetKind.SOURCE_LOST, self._lost))
 
     def _find_other_topic(self) -> str | None:
@@ -335,13 +326,13 @@ class TopicFeed:
         with access_may_return():
             return find_other_topic(self._topic_id, self._reader.info())
 
-    def _look_for_partitions(self, running: _Running) -> None:
+    def _find_new_partitions(self, running: _Running) -> None:
         now_ms = self._clock.now_ms()
-        is_early = 0 <= now_ms - self._looked_ms < _PARTITIONS_LOOK_MS
-        # What waits was perhaps taken without a journal, which begins with another partition.
+        is_early = 0 <= now_ms - self._refreshed_ms < _PARTITIONS_REFRESH_MS
+        # Waiting records may have been taken without a journal, which a second partition starts.
         if is_early or self._waiting or running.order.is_replaying:
             return
-        self._looked_ms = now_ms
+        self._refreshed_ms = now_ms
         info = self._reader.info()
         self._topic_id = self._topic_id or info.id_text
         for number in range(len(self._positions), info.partition_count):
@@ -352,21 +343,21 @@ class TopicFeed:
     # Checkpoints
 
     def mark(self) -> int:
-        """Closes what was given so far, for a checkpoint. Called when the shapes have taken it in,
-        durably or not."""
+        """Seals everything returned so far for a checkpoint. Called when the shapes have appended
+        it, durably or not."""
         running = self._get()
         state = TableState(
             positions=dict(self._positions),
             next_tx=self._next_tx,
             signature=self._signature,
             topic_id=self._topic_id,
-            caught_up_ms=running.absence.caught_up_ms,
-            ends_position=0 if self._gate is None else self._gate.position,
-            doubts=running.doubts.ends,
+            caught_up_ms=running.horizon.caught_up_ms,
+            ends_position=0 if self._grouping is None else self._grouping.position,
+            uncertain_before=running.uncertain.ends,
             marks=dict(running.order.marks),
         )
         self._sync_journal()
-        mark = running.table.mark(state)
+        mark = running.table.seal(state)
         self._marked_tx[mark] = state.next_tx
         return mark
 
@@ -381,33 +372,33 @@ class TopicFeed:
         return Unavailable(f"journal of topic {self.topic}: {error}; open it again")
 
     def checkpoint(self, mark: int) -> None:
-        """Writes the table up to a mark: all that was given before is durable in the shapes.
+        """Writes the table up to a mark, once everything before it is durable in the shapes.
 
-        One that failed can be tried again, but most fail until the feed is opened again.
+        A failed checkpoint can be repeated, but most fail until the feed is opened again.
         """
         self._get().table.checkpoint(mark)
-        for one in [one for one in list(self._marked_tx) if one <= mark]:
-            self._written_tx = self._marked_tx.pop(one)
+        for written in [number for number in list(self._marked_tx) if number <= mark]:
+            self._written_tx = self._marked_tx.pop(written)
 
-    # Looking
+    # Properties of an open feed
 
     def view(self) -> TableView:
-        """All rows at the present position; to be closed."""
+        """All rows at the current position; the caller closes it."""
         return self._get().table.view()
 
     @property
     def position(self) -> Offset:
-        """Everything at or before it was given."""
+        """The last change that was returned."""
         return self._get().table.position
 
     @property
     def newest_tx(self) -> int:
-        """No shape of the topic can rightly be beyond it when the feed was just opened."""
+        """When the feed was just opened, a shape beyond it holds records that the topic lost."""
         return self._get().order.newest_tx
 
     @property
     def lag(self) -> int:
-        """Offsets that are known to be committed and are not given yet."""
+        """Offsets that are known to be committed and were not returned yet."""
         ends = self._get().order.ends
         return sum(max(0, end - self._positions[number]) for number, end in list(ends.items()))
 
@@ -416,13 +407,13 @@ class TopicFeed:
         return self._is_caught_up(self._get())
 
     @property
-    def overlay_count(self) -> int:
-        """Changed rows that wait for a checkpoint."""
-        return self._get().table.overlay_count
+    def unflushed_rows(self) -> int:
+        """Changed rows that no checkpoint has written."""
+        return self._get().table.unflushed_rows
 
     @property
-    def overlay_bytes(self) -> int:
-        return self._get().table.overlay_bytes
+    def unflushed_bytes(self) -> int:
+        return self._get().table.unflushed_bytes
 
     def _is_caught_up(self, running: _Running) -> bool:
         return not (self._waiting or running.order.is_replaying) and self.lag == 0
@@ -443,17 +434,9 @@ def access_may_return() -> Iterator[None]:
         raise Unavailable(str(error)) from error
 
 
-def find_tombstone_retention(reader: TopicReader) -> int | None:
-    """How long the topic keeps tombstones at least, in ms; None where it is not compacted."""
-    settings = reader.settings()
-    if "compact" not in settings.get(_CLEANUP_POLICY, ""):
-        return None
-    return int(settings.get(_DELETE_RETENTION, _DELETE_RETENTION_MS))
-
-
-def _deletions_text(gaps: Gaps, range: Range) -> str:
+def _tombstones_text(horizon: TombstoneHorizon, span: OffsetSpan) -> str:
     return (
-        f"offsets of partition {range.partition} from {range.start} on are missing, and the topic "
-        f"was last read to its end longer than delete.retention.ms={gaps.retention_ms} ago, or "
-        "nobody knows when: deletions may be gone"
+        f"offsets of partition {span.partition} from {span.start} on are missing, and the topic "
+        f"was last read to its end longer than delete.retention.ms={horizon.retention_ms} ago, or "
+        "at an unknown time: tombstones may have left the log"
     )

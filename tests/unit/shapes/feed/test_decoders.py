@@ -7,11 +7,16 @@ import pytest
 
 from tests.support.decoding import decode
 from varve.foundation.errors import InvalidSetting
-from varve.shapes.feed.debezium_decoder import UNAVAILABLE, DebeziumDecoder, find_transaction_end
-from varve.shapes.feed.decoder import RecordKind, SourceTransaction, complete
-from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.row import get_row, join_row, split_row
-from varve.shapes.feed.row_key import row_key, row_key_prefix
+from varve.shapes.feed.decoders import (
+    UNAVAILABLE,
+    DebeziumDecoder,
+    PlainDecoder,
+    RecordKind,
+    SourceTransaction,
+    complete,
+    find_transaction_end,
+)
+from varve.shapes.feed.row import RowKeys, get_row, join_row, row_key, row_key_prefix, split_row
 
 
 def _json(value: Any) -> bytes:
@@ -188,3 +193,15 @@ def test_debezium_decodes_many_as_each_alone() -> None:
     decoder = DebeziumDecoder()
     records = [(key, value) for value in values] + [(None, b"1")]
     assert decoder.decode_many(records) == [decode(decoder, *record) for record in records]
+
+
+def test_keys_that_are_kept_are_bounded_in_bytes() -> None:
+    decoder, keys = PlainDecoder(), RowKeys(row_key_prefix("orders"))
+    for start in range(0, 400, 100):
+        large = [(b"%d" % number + b"x" * 200_000, b"{}") for number in range(start, start + 100)]
+        columns = [decoded.key for decoded in decoder.decode_many(large)]
+        assert len(keys.get_all(columns)) == 100
+        assert sum(map(len, decoder._known)) < 32 << 20
+        assert sum(map(len, keys._known)) < 32 << 20
+    small = [(b"a", b"{}"), (b"b", None)]
+    assert decoder.decode_many(small) == PlainDecoder().decode_many(small)

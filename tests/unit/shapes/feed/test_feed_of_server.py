@@ -15,10 +15,11 @@ from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import KafkaClient
 from varve.records import Producer, build_batch, stamp_producer
 from varve.records.record import Record
-from varve.shapes.feed.change import Transaction
-from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.replay_state import ReplayState
-from varve.shapes.feed.topic_feed import TopicFeed, find_tombstone_retention
+from varve.shapes.feed.changes import Transaction
+from varve.shapes.feed.decoders import PlainDecoder
+from varve.shapes.feed.initial_load import FullScan
+from varve.shapes.feed.tombstone_horizon import find_tombstone_retention
+from varve.shapes.feed.topic_feed import TopicFeed
 from varve.testing import KafkaKit
 from varve.topics import KafkaCluster, TopicReader
 from varve.wire.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
@@ -62,7 +63,7 @@ def _feed(reader: TopicReader, path: Path) -> TopicFeed:
     return TopicFeed(
         reader,
         PlainDecoder(),
-        lambda: ReplayState(reader),
+        FullScan,
         directory=str(path),
         fs=RealFileSystem(),
         clock=ManualClock(),

@@ -7,8 +7,8 @@ from pathlib import Path
 from tests.support.memory_topic import MemoryTopic
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
-from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.decoders import PlainDecoder
+from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.feed.topic_feed import TopicFeed
 
 _RECORDS = 1500
@@ -37,7 +37,7 @@ def test_views_are_of_one_position_while_others_poll_and_write(tmp_path: Path) -
     feed = TopicFeed(
         source,
         PlainDecoder(),
-        lambda: ReplayState(empty),
+        lambda reader: FullScan(empty),
         directory=str(tmp_path),
         fs=RealFileSystem(),
         clock=ManualClock(),
@@ -80,7 +80,7 @@ def test_views_are_of_one_position_while_others_poll_and_write(tmp_path: Path) -
     for thread in threads:
         thread.join(30)
     assert failures == []
-    assert feed.overlay_count == 0
+    assert feed.unflushed_rows == 0
     feed.close()
     assert feed.open() is None
     assert feed.position.tx == _RECORDS

@@ -42,7 +42,7 @@ def test_a_clock_set_back_holds_no_checkpoint_up(tmp_path: Path) -> None:
     stage.put("t", "a", {"n": 1})
     stage.engine.run_turn("t")
     feed = stage.engine.context.topics.get("t").feed
-    assert feed.overlay_count == 1
+    assert feed.unflushed_rows == 1
     stage.engine.checkpoint()
-    assert feed.overlay_count == 0
+    assert feed.unflushed_rows == 0
     stage.close()

@@ -9,8 +9,8 @@ import pytest
 from tests.support.memory_topic import MemoryTopic
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
-from varve.shapes.feed.debezium_decoder import UNAVAILABLE, DebeziumDecoder
-from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.decoders import UNAVAILABLE, DebeziumDecoder
+from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.feed.topic_feed import TopicFeed
 
 Rows = dict[int, dict[str, Any]]
@@ -40,7 +40,7 @@ class _Table:
         return TopicFeed(
             self.source,
             DebeziumDecoder(),
-            lambda: ReplayState(self.source),
+            FullScan,
             directory=str(path),
             fs=RealFileSystem(),
             clock=ManualClock(),

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from varve.shapes.feed.row_key import RowKeys, row_key_prefix
+from varve.rocks.database import MemoryBudget
+from varve.shapes.feed.row import RowKeys, row_key_prefix
 from varve.shapes.feed.table import TopicTable
 from varve.shapes.feed.table_store import TableState, TableStore
 from varve.shapes.offset import Offset
@@ -34,7 +35,7 @@ def store(tmp_path: Path) -> Iterator[_Store]:
 
 def _fill(table: TopicTable, rows: dict[str, bytes | None]) -> None:
     table.apply(rows, position=Offset(1, 0), byte_count=0)
-    table.checkpoint(table.mark(_STATE))
+    table.checkpoint(table.seal(_STATE))
 
 
 def _find_asked(table: TopicTable, store: _Store, keys: list[str]) -> list[str]:
@@ -84,3 +85,17 @@ def test_keys_that_are_kept_have_a_bound_in_bytes() -> None:
     again = keys.get(columns[0])
     assert again == first
     assert again is not first
+
+
+def test_tables_share_the_memory_of_one_budget(tmp_path: Path) -> None:
+    budget = MemoryBudget(16 << 20)
+    stores = [TableStore(str(tmp_path / f"t{number}"), budget) for number in range(3)]
+    before = budget.in_use_bytes()
+    for store in stores:
+        rows: dict[str, bytes | None] = {
+            f'"k{number}"': b'{"n":"%s"}' % (b"x" * 1000) for number in range(1000)
+        }
+        store.fill([rows])
+    assert before + (2 << 20) < budget.in_use_bytes() < 24 << 20
+    for store in stores:
+        store.close()

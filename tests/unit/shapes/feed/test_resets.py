@@ -11,13 +11,10 @@ from tests.support.feed_bench import FeedBench, row_key_of, short
 from tests.support.shape_engine import Follower, Stage
 from varve.disk import RealFileSystem
 from varve.foundation.errors import Corrupt, Unavailable
-from varve.shapes.feed.debezium_decoder import DebeziumDecoder
-from varve.shapes.feed.decoder import Decoded, Record, RecordKind
-from varve.shapes.feed.order import Gate
-from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.replay_state import ReplayState
-from varve.shapes.feed.reset import Reset, ResetKind
-from varve.shapes.feed.table_store import TableState, TableStore
+from varve.shapes.feed.decoders import DebeziumDecoder, Decoded, PlainDecoder, Record, RecordKind
+from varve.shapes.feed.initial_load import FullScan
+from varve.shapes.feed.order import TransactionGrouping
+from varve.shapes.feed.table_store import Reset, ResetKind, TableState, TableStore
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.shape import DropReason
 from varve.topics import StoreCluster
@@ -31,13 +28,13 @@ class _OpenGate:
     def open(self, position: int) -> None:
         pass
 
-    def look(self) -> None:
+    def poll(self) -> None:
         pass
 
     def ready_count(self, buffer: Any, count: int) -> int:
-        return len(buffer.look())
+        return len(buffer.peek())
 
-    def taken(self, buffer: Any, entries: Any) -> None:
+    def remove(self, buffer: Any, entries: Any) -> None:
         pass
 
     def close(self) -> None:
@@ -50,12 +47,12 @@ def _envelope(operation: str, n: int | None, transaction: str | None) -> bytes:
     return json.dumps(told | {"after": None if n is None else {"n": n}}).encode()
 
 
-def _gate(bench: FeedBench) -> Gate:
+def _gate(bench: FeedBench) -> TransactionGrouping:
     return _OpenGate()
 
 
 def test_a_reset_takes_the_rest_of_its_transaction_with_it(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path, decoder=DebeziumDecoder(), make_gate=_gate)
+    bench = FeedBench(tmp_path, decoder=DebeziumDecoder(), make_grouping=_gate)
     bench.open()
     for key, operation, n, transaction in [
         ("a", "c", 1, "t1"),
@@ -84,7 +81,7 @@ class _Stage(Stage):
         return TopicFeed(
             source,
             DebeziumDecoder(),
-            lambda: ReplayState(source),
+            FullScan,
             directory=str(self.path / "shapes" / "tables"),
             fs=RealFileSystem(),
             clock=self.clock,

@@ -11,13 +11,11 @@ import pytest
 
 from tests.support.feed_bench import FeedBench, row_key_of, short
 from varve.foundation.errors import Closed, Corrupt, Unavailable
-from varve.shapes.feed.change import Change
-from varve.shapes.feed.decoder import Decoded, Record
-from varve.shapes.feed.filling import FillProgress
-from varve.shapes.feed.key_index_state import KeyIndexState
-from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.reset import Reset, ResetKind
-from varve.shapes.feed.table_store import TableState, TableStore
+from varve.shapes.feed.changes import Change
+from varve.shapes.feed.decoders import Decoded, PlainDecoder, Record
+from varve.shapes.feed.initial_load import LoadProgress
+from varve.shapes.feed.key_index_scan import KeyIndexScan
+from varve.shapes.feed.table_store import Reset, ResetKind, TableState, TableStore
 from varve.topics import StoreCluster, TopicReader
 
 
@@ -93,7 +91,7 @@ def test_a_table_that_tells_of_no_doubts_has_them_all() -> None:
     del older["doubts"]
     found = TableState.decode(json.dumps(older).encode(), "here")
     assert found is not None
-    assert found.doubts.keys() == {0, 1}
+    assert found.uncertain_before.keys() == {0, 1}
 
 
 def test_a_table_of_an_earlier_version_has_no_marks_and_goes_on(bench: FeedBench) -> None:
@@ -125,13 +123,13 @@ def test_the_state_comes_from_key_indexes_without_what_was_superseded(tmp_path: 
         bench.put(f"k{number % 20}", {"n": number})
     bench.put("k3", None)
     bench.store.clean("orders", dry_run=True)
-    found: list[KeyIndexState] = []
+    found: list[KeyIndexScan] = []
 
-    def make(source: TopicReader) -> KeyIndexState:
-        found.append(KeyIndexState(bench.store, source))
+    def make(source: TopicReader) -> KeyIndexScan:
+        found.append(KeyIndexScan(bench.store, source))
         return found[-1]
 
-    bench.make_state = make
+    bench.make_rows = make
     bench.open()
     (state,) = found
     assert state.record_count is not None
@@ -151,7 +149,7 @@ def test_segments_replaced_under_way_are_read_as_they_are(tmp_path: Path) -> Non
         bench.put(f"k{number % 20}", {"n": number})
     bench.store.clean("orders", dry_run=True)
     source = StoreCluster(bench.store).reader("orders")
-    state = KeyIndexState(bench.store, source)
+    state = KeyIndexScan(bench.store, source)
     bench.store.clean("orders", at_once=True)
     last: dict[bytes | None, bytes | None] = {}
     for records in state.read():
@@ -176,7 +174,7 @@ def test_a_log_without_closed_segments_has_a_state_by_key_indexes(
     tmp_path: Path, count: int
 ) -> None:
     bench = FeedBench(tmp_path, settings={"cleanup.policy": "compact"})
-    bench.make_state = lambda source: KeyIndexState(bench.store, source)
+    bench.make_rows = lambda source: KeyIndexScan(bench.store, source)
     for number in range(count):
         bench.put("a", {"n": number})
     bench.open()
@@ -188,7 +186,7 @@ def test_a_filling_that_was_cut_begins_anew(bench: FeedBench) -> None:
     for number in range(5):
         bench.put(f"k{number}", {"n": number})
 
-    def stop(progress: FillProgress) -> None:
+    def stop(progress: LoadProgress) -> None:
         assert (progress.how, progress.total) == ("reading the topic", 5)
         raise KeyboardInterrupt
 
@@ -333,4 +331,4 @@ def test_damage_that_a_view_finds_makes_the_table_anew(bench: FeedBench, is_poll
         assert [one.reset is not None for one in bench.poll()] == [True]
     assert bench.open() is not None
     assert bench.rows()[row_key_of("a")]["n"] == b"1"
-    assert "no JSON object" in str(kept.value)
+    assert "not a JSON object" in str(kept.value)

@@ -12,9 +12,9 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed
 from varve.records import CommittedBatches, Producer, build_batch, stamp_producer
 from varve.records.record import Record as LogRecord
-from varve.shapes.feed.change import Transaction
-from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.changes import Transaction
+from varve.shapes.feed.decoders import PlainDecoder
+from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.offset import Offset
 from varve.topics import Position
@@ -77,7 +77,7 @@ def test_a_checkpoint_writes_no_more_than_its_mark(bench: FeedBench) -> None:
     bench.put("a", {"n": 2})
     bench.poll_all()
     bench.feed.checkpoint(mark)
-    assert bench.feed.overlay_count == 1
+    assert bench.feed.unflushed_rows == 1
     bench.crash()
     assert bench.rows()[row_key_of("a")]["n"] == b"1"
     assert [short(one) for one in bench.changes()] == [("a", b"2", b"1")]
@@ -205,7 +205,7 @@ def test_a_partition_that_always_has_news_keeps_no_other_one_waiting(tmp_path: P
     feed = TopicFeed(
         source,
         PlainDecoder(),
-        lambda: ReplayState(source),
+        FullScan,
         directory=str(tmp_path),
         fs=RealFileSystem(),
         clock=ManualClock(),

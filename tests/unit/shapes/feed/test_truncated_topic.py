@@ -14,8 +14,8 @@ from varve.foundation.clock import ManualClock
 from varve.kafka_client.address import parse_cluster_address
 from varve.records import Producer, build_batch, stamp_producer
 from varve.records.record import Record
-from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.decoders import PlainDecoder
+from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.testing import KafkaKit
 from varve.topics import KafkaCluster
@@ -146,7 +146,7 @@ def test_a_server_that_loses_its_end_while_it_is_read_resets_the_shapes(tmp_path
         feed = TopicFeed(
             reader,
             PlainDecoder(),
-            lambda: ReplayState(reader),
+            FullScan,
             directory=str(tmp_path),
             fs=RealFileSystem(),
             clock=ManualClock(),

@@ -1,13 +1,14 @@
-"""Keeps the records of a source transaction together until all of them are there.
+"""Keeps the records of a source transaction together until all of them have arrived.
 
 Debezium writes the end of each transaction to a topic of its own, with the number of records by
-collection. A partition's records of one transaction stand together, so a record of another one ends
-it too. The tombstone behind a delete is in the delete's transaction, and is not counted by its end;
-nor is what a connector tells again after a crash of its own. The end may come before the records.
+collection. A partition has the records of one transaction side by side, so a record of another
+transaction ends it too. The tombstone behind a delete belongs to the delete's transaction and is
+not counted by its end; nor are records that a connector repeats after a crash. The end may arrive
+before the records.
 
-Invariant  the records of one transaction that a partition holds are taken at once, unless they are
-           more than a limit, what all partitions hold is larger than another, or their end does not
-           come within a time: all are counted.
+Invariant  the records that a partition has of one transaction are taken at once, unless they are
+           more than a limit, all partitions together hold too many bytes, or the end does not
+           arrive in time; each such case is counted.
 Crash      ends are read again from the first one that is still needed.
 Threads    one.
 """
@@ -21,31 +22,31 @@ from typing import Final
 
 from varve.foundation.clock import Clock
 from varve.foundation.errors import NotFound, OffsetOutOfRange
-from varve.shapes.feed.counts import FeedCounts
-from varve.shapes.feed.debezium_decoder import find_transaction_begin, find_transaction_end
-from varve.shapes.feed.partition_buffer import Entry, PartitionBuffer, split_records
+from varve.shapes.feed.changes import FeedCounts
+from varve.shapes.feed.decoders import find_transaction_begin, find_transaction_end
+from varve.shapes.feed.order import Entry, PartitionBuffer, split_records
 from varve.topics import Position, TopicReader
 
 logger = logging.getLogger(__name__)
 
 RECORDS_MAX: Final = 100_000
 BYTES_MAX: Final = 64 << 20
-PATIENCE_MS: Final = 5_000
-BEGUN_PATIENCE_MS: Final = 300_000
-"""For the end of a transaction that is known to have begun: its connector is on its way back."""
+END_WAIT_MS: Final = 5_000
+BEGUN_WAIT_MS: Final = 300_000
+"""For the end of a transaction that is known to have begun: its connector may be restarting."""
 _ENDS_MAX: Final = 100_000
 _READ_BYTES: Final = 1 << 20
-_MISSING_LOOK_MS: Final = 1_000
+_MISSING_RETRY_MS: Final = 1_000
 _UNUSED_MS: Final = 60_000
-"""An end that nobody has waited for so long belongs to records that were given before it came."""
+"""An end that was not needed for this time belongs to records that were taken before it came."""
 _NO_TOPIC_CHARACTER: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
 @dataclass(slots=True)
 class _End:
-    """The end of a transaction: where it stands, and how many records are still to come.
+    """The offset of a transaction's end, and how many of its records were not taken yet.
 
-    While it is only known to have begun, where that stands, and None."""
+    While only the begin is known, its offset, and None."""
 
     offset: int
     missing: int | None
@@ -54,19 +55,19 @@ class _End:
 
 @dataclass(slots=True)
 class _Run:
-    """Entries of one transaction, or of none, that follow on each other."""
+    """Adjacent entries of one transaction, or of none."""
 
     transaction: str | None
     size: int = 0
     byte_count: int = 0
     orders: set[int] = field(default_factory=set)
-    """Its end counts so many: what was told twice stands here once."""
+    """What its end counts: a record that was repeated is in here once."""
     held_since_ms: int | None = None
     is_unfinished: bool = False
 
 
 class _Runs:
-    """The entries of one partition that were not taken yet, of which each is looked at once."""
+    """The entries of one partition that were not taken yet, by transaction."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -80,22 +81,22 @@ class _Runs:
         return iter(self._runs)
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Takes in entries that came behind the others."""
+        """Adds entries that follow the others."""
         for _, _, byte_count, decoded in entries:
-            run, told = self.last, decoded.transaction
-            name = None if told is None else told.id
-            # A tombstone is of the delete before it.
+            run, transaction = self.last, decoded.transaction
+            name = None if transaction is None else transaction.id
+            # A tombstone belongs to the delete before it.
             if run is None or (run.transaction != name and not decoded.is_tombstone):
                 run = _Run(name)
                 self._runs.append(run)
             run.size += 1
             run.byte_count += byte_count
-            if told is not None:
-                run.orders.add(told.collection_order)
+            if transaction is not None:
+                run.orders.add(transaction.collection_order)
         self.size += len(entries)
 
     def take(self, count: int) -> list[_Run]:
-        """Lets go of the runs of so many entries."""
+        """Removes the runs of this many entries."""
         taken = []
         self.size -= count
         while count > 0:
@@ -106,7 +107,7 @@ class _Runs:
 
 
 class SourceTransactions:
-    """The gate of a topic that Debezium writes; `reader` reads its transaction topic."""
+    """Groups the records of a topic that Debezium writes; `reader` reads its transaction topic."""
 
     def __init__(
         self,
@@ -117,16 +118,16 @@ class SourceTransactions:
         *,
         records_max: int = RECORDS_MAX,
         bytes_max: int = BYTES_MAX,
-        patience_ms: int = PATIENCE_MS,
+        end_wait_ms: int = END_WAIT_MS,
     ) -> None:
-        """`topic` is that of the records: its name ends with the collection's."""
+        """`topic` has the records: its name ends with the name of the collection."""
         self._reader = reader
         self._topic = topic
         self._counts = counts
         self._clock = clock
         self._records_max = records_max
         self._bytes_max = bytes_max
-        self._patience_ms = patience_ms
+        self._end_wait_ms = end_wait_ms
         self._next = Position(0)
         self._missing_ms: int | None = None
         self._ends: dict[str, _End] = {}
@@ -134,34 +135,34 @@ class SourceTransactions:
 
     @property
     def position(self) -> int:
-        """The first end that is still needed, or where to read on."""
-        return min((one.offset for one in self._ends.values()), default=self._next.offset)
+        """The offset of the first end that is still needed, or the next one to read."""
+        return min((end.offset for end in self._ends.values()), default=self._next.offset)
 
     def open(self, position: int) -> None:
         self._ends.clear()
         self._runs.clear()
         self._next, self._missing_ms = Position(position), None
-        self._find_place()
+        self._find_position()
 
     def close(self) -> None:
         self._reader.close()
 
-    def look(self) -> None:
-        """Reads the ends that have come."""
+    def poll(self) -> None:
+        """Reads the ends that have been written."""
         now_ms = self._clock.now_ms()
         if self._missing_ms is not None:
-            if now_ms - self._missing_ms < _MISSING_LOOK_MS:
+            if now_ms - self._missing_ms < _MISSING_RETRY_MS:
                 return
-            self._find_place()
+            self._find_position()
             if self._missing_ms is not None:
                 return
         self._forget_unused(now_ms)
         try:
             found = self._reader.fetch({0: self._next}, max_bytes=_READ_BYTES, wait_ms=0)
         except (NotFound, OffsetOutOfRange):
-            # It was created again, or cut: what it said of records that wait is not known any more.
+            # It was created again or truncated: the ends of waiting records are unknown now.
             self._reader.close()
-            self._find_place()
+            self._find_position()
             return
         fetched = found.get(0)
         if fetched is None:
@@ -171,14 +172,14 @@ class SourceTransactions:
             self._note(offset, value, now_ms)
         self._next = Position.after(fetched)
 
-    def _find_place(self) -> None:
-        """Where to read on; Debezium makes the topic with the first transaction it tells of."""
+    def _find_position(self) -> None:
+        """Finds the offset to resume at; Debezium creates the topic with its first transaction."""
         try:
             start, end = self._reader.offsets(0)
         except NotFound:
             if self._missing_ms is None:
                 logger.warning(
-                    "topic of transactions is not there yet",
+                    "transaction topic does not exist yet",
                     extra={"topic": self._topic, "transactions": self._reader.topic},
                 )
             self._missing_ms = self._clock.now_ms()
@@ -196,7 +197,7 @@ class SourceTransactions:
         count = sum(count for name, count in end.counts.items() if self._is_ours(name))
         self._ends.pop(end.id, None)
         for run in self._held(end.id):
-            # Its last records may still be on their way.
+            # Its last records may not have arrived yet.
             run.held_since_ms = None
         if count:
             self._ends[end.id] = _End(offset, count, now_ms)
@@ -219,9 +220,9 @@ class SourceTransactions:
             del self._ends[name]
 
     def ready_count(self, buffer: PartitionBuffer, count: int) -> int:
-        """How many entries may be taken: whole transactions, at least so many if they are there."""
+        """How many entries may be taken: whole transactions, at least `count` if complete."""
         runs = self._runs[buffer]
-        runs.add(buffer.look()[runs.size :])
+        runs.add(buffer.peek()[runs.size :])
         ready = 0
         for run in runs:
             if ready >= count:
@@ -231,10 +232,10 @@ class SourceTransactions:
             ready += run.size
         return ready
 
-    def taken(self, buffer: PartitionBuffer, entries: Sequence[Entry]) -> None:
-        """Notes what was taken, so that ends which are used up go."""
+    def remove(self, buffer: PartitionBuffer, entries: Sequence[Entry]) -> None:
+        """Forgets ends once all their records were taken."""
         runs = self._runs[buffer]
-        # What the journal has is taken without having been in the buffer.
+        # Entries that are read again after a restart were never in the buffer.
         runs.add(entries[runs.size :])
         for run in runs.take(len(entries)):
             self._counts.unfinished += run.is_unfinished
@@ -249,33 +250,33 @@ class SourceTransactions:
                 del self._ends[transaction]
 
     def _may_go(self, run: _Run) -> bool:
-        """Whether the last transaction that a partition has is complete, or is not waited for."""
+        """Whether the last transaction of a partition is complete, or has waited long enough."""
         assert run.transaction is not None
         end = self._ends.get(run.transaction)
         is_begun = end is not None and end.missing is None
         if end is not None and end.missing is not None:
-            held = sum(len(one.orders) for one in self._held(run.transaction))
+            held = sum(len(other.orders) for other in self._held(run.transaction))
             if held >= end.missing:
                 run.is_unfinished = False
                 return True
         now_ms = self._clock.now_ms()
         if run.held_since_ms is None:
             run.held_since_ms = now_ms
-        patience_ms = BEGUN_PATIENCE_MS if is_begun else self._patience_ms
+        end_wait_ms = BEGUN_WAIT_MS if is_begun else self._end_wait_ms
         run.is_unfinished = (
             run.size >= self._records_max
             or self._is_too_large(run)
-            or now_ms - run.held_since_ms >= patience_ms
+            or now_ms - run.held_since_ms >= end_wait_ms
         )
         return run.is_unfinished
 
     def _is_too_large(self, run: _Run) -> bool:
-        """Whether partitions hold too much, and none more than is in this run."""
-        held = [one.byte_count for one in self._lasts()]
+        """Whether the partitions hold too many bytes, and this run has the most."""
+        held = [other.byte_count for other in self._lasts()]
         return sum(held) >= self._bytes_max and run.byte_count == max(held)
 
     def _held(self, transaction: str) -> list[_Run]:
-        """What each partition has of one transaction as its last."""
+        """The last run of each partition, if it is of this transaction."""
         return [run for run in self._lasts() if run.transaction == transaction]
 
     def _lasts(self) -> list[_Run]:

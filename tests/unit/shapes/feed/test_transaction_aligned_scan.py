@@ -1,4 +1,4 @@
-"""Up to where a new table is filled: no source transaction lies across.
+"""Up to where a new table is loaded: no source transaction lies across.
 
 Carries S2.
 """
@@ -11,8 +11,8 @@ import pytest
 from tests.support.memory_topic import MemoryTopic
 from varve.foundation.errors import Unavailable
 from varve.records import CommittedBatches
-from varve.shapes.feed.debezium_decoder import DebeziumDecoder
-from varve.shapes.feed.whole_state import find_boundary
+from varve.shapes.feed.decoders import DebeziumDecoder
+from varve.shapes.feed.initial_load import find_boundary
 from varve.topics import Position
 
 

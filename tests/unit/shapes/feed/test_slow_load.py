@@ -10,9 +10,8 @@ from tests.support.feed_bench import row_key_of, short
 from tests.support.slow_topic import SlowTopic
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
-from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.replay_state import ReplayState
-from varve.shapes.feed.state import StateReader
+from varve.shapes.feed.decoders import PlainDecoder
+from varve.shapes.feed.initial_load import FullScan, InitialRows
 from varve.shapes.feed.topic_feed import TopicFeed
 
 _KEPT_MS: Final = 1000
@@ -26,7 +25,7 @@ class _Bench:
         self.source = SlowTopic(self.clock, tombstones_ms=_KEPT_MS)
         self.fillings = 0
         self.opened: Callable[[], None] = lambda: None
-        self.open_state: Callable[[], StateReader] = self._open_state
+        self.open_rows: Callable[[], InitialRows] = self._open_rows
         for key in ("a", "b", "c", "d", "e", "f"):
             self.put(key, 1)
         self.source.append(0, b"a", None)
@@ -34,7 +33,7 @@ class _Bench:
         self.feed = TopicFeed(
             self.source,
             PlainDecoder(),
-            lambda: self.open_state(),
+            lambda reader: self.open_rows(),
             directory=str(path / "tables"),
             fs=RealFileSystem(),
             clock=self.clock,
@@ -53,9 +52,9 @@ class _Bench:
         self.clock.advance(_KEPT_MS + 1)
         self.source.clean()
 
-    def _open_state(self) -> StateReader:
+    def _open_rows(self) -> InitialRows:
         self.fillings += 1
-        reader = ReplayState(self.source)
+        reader = FullScan(self.source)
         self.opened()
         return reader
 
@@ -76,7 +75,7 @@ def test_rows_whose_deletions_went_before_they_were_read_are_not_kept(
     bench.feed.open()
     assert bench.keys() == [row_key_of(key) for key in "bcdefg"]
     assert bench.fillings == 2
-    assert "took longer to fill than deletions are kept" in caplog.text
+    assert "took longer to load than tombstones are kept" in caplog.text
     bench.feed.close()
 
 
@@ -139,16 +138,16 @@ def test_a_filling_that_is_stopped_while_it_is_checked_begins_anew(bench: _Bench
 
 
 def test_deletions_that_went_since_an_old_state_was_taken_reset_the_topic(bench: _Bench) -> None:
-    reader = ReplayState(bench.source)
+    reader = FullScan(bench.source)
     reader.taken_ms = bench.clock.now_ms()
     records = [list(part) for part in reader.read()]
     bench.source.append(0, b"b", None)
     bench.put("h", 1)
     bench.clean_twice()
-    bench.open_state = lambda: reader
+    bench.open_rows = lambda: reader
     reader.read = lambda: iter(records)  # type: ignore[method-assign]  # as a snapshot has them
     bench.feed.open()
     (only,) = bench.feed.poll(max_records=10, wait_ms=0)
     assert only.reset is not None
-    assert "deletions may be gone" in only.reset.text
+    assert "tombstones may have left the log" in only.reset.text
     bench.feed.close()

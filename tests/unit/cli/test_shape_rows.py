@@ -13,17 +13,19 @@ import pytest
 
 from tests.support.snapshot_topic import URL, SnapshotTopic
 from tests.support.source_topic import SourceTopic
-from varve.cli.shape_feeds import FeedMaker, TopicOptions
-from varve.cli.shape_states import FilesState, SnapshotState, open_snapshot_state
+from varve.cli.shape_feeds import make_feed_factory
+from varve.cli.shape_rows import BrokerFileRows, SnapshotRows, open_snapshot_rows
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock, SystemClock
 from varve.foundation.errors import InvalidRequest, Unavailable
 from varve.object_store import open_object_store
 from varve.shapes.definition import define
 from varve.shapes.engine import ShapeEngine
-from varve.shapes.feed.key_index_state import KeyIndexState
-from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.topic_feed import TopicFeed, find_tombstone_retention
+from varve.shapes.feed.decoders import PlainDecoder
+from varve.shapes.feed.key_index_scan import KeyIndexScan
+from varve.shapes.feed.open_feed import TopicOptions
+from varve.shapes.feed.tombstone_horizon import find_tombstone_retention
+from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.offset import BEFORE_ALL, LAST
 from varve.topics import StoreCluster, TopicReader
 
@@ -52,13 +54,13 @@ def test_a_table_begins_with_the_rows_of_a_snapshot(kit: SnapshotTopic, tmp_path
     kit.take()
     kit.topic.put(("b", '{"n":6}'))
     source = _source(kit)
-    state = SnapshotState(kit.open(), source)
+    state = SnapshotRows(kit.open(), source)
     assert state.resume_offsets == {0: 3, 1: 3}
     assert state.record_count == 3
     feed = TopicFeed(
         source,
         PlainDecoder(),
-        lambda: state,
+        lambda reader: state,
         directory=str(tmp_path / "tables"),
         fs=RealFileSystem(),
         clock=ManualClock(),
@@ -82,7 +84,7 @@ def test_a_snapshot_that_the_log_no_longer_reaches_is_refused(kit: SnapshotTopic
     kit.topic.put(("c", '{"n":3}'), ("d", '{"n":4}'))
     kit.topic.topic.partition(0).delete_records(3)
     with pytest.raises(InvalidRequest, match="make a newer snapshot"):
-        SnapshotState(kit.open(), _source(kit))
+        SnapshotRows(kit.open(), _source(kit))
 
 
 def test_a_snapshot_of_records_that_the_log_lost_is_refused(kit: SnapshotTopic) -> None:
@@ -95,7 +97,7 @@ def test_a_snapshot_of_records_that_the_log_lost_is_refused(kit: SnapshotTopic) 
     while log.end_offset <= end:
         kit.topic.topic.append(key=b"c", value=b"{}", partition=0)
     with pytest.raises(InvalidRequest, match=r"lost: .* make another snapshot"):
-        SnapshotState(kit.open(), _source(kit))
+        SnapshotRows(kit.open(), _source(kit))
 
 
 def test_a_snapshot_that_is_older_than_deletions_are_kept_is_refused(
@@ -105,14 +107,14 @@ def test_a_snapshot_that_is_older_than_deletions_are_kept_is_refused(
     kit.take(store=open_object_store(f"file:{tmp_path}/place"))
     source, url = _source(kit), f"{tmp_path}/place"
     kept_ms = find_tombstone_retention(source)
-    taken_ms = open_snapshot_state(url, source, SystemClock()).taken_ms
+    taken_ms = open_snapshot_rows(url, source, clock=SystemClock()).taken_ms
     assert kept_ms is not None
     assert taken_ms is not None
     clock = ManualClock(taken_ms + kept_ms)
-    assert open_snapshot_state(url, source, clock).record_count == 1
+    assert open_snapshot_rows(url, source, clock=clock).record_count == 1
     clock.advance(1)
     with pytest.raises(InvalidRequest, match=r"delete\.retention\.ms=.* make a newer snapshot"):
-        open_snapshot_state(url, source, clock)
+        open_snapshot_rows(url, source, clock=clock)
 
 
 def test_a_snapshot_of_another_topic_is_refused(kit: SnapshotTopic) -> None:
@@ -121,10 +123,10 @@ def test_a_snapshot_of_another_topic_is_refused(kit: SnapshotTopic) -> None:
     snapshot = kit.open()
     other = replace(snapshot, document=replace(snapshot.document, topic="payments"))
     with pytest.raises(InvalidRequest, match="is of topic payments"):
-        SnapshotState(other, _source(kit))
+        SnapshotRows(other, _source(kit))
     anew = replace(snapshot, document=replace(snapshot.document, topic_id="x" * 22))
     with pytest.raises(InvalidRequest, match="was deleted and created again"):
-        SnapshotState(anew, _source(kit))
+        SnapshotRows(anew, _source(kit))
 
 
 def test_a_snapshot_that_is_not_there_is_waited_for_and_told_of(
@@ -133,11 +135,11 @@ def test_a_snapshot_that_is_not_there_is_waited_for_and_told_of(
     kit.topic.put(("a", '{"n":1}'))
     place, clock = tmp_path / "place", SystemClock()
     (place / "snapshot").mkdir(parents=True)
-    maker = FeedMaker(
+    maker = make_feed_factory(
         kit.topic.kit.store,
         {"orders": TopicOptions(snapshot=str(place))},
         str(tmp_path / "tables"),
-        files=RealFileSystem(),
+        fs=RealFileSystem(),
         clock=clock,
     )
     root = str(tmp_path / "shapes")
@@ -159,13 +161,13 @@ def test_files_that_go_while_rows_are_taken_from_them_are_waited_for(
 ) -> None:
     kit.topic.put(("a", '{"n":1}'))
     kit.take()
-    state = SnapshotState(kit.open(), _source(kit))
+    state = SnapshotRows(kit.open(), _source(kit))
     kit.store.delete([entry.key for entry in kit.store.list("data/")])
-    lost = FilesState(_source(kit), [str(tmp_path / "lost")])
+    lost = BrokerFileRows(_source(kit), [str(tmp_path / "lost")])
     (tmp_path / "other").mkdir()
-    other = FilesState(_source(kit), [str(tmp_path / "other")])
+    other = BrokerFileRows(_source(kit), [str(tmp_path / "other")])
     for one, place in ((state, URL), (lost, "lost"), (other, "other")):
-        with pytest.raises(Unavailable, match=f"the first rows are to come from .*{place}"):
+        with pytest.raises(Unavailable, match=f"the first rows come from .*{place}"):
             list(one.read())
 
 
@@ -176,7 +178,7 @@ def test_a_topic_in_the_cold_tier_has_a_state_by_key_indexes(kit: SnapshotTopic)
     kit.topic.kit.clean_now(roll=False)
     kit.topic.copy(0)
     kit.topic.put(("b0", None))
-    state = KeyIndexState(kit.topic.kit.store, _source(kit))
+    state = KeyIndexScan(kit.topic.kit.store, _source(kit))
     last: dict[bytes | None, bytes | None] = {}
     for records in state.read():
         last.update(records)
@@ -198,7 +200,7 @@ def test_the_files_of_a_server_tell_the_latest_records(kit: SnapshotTopic, is_co
     kit.topic.put(("c", '{"n":5}'), partition=1)
     kit.topic.flush()
     address = kit.topic.options().address
-    state = FilesState(_source(kit), [kit.topic.kit.path], address=address)
+    state = BrokerFileRows(_source(kit), [kit.topic.kit.path], address=address)
     assert state.resume_offsets == {0: 7, 1: 1}
     kit.topic.put(("a", '{"n":100}'))
     kit.topic.flush()
@@ -210,7 +212,8 @@ def test_the_files_of_a_server_tell_the_latest_records(kit: SnapshotTopic, is_co
 _IMPORTS = """
 import sys
 import varve
-from varve.cli.shape_feeds import FeedMaker, TopicOptions
+from varve.cli.shape_feeds import make_feed_factory
+from varve.shapes.feed.open_feed import TopicOptions
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 
@@ -219,16 +222,16 @@ topics = {"orders": TopicOptions(snapshot=data)} if how == "snapshot" else {}
 beside = [data] if how == "beside" else []
 with varve.open(data, maintain=False) as store:
     files, clock = RealFileSystem(), SystemClock()
-    FeedMaker(store, topics, data + "-tables", files=files, clock=clock, beside=beside)
-    print("varve.cli.shape_states" in sys.modules)
+    make_feed_factory(store, topics, data + "-tables", fs=files, clock=clock, beside=beside)
+    print("varve.cli.shape_rows" in sys.modules)
     known = set(sys.modules)
-    from varve.cli.shape_states import FilesState
+    from varve.cli.shape_rows import BrokerFileRows
     from varve.topics import StoreCluster, TopicReader
     store.create_topic("orders").append(key=b"a", value=b"{}")
     store.flush()
     source = StoreCluster(store).reader("orders")
     if how != "none":
-        assert [*FilesState(source, [data]).read()] == [[(b"a", b"{}")]]
+        assert [*BrokerFileRows(source, [data]).read()] == [[(b"a", b"{}")]]
         new = sorted(set(sys.modules) - known)
         print(*[one for one in new if one.startswith(("pyarrow", "pyspark", "varve"))])
     assert "pyspark" not in sys.modules

@@ -1,12 +1,15 @@
 """What a log that has lost records leaves uncertain, and when it has lost too much."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from tests.support.feed_bench import FeedBench, short
+from tests.support.memory_topic import MemoryTopic
 from varve.foundation.clock import ManualClock
-from varve.shapes.feed.absence import Absence
-from varve.shapes.feed.gaps import Gaps
-from varve.shapes.feed.reset import ResetKind
+from varve.shapes.feed.table_store import ResetKind
+from varve.shapes.feed.tombstone_horizon import TombstoneHorizon
 from varve.shapes.offset import Offset
 
 
@@ -84,7 +87,7 @@ def test_deletions_that_may_be_lost_reset_the_topic(tmp_path: Path) -> None:
     (only,) = bench.poll()
     assert only.reset is not None
     assert only.reset.kind is ResetKind.SOURCE_LOST
-    assert "deletions may be gone" in only.reset.text
+    assert "tombstones may have left the log" in only.reset.text
     bench.close()
 
 
@@ -104,25 +107,36 @@ def test_deletions_may_be_lost_under_settings_altered_while_the_feed_runs(tmp_pa
     bench.close()
 
 
+class _Settings(MemoryTopic):
+    """Has another retention of tombstones each time it is asked."""
+
+    def __init__(self, *retentions_ms: int | None) -> None:
+        super().__init__()
+        self.left = list(retentions_ms)
+
+    def settings(self) -> Mapping[str, str]:
+        self.tombstones_ms = self.left.pop(0)
+        return super().settings()
+
+
 def test_how_long_deletions_are_kept_is_asked_for_seldom() -> None:
     clock = ManualClock()
-    kept: list[int | None] = [None, 60_000, 10_000, 1_000]
-    absence = Absence(clock, clock.now_ms())
-    gaps = Gaps(absence, lambda: kept.pop(0), clock)
-    assert not gaps.may_hide_deletions()
-    assert len(kept) == 3
+    topic = _Settings(None, 60_000, 10_000, 1_000)
+    horizon = TombstoneHorizon(topic, clock, clock.now_ms())
+    assert not horizon.may_have_passed()
+    assert len(topic.left) == 3
     clock.advance(1_001)
-    absence.look()
+    horizon.advance()
     for _ in range(3):
-        assert not gaps.may_hide_deletions()
-        assert len(kept) == 2
+        assert not horizon.may_have_passed()
+        assert len(topic.left) == 2
     clock.advance(1_000)
-    absence.look()
-    assert not gaps.may_hide_deletions()
+    horizon.advance()
+    assert not horizon.may_have_passed()
     clock.advance(1_000)
-    absence.look()
-    assert gaps.may_hide_deletions()
-    assert kept == []
+    horizon.advance()
+    assert horizon.may_have_passed()
+    assert topic.left == []
 
 
 def _without_an_early_record(path: Path) -> FeedBench:
@@ -146,17 +160,23 @@ def test_a_clock_set_back_while_the_feed_was_closed_counts_as_long_away(tmp_path
     bench.crash()
     (only,) = bench.poll()
     assert only.reset is not None
-    assert "nobody knows when" in only.reset.text
+    assert "at an unknown time" in only.reset.text
     bench.close()
 
 
-def test_a_clock_set_back_while_the_feed_runs_takes_nothing_from_its_absence() -> None:
+@pytest.mark.parametrize(
+    ("retention_ms", "has_passed"), [(29, (True, True)), (39, (False, True)), (40, (False, False))]
+)
+def test_a_clock_set_back_while_the_feed_runs_takes_nothing_from_its_absence(
+    retention_ms: int, has_passed: tuple[bool, bool]
+) -> None:
     clock = ManualClock()
-    absence = Absence(clock, clock.now_ms() - 30)
+    topic = MemoryTopic()
+    topic.tombstones_ms = retention_ms
+    horizon = TombstoneHorizon(topic, clock, clock.now_ms() - 30)
     clock.advance(-50)
-    absence.look()
-    assert absence.is_longer_than(29)
+    horizon.advance()
+    assert horizon.may_have_passed() is has_passed[0]
     clock.advance(10)
-    absence.look()
-    assert absence.is_longer_than(39)
-    assert not absence.is_longer_than(40)
+    horizon.advance()
+    assert horizon.may_have_passed() is has_passed[1]

@@ -14,8 +14,8 @@ from tests.support.rounds import machine_settings
 from tests.support.slow_topic import SlowTopic
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
-from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.decoders import PlainDecoder
+from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.feed.topic_feed import TopicFeed
 
 _KEPT_MS: Final = 1000
@@ -55,7 +55,7 @@ def test_rows_are_those_of_the_topic(
         feed = TopicFeed(
             source,
             PlainDecoder(),
-            lambda: ReplayState(source),
+            FullScan,
             directory=f"{path}/tables",
             fs=RealFileSystem(),
             clock=clock,

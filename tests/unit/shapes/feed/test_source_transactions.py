@@ -14,14 +14,12 @@ import pytest
 from tests.support.memory_topic import MemoryTopic
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
-from varve.shapes.feed.change import Transaction
-from varve.shapes.feed.counts import FeedCounts
-from varve.shapes.feed.debezium_decoder import DebeziumDecoder
-from varve.shapes.feed.decoder import Decoded, RecordKind, SourceTransaction
-from varve.shapes.feed.partition_buffer import Entry, PartitionBuffer
+from varve.shapes.feed.changes import FeedCounts, Transaction
+from varve.shapes.feed.decoders import DebeziumDecoder, Decoded, RecordKind, SourceTransaction
+from varve.shapes.feed.initial_load import TransactionAlignedScan
+from varve.shapes.feed.order import Entry, PartitionBuffer
+from varve.shapes.feed.source_transactions import BYTES_MAX, SourceTransactions
 from varve.shapes.feed.topic_feed import TopicFeed
-from varve.shapes.feed.transactions import BYTES_MAX, SourceTransactions
-from varve.shapes.feed.whole_state import WholeState
 from varve.shapes.offset import Offset
 
 
@@ -58,12 +56,12 @@ class _Bench:
         feed = TopicFeed(
             self.source,
             DebeziumDecoder(),
-            lambda: WholeState(self.source, DebeziumDecoder()),
+            lambda reader: TransactionAlignedScan(reader, DebeziumDecoder()),
             directory=str(self.path / "tables"),
             fs=RealFileSystem(),
             clock=self.clock,
             signature="debezium",
-            gate=self.gate,
+            grouping=self.gate,
         )
         if feed.open() is not None:
             feed.checkpoint(feed.mark())
@@ -280,7 +278,7 @@ def test_entries_that_are_held_are_looked_at_once() -> None:
     class Buffer(PartitionBuffer):
         held: ClassVar[list[Any]] = []
 
-        def look(self, count: int | None = None) -> Sequence[Entry]:
+        def peek(self, count: int | None = None) -> Sequence[Entry]:
             return self.held
 
     gate = SourceTransactions(
@@ -371,7 +369,7 @@ def test_a_collection_is_known_by_what_a_topic_may_be_called() -> None:
     value = {"status": "END", "id": "a", "data_collections": told}
     ends.append(0, b"{}", json.dumps(value).encode())
     ends.append(0, b"{}", json.dumps({**value, "id": "b", "data_collections": []}).encode())
-    gate.look()
+    gate.poll()
     assert gate.position == 0
 
 

@@ -1,8 +1,8 @@
-"""Tables of shapes that begin with what Spark's jobs have or read, and go on from the log.
+"""The first rows of a shape's table from a snapshot, or from the files of the broker.
 
-Invariant  a snapshot of another topic, one whose end the log no longer reaches, and one that is
-           older than deletions are kept are refused. One that is not there is waited for: only the
-           source tells that the topic is gone.
+Invariant  a snapshot of another topic or of records that the log lost, one that ends outside the
+           log, and one that is older than tombstones are kept are refused. A missing snapshot is
+           waited for: only the cluster knows that a topic was deleted.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,16 +21,16 @@ from varve.jobs.source.options import Mode, SourceOptions
 from varve.jobs.source.plan import plan_tasks
 from varve.jobs.source.read import read_task
 from varve.jobs.tier.address import TierAddress
-from varve.shapes.feed.decoder import Record
+from varve.shapes.feed.decoders import Record
 from varve.shapes.feed.resuming import find_offsets
-from varve.shapes.feed.topic_feed import find_tombstone_retention
+from varve.shapes.feed.tombstone_horizon import find_tombstone_retention
 from varve.topics import HistoryMark, Position, TopicReader, find_break
 
 _COLUMNS: Final = ("key", "value")
 
 
-class SnapshotState:
-    """The rows of a snapshot; partitions that came later begin at their first record."""
+class SnapshotRows:
+    """The rows of a snapshot; partitions that were added later start at their first record."""
 
     def __init__(self, snapshot: Snapshot, reader: TopicReader) -> None:
         """Raises InvalidRequest for a snapshot that does not fit the topic."""
@@ -48,7 +48,7 @@ class SnapshotState:
 
     @property
     def record_count(self) -> int | None:
-        return sum(one.rows for one in self._snapshot.files)
+        return sum(file.rows for file in self._snapshot.files)
 
     def read(self) -> Iterator[Sequence[Record]]:
         with _waiting_for(self._snapshot.url):
@@ -56,11 +56,11 @@ class SnapshotState:
                 yield _pairs(batch)
 
 
-class FilesState:
-    """The latest records of a topic, read from the files of a server on this machine.
+class BrokerFileRows:
+    """The latest records of a topic, read from the files of a broker on this machine.
 
-    What its segments' key indexes tell of the cold tier is planned before a value is read; on the
-    local disk a record is decoded only if it is the latest of its key.
+    Remote segments are planned by their key indexes before a value is read; in local segments a
+    record is decoded only if it is the latest of its key.
     """
 
     how = "files beside the server"
@@ -74,7 +74,7 @@ class FilesState:
         *,
         address: TierAddress | None = None,
     ) -> None:
-        """`directories` are the server's; `address` is that of its cold tier."""
+        """`directories` are the log directories of the broker; `address` is that of its tier."""
         self._topic = reader.topic
         self._directories = tuple(directories)
         self._address = address
@@ -102,24 +102,24 @@ class FilesState:
                     yield _pairs(batch)
 
 
-def open_snapshot_state(url: str, reader: TopicReader, clock: Clock) -> SnapshotState:
-    """The newest snapshot of a place; raises Unavailable where there is none.
+def open_snapshot_rows(url: str, reader: TopicReader, *, clock: Clock) -> SnapshotRows:
+    """The newest snapshot at a URL; raises Unavailable where there is none.
 
     Raises InvalidRequest for one that does not fit the topic, or is too old.
     """
     with _waiting_for(url):
         snapshot = open_snapshot(url)
     _check_age(snapshot, reader, clock.now_ms())
-    return SnapshotState(snapshot, reader)
+    return SnapshotRows(snapshot, reader)
 
 
 @contextmanager
-def _waiting_for(place: str) -> Iterator[None]:
-    """Makes what is missing in a place something to try again."""
+def _waiting_for(source: str) -> Iterator[None]:
+    """Turns missing files into Unavailable, so that they are looked for again."""
     try:
         yield
     except (NotFound, FileNotFoundError) as error:
-        raise Unavailable(f"the first rows are to come from {place}: {error}") from error
+        raise Unavailable(f"the first rows come from {source}: {error}") from error
 
 
 def _pairs(batch: pa.RecordBatch) -> list[Record]:
@@ -133,7 +133,7 @@ def _check_age(snapshot: Snapshot, reader: TopicReader, now_ms: int) -> None:
     if kept_ms is not None and age_ms > kept_ms:
         raise InvalidRequest(
             f"the snapshot {snapshot.url} was taken {age_ms} ms ago, and topic {reader.topic} has "
-            f"delete.retention.ms={kept_ms}: it may have let go of deletions since; make a newer "
+            f"delete.retention.ms={kept_ms}: tombstones may have left the log since; make a newer "
             "snapshot"
         )
 

@@ -1,12 +1,12 @@
-"""The state of a topic in an open store, found by its key indexes before a value is read.
+"""The latest records of a topic in an open store, found in its key indexes before a value is read.
 
-Closed segments tell by their key indexes which records are the latest of their keys; only batches
-that hold such a record are read. The active segment, segments without an index and what is in the
-cold tier alone are read whole.
+The key indexes of closed segments have which records are the latest of their keys; only batches
+with such a record are read. The active segment, segments without an index and remote segments are
+read completely.
 
-Invariant  records come in the order of their offsets. Of those that are left out a later one of the
-           same key comes.
-Threads    one; the cleaner may replace segments meanwhile, which are then read whole as they are.
+Invariant  records come in the order of their offsets. For each record that is left out, a later one
+           of the same key comes.
+Threads    one; the cleaner may replace segments meanwhile, which are then read completely.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,14 +26,14 @@ from varve.commit_log.segment import Segment
 from varve.embedded import Store
 from varve.foundation.errors import Corrupt
 from varve.records import Batch, RecordColumns
-from varve.shapes.feed.decoder import Record
-from varve.shapes.feed.partition_buffer import read_records, split_records
+from varve.shapes.feed.decoders import Record
+from varve.shapes.feed.order import read_records, split_records
 from varve.shapes.feed.resuming import find_offsets
 from varve.topics import TopicReader
 
 _BUFFER_BYTES: Final = 32 << 20
 _GAP_BYTES: Final = 256 << 10
-"""Fewer bytes between two wanted batches are read through."""
+"""Two batches with fewer bytes between them are read at once."""
 _RUN_BYTES: Final = 4 << 20
 
 Flags = npt.NDArray[np.bool_]
@@ -41,7 +41,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A stretch of a log; `keep` flags the records of an indexed segment, None reads all."""
+    """A part of a log; `keep` flags the records of an indexed segment, None reads all."""
 
     start: int
     end: int
@@ -50,7 +50,7 @@ class _Part:
     keep: Flags | None = None
 
 
-class KeyIndexState:
+class KeyIndexScan:
     """Reads the latest records of a topic whose store is open."""
 
     how = "key indexes"
@@ -90,10 +90,10 @@ class KeyIndexState:
             self._store.fs, log, topic_id=topic_id, buffer_bytes=_BUFFER_BYTES
         )
         parts: list[_Part] = []
-        with suppress(FileNotFoundError):  # segments were replaced under way: all is read
+        with suppress(FileNotFoundError):  # segments were replaced meanwhile: all are read
             found = _find_indexed(log, indexes, end)
             plan = plan_keys([keys for _, _, keys in found], buffer_bytes=_BUFFER_BYTES)
-            parts = [_indexed_part(*one, plan, place) for place, one in enumerate(found)]
+            parts = [_indexed_part(*entry, plan, number) for number, entry in enumerate(found)]
         return _fill_gaps(parts, start, end)
 
     # Reading
@@ -105,7 +105,7 @@ class KeyIndexState:
         try:
             yield from _KeptReader(part, log_start=self._bounds[number][0]).read()
         except (FileNotFoundError, _Replaced):
-            # Once more and whole: what came before is given again, and in order.
+            # Once more and completely: records that came before come again, in order.
             yield from self._read_whole(number, part)
 
     def _read_whole(self, number: int, part: _Part) -> Iterator[Sequence[Record]]:
@@ -113,11 +113,11 @@ class KeyIndexState:
 
 
 class _Replaced(Exception):
-    """The data file is another one than the plan was made for."""
+    """The data file is not the one that was planned for."""
 
 
 class _KeptReader:
-    """Reads what is kept of one indexed segment."""
+    """Reads the kept records of one indexed segment."""
 
     def __init__(self, part: _Part, *, log_start: int) -> None:
         assert part.segment is not None
@@ -144,7 +144,7 @@ class _KeptReader:
                 yield self._records(data, position, number)
 
     def _runs(self) -> Iterator[tuple[int, int]]:
-        """Wanted batches [start, end) that are near enough to be read at once."""
+        """Wanted batches [start, end) that are close enough to be read at once."""
         starts = self._batches["position"].astype(np.int64)
         ends = starts + self._batches["size"]
         begin = 0
@@ -180,7 +180,7 @@ def _find_indexed(
 ) -> list[tuple[Segment, int, SegmentKeys]]:
     """Closed segments that end at or before an offset and have an index, with their ends."""
     view = log.view
-    bases = [*(one.base_offset for one in view.closed), view.active.base_offset]
+    bases = [*(segment.base_offset for segment in view.closed), view.active.base_offset]
     found = []
     for segment, segment_end in zip(view.closed, bases[1:], strict=True):
         keys = indexes.find(segment, segment_end) if segment_end <= end else None
@@ -190,16 +190,16 @@ def _find_indexed(
 
 
 def _indexed_part(
-    segment: Segment, end: int, keys: SegmentKeys, plan: KeyPlan, place: int
+    segment: Segment, end: int, keys: SegmentKeys, plan: KeyPlan, number: int
 ) -> _Part:
-    flags = np.unpackbits(plan.bits_of(place, plan.keep), bitorder="little") != 0
+    flags = np.unpackbits(plan.bits_of(number, plan.keep), bitorder="little") != 0
     with keys.open() as index:
         batches = index.batches()
     return _Part(segment.base_offset, end, segment, batches, flags[: keys.record_count])
 
 
 def _fill_gaps(parts: Sequence[_Part], start: int, end: int) -> list[_Part]:
-    """The parts, and between them what no index tells of."""
+    """The parts, and between them the offsets that no index covers."""
     filled: list[_Part] = []
     at = start
     for part in parts:
