@@ -32,7 +32,7 @@ from varve.cleaning.removals.removal_log import RemovalLog
 from varve.cleaning.report import CleanReport
 from varve.cleaning.retention.retention import LogRetention, RetentionPlan
 from varve.cleaning.settings import CleanerSettings
-from varve.commit_log import Log, LogSettings, LogStore, Origin, StoreSettings, TopicPartition
+from varve.commit_log import AppendOrigin, Log, LogSettings, LogStore, StoreSettings, TopicPartition
 from varve.commit_log.check import Finding, Severity, check_log_directory
 from varve.commit_log.names import LOG
 from varve.disk import RealFileSystem
@@ -41,7 +41,7 @@ from varve.foundation.settings import parse_settings
 
 PARTITION: Final = TopicPartition("topic", 0)
 TOPIC_ID: Final = UUID("6b616661-7661-4276-9276-766172766531")
-ORIGINS: Final = {"CLIENT": Origin.CLIENT, "COORDINATOR": Origin.COORDINATOR}
+ORIGINS: Final = {"CLIENT": AppendOrigin.CLIENT, "COORDINATOR": AppendOrigin.COORDINATOR}
 # Rewrites every segment in every run, as Kafka does, and lets record timestamps rule retention.
 AS_KAFKA: Final = {"min.stale.ratio": "0", "retention.time": "event"}
 

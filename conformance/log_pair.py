@@ -9,7 +9,7 @@ from conformance.log_script import Append, Flush, RaiseLogStart, Reopen, Roll, S
 from conformance.our_log import live_files, open_ours, report_ours, shorten, stray_snapshots
 from conformance.recovery import open_log
 from conformance.shell import JavaShell, to_text
-from varve.commit_log import AppendResult, Origin
+from varve.commit_log import AppendOrigin, AppendResult
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import LEADER_EPOCH_FILE, SNAPSHOT, log_name
 from varve.foundation.errors import (
@@ -32,7 +32,7 @@ ERROR_NAMES: Final[Mapping[type[StoreError], tuple[str, ...]]] = {
     InvalidRecord: ("InvalidRecordException", "RecordValidationException"),
     Corrupt: ("CorruptRecordException",),
 }
-ORIGINS: Final = {"CLIENT": Origin.CLIENT, "COORDINATOR": Origin.COORDINATOR}
+ORIGINS: Final = {"CLIENT": AppendOrigin.CLIENT, "COORDINATOR": AppendOrigin.COORDINATOR}
 # Kafka flushes rolled segments in the background, so its recovery point depends on the moment.
 UNSTABLE: Final = ("recovery_point",)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from varve.commit_log import LoadRequest, Log, LogSettings, SegmentFiles, TopicPartition
 from varve.commit_log.names import OWN_PREFIX
-from varve.commit_log.producer_snapshot import SnapshotEntry, decode_producer_snapshot
+from varve.commit_log.producer_snapshots import SnapshotEntry, decode_producer_snapshot
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from varve.commit_log.names import LOG, TXN_INDEX
-from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.records import Batch, BatchHeader, Codec, Record
 
 # Compressors differ in their bytes, so neither the size nor the checksum need be equal.

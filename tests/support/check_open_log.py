@@ -21,7 +21,7 @@ from varve.commit_log.names import (
     log_name,
     parse_file_name,
 )
-from varve.commit_log.producer_snapshot import decode_producer_snapshot
+from varve.commit_log.producer_snapshots import decode_producer_snapshot, encode_snapshot
 from varve.commit_log.segment_reader import ReadableSegment
 from varve.foundation.errors import Corrupt
 
@@ -205,7 +205,7 @@ class OpenLogCheck:
         """The producers in memory against those that the batches tell of."""
         live = {
             entry.producer_id: entry
-            for entry in decode_producer_snapshot(self._state.producers.encode_snapshot())
+            for entry in decode_producer_snapshot(encode_snapshot(self._state.producers))
         }
         for producer_id, replayed in check.states.entries.items():
             entry = live.get(producer_id)

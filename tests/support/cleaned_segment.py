@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from varve.commit_log import AbortedTransaction
 from varve.commit_log.names import CLEANED, INDEX, KEYS, LOG, TIME_INDEX, TXN_INDEX, log_name
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.txn_index import TransactionIndex
+from varve.commit_log.transaction_index import TransactionIndex
 from varve.disk import FileSystem
 from varve.records import Record, build_batch, decode_header
 

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from varve.cleaning.removals.removal import Reason
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.records import (
     Batch,
     Codec,

@@ -11,7 +11,7 @@ from tests.support.cold_log import HOME, SMALL, make_parts
 from tests.support.log_bench import NOW_MS, offsets_in
 from varve.commit_log.remote_log import RemoteRead
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk.memory import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.object_store import MemoryObjectStore, ObjectStore

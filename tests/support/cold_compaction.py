@@ -8,7 +8,7 @@ from tests.support.cleaning_model import ModelBatch
 from tests.support.log_model import filter_committed, split_batches
 from tests.support.tier_bench import TierBench
 from varve.commit_log import LogSettings
-from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.jobs.compact.job import compact_partitions
 from varve.jobs.compact.report import PartitionResult
 from varve.jobs.compact.settings import CompactSettings

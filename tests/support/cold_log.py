@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from tests.support.log_bench import DIRECTORY, NOW_MS, Bench, make_batch, make_marker
-from varve.commit_log import Log, Origin
+from varve.commit_log import AppendOrigin, Log
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import LEADER_EPOCH_FILE, SNAPSHOT, log_name
 from varve.disk.memory import MemoryFileSystem
@@ -62,7 +62,7 @@ def make_log(segment_count: int = 4) -> Bench:
                 1, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
             )
             bench.log.append(data, leader_epoch=epoch)
-            bench.log.append(make_marker(committed=False), origin=Origin.COORDINATOR)
+            bench.log.append(make_marker(committed=False), origin=AppendOrigin.COORDINATOR)
         clock.advance(1_000)
         if number < segment_count:
             bench.log.roll()

@@ -7,7 +7,7 @@ import numpy as np
 from tests.support.cold_builder import HOME, make_segment
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk import FaultyFileSystem, FileSystem
 from varve.foundation.clock import ManualClock
 from varve.kernels.crc import crc32c

@@ -9,7 +9,7 @@ from varve.cleaning.key_index.key_index import BATCH_ABORTED, KeyIndex
 from varve.commit_log import SegmentFiles
 from varve.commit_log.names import LOG
 from varve.commit_log.segment import Segment
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import FileSystem
 from varve.kernels.batch_layout import RecordColumn
 from varve.records import Batch, BatchHeader

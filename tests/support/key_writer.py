@@ -2,7 +2,7 @@
 
 import random
 
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.records import (
     Codec,
     Record,

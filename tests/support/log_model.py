@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from varve.commit_log import Isolation, Log
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.records import Batch, BatchHeader, Record, decode_control_record, decode_header
 from varve.records.control import ControlType
 

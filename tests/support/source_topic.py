@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 
 from tests.support.log_bench import make_marker
-from varve.commit_log import Origin, TopicPartition
+from varve.commit_log import AppendOrigin, TopicPartition
 from varve.foundation.settings import GivenValue
 from varve.jobs.source.arrow_columns import ArrowColumns
 from varve.jobs.source.columns import list_columns
@@ -74,7 +74,7 @@ class SourceTopic:
 
     def end(self, *, producer_id: int, committed: bool, partition: int = 0) -> None:
         self.topic.partition(partition).log.append(
-            make_marker(committed, producer_id=producer_id), origin=Origin.COORDINATOR
+            make_marker(committed, producer_id=producer_id), origin=AppendOrigin.COORDINATOR
         )
 
     @property

@@ -15,7 +15,7 @@ from typing import Any
 from tests.support.tiered_store_model import Extent, TieredModel
 from varve.commit_log import Log, TopicPartition
 from varve.commit_log.names import LOG_START_OFFSET_FILE
-from varve.commit_log.producer_state import Origin
+from varve.commit_log.producer_state import AppendOrigin
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.errors import Unavailable
 from varve.object_store import MemoryObjectStore
@@ -181,7 +181,7 @@ class TieredStore:
             base_sequence=-1 if producer_id < 0 else self._next_sequence(producer_id),
             transactional=transactional or is_inside,
         )
-        self._append(batch, Origin.CLIENT, new_epoch)
+        self._append(batch, AppendOrigin.CLIENT, new_epoch)
 
     def append_all(self, batches: list[list[int]], **batch: Any) -> None:
         for keys in batches:
@@ -200,7 +200,7 @@ class TieredStore:
             return 0
         return known.last_sequence + 1
 
-    def _append(self, batch: bytes, origin: Origin, new_epoch: bool = False) -> None:
+    def _append(self, batch: bytes, origin: AppendOrigin, new_epoch: bool = False) -> None:
         self.epoch += new_epoch
         stored = bytes(edit_batch(batch, base_offset=self.model.end, leader_epoch=self.epoch))
         self.pending = stored
@@ -235,7 +235,7 @@ class TieredStore:
             coordinator_epoch=0,
             timestamp=self.kit.now_ms,
         )
-        self._append(marker, Origin.COORDINATOR)
+        self._append(marker, AppendOrigin.COORDINATOR)
 
     def _note_durable(self) -> None:
         self.durable_end = max(self.durable_end, min(self.log.recovery_point, self.model.end))

@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from varve.broker.data.parked_fetches import ParkedFetches
 from varve.broker.recent_failures import RecentFailures
 from varve.commit_log import AppendResult, Log, TopicPartition
-from varve.commit_log.producer_state import Origin
+from varve.commit_log.producer_state import AppendOrigin
 from varve.disk import Buffer
 from varve.foundation.errors import Closed, StoreError, Unavailable
 
@@ -33,7 +33,7 @@ class AppendEntry:
 
     log: Log
     batch: Buffer
-    origin: Origin = Origin.CLIENT
+    origin: AppendOrigin = AppendOrigin.CLIENT
     result: AppendResult | None = None
     error: Exception | None = None
 
@@ -89,7 +89,9 @@ class AppendScheduler:
             raise Closed("the broker is stopping")
         self._queue.put(_Submission(entries, complete))
 
-    async def append(self, log: Log, batch: Buffer, origin: Origin = Origin.CLIENT) -> AppendResult:
+    async def append(
+        self, log: Log, batch: Buffer, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> AppendResult:
         """Appends one batch; raises what it was rejected for."""
         entry = AppendEntry(log, batch, origin)
         await self.submit([entry])

@@ -14,7 +14,7 @@ from varve.cli.dump_entry import DumpOptions, Entry, Source, problem
 from varve.commit_log.names import INDEX, LOG, log_name
 from varve.commit_log.segment_reader import BatchWalk
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.txn_index import TransactionIndex
+from varve.commit_log.transaction_index import TransactionIndex
 from varve.disk import File
 from varve.foundation.errors import Corrupt
 from varve.kernels.batch_layout import BatchColumn

@@ -11,8 +11,8 @@ from varve.commit_log.append_times import decode_append_times
 from varve.commit_log.checkpoints import INT32_MAX, INT64_MAX, decode_checkpoint
 from varve.commit_log.directory_metadata import decode_clean_shutdown, decode_meta_properties
 from varve.commit_log.partition_metadata import encode_topic_id
-from varve.commit_log.producer_entry import CachedBatch
-from varve.commit_log.producer_snapshot import decode_producer_snapshot
+from varve.commit_log.producer_snapshots import decode_producer_snapshot
+from varve.commit_log.producer_state import BatchMetadata
 from varve.embedded.topic_table import decode_topics
 
 
@@ -27,7 +27,7 @@ def dump_snapshot(source: Source, options: DumpOptions) -> Iterator[Entry]:
             "lastTimestamp": entry.timestamp,
         }
         if entry.last_offset >= 0:
-            last = CachedBatch(
+            last = BatchMetadata(
                 entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp
             )
             fields |= {

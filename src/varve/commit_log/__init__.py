@@ -7,28 +7,28 @@ from varve.commit_log.log_loader import LoadRequest
 from varve.commit_log.log_reader import AbortedRange, FetchResult, Isolation
 from varve.commit_log.log_store import LogStore
 from varve.commit_log.names import TopicPartition
-from varve.commit_log.producer_state import Origin, ProducerShell
+from varve.commit_log.producer_state import AppendOrigin, LastRecord
 from varve.commit_log.remote_log import RemoteLogReader, RemoteLogReaders, RemoteRead
 from varve.commit_log.segment import Segment, SegmentFiles
 from varve.commit_log.segment_reader import TimestampOffset
 from varve.commit_log.settings import LogSettings, StoreSettings
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 
 __all__ = [
     "DEFAULT_FETCH_BYTES",
     "AbortedRange",
     "AbortedTransaction",
+    "AppendOrigin",
     "AppendResult",
     "FetchResult",
     "Isolation",
+    "LastRecord",
     "LoadRequest",
     "Log",
     "LogDirectory",
     "LogHooks",
     "LogSettings",
     "LogStore",
-    "Origin",
-    "ProducerShell",
     "RemoteLogReader",
     "RemoteLogReaders",
     "RemoteRead",

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from varve.commit_log.producer_replay import decode_marker
-from varve.commit_log.producer_state import BatchSummary, Marker, Origin
+from varve.commit_log.producer_snapshots import decode_marker
+from varve.commit_log.producer_state import AppendOrigin, BatchSummary, Marker
 from varve.commit_log.settings import LONG_MAX, LogSettings
 from varve.disk import Buffer
 from varve.foundation.errors import (
@@ -33,7 +33,6 @@ from varve.kernels.record_parse import summarize_records
 from varve.records import (
     HEADER_BYTES,
     Codec,
-    increment_sequence,
     rebuild_batch,
     with_log_append_time,
     with_max_timestamp,
@@ -84,21 +83,10 @@ class CheckedBatch:
 
     def summary(self, base_offset: int) -> BatchSummary:
         """What producer state is told, given the offset the batch will have."""
-        fields = self.fields
-        base_sequence = fields[_BASE_SEQUENCE]
-        attributes = fields[_ATTRIBUTES]
-        return BatchSummary(
+        return BatchSummary.of_batch(
+            self.fields,
             base_offset=base_offset,
-            last_offset=base_offset + self.last_delta,
-            producer_id=fields[_PRODUCER_ID],
-            producer_epoch=fields[BatchColumn.PRODUCER_EPOCH],
-            base_sequence=base_sequence,
-            last_sequence=-1
-            if base_sequence < 0
-            else increment_sequence(base_sequence, self.last_delta),
             max_timestamp=self.max_timestamp,
-            is_transactional=bool(attributes & _TRANSACTIONAL),
-            is_control=bool(attributes & _CONTROL),
             marker=self.marker,
         )
 
@@ -125,7 +113,7 @@ class AppendRules:
         self._target = _target_codec(settings)
         self._keeps_plain = not self._log_append_time and self._target.codec in (None, Codec.NONE)
 
-    def check(self, data: Buffer, origin: Origin, now_ms: int) -> CheckedBatch:
+    def check(self, data: Buffer, origin: AppendOrigin, now_ms: int) -> CheckedBatch:
         """The batch as it is to be stored.
 
         Raises an InvalidRequest or Corrupt that names the rule.
@@ -173,7 +161,7 @@ class AppendRules:
             return UnsupportedFormat(f"{message}; send batches of message format 2")
         return Corrupt(f"{message}; nothing was appended")
 
-    def _check_header(self, fields: list[int], size: int, origin: Origin) -> None:
+    def _check_header(self, fields: list[int], size: int, origin: AppendOrigin) -> None:
         batch_size = fields[_SIZE]
         if batch_size != size:
             raise InvalidRecord(
@@ -194,7 +182,7 @@ class AppendRules:
                 f"{span} offsets; "
                 "both must be equal and above 0"
             )
-        if origin is not Origin.CLIENT:
+        if origin is not AppendOrigin.CLIENT:
             return
         if fields[_BASE_OFFSET] != 0:
             raise InvalidRecord(

@@ -17,13 +17,12 @@ import numpy as np
 from varve.commit_log.append_rules import AppendRules, CheckedBatch
 from varve.commit_log.flusher import Flusher
 from varve.commit_log.log_state import LogState
-from varve.commit_log.producer_replay import summarize_row
-from varve.commit_log.producer_state import AppendPlan, BatchSummary, Origin
+from varve.commit_log.producer_snapshots import summarize_row
+from varve.commit_log.producer_state import AppendOrigin, BatchSummary, ProducerAppendInfo
 from varve.commit_log.rolling import RollRule
 from varve.commit_log.segment import BatchSet
 from varve.commit_log.settings import INT_MAX
 from varve.commit_log.sparse_index import RELATIVE_OFFSET_MAX
-from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import Buffer
 from varve.foundation.errors import (
     Corrupt,
@@ -71,7 +70,7 @@ class Appender:
         self._log_append_time = settings.message_timestamp_type == "LogAppendTime"
 
     def append(
-        self, data: Buffer, *, origin: Origin, leader_epoch: int | None, waits: bool = True
+        self, data: Buffer, *, origin: AppendOrigin, leader_epoch: int | None, waits: bool = True
     ) -> AppendResult:
         """Appends one batch of a producer or coordinator as the leader.
 
@@ -89,7 +88,7 @@ class Appender:
 
     def check(self, data: Buffer) -> CheckedBatch:
         """A producer's batch as `append` would store it."""
-        return self._rules.check(data, Origin.CLIENT, self._state.clock.now_ms())
+        return self._rules.check(data, AppendOrigin.CLIENT, self._state.clock.now_ms())
 
     def is_repeated(self, batch: CheckedBatch) -> bool:
         """Whether its producer has appended it before, as its sequences tell."""
@@ -104,7 +103,9 @@ class Appender:
         """Appends a producer's batch that `check` gave, whole or thinned."""
         state = self._state
         with state.lock:
-            result = self._append_checked_locked(batch, Origin.CLIENT, None, state.clock.now_ms())
+            result = self._append_checked_locked(
+                batch, AppendOrigin.CLIENT, None, state.clock.now_ms()
+            )
         if waits:
             self.settle(result.last_offset + 1)
         return result
@@ -127,7 +128,7 @@ class Appender:
         return leader_epoch
 
     def _append_checked_locked(
-        self, batch: CheckedBatch, origin: Origin, leader_epoch: int | None, now_ms: int
+        self, batch: CheckedBatch, origin: AppendOrigin, leader_epoch: int | None, now_ms: int
     ) -> AppendResult:
         state = self._state
         state.check_usable()
@@ -140,7 +141,7 @@ class Appender:
             epoch = self._new_epoch_locked(leader_epoch)
             epochs = ((epoch, base_offset),)
         last_offset = base_offset + batch.last_delta
-        plan: AppendPlan | None = None
+        plan: ProducerAppendInfo | None = None
         if batch.has_producer:
             plan = state.producers.check_and_plan([batch.summary(base_offset)], origin)
             if plan.duplicate is not None:
@@ -189,7 +190,7 @@ class Appender:
         with state.lock:
             state.check_usable()
             self._check_follows_locked(rows)
-            plan = state.producers.check_and_plan(summaries, Origin.REPLICATION)
+            plan = state.producers.check_and_plan(summaries, AppendOrigin.REPLICATION)
             batches = BatchSet(
                 (view,),
                 end,
@@ -276,21 +277,9 @@ class Appender:
             raise state.failed(error, "append to") from error
         state.producers.map_end_offset = batches.last_offset + 1
 
-    def _remember_locked(self, plan: AppendPlan) -> None:
+    def _remember_locked(self, plan: ProducerAppendInfo) -> None:
         """Takes over the producers' new state and records transactions that this append aborted."""
-        producers = self._state.producers
-        producers.apply(plan)
-        for completed in plan.completed:
-            if completed.is_aborted:
-                self._state.view.active.append_aborted(
-                    AbortedTransaction(
-                        producer_id=completed.producer_id,
-                        first_offset=completed.first_offset,
-                        last_offset=completed.last_offset,
-                        last_stable_offset=producers.last_stable_offset_of(completed),
-                    )
-                )
-            producers.complete(completed)
+        self._state.producers.apply(plan, self._state.view.active.txn_index())
 
     def _show_locked(self, end_offset: int) -> None:
         """Without followers, what is appended may be read: the high watermark follows.

@@ -6,7 +6,7 @@ import numpy.typing as npt
 from varve.commit_log.segment_reader import BatchTable
 from varve.commit_log.settings import LogSettings
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.txn_index import TransactionIndex
+from varve.commit_log.transaction_index import TransactionIndex
 from varve.foundation.errors import OffsetOverflow
 from varve.kernels.batch_layout import BatchColumn
 from varve.kernels.batch_scan import (

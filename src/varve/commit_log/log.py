@@ -21,12 +21,12 @@ from varve.commit_log.log_reader import FetchResult, Isolation, LogReader
 from varve.commit_log.log_start import LogStart
 from varve.commit_log.log_state import LogState
 from varve.commit_log.names import TopicPartition
-from varve.commit_log.producer_loading import ProducerSnapshots, read_snapshot
+from varve.commit_log.producer_snapshots import ProducerSnapshots, read_snapshot
 from varve.commit_log.producer_state import (
+    AppendOrigin,
+    LastRecord,
     OpenTransaction,
-    Origin,
-    ProducerEntry,
-    ProducerShell,
+    ProducerStateEntry,
 )
 from varve.commit_log.remote_log import RemoteLogReader
 from varve.commit_log.rolling import RollRule
@@ -36,8 +36,8 @@ from varve.commit_log.segment_reader import ReadableSegment, TimestampOffset
 from varve.commit_log.segment_swap import SegmentSwap
 from varve.commit_log.segment_view import SegmentView
 from varve.commit_log.settings import LogSettings
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.commit_log.truncation import Truncation
-from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import Buffer
 from varve.foundation.errors import (
     StoreError,
@@ -236,7 +236,7 @@ class Log:
         self,
         batch: Buffer,
         *,
-        origin: Origin = Origin.CLIENT,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
         leader_epoch: int | None = None,
         waits: bool = True,
     ) -> AppendResult:
@@ -294,7 +294,7 @@ class Log:
             coordinator_epoch=coordinator_epoch,
             timestamp=self._state.clock.now_ms(),
         )
-        return self.append(marker, origin=Origin.COORDINATOR, leader_epoch=leader_epoch)
+        return self.append(marker, origin=AppendOrigin.COORDINATOR, leader_epoch=leader_epoch)
 
     def read(
         self,
@@ -331,13 +331,13 @@ class Log:
         """
         return self._reader.collect_aborted(start, end)
 
-    def active_producers(self) -> dict[int, ProducerShell]:
+    def active_producers(self) -> dict[int, LastRecord]:
         """The producers the log knows now, by id, and where the last data of each ends."""
         with self._state.lock:
             entries = self._state.producers.entries
             return {producer_id: entry.shell for producer_id, entry in entries.items()}
 
-    def producer_entries(self) -> list[ProducerEntry]:
+    def producer_entries(self) -> list[ProducerStateEntry]:
         """All that the log remembers of its producers, by id."""
         with self._state.lock:
             entries = dict(self._state.producers.entries)

@@ -27,9 +27,13 @@ from varve.commit_log.names import (
     is_unfinished_key_index,
     parse_file_name,
 )
-from varve.commit_log.producer_loading import ProducerLoad, ProducerSnapshots, load_producers
-from varve.commit_log.producer_recall import recall_batches
-from varve.commit_log.producer_state import ProducerStates
+from varve.commit_log.producer_snapshots import (
+    ProducerLoad,
+    ProducerSnapshots,
+    load_producers,
+    restore_cached_batches,
+)
+from varve.commit_log.producer_state import ProducerStateManager
 from varve.commit_log.rolling import draw_jitter
 from varve.commit_log.segment import SEGMENT_KINDS, ActiveSegment, Segment, SegmentFiles
 from varve.commit_log.segment_reader import (
@@ -82,7 +86,7 @@ class LoadedLog:
     closed: list[Segment]
     active: ActiveSegment
     epochs: LeaderEpochs
-    producers: ProducerStates
+    producers: ProducerStateManager
     snapshots: ProducerSnapshots
     log_start_offset: int
     is_start_known: bool
@@ -144,7 +148,7 @@ class LogLoader:
             end_offset=next_offset,
             load=self._producer_load(log_start_offset),
         )
-        recall_batches(segments[-2:], producers)
+        restore_cached_batches(segments[-2:], producers)
         if self._snapshots.has_removed:
             # A snapshot that comes back could pass for one of batches yet to come.
             self._fs.sync_directory(self._directory)

@@ -24,7 +24,7 @@ from varve.commit_log.segment_reader import (
     read_batches,
 )
 from varve.commit_log.segment_view import SegmentView
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import InvalidRequest, OffsetOutOfRange, StoreError, Unavailable
 
 T = TypeVar("T")

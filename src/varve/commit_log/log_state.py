@@ -90,7 +90,7 @@ class LogState:
         self.producers.advance_high_watermark(self.high_watermark)
         # Closed segments not yet known to be on disk; guarded by lock.
         self.unsynced: list[ActiveSegment | Segment] = self._segments_after(self.recovery_point)
-        self.snapshots.distrust_from(self.recovery_point)
+        self.snapshots.mark_unsynced_from(self.recovery_point)
         self.has_new_files = True
         self.doomed: list[tuple[int, str]] = []  # when to remove which file
         self.last_flush_ms = clock.now_ms()

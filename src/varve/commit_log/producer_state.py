@@ -1,69 +1,220 @@
 """What a log remembers of its producers: sequences, epochs, open transactions.
 
-Invariant  state changes only in `apply` and the verbs after it, never while an append is checked.
+Invariant  state changes only in `apply` and the methods after it, never while an append is checked.
            Ongoing and unreplicated transactions are keyed by first offset and never share one.
+           An entry has at most five batches, all of its epoch; entries are values.
 Crash      rebuilt from the newest snapshot and the batches after it.
-Threads    all writers hold the log's lock; entries are values and are replaced, never changed.
+Threads    all writers hold the log's lock; entries are replaced, never changed.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple, Self
 
-from varve.commit_log.producer_entry import (
-    NONE,
-    SEQUENCE_MAX,
-    BatchSummary,
-    CachedBatch,
-    CompletedTransaction,
-    Marker,
-    OpenTransaction,
-    Origin,
-    ProducerEntry,
-    ProducerShell,
-)
-from varve.commit_log.producer_snapshot import (
-    SnapshotEntry,
-    decode_producer_snapshot,
-    encode_producer_snapshot,
-)
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.foundation.errors import (
     CoordinatorFenced,
     InvalidProducerEpoch,
     InvalidTransactionState,
     OutOfOrderSequence,
 )
+from varve.kernels.batch_layout import CONTROL_BIT, INT32_MAX, TRANSACTIONAL_BIT, BatchColumn
+from varve.records import increment_sequence
 
-LATE_TRANSACTION_BUFFER_MS = 5 * 60 * 1000
+CACHED_BATCH_COUNT = 5
+NONE = -1
+SEQUENCE_MAX = INT32_MAX
 
-__all__ = [
-    "LATE_TRANSACTION_BUFFER_MS",
-    "AppendPlan",
-    "BatchSummary",
-    "CachedBatch",
-    "CompletedTransaction",
-    "Marker",
-    "OpenTransaction",
-    "Origin",
-    "ProducerEntry",
-    "ProducerShell",
-    "ProducerStates",
-]
+# Plain ints: an enum member as a list index costs a call, and these run for every append.
+_BASE_OFFSET = int(BatchColumn.BASE_OFFSET)
+_LAST_OFFSET = int(BatchColumn.LAST_OFFSET)
+_ATTRIBUTES = int(BatchColumn.ATTRIBUTES)
+_PRODUCER_ID = int(BatchColumn.PRODUCER_ID)
+_PRODUCER_EPOCH = int(BatchColumn.PRODUCER_EPOCH)
+_BASE_SEQUENCE = int(BatchColumn.BASE_SEQUENCE)
+
+
+class AppendOrigin(StrEnum):
+    """Who appends: decides which violations are refused and which are only logged."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    REPLICATION = "replication"
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The end of a transaction, as a control batch tells it."""
+
+    committed: bool
+    coordinator_epoch: int
+
+
+class BatchSummary(NamedTuple):
+    """What producer state needs of one batch; `marker` is None for data and emptied markers."""
+
+    # A tuple, as the values below: every append of an idempotent producer makes one.
+
+    base_offset: int
+    last_offset: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    last_sequence: int
+    max_timestamp: int
+    is_transactional: bool
+    is_control: bool
+    marker: Marker | None = None
+
+    @classmethod
+    def of_batch(
+        cls, row: Sequence[int], *, base_offset: int, max_timestamp: int, marker: Marker | None
+    ) -> Self:
+        """The summary of a batch by its row of `BatchColumn`, at the offset that it has in the log.
+
+        Its largest timestamp may differ from the row's where the log sets it.
+        """
+        delta = row[_LAST_OFFSET] - row[_BASE_OFFSET]
+        base_sequence, attributes = row[_BASE_SEQUENCE], row[_ATTRIBUTES]
+        return cls(
+            base_offset=base_offset,
+            last_offset=base_offset + delta,
+            producer_id=row[_PRODUCER_ID],
+            producer_epoch=row[_PRODUCER_EPOCH],
+            base_sequence=base_sequence,
+            last_sequence=-1 if base_sequence < 0 else increment_sequence(base_sequence, delta),
+            max_timestamp=max_timestamp,
+            is_transactional=bool(attributes & TRANSACTIONAL_BIT),
+            is_control=bool(attributes & CONTROL_BIT),
+            marker=marker,
+        )
+
+
+class BatchMetadata(NamedTuple):
+    """One of a producer's latest batches, by which a repeated one is recognised."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        return (self.last_sequence - self.offset_delta) % (SEQUENCE_MAX + 1)
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class LastRecord(NamedTuple):
+    """What compaction keeps a producer's last batch by, even when its records are gone."""
+
+    epoch: int
+    last_data_offset: int | None
+
+
+class ProducerStateEntry(NamedTuple):
+    """One producer; `transaction_first_offset` is None when no transaction is open."""
+
+    producer_id: int
+    epoch: int = NONE
+    batches: tuple[BatchMetadata, ...] = ()
+    last_timestamp: int = NONE
+    coordinator_epoch: int = NONE
+    transaction_first_offset: int | None = None
+
+    @property
+    def last_sequence(self) -> int:
+        """-1 when no data batch of this epoch is known."""
+        return self.batches[-1].last_sequence if self.batches else NONE
+
+    @property
+    def shell(self) -> LastRecord:
+        last = self.batches[-1].last_offset if self.batches else None
+        return LastRecord(self.epoch, last)
+
+    def after_data(self, batch: BatchSummary) -> "ProducerStateEntry":
+        """The producer once a data batch is appended: a new epoch forgets the cached batches."""
+        kept = self.batches[1 - CACHED_BATCH_COUNT :] if batch.producer_epoch == self.epoch else ()
+        first_offset = self.transaction_first_offset
+        if first_offset is None and batch.is_transactional:
+            first_offset = batch.base_offset
+        offset_delta = batch.last_offset - batch.base_offset
+        cached = BatchMetadata(
+            batch.last_sequence, batch.last_offset, offset_delta, batch.max_timestamp
+        )
+        return ProducerStateEntry(
+            self.producer_id,
+            batch.producer_epoch,
+            (*kept, cached),
+            batch.max_timestamp,
+            self.coordinator_epoch,
+            first_offset,
+        )
+
+    def after_marker(self, batch: BatchSummary, marker: Marker) -> "ProducerStateEntry":
+        """The producer once a marker is appended: its transaction, if any, is over."""
+        return ProducerStateEntry(
+            self.producer_id,
+            batch.producer_epoch,
+            self.batches if batch.producer_epoch == self.epoch else (),
+            batch.max_timestamp,
+            marker.coordinator_epoch,
+            None,
+        )
+
+    def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
+        """Whether it has been silent long enough; never while a transaction is open."""
+        is_silent = now_ms - self.last_timestamp >= expiration_ms
+        return is_silent and self.transaction_first_offset is None
+
+    def find_duplicate(self, batch: BatchSummary) -> BatchMetadata | None:
+        """The cached batch with the same epoch and sequences."""
+        if batch.producer_epoch != self.epoch:
+            return None
+        for cached in self.batches:
+            if (
+                cached.last_sequence == batch.last_sequence
+                and cached.first_sequence == batch.base_sequence
+            ):
+                return cached
+        return None
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction that met its marker; `last_offset` is the marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction without a marker yet."""
+
+    producer_id: int
+    first_offset: int
+    last_timestamp: int
+
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class AppendPlan:
+class ProducerAppendInfo:
     """What an append will change; with a `duplicate` the append has been done before."""
 
-    duplicate: CachedBatch | None = None
+    duplicate: BatchMetadata | None = None
     completed: list[CompletedTransaction] = field(default_factory=list)
-    entries: dict[int, ProducerEntry] = field(default_factory=dict)
+    entries: dict[int, ProducerStateEntry] = field(default_factory=dict)
     opened: dict[int, int] = field(default_factory=dict)
 
 
-class ProducerStates:
+class ProducerStateManager:
     """All producers of one log; `where` names the log in messages."""
 
     def __init__(self, where: str = "log") -> None:
@@ -71,26 +222,28 @@ class ProducerStates:
         self._ongoing: dict[int, int] = {}  # first offset -> producer id
         self._unreplicated: dict[int, int] = {}  # first offset -> marker offset
         self._first_unstable_offset: int | None = None
-        self.entries: dict[int, ProducerEntry] = {}
+        self.entries: dict[int, ProducerStateEntry] = {}
         self.map_end_offset = 0
 
-    def check_and_plan(self, batches: Sequence[BatchSummary], origin: Origin) -> AppendPlan:
+    def check_and_plan(
+        self, batches: Sequence[BatchSummary], origin: AppendOrigin
+    ) -> ProducerAppendInfo:
         """Checks the batches of one append in order, each against the outcome of those before.
 
         Raises InvalidProducerEpoch, OutOfOrderSequence, InvalidTransactionState or
         CoordinatorFenced; under REPLICATION violations are logged and accepted.
         """
-        plan = AppendPlan()
+        plan = ProducerAppendInfo()
         for batch in batches:
             producer_id = batch.producer_id
             if producer_id < 0:
                 continue
             known = self.entries.get(producer_id)
-            if known is not None and origin is Origin.CLIENT:
+            if known is not None and origin is AppendOrigin.CLIENT:
                 duplicate = known.find_duplicate(batch)
                 if duplicate is not None:
-                    return AppendPlan(duplicate=duplicate)
-            entry = plan.entries.get(producer_id) or known or ProducerEntry(producer_id)
+                    return ProducerAppendInfo(duplicate=duplicate)
+            entry = plan.entries.get(producer_id) or known or ProducerStateEntry(producer_id)
             if not batch.is_control:
                 is_known = known is not None and known.epoch != NONE
                 self._check_data(entry, batch, origin, is_known=is_known)
@@ -105,13 +258,18 @@ class ProducerStates:
         return plan
 
     def _check_data(
-        self, entry: ProducerEntry, batch: BatchSummary, origin: Origin, *, is_known: bool
+        self,
+        entry: ProducerStateEntry,
+        batch: BatchSummary,
+        origin: AppendOrigin,
+        *,
+        is_known: bool,
     ) -> None:
         self._check_epoch(entry, batch, origin)
-        if origin is Origin.CLIENT:
+        if origin is AppendOrigin.CLIENT:
             self._check_sequence(entry, batch, is_known=is_known)
         if entry.transaction_first_offset is not None and not batch.is_transactional:
-            if origin is Origin.REPLICATION:
+            if origin is AppendOrigin.REPLICATION:
                 logger.warning(
                     "non-transactional batch within a transaction",
                     extra=self._details(batch, current=entry.transaction_first_offset),
@@ -123,10 +281,12 @@ class ProducerStates:
                 "end the transaction first"
             )
 
-    def _check_epoch(self, entry: ProducerEntry, batch: BatchSummary, origin: Origin) -> None:
+    def _check_epoch(
+        self, entry: ProducerStateEntry, batch: BatchSummary, origin: AppendOrigin
+    ) -> None:
         if batch.producer_epoch >= entry.epoch:
             return
-        if origin is Origin.REPLICATION:
+        if origin is AppendOrigin.REPLICATION:
             logger.warning("producer epoch went back", extra=self._details(batch, entry.epoch))
             return
         raise InvalidProducerEpoch(
@@ -135,7 +295,9 @@ class ProducerStates:
             "a newer instance of the producer is active"
         )
 
-    def _check_sequence(self, entry: ProducerEntry, batch: BatchSummary, *, is_known: bool) -> None:
+    def _check_sequence(
+        self, entry: ProducerStateEntry, batch: BatchSummary, *, is_known: bool
+    ) -> None:
         if batch.producer_epoch != entry.epoch:
             if batch.base_sequence == 0 or entry.epoch == NONE:
                 return
@@ -150,12 +312,12 @@ class ProducerStates:
         )
 
     def _check_marker(
-        self, entry: ProducerEntry, batch: BatchSummary, marker: Marker, origin: Origin
+        self, entry: ProducerStateEntry, batch: BatchSummary, marker: Marker, origin: AppendOrigin
     ) -> None:
         self._check_epoch(entry, batch, origin)
         if marker.coordinator_epoch >= entry.coordinator_epoch:
             return
-        if origin is Origin.REPLICATION:
+        if origin is AppendOrigin.REPLICATION:
             logger.warning(
                 "coordinator epoch went back",
                 extra=self._details(batch, entry.coordinator_epoch),
@@ -176,23 +338,35 @@ class ProducerStates:
             "current": current,
         }
 
-    def apply(self, plan: AppendPlan) -> None:
-        """Takes over what an append changed, once its bytes are written."""
+    def apply(self, plan: ProducerAppendInfo, txn_index: TransactionIndex | None) -> None:
+        """Takes over what an append changed, once its bytes are written.
+
+        The transactions that it aborted are added to the index.
+        """
         self.entries.update(plan.entries)
         if plan.opened:
             self._ongoing.update(plan.opened)
-            self._note_first_unstable()
+            self._update_first_unstable()
+        for completed in plan.completed:
+            if completed.is_aborted and txn_index is not None:
+                txn_index.append(self._aborted(completed))
+            self._complete(completed)
 
-    def last_stable_offset_of(self, completed: CompletedTransaction) -> int:
-        """Where readers of committed records could stand once this transaction has ended."""
+    def _aborted(self, completed: CompletedTransaction) -> AbortedTransaction:
+        """With where readers of committed records could stand once this transaction has ended."""
         others = (first for first, owner in self._ongoing.items() if owner != completed.producer_id)
-        return min(others, default=completed.last_offset + 1)
+        return AbortedTransaction(
+            producer_id=completed.producer_id,
+            first_offset=completed.first_offset,
+            last_offset=completed.last_offset,
+            last_stable_offset=min(others, default=completed.last_offset + 1),
+        )
 
-    def complete(self, completed: CompletedTransaction) -> None:
+    def _complete(self, completed: CompletedTransaction) -> None:
         """The transaction is no longer ongoing; it stays unstable until replicated."""
         if self._ongoing.pop(completed.first_offset, None) is not None:
             self._unreplicated[completed.first_offset] = completed.last_offset
-            self._note_first_unstable()
+            self._update_first_unstable()
 
     def advance_high_watermark(self, high_watermark: int) -> None:
         """Forgets the completed transactions whose markers lie below."""
@@ -205,7 +379,7 @@ class ProducerStates:
         }
         if len(remaining) != len(self._unreplicated):
             self._unreplicated = remaining
-            self._note_first_unstable()
+            self._update_first_unstable()
 
     def raise_log_start(self, offset: int) -> None:
         """Forgets completed transactions below the log start offset; producers are kept."""
@@ -220,7 +394,7 @@ class ProducerStates:
         """
         return self._first_unstable_offset
 
-    def _note_first_unstable(self) -> None:
+    def _update_first_unstable(self) -> None:
         ongoing = min(self._ongoing, default=None)
         unreplicated = min(self._unreplicated, default=None)
         candidates = [first for first in (ongoing, unreplicated) if first is not None]
@@ -234,11 +408,6 @@ class ProducerStates:
             for first, producer_id in sorted(self._ongoing.items())
         ]
 
-    def find_late(self, now_ms: int, max_timeout_ms: int) -> list[OpenTransaction]:
-        """Open transactions whose producer has been silent for longer than any timeout allows."""
-        limit_ms = max_timeout_ms + LATE_TRANSACTION_BUFFER_MS
-        return [open for open in self.ongoing if now_ms - open.last_timestamp > limit_ms]
-
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Drops the silent producers without an open transaction; returns how many."""
         expired = [
@@ -250,10 +419,6 @@ class ProducerStates:
             del self.entries[producer_id]
         return len(expired)
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.entries
-
     def clear(self) -> None:
         """Forgets everything; `map_end_offset` stays for the caller to set."""
         self.entries = {}
@@ -261,31 +426,21 @@ class ProducerStates:
         self._unreplicated = {}
         self._first_unstable_offset = None
 
-    def encode_snapshot(self) -> bytes:
-        """The snapshot file's bytes: the last batch of each producer."""
-        return encode_producer_snapshot(_to_snapshot(entry) for entry in self.entries.values())
-
-    def load_snapshot(
-        self, data: bytes, now_ms: int, expiration_ms: int, where: str = "producer snapshot"
-    ) -> None:
-        """Replaces all state by a snapshot less its expired producers.
-
-        Raises Corrupt and changes nothing when the snapshot is broken.
-        """
-        loaded = [_from_snapshot(row) for row in decode_producer_snapshot(data, where)]
+    def replace(self, entries: Iterable[ProducerStateEntry]) -> None:
+        """Replaces all state; the open transactions are those of the entries."""
         self.clear()
-        for entry in loaded:
-            if not entry.is_expired(now_ms, expiration_ms):
-                self.entries[entry.producer_id] = entry
+        self.entries = {entry.producer_id: entry for entry in entries}
         self._ongoing = {
             entry.transaction_first_offset: entry.producer_id
             for entry in self.entries.values()
             if entry.transaction_first_offset is not None
         }
-        self._note_first_unstable()
+        self._update_first_unstable()
 
 
-def _completed(entry: ProducerEntry, batch: BatchSummary, marker: Marker) -> CompletedTransaction:
+def _completed(
+    entry: ProducerStateEntry, batch: BatchSummary, marker: Marker
+) -> CompletedTransaction:
     assert entry.transaction_first_offset is not None
     return CompletedTransaction(
         entry.producer_id,
@@ -297,31 +452,3 @@ def _completed(entry: ProducerEntry, batch: BatchSummary, marker: Marker) -> Com
 
 def _next_sequence(sequence: int) -> int:
     return 0 if sequence == SEQUENCE_MAX else sequence + 1
-
-
-def _to_snapshot(entry: ProducerEntry) -> SnapshotEntry:
-    last = entry.batches[-1] if entry.batches else CachedBatch(NONE, NONE, 0, NONE)
-    first_offset = entry.transaction_first_offset
-    return SnapshotEntry(
-        producer_id=entry.producer_id,
-        epoch=entry.epoch,
-        last_sequence=last.last_sequence,
-        last_offset=last.last_offset,
-        offset_delta=last.offset_delta,
-        timestamp=entry.last_timestamp,
-        coordinator_epoch=entry.coordinator_epoch,
-        transaction_first_offset=NONE if first_offset is None else first_offset,
-    )
-
-
-def _from_snapshot(row: SnapshotEntry) -> ProducerEntry:
-    last = CachedBatch(row.last_sequence, row.last_offset, row.offset_delta, row.timestamp)
-    first_offset = row.transaction_first_offset
-    return ProducerEntry(
-        row.producer_id,
-        row.epoch,
-        (last,) if row.last_offset >= 0 else (),
-        row.timestamp,
-        row.coordinator_epoch,
-        first_offset if first_offset >= 0 else None,
-    )

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.segment_reader import TimestampOffset
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 
 
 class RemoteRead(NamedTuple):

@@ -34,12 +34,12 @@ from varve.commit_log.names import (
     TXN_INDEX,
     log_name,
 )
-from varve.commit_log.producer_replay import replay_batches
-from varve.commit_log.producer_state import ProducerStates
+from varve.commit_log.producer_snapshots import load_snapshot, replay_batches
+from varve.commit_log.producer_state import ProducerStateManager
 from varve.commit_log.segment_reader import BatchWalk, find_newest_entry
-from varve.commit_log.settings import LONG_MAX, LogSettings
+from varve.commit_log.settings import LogSettings
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.transaction_index import TransactionIndex
 from varve.disk import Buffer, File, FileSystem, write_atomically, write_file
 from varve.foundation.errors import Corrupt, StoreError
 
@@ -148,7 +148,7 @@ class OpenSegment:
         Raises Corrupt without one: an index that lacks entries would show aborted records.
         """
         segment, path = self.segment, self.segment.path(LOG)
-        producers = ProducerStates()
+        producers = ProducerStateManager()
         if segment.base_offset:
             snapshot = segment.path(SNAPSHOT)
             try:
@@ -158,7 +158,7 @@ class OpenSegment:
                     f"{segment.path(TXN_INDEX)} is missing or damaged, and so is {snapshot}, which "
                     "rebuilding it needs; `varve check --repair` rebuilds both"
                 ) from None
-            producers.load_snapshot(data, now_ms=0, expiration_ms=LONG_MAX, where=snapshot)
+            load_snapshot(producers, data, where=snapshot)
         index = TransactionIndex(segment.base_offset)
         walk = BatchWalk(self.file, start=0, end=segment.size, verify_crc=False)
         for table in walk:
@@ -442,9 +442,6 @@ class ActiveSegment:
         that was loaded with it is noticed again then.
         """
         return False
-
-    def append_aborted(self, aborted: AbortedTransaction) -> None:
-        self._txn_index.append(aborted)
 
     def close_indexes(self) -> None:
         """Adds the final time entry, cuts the data file to its size and writes the index files."""

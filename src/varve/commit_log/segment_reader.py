@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from varve.commit_log.names import LOG
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.txn_index import TransactionIndex
+from varve.commit_log.transaction_index import TransactionIndex
 from varve.disk import File
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.kernels.batch_layout import (

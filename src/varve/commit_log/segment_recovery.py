@@ -13,12 +13,12 @@ import numpy as np
 from varve.commit_log.index_builder import SegmentIndexer
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, log_name
-from varve.commit_log.producer_replay import count_before_bad_marker, replay_batches
-from varve.commit_log.producer_state import ProducerStates
+from varve.commit_log.producer_snapshots import count_before_bad_marker, replay_batches
+from varve.commit_log.producer_state import ProducerStateManager
 from varve.commit_log.segment_reader import CHUNK_BYTES, BatchTable, BatchWalk, read_batch_size
 from varve.commit_log.settings import LogSettings
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.txn_index import TransactionIndex
+from varve.commit_log.transaction_index import TransactionIndex
 from varve.disk import File, FileSystem, write_atomically, write_file
 from varve.foundation.errors import UnsupportedFormat
 from varve.kernels.batch_layout import BatchColumn, ScanStatus, status_text
@@ -47,7 +47,7 @@ def scan_segment(
     *,
     base_offset: int,
     settings: LogSettings,
-    producers: ProducerStates,
+    producers: ProducerStateManager,
     epochs: LeaderEpochs,
 ) -> RecoveredSegment:
     """Scans the whole data file up to its last good batch; changes no file.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from varve.commit_log.append_times import AppendSpan
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.log_state import LogState
-from varve.commit_log.producer_loading import ProducerLoad, load_producers
-from varve.commit_log.producer_state import ProducerStates
+from varve.commit_log.producer_snapshots import ProducerLoad, load_producers
+from varve.commit_log.producer_state import ProducerStateManager
 from varve.commit_log.segment_reader import (
     ReadableSegment,
     find_batch_position,
@@ -23,7 +23,7 @@ from varve.commit_log.segment_reader import (
 )
 from varve.commit_log.segment_view import SegmentView
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.txn_index import TransactionIndex
+from varve.commit_log.transaction_index import TransactionIndex
 from varve.foundation.errors import InvalidRequest
 
 
@@ -177,7 +177,7 @@ class Truncation:
         state.unsynced = [one for one in state.unsynced if one.base_offset < base]
         state.view = SegmentView(closed[:number], active)
 
-    def _reload_producers_locked(self, offset: int) -> ProducerStates:
+    def _reload_producers_locked(self, offset: int) -> ProducerStateManager:
         state = self._state
         load = ProducerLoad(
             log_start_offset=state.log_start_offset,
@@ -204,7 +204,7 @@ class Truncation:
             state.unsynced = []
             state.epochs = LeaderEpochs()
             state.write_epochs()
-            state.producers = ProducerStates(str(state.topic_partition))
+            state.producers = ProducerStateManager(str(state.topic_partition))
             state.producers.map_end_offset = offset
             state.high_watermark = offset
             state.recovery_point = offset

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from varve.commit_log import Log, TopicPartition
-from varve.commit_log.producer_state import ProducerEntry
+from varve.commit_log.producer_state import ProducerStateEntry
 from varve.dedup.progress import Progress, find_progress, progress_batch
 from varve.dedup.topics import DedupTopics
 from varve.foundation.clock import Clock
@@ -161,7 +161,7 @@ def _fence(log: Log, producer: Producer, former: int, progress: Progress | None)
     write_marker(log, producer, is_committed=is_committed)
 
 
-def _is_decided(log: Log, progress: Progress | None, entry: ProducerEntry) -> bool:
+def _is_decided(log: Log, progress: Progress | None, entry: ProducerStateEntry) -> bool:
     """Whether the open transaction belongs to the progress that was committed.
 
     Raises Corrupt where the log has lost a part of it.
@@ -180,5 +180,5 @@ def _is_decided(log: Log, progress: Progress | None, entry: ProducerEntry) -> bo
     return following == expected
 
 
-def _end(log: Log, entry: ProducerEntry, *, is_committed: bool) -> None:
+def _end(log: Log, entry: ProducerStateEntry, *, is_committed: bool) -> None:
     write_marker(log, Producer(entry.producer_id, entry.epoch), is_committed=is_committed)

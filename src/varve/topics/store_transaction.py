@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from varve.commit_log import Log, TopicPartition
-from varve.commit_log.producer_state import ProducerEntry
+from varve.commit_log.producer_state import ProducerStateEntry
 from varve.embedded import Store
 from varve.foundation.errors import Closed, StoreError
 from varve.records import Producer, stamp_producer_all
@@ -138,7 +138,7 @@ class StoreTransaction:
         self._logs.clear()
 
 
-def open_transactions_of(log: Log, producer_ids: Collection[int]) -> list[ProducerEntry]:
+def open_transactions_of(log: Log, producer_ids: Collection[int]) -> list[ProducerStateEntry]:
     """The producers among these that have a transaction open in the log."""
     if not any(one.producer_id in producer_ids for one in log.open_transactions()):
         return []

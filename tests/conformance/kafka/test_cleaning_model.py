@@ -11,7 +11,7 @@ from conformance.cleaning_pair import PARTITION, CleaningPair, open_store
 from conformance.shell import JavaShell
 from conformance.stored_batches import StoredPartition, read_partition
 from tests.support.cleaning_model import ModelBatch, Run, Shell, check_batches, clean
-from varve.commit_log.producer_entry import ProducerShell
+from varve.commit_log.producer_state import LastRecord
 
 pytestmark = pytest.mark.java
 
@@ -49,7 +49,7 @@ def test_kafka_leaves_what_the_model_foretells(
 
 def _run_over(
     before: StoredPartition,
-    producers: dict[int, ProducerShell],
+    producers: dict[int, LastRecord],
     done: KafkaCleaning,
     now_ms: int,
     delete_retention_ms: int,

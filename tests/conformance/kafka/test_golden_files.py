@@ -15,9 +15,9 @@ from varve.commit_log.directory_metadata import (
     encode_meta_properties,
 )
 from varve.commit_log.leader_epochs import LeaderEpochs
-from varve.commit_log.producer_snapshot import decode_producer_snapshot, encode_producer_snapshot
+from varve.commit_log.producer_snapshots import decode_producer_snapshot, encode_producer_snapshot
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.txn_index import TransactionIndex
+from varve.commit_log.transaction_index import TransactionIndex
 from varve.records import Batch, BatchHeader, Record, TimestampType, decode_header
 
 INDEX_BYTES = 4096

@@ -19,7 +19,7 @@ from conformance.our_log import (
     stray_snapshots,
 )
 from conformance.recovery import SAME, log_configs
-from varve.commit_log.producer_snapshot import SnapshotEntry
+from varve.commit_log.producer_snapshots import SnapshotEntry
 
 Case = dict[str, Any]
 Content = bytes | list[SnapshotEntry]

@@ -15,7 +15,7 @@ from conformance.our_consumer import consume
 from conformance.scenario import record
 from conformance.shell import JavaShell, from_text
 from conformance.toolchain import Toolchain
-from varve.commit_log import Isolation, Log, LogSettings, LogStore, Origin, TopicPartition
+from varve.commit_log import AppendOrigin, Isolation, Log, LogSettings, LogStore, TopicPartition
 from varve.commit_log.partition_metadata import decode_topic_id
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
@@ -65,7 +65,7 @@ def _fill(log: Log, leader_epoch: int) -> None:
             coordinator_epoch=0,
             timestamp=now_ms,
         )
-        log.append(marker, origin=Origin.COORDINATOR, leader_epoch=leader_epoch)
+        log.append(marker, origin=AppendOrigin.COORDINATOR, leader_epoch=leader_epoch)
 
     for codec in Codec:
         append(20, codec=codec)

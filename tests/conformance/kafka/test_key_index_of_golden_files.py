@@ -8,7 +8,7 @@ from tests.support.key_model import TOPIC_ID, check_index, model_of, write_segme
 from varve.cleaning.key_index.builder import build_key_index
 from varve.cleaning.key_index.key_index import open_key_index
 from varve.commit_log.segment_reader import BatchWalk
-from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk import MemoryFileSystem, RealFileSystem
 from varve.foundation.clock import ManualClock
 

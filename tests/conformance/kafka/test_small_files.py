@@ -21,10 +21,15 @@ from varve.commit_log.names import (
     parse_file_name,
     parse_partition_directory,
 )
-from varve.commit_log.producer_snapshot import decode_producer_snapshot, encode_producer_snapshot
-from varve.commit_log.producer_state import ProducerStates
+from varve.commit_log.producer_snapshots import (
+    decode_producer_snapshot,
+    encode_producer_snapshot,
+    encode_snapshot,
+    load_snapshot,
+)
+from varve.commit_log.producer_state import ProducerStateManager
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.txn_index import TransactionIndex
+from varve.commit_log.transaction_index import TransactionIndex
 
 KAFKA = Path(__file__).parents[2] / "fixtures" / "kafka"
 DIRECTORIES = [KAFKA / "clean" / "data", KAFKA / "unclean" / "data"]
@@ -58,9 +63,9 @@ def txn_index(data: bytes, offset: int, where: str) -> bytes:
 
 def snapshot(data: bytes, offset: int, where: str) -> bytes:
     entries = decode_producer_snapshot(data, where)
-    states = ProducerStates(where)
-    states.load_snapshot(data, 0, 1, where)
-    assert states.encode_snapshot() == data
+    states = ProducerStateManager(where)
+    load_snapshot(states, data, now_ms=0, expiration_ms=1, where=where)
+    assert encode_snapshot(states) == data
     assert all(entry.last_offset < offset for entry in entries)
     return encode_producer_snapshot(entries)
 

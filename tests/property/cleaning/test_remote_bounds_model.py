@@ -18,7 +18,7 @@ from varve.cleaning.remote_tier import NoRemoteTier, RemoteBounds
 from varve.cleaning.removals.audit import audit_partition
 from varve.commit_log import TopicPartition
 from varve.commit_log.names import LOG
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.records import Record
 
 Step = tuple[str, int, int]

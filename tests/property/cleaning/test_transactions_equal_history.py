@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.mark_tables import Mark, make_tables
 from varve.cleaning.compaction.transactions import TransactionTracker
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 
 EVENTS = st.lists(
     st.tuples(

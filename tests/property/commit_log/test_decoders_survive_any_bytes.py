@@ -20,10 +20,14 @@ from varve.commit_log.directory_metadata import (
 )
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import TopicPartition, parse_file_name, parse_partition_directory
-from varve.commit_log.producer_snapshot import SnapshotEntry, encode_producer_snapshot
-from varve.commit_log.producer_state import ProducerStates
+from varve.commit_log.producer_snapshots import (
+    SnapshotEntry,
+    encode_producer_snapshot,
+    load_snapshot,
+)
+from varve.commit_log.producer_state import ProducerStateManager
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.foundation.errors import Corrupt
 from varve.kernels.crc import crc32c
 
@@ -54,9 +58,8 @@ def read_txn_index(data: bytes) -> None:
 
 
 def read_snapshot(data: bytes) -> None:
-    states = ProducerStates()
-    states.load_snapshot(data, 1000, 10, "x")
-    states.find_late(10**12, 5)
+    states = ProducerStateManager()
+    load_snapshot(states, data, now_ms=1000, expiration_ms=10)
     states.advance_high_watermark(10)
 
 

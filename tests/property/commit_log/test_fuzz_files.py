@@ -29,11 +29,15 @@ from varve.commit_log.directory_metadata import (
     encode_meta_properties,
 )
 from varve.commit_log.leader_epochs import LeaderEpochs
-from varve.commit_log.producer_snapshot import decode_producer_snapshot, encode_producer_snapshot
-from varve.commit_log.producer_state import ProducerStates
+from varve.commit_log.producer_snapshots import (
+    decode_producer_snapshot,
+    encode_producer_snapshot,
+    load_snapshot,
+)
+from varve.commit_log.producer_state import ProducerStateManager
 from varve.commit_log.segment_reader import BatchTable, BatchWalk
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.txn_index import TransactionIndex
+from varve.commit_log.transaction_index import TransactionIndex
 from varve.disk import FileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import StoreError
@@ -182,8 +186,8 @@ def read_txn_index(data: bytes, evidence: Evidence) -> None:
 
 
 def read_snapshot(data: bytes, evidence: Evidence) -> None:
-    states = ProducerStates()
-    states.load_snapshot(data, 0, 1 << 62)
+    states = ProducerStateManager()
+    load_snapshot(states, data)
     assert encode_producer_snapshot(decode_producer_snapshot(data)) == data
     assert len(states.ongoing) <= len(states.entries)
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from varve.commit_log.producer_state import BatchSummary, Marker, Origin, ProducerStates
+from varve.commit_log.producer_snapshots import encode_snapshot, load_snapshot
+from varve.commit_log.producer_state import AppendOrigin, BatchSummary, Marker, ProducerStateManager
 from varve.foundation.errors import StoreError
 
 WRAP = 2**31
@@ -65,12 +66,12 @@ class History:
                 candidates.append(first)
         return min(candidates, default=None)
 
-    def judge(self, batch: BatchSummary, origin: Origin) -> Outcome:
-        if origin is Origin.REPLICATION or is_emptied(batch):
+    def judge(self, batch: BatchSummary, origin: AppendOrigin) -> Outcome:
+        if origin is AppendOrigin.REPLICATION or is_emptied(batch):
             return "appended"
         epoch = self.epoch(batch.producer_id)
         recent = self.recent(batch.producer_id)
-        if origin is Origin.CLIENT and batch.producer_epoch == epoch:
+        if origin is AppendOrigin.CLIENT and batch.producer_epoch == epoch:
             spans = [(b.base_sequence, b.last_sequence) for b in recent]
             if (batch.base_sequence, batch.last_sequence) in spans:
                 return "duplicate"
@@ -79,7 +80,7 @@ class History:
         if batch.marker is not None:
             current = self.coordinator_epoch(batch.producer_id)
             return "CoordinatorFenced" if batch.marker.coordinator_epoch < current else "appended"
-        if origin is Origin.CLIENT and epoch >= 0:
+        if origin is AppendOrigin.CLIENT and epoch >= 0:
             follows = batch.producer_epoch == epoch and recent
             expected = (recent[-1].last_sequence + 1) % WRAP if follows else 0
             if batch.base_sequence != expected:
@@ -121,21 +122,19 @@ def random_batch(source: random.Random, history: History, offset: int) -> BatchS
     )
 
 
-def attempt(states: ProducerStates, batch: BatchSummary, origin: Origin) -> Outcome:
+def attempt(states: ProducerStateManager, batch: BatchSummary, origin: AppendOrigin) -> Outcome:
     try:
         plan = states.check_and_plan([batch], origin)
     except StoreError as error:
         return type(error).__name__
     if plan.duplicate is not None:
         return "duplicate"
-    states.apply(plan)
-    for completed in plan.completed:
-        assert completed.last_offset == batch.base_offset
-        states.complete(completed)
+    assert all(completed.last_offset == batch.base_offset for completed in plan.completed)
+    states.apply(plan, None)
     return "appended"
 
 
-def check_same(states: ProducerStates, history: History) -> None:
+def check_same(states: ProducerStateManager, history: History) -> None:
     assert states.first_unstable_offset == history.first_unstable()
     assert set(states.entries) == {b.producer_id for b in history.accepted if not is_emptied(b)}
     for producer_id, entry in states.entries.items():
@@ -147,9 +146,9 @@ def check_same(states: ProducerStates, history: History) -> None:
         ]
 
 
-def check_reloaded(states: ProducerStates) -> None:
-    loaded = ProducerStates()
-    loaded.load_snapshot(states.encode_snapshot(), 0, 1, "x")
+def check_reloaded(states: ProducerStateManager) -> None:
+    loaded = ProducerStateManager()
+    load_snapshot(loaded, encode_snapshot(states), now_ms=0, expiration_ms=1)
     assert loaded.entries == {
         producer_id: entry._replace(
             batches=tuple(b._replace(timestamp=entry.last_timestamp) for b in entry.batches[-1:])
@@ -164,12 +163,12 @@ def test_state_equals_history(seed: int, rounds_factor: int) -> None:
     source = random.Random(seed)
     outcomes = set()
     for _ in range(2 * rounds_factor):
-        states, history, offset = ProducerStates(), History([]), 0
+        states, history, offset = ProducerStateManager(), History([]), 0
         for _ in range(60):
             batch = random_batch(source, history, offset)
-            origin = source.choice([Origin.CLIENT] * 6 + [Origin.REPLICATION])
-            if batch.is_control and origin is Origin.CLIENT:
-                origin = Origin.COORDINATOR
+            origin = source.choice([AppendOrigin.CLIENT] * 6 + [AppendOrigin.REPLICATION])
+            if batch.is_control and origin is AppendOrigin.CLIENT:
+                origin = AppendOrigin.COORDINATOR
             expected = history.judge(batch, origin)
             assert attempt(states, batch, origin) == expected
             outcomes.add(expected)
@@ -193,14 +192,12 @@ def test_many_batches_in_one_append_equal_one_after_another(seed: int) -> None:
         history.accepted.append(batch)
         batches.append(batch)
         offset = batch.last_offset + 1
-    single, together = ProducerStates(), ProducerStates()
+    single, together = ProducerStateManager(), ProducerStateManager()
     for batch in batches:
-        attempt(single, batch, Origin.REPLICATION)
-    plan = together.check_and_plan(batches, Origin.REPLICATION)
-    assert together.is_empty
-    together.apply(plan)
-    for completed in plan.completed:
-        together.complete(completed)
+        attempt(single, batch, AppendOrigin.REPLICATION)
+    plan = together.check_and_plan(batches, AppendOrigin.REPLICATION)
+    assert not together.entries
+    together.apply(plan, None)
     assert together.entries == single.entries
     assert together.ongoing == single.ongoing
     assert together.first_unstable_offset == single.first_unstable_offset

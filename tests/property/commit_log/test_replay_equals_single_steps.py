@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varve.commit_log.producer_replay import replay_batches
-from varve.commit_log.producer_state import ProducerStates
+from varve.commit_log.producer_snapshots import replay_batches
+from varve.commit_log.producer_state import ProducerStateManager
 from varve.commit_log.segment_reader import BatchTable
-from varve.commit_log.txn_index import TransactionIndex
+from varve.commit_log.transaction_index import TransactionIndex
 from varve.kernels.batch_scan import batch_table, scan_batches
 from varve.records import Record, build_batch, end_transaction_marker
 
@@ -70,7 +70,7 @@ def test_replay_of_a_table_equals_replay_of_its_rows(
     steps: list[tuple[str, int, int, int]],
 ) -> None:
     table = table_of(stored(steps))
-    at_once, one_by_one = ProducerStates(), ProducerStates()
+    at_once, one_by_one = ProducerStateManager(), ProducerStateManager()
     aborted_at_once, aborted_one_by_one = TransactionIndex(0), TransactionIndex(0)
     replay_batches(table, at_once, aborted_at_once, where="log")
     for row in range(len(table.rows)):

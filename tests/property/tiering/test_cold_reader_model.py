@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.cold_bench import ColdBatch, ColdBench
 from tests.support.log_bench import NOW_MS, split_batches
 from varve.commit_log.remote_log import RemoteRead
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import StoreUnavailable, Unavailable
 from varve.testing import FaultKind, ObjectFaultPlan
 from varve.tiering.manifest.segment import RemoteSegment

@@ -6,7 +6,7 @@ import pytest
 
 import varve
 from varve.broker.state_scan import CONTROL, TRANSACTIONAL, scan_records
-from varve.commit_log import Log, Origin
+from varve.commit_log import AppendOrigin, Log
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.records import Codec, Record, build_batch, end_transaction_marker
@@ -23,7 +23,7 @@ def log() -> Iterator[Log]:
 
 def _append(log: Log, *keys: bytes | None, codec: Codec = Codec.NONE) -> None:
     records = [Record(key, key and b"of " + key, timestamp=1) for key in keys]
-    log.append(build_batch(records, codec=codec), origin=Origin.COORDINATOR)
+    log.append(build_batch(records, codec=codec), origin=AppendOrigin.COORDINATOR)
 
 
 def _told(log: Log) -> list[Told]:
@@ -60,12 +60,12 @@ def test_each_record_has_the_producer_and_the_attributes_of_its_batch(log: Log) 
     records = [Record(b"b", b"", timestamp=1), Record(b"c", b"", timestamp=1)]
     log.append(
         build_batch(records, producer_id=7, producer_epoch=0, transactional=True),
-        origin=Origin.COORDINATOR,
+        origin=AppendOrigin.COORDINATOR,
     )
     marker = end_transaction_marker(
         committed=True, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp=1
     )
-    log.append(marker, origin=Origin.COORDINATOR)
+    log.append(marker, origin=AppendOrigin.COORDINATOR)
     (found,) = scan_records(log)
     assert found.producer_ids == [-1, 7, 7, 7]
     kinds = [bits & (CONTROL | TRANSACTIONAL) for bits in found.attributes]

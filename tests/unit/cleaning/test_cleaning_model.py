@@ -8,7 +8,7 @@ from conformance.golden_reader import GOLDENS
 from tests.support.cleaning_model import ModelBatch, Outcome, Run, Shell, clean
 from tests.support.log_model import split_batches
 from varve.cleaning.removals.removal import Reason
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.records import Codec, Record, TimestampType, build_batch, end_transaction_marker
 
 NOW_MS = 1_700_000_000_000

@@ -10,7 +10,7 @@ from varve.cleaning.work_budget import WorkBudget
 from varve.commit_log.names import KEYS, LOG, log_name
 from varve.commit_log.segment import Segment
 from varve.commit_log.segment_reader import BatchTable
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, OffsetOverflow, UnsupportedFormat

@@ -27,7 +27,7 @@ from varve.cleaning.explain.explanation import RecordState
 from varve.cleaning.remote_tier import NoRemoteTier, RemoteBounds
 from varve.cleaning.retention.rules import BlockingRule
 from varve.commit_log import TopicPartition
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import StoreUnavailable
 from varve.records import Record, build_batch
 from varve.records.control import ControlType

@@ -2,7 +2,7 @@
 
 from tests.support.mark_tables import DATA, EMPTY, Mark, make_tables
 from varve.cleaning.compaction.transactions import TransactionTracker
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.records.control import ControlType
 
 ABORT, COMMIT = int(ControlType.ABORT), int(ControlType.COMMIT)

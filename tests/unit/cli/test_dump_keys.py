@@ -12,7 +12,7 @@ from varve.cleaning.key_index.builder import build_key_index
 from varve.cli.dump import command
 from varve.commit_log import SegmentFiles
 from varve.commit_log.segment import Segment
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import RealFileSystem
 from varve.records import Record, build_batch, end_transaction_marker
 

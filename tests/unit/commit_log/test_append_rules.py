@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.log_bench import NOW_MS, make_batch, make_marker
-from varve.commit_log import LogSettings, Origin
+from varve.commit_log import AppendOrigin, LogSettings
 from varve.commit_log.append_rules import AppendRules, CheckedBatch
 from varve.foundation.errors import (
     Corrupt,
@@ -23,7 +23,7 @@ CODECS = list(Codec)
 DAY_MS = 86_400_000
 
 
-def check(data: bytes, origin: Origin = Origin.CLIENT, **settings: Any) -> CheckedBatch:
+def check(data: bytes, origin: AppendOrigin = AppendOrigin.CLIENT, **settings: Any) -> CheckedBatch:
     return AppendRules(LogSettings(**settings), "topic-0").check(data, origin, NOW_MS)
 
 
@@ -50,9 +50,9 @@ def test_the_record_count_must_equal_the_offset_span(count: int) -> None:
         check(patched(make_batch(3), 57, ">i", count))
 
 
-@pytest.mark.parametrize("origin", list(Origin))
+@pytest.mark.parametrize("origin", list(AppendOrigin))
 @pytest.mark.parametrize("delta", [-10, -1, 0, 1, 3, 2**31 - 1])
-def test_the_offset_span_must_equal_the_record_count(delta: int, origin: Origin) -> None:
+def test_the_offset_span_must_equal_the_record_count(delta: int, origin: AppendOrigin) -> None:
     with pytest.raises(InvalidRecord, match="span"):
         check(patched(make_batch(3), 23, ">i", delta), origin)
 
@@ -63,20 +63,20 @@ def test_a_client_may_not_write_control_batches() -> None:
 
 
 def test_a_coordinator_may_write_control_batches() -> None:
-    checked = check(make_marker(committed=False), Origin.COORDINATOR)
+    checked = check(make_marker(committed=False), AppendOrigin.COORDINATOR)
     assert checked.marker is not None
     assert not checked.marker.committed
 
 
 def test_a_marker_is_never_compressed() -> None:
     data = make_marker(committed=True)
-    assert bytes(check(data, Origin.COORDINATOR, compression_type="zstd").data) == data
+    assert bytes(check(data, AppendOrigin.COORDINATOR, compression_type="zstd").data) == data
 
 
 def test_a_marker_in_a_log_append_time_topic_is_stamped() -> None:
     checked = check(
         patched(make_marker(committed=True), 35, ">q", 5),
-        Origin.COORDINATOR,
+        AppendOrigin.COORDINATOR,
         message_timestamp_type="LogAppendTime",
     )
     header = Batch(bytes(checked.data)).header
@@ -139,8 +139,8 @@ def test_a_batch_as_large_as_max_message_bytes_is_taken() -> None:
     assert bytes(check(data, max_message_bytes=len(data)).data) == data
 
 
-@pytest.mark.parametrize("origin", [Origin.CLIENT, Origin.COORDINATOR])
-def test_a_batch_above_max_message_bytes_is_refused(origin: Origin) -> None:
+@pytest.mark.parametrize("origin", [AppendOrigin.CLIENT, AppendOrigin.COORDINATOR])
+def test_a_batch_above_max_message_bytes_is_refused(origin: AppendOrigin) -> None:
     data = make_batch()
     with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes"):
         check(data, origin, max_message_bytes=len(data) - 1)

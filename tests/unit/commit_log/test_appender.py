@@ -12,9 +12,9 @@ from tests.support.log_bench import (
     read_all,
     split_batches,
 )
-from varve.commit_log import AppendResult, Isolation, Origin
-from varve.commit_log.producer_state import AppendPlan, ProducerStates
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log import AppendOrigin, AppendResult, Isolation
+from varve.commit_log.producer_state import ProducerAppendInfo, ProducerStateManager
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.foundation.errors import (
     Closed,
     CoordinatorFenced,
@@ -240,7 +240,7 @@ def test_a_coordinators_batches_have_no_sequence_check(bench: Bench) -> None:
     for sequence in (5, 3):
         bench.log.append(
             make_batch(producer_id=1, producer_epoch=0, base_sequence=sequence),
-            origin=Origin.COORDINATOR,
+            origin=AppendOrigin.COORDINATOR,
         )
     assert bench.log.end_offset == 2
 
@@ -339,13 +339,13 @@ def test_a_transaction_opened_while_the_last_stable_offset_is_asked_stays_hidden
     bench.open()
     asked: list[int | None] = []
 
-    def overtaken(producers: ProducerStates) -> int | None:
+    def overtaken(producers: ProducerStateManager) -> int | None:
         asked.append(producers._first_unstable_offset)
         if len(asked) == 1:
             in_transaction(bench, 1)
         return asked[-1]
 
-    monkeypatch.setattr(ProducerStates, "first_unstable_offset", property(overtaken))
+    monkeypatch.setattr(ProducerStateManager, "first_unstable_offset", property(overtaken))
     assert bench.log.last_stable_offset == 0
     assert asked == [None]
 
@@ -354,13 +354,15 @@ def test_a_transaction_is_open_before_the_high_watermark_passes_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.open()
-    apply, seen = ProducerStates.apply, []
+    apply, seen = ProducerStateManager.apply, []
 
-    def watched(producers: ProducerStates, plan: AppendPlan) -> None:
+    def watched(
+        producers: ProducerStateManager, plan: ProducerAppendInfo, index: TransactionIndex | None
+    ) -> None:
         seen.append(bench.log.high_watermark)
-        apply(producers, plan)
+        apply(producers, plan, index)
 
-    monkeypatch.setattr(ProducerStates, "apply", watched)
+    monkeypatch.setattr(ProducerStateManager, "apply", watched)
     in_transaction(bench, 1)
     assert (seen, bench.log.high_watermark) == ([0], 1)
 
@@ -395,7 +397,7 @@ def test_a_commit_leaves_no_entry(bench: Bench) -> None:
 
 def test_a_marker_without_a_transaction_leaves_no_entry(bench: Bench) -> None:
     bench.open()
-    bench.log.append(make_marker(committed=False), origin=Origin.COORDINATOR)
+    bench.log.append(make_marker(committed=False), origin=AppendOrigin.COORDINATOR)
     assert bench.log.aborted_transactions() == []
     assert bench.log.last_stable_offset == 1
 

@@ -13,7 +13,7 @@ from tests.support.log_bench import (
 )
 from varve.commit_log import Isolation
 from varve.commit_log.names import log_name
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, PolicyViolation
 
 SIZE = len(make_batch())
@@ -180,7 +180,7 @@ def test_a_log_that_ends_before_its_log_start_begins_anew_there(bench: Bench) ->
     assert (log.log_start_offset, log.end_offset) == (10, 10)
     assert bench.fs.read(EPOCHS) == b"0\n0\n"
     assert bench.names(".snapshot") == [log_name(10, ".snapshot")]
-    assert log._state.producers.is_empty
+    assert not log._state.producers.entries
     assert log.recovery_point == 0
 
 

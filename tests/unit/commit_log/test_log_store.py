@@ -348,9 +348,9 @@ def test_producers_expire_when_it_is_time_to_look(stores: Stores) -> None:
     log.append(make_batch(producer_id=1, producer_epoch=0, base_sequence=0))
     start = stores.clock.now_ms()
     store.run_once(start + 4999)
-    assert not log._state.producers.is_empty
+    assert log._state.producers.entries
     store.run_once(start + 5000)
-    assert log._state.producers.is_empty
+    assert not log._state.producers.entries
 
 
 def test_flush_ms_is_kept_by_maintenance(stores: Stores) -> None:

@@ -5,7 +5,7 @@ import pytest
 from tests.support.log_bench import NOW_MS, Bench, make_batch
 from varve.commit_log import AppendResult, LogSettings
 from varve.commit_log.names import log_name
-from varve.commit_log.producer_snapshot import decode_producer_snapshot
+from varve.commit_log.producer_snapshots import decode_producer_snapshot
 from varve.foundation.errors import OutOfOrderSequence
 
 

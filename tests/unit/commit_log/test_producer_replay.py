@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from tests.support.log_bench import Bench, make_batch
-from varve.commit_log import Origin
-from varve.commit_log.producer_replay import decode_marker, replay_batches, summarize_row
-from varve.commit_log.producer_state import Marker, ProducerStates
+from varve.commit_log import AppendOrigin
+from varve.commit_log.producer_snapshots import decode_marker, replay_batches, summarize_row
+from varve.commit_log.producer_state import Marker, ProducerStateManager
 from varve.commit_log.segment_reader import BatchWalk
-from varve.commit_log.txn_index import TransactionIndex
+from varve.commit_log.transaction_index import TransactionIndex
 from varve.kernels.batch_layout import BatchColumn
 from varve.records import end_transaction_marker
 
@@ -46,7 +46,7 @@ def test_replay_equals_append(bench: Bench, seed: int) -> None:
             )
             sequences[producer] += count
     expected = bench.log._state.producers
-    replayed, index = ProducerStates(), TransactionIndex(0)
+    replayed, index = ProducerStateManager(), TransactionIndex(0)
     file = bench.log.view.active.file()
     for table in BatchWalk(file, start=0, end=bench.log.size, verify_crc=True):
         replay_batches(table, replayed, index, where="here")
@@ -76,5 +76,5 @@ def test_an_emptied_marker_is_ignored(bench: Bench) -> None:
     )
     row[[BatchColumn.BASE_OFFSET, BatchColumn.LAST_OFFSET]] = 1
     summary = summarize_row(row.tolist(), None, "here")
-    plan = bench.log._state.producers.check_and_plan([summary], Origin.REPLICATION)
+    plan = bench.log._state.producers.check_and_plan([summary], AppendOrigin.REPLICATION)
     assert (plan.entries, plan.completed) == ({}, [])

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from varve.commit_log.producer_snapshot import (
+from varve.commit_log.producer_snapshots import (
     SnapshotEntry,
     decode_producer_snapshot,
     encode_producer_snapshot,

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.support.log_bench import NOW_MS, Bench, make_batch, make_marker, offsets_in, read_all
-from varve.commit_log import LogSettings, Origin
+from varve.commit_log import AppendOrigin, LogSettings
 from varve.commit_log.names import log_name
-from varve.commit_log.producer_snapshot import decode_producer_snapshot
+from varve.commit_log.producer_snapshots import decode_producer_snapshot
 from varve.commit_log.rolling import draw_jitter, max_segment_ms
 
 SIZE = len(make_batch())
@@ -261,7 +261,7 @@ def test_a_marker_may_roll_too(bench: Bench) -> None:
     bench.set(segment_bytes=200)
     bench.reopen()
     bench.fill(1)
-    bench.log.append(make_marker(committed=True), origin=Origin.COORDINATOR)
+    bench.log.append(make_marker(committed=True), origin=AppendOrigin.COORDINATOR)
     assert bases(bench) == [0, 2]
 
 

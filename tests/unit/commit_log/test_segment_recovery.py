@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tests.support.log_bench import NOW_MS, Bench, make_batch, make_marker, read_all
-from varve.commit_log import Origin
+from varve.commit_log import AppendOrigin
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.kernels.crc import crc32c
 
@@ -122,7 +122,7 @@ def test_aborted_transactions_are_rebuilt(bench: Bench) -> None:
         bench.log.append(
             make_batch(producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True)
         )
-    bench.log.append(make_marker(committed=False, producer_id=2), origin=Origin.COORDINATOR)
+    bench.log.append(make_marker(committed=False, producer_id=2), origin=AppendOrigin.COORDINATOR)
     bench.crash()
     assert bench.log.aborted_transactions() == [AbortedTransaction(2, 1, 2, 0)]
     assert bench.log.last_stable_offset == 0

@@ -18,7 +18,7 @@ from tests.support.log_bench import (
     make_marker,
     read_all,
 )
-from varve.commit_log import Log, Origin, ProducerShell, Segment, TimestampOffset
+from varve.commit_log import AppendOrigin, LastRecord, Log, Segment, TimestampOffset
 from varve.commit_log.names import log_name
 from varve.foundation.errors import (
     Corrupt,
@@ -235,8 +235,8 @@ def test_active_producers_tell_where_their_data_ends(bench: Bench) -> None:
     bench.open()
     bench.log.append(make_batch(2, producer_id=7, producer_epoch=3, base_sequence=0))
     bench.log.append(make_batch(producer_id=7, producer_epoch=3, base_sequence=2))
-    bench.log.append(make_marker(True, producer_id=8, epoch=1), origin=Origin.COORDINATOR)
-    shells = {7: ProducerShell(3, 2), 8: ProducerShell(1, None)}
+    bench.log.append(make_marker(True, producer_id=8, epoch=1), origin=AppendOrigin.COORDINATOR)
+    shells = {7: LastRecord(3, 2), 8: LastRecord(1, None)}
     assert bench.log.active_producers() == shells
     bench.reopen()
     assert bench.log.active_producers() == shells
@@ -257,7 +257,8 @@ def test_aborted_transactions_are_collected_from_segments_behind_the_range(bench
         bench.log.roll()
         for number in (0, 1):
             bench.log.append(
-                make_marker(False, producer_id=first_producer + number), origin=Origin.COORDINATOR
+                make_marker(False, producer_id=first_producer + number),
+                origin=AppendOrigin.COORDINATOR,
             )
         bench.log.roll()
     found = bench.log.collect_aborted(0, 2)

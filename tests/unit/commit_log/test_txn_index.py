@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.foundation.errors import Corrupt, InvalidOffset, UnsupportedFormat
 
 A = AbortedTransaction(producer_id=1, first_offset=0, last_offset=10, last_stable_offset=5)

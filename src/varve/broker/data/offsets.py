@@ -19,7 +19,7 @@ from varve.broker.topics import (
     epoch_at,
 )
 from varve.commit_log import Log, TimestampOffset
-from varve.commit_log.producer_entry import ProducerEntry
+from varve.commit_log.producer_state import ProducerStateEntry
 from varve.embedded import Store
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
@@ -332,7 +332,7 @@ def _describe_producers(
     return TopicResponse(requested.name, results)
 
 
-def _producer_state(entry: ProducerEntry) -> ProducerState:
+def _producer_state(entry: ProducerStateEntry) -> ProducerState:
     first_offset = entry.transaction_first_offset
     return ProducerState(
         entry.producer_id,

@@ -23,7 +23,7 @@ from varve.broker.settings import GroupSettings
 from varve.broker.state_topic import StateTopic
 from varve.broker.topics import OFFSETS_TOPIC, Topics
 from varve.commit_log import TopicPartition
-from varve.commit_log.producer_state import Origin
+from varve.commit_log.producer_state import AppendOrigin
 from varve.embedded import Store
 from varve.foundation.clock import Clock
 from varve.records import build_batch
@@ -122,7 +122,7 @@ class OffsetsLog:
                 transactional=True,
             )
         log = self._topic.get_log(group)
-        part = AppendEntry(log, batch, Origin.COORDINATOR)
+        part = AppendEntry(log, batch, AppendOrigin.COORDINATOR)
         written = self._appends.submit([part])
         number = log.topic_partition.partition
         done = asyncio.ensure_future(_in_order(part, written, self._last_appends.get(number)))

@@ -15,7 +15,7 @@ from varve.broker.background import BlockingPool
 from varve.broker.topics import Topics
 from varve.broker.transactions.state import Status, Transaction
 from varve.commit_log import Log, TopicPartition
-from varve.commit_log.producer_state import Origin
+from varve.commit_log.producer_state import AppendOrigin
 from varve.foundation.clock import Clock
 from varve.foundation.errors import CoordinatorFenced, InvalidProducerEpoch, StoreError
 from varve.records import end_transaction_marker
@@ -65,7 +65,7 @@ class Markers:
             if log is None:
                 left.add(partition)
             else:
-                part = AppendEntry(log, marker, Origin.COORDINATOR)
+                part = AppendEntry(log, marker, AppendOrigin.COORDINATOR)
                 written.append(_Written(partition, part))
         if written:
             await self._appends.submit([one.part for one in written])

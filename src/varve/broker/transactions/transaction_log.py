@@ -17,7 +17,7 @@ from varve.broker.transactions.replay import replay
 from varve.broker.transactions.state import Transaction
 from varve.broker.transactions.transaction_record import encode_transaction
 from varve.commit_log import Log
-from varve.commit_log.producer_state import Origin
+from varve.commit_log.producer_state import AppendOrigin
 from varve.embedded import Store
 from varve.records import build_batch
 
@@ -50,7 +50,7 @@ class TransactionLog:
         await self._topic.ensure()
         log = self.get_log(transaction.transactional_id)
         batch = build_batch([encode_transaction(transaction)])
-        await self._appends.append(log, batch, Origin.COORDINATOR)
+        await self._appends.append(log, batch, AppendOrigin.COORDINATOR)
         if not log.settings.syncs_every_append:
             await self._blocking.run(log.flush)
 

@@ -22,9 +22,9 @@ from varve.cleaning.key_index.key_index import InputSegment, SegmentKeys, Table
 from varve.cleaning.removals.removal import Reason, Removal, RemovalKind, SegmentSummary, hex_digest
 from varve.commit_log import TopicPartition
 from varve.commit_log.names import LOG
-from varve.commit_log.producer_entry import ProducerShell
+from varve.commit_log.producer_state import LastRecord
 from varve.commit_log.segment_reader import BatchWalk
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
 
@@ -75,7 +75,7 @@ def plan_erasure(
     *,
     next_offset: int,
     aborted: Sequence[AbortedTransaction],
-    shells: Mapping[int, ProducerShell],
+    shells: Mapping[int, LastRecord],
     now_ms: int,
     digest: "KeyDigest",
 ) -> SegmentPlan:

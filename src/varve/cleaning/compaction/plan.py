@@ -43,7 +43,7 @@ from varve.cleaning.work_budget import WorkBudget
 from varve.commit_log import LogSettings
 from varve.commit_log.settings import INT_MAX
 from varve.commit_log.sparse_index import RELATIVE_OFFSET_MAX
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.kernels.key_merge import Tally
 
 P = TypeVar("P", bound=SegmentFigures)

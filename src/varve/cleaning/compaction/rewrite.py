@@ -36,7 +36,7 @@ from varve.commit_log.names import (
     parse_file_name,
 )
 from varve.commit_log.segment_reader import BatchTable
-from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk import File, FileSystem
 from varve.foundation.errors import Corrupt
 from varve.kernels.batch_filter import (

@@ -19,8 +19,8 @@ from varve.cleaning.key_index.key_index import (
     SegmentKeys,
 )
 from varve.cleaning.removals.removal import Reason, SegmentSummary
-from varve.commit_log.producer_entry import ProducerShell
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.producer_state import LastRecord
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.settings import LONG_MAX
 from varve.kernels.batch_filter import KEEP_TIMESTAMP, Action
 from varve.kernels.batch_layout import HEADER_BYTES
@@ -48,7 +48,7 @@ class RunRules:
     now_ms: int
     delete_retention_ms: int
     first_uncleanable_offset: int
-    shells: Mapping[int, ProducerShell]
+    shells: Mapping[int, LastRecord]
     keep_markers_from_offset: int = LONG_MAX
     keep_empty_batches: bool = False
     """Batches that had no record before the run stay."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.settings import LONG_MAX
 from varve.records.control import ControlType
 

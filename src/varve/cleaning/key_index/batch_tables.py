@@ -22,7 +22,7 @@ from varve.cleaning.key_index.key_index import (
     Table,
 )
 from varve.commit_log.segment_reader import BatchTable
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, OffsetOverflow
 from varve.kernels.batch_layout import BatchColumn, RecordStatus, status_text
 from varve.kernels.transaction_marks import ABORTED_COLUMNS, find_aborted, read_control_types

@@ -35,7 +35,7 @@ from varve.cleaning.key_index.key_index import (
 from varve.cleaning.work_budget import UNLIMITED, WorkBudget
 from varve.commit_log.names import KEYS, LOG
 from varve.commit_log.segment_reader import BatchTable, BatchWalk
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import TEMPORARY_SUFFIX, File, FileSystem
 from varve.foundation.errors import Corrupt
 from varve.kernels.batch_layout import HEADER_BYTES as BATCH_HEADER_BYTES

@@ -41,7 +41,7 @@ from varve.commit_log.log_state import NO_DESCRIPTORS, NO_ROOM
 from varve.commit_log.names import KEYS, LOG
 from varve.commit_log.segment import Segment, SegmentFiles
 from varve.commit_log.segment_reader import first_batch_timestamp
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, DiskFull, StoreError, Unavailable, UnsupportedFormat
 from varve.kernels.batch_layout import BATCH_COLUMN_COUNT, BatchColumn

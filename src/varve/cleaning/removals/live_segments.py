@@ -22,7 +22,7 @@ from varve.commit_log.names import (
     parse_file_name,
 )
 from varve.commit_log.segment_reader import BatchWalk
-from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk import FileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.kernels.batch_layout import status_text

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.commit_log.check.findings import FindingList
-from varve.commit_log.producer_replay import count_before_bad_marker
+from varve.commit_log.producer_snapshots import count_before_bad_marker
 from varve.commit_log.segment_reader import BatchTable, BatchWalk, is_zeros, read_batch_size
 from varve.commit_log.segment_recovery import is_old_message
 from varve.commit_log.sparse_index import RELATIVE_OFFSET_MAX

@@ -35,7 +35,7 @@ from varve.commit_log.names import (
     log_name,
     parse_file_name,
 )
-from varve.commit_log.producer_snapshot import decode_producer_snapshot
+from varve.commit_log.producer_snapshots import decode_producer_snapshot
 from varve.disk import TEMPORARY_SUFFIX, FileInfo, FileSystem
 from varve.foundation.errors import Corrupt
 

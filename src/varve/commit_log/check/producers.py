@@ -15,12 +15,10 @@ import numpy as np
 from varve.commit_log.check.findings import FindingList
 from varve.commit_log.checkpoints import decode_checkpoint
 from varve.commit_log.leader_epochs import LeaderEpochs
-from varve.commit_log.producer_entry import NONE, ProducerEntry
-from varve.commit_log.producer_replay import replay_batches
-from varve.commit_log.producer_snapshot import SnapshotEntry
-from varve.commit_log.producer_state import ProducerStates
+from varve.commit_log.producer_snapshots import SnapshotEntry, load_snapshot, replay_batches
+from varve.commit_log.producer_state import NONE, ProducerStateEntry, ProducerStateManager
 from varve.commit_log.segment_reader import BatchTable
-from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
 from varve.kernels.batch_layout import BatchColumn
@@ -46,7 +44,7 @@ class ProducerCheck:
     snapshots: Mapping[int, KnownSnapshot]
     now_ms: int
     expiration_ms: int
-    states: ProducerStates = field(default_factory=ProducerStates)
+    states: ProducerStateManager = field(default_factory=ProducerStateManager)
     is_complete: bool = False
     has_gaps: bool = False
     _next_offset: int = -1
@@ -60,7 +58,7 @@ class ProducerCheck:
         self._pending = sorted(o for o in self.snapshots if o > first_base_offset)
         first = self.snapshots.get(first_base_offset)
         if first is not None:
-            self.states.load_snapshot(first.data, 0, _NEVER_MS, first.path)
+            load_snapshot(self.states, first.data, where=first.path)
         begins_here = first_base_offset == 0 or first is not None
         self.is_complete = begins_here and log_start_offset <= first_base_offset
 
@@ -132,7 +130,7 @@ class ProducerCheck:
             message = f"producer {entry.producer_id}: {difference}"
             self.found.error(path, "snapshot-untrue", message, repair=REMOVE_SNAPSHOT)
 
-    def find_difference(self, entry: SnapshotEntry, replayed: ProducerEntry) -> str:
+    def find_difference(self, entry: SnapshotEntry, replayed: ProducerStateEntry) -> str:
         """How a snapshot's producer differs from the replayed one; empty when it does not."""
         pairs = [("epoch", entry.epoch, replayed.epoch)] if not self.has_gaps else []
         last = replayed.batches[-1] if replayed.batches and not self.has_gaps else None

@@ -17,7 +17,7 @@ from varve.commit_log.check.producers import EpochCheck, ProducerCheck, find_txn
 from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, log_name
 from varve.commit_log.segment_reader import BatchTable
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk import File, FileSystem
 from varve.foundation.errors import Corrupt
 from varve.kernels.batch_layout import BatchColumn

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from varve.cleaning.compaction.cleanable_log import CleanableLog, CleaningBound, judge_cleanable
 from varve.cleaning.retention.segments import NO_TIMESTAMP, SegmentInfo, SegmentList, SegmentTimes
 from varve.commit_log import LogSettings, TopicPartition
-from varve.commit_log.producer_entry import ProducerShell
-from varve.commit_log.producer_snapshot import decode_producer_snapshot
-from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.producer_snapshots import decode_producer_snapshot
+from varve.commit_log.producer_state import LastRecord
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.foundation.errors import Corrupt
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.tier.cold_input import ColdInput
@@ -159,11 +159,11 @@ def read_aborted(
 
 def read_shells(
     home: RemotePath, segment: RemoteSegment, files: TierFiles
-) -> dict[int, ProducerShell]:
+) -> dict[int, LastRecord]:
     """The producers that are known where a segment ends, and where the last data of each is."""
     last = ColdInput(home, segment, files)
     entries = decode_producer_snapshot(last.read_part(SNAPSHOT_PART), last.path(SNAPSHOT_PART))
     return {
-        one.producer_id: ProducerShell(one.epoch, None if one.last_offset < 0 else one.last_offset)
+        one.producer_id: LastRecord(one.epoch, None if one.last_offset < 0 else one.last_offset)
         for one in entries
     }

@@ -25,7 +25,7 @@ from varve.cleaning.key_index.key_index import KeyIndex, KeyIndexHeader
 from varve.cleaning.removals.removal import SegmentSummary
 from varve.cleaning.work_budget import UNLIMITED
 from varve.commit_log import LogSettings
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
 from varve.jobs.compact.settings import WRITER
 from varve.jobs.key_plans import LatestBits, RangeOutcome, SegmentBits, WorkArea

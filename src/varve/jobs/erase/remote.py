@@ -20,8 +20,8 @@ from typing import Final
 
 from varve.cleaning.removals.removal import Removal
 from varve.cleaning.removals.removal_json import encode_removal
-from varve.commit_log.producer_entry import ProducerShell
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.producer_state import LastRecord
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.clock import Clock
 from varve.foundation.errors import ObjectNotFound, StoreError, Unavailable
 from varve.jobs.compact.commit import CompactCommit, DoneGroup
@@ -278,7 +278,7 @@ class RemoteErasure:
         scan: Scan,
         aborted: Sequence[AbortedTransaction],
         undecided: int | None,
-        shells: dict[int, ProducerShell],
+        shells: dict[int, LastRecord],
     ) -> EraseTask:
         end = segment.end_offset + 1
         return EraseTask(

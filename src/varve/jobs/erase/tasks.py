@@ -21,8 +21,8 @@ from varve.cleaning.removals.removal import Removal
 from varve.commit_log import LogSettings, TopicPartition
 from varve.commit_log.names import KEYS
 from varve.commit_log.partition_metadata import decode_topic_id
-from varve.commit_log.producer_entry import ProducerShell
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.producer_state import LastRecord
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import RealFileSystem
 from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
 from varve.jobs.compact.tasks import GroupTask, WrittenGroup
@@ -112,7 +112,7 @@ class EraseTask:
     records: ErasedRecords
     aborted: tuple[AbortedTransaction, ...]
     is_decided: bool
-    shells: dict[int, ProducerShell]
+    shells: dict[int, LastRecord]
     request: str
     buffer_bytes: int
     now_ms: int

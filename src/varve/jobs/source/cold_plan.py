@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from varve.commit_log.sparse_index import OffsetIndex
-from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.jobs.source.options import SourceOptions, for_partition

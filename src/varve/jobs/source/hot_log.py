@@ -36,8 +36,8 @@ from varve.commit_log.names import (
 )
 from varve.commit_log.partition_metadata import PARTITION_METADATA_FILE, encode_topic_id
 from varve.commit_log.partition_metadata import decode as decode_metadata
-from varve.commit_log.producer_replay import replay_batches
-from varve.commit_log.producer_state import ProducerStates
+from varve.commit_log.producer_snapshots import load_snapshot, replay_batches
+from varve.commit_log.producer_state import ProducerStateManager
 from varve.commit_log.segment import Segment, SegmentFiles
 from varve.commit_log.segment_reader import (
     BatchWalk,
@@ -45,7 +45,7 @@ from varve.commit_log.segment_reader import (
     find_offset_by_time,
 )
 from varve.commit_log.sparse_index import OffsetIndex
-from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk import File, FileSystem, RealFileSystem
 from varve.foundation.errors import Corrupt, OffsetOutOfRange, Unavailable
 from varve.foundation.settings import LONG_MAX
@@ -175,7 +175,7 @@ class HotLog:
     def _end(self) -> _End:
         if not self.segments:
             return _End(0, 0, 0, ())
-        producers = ProducerStates(str(self.owner))
+        producers = ProducerStateManager(str(self.owner))
         last = self.segments[-1]
         walked = [last] if self._load_producers(producers, last.base_offset) else self.segments
         aborted = TransactionIndex(last.base_offset)
@@ -193,11 +193,11 @@ class HotLog:
             max(offset, last.base_offset), position, min([offset, *open_from]), aborted.entries()
         )
 
-    def _load_producers(self, producers: ProducerStates, offset: int) -> bool:
+    def _load_producers(self, producers: ProducerStateManager, offset: int) -> bool:
         """Takes the producers at an offset from their snapshot; False when there is none."""
         path = f"{self.directory}/{log_name(offset, SNAPSHOT)}"
         try:
-            producers.load_snapshot(self._fs.read(path), 0, LONG_MAX, path)
+            load_snapshot(producers, self._fs.read(path), where=path)
         except (FileNotFoundError, Corrupt):
             return False
         return True

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from varve.commit_log.sparse_index import OffsetIndex
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.jobs.key_plans import LatestBits
 from varve.jobs.source.record_blocks import CHUNK_BYTES
 from varve.kafka_client.address import ClusterAddress

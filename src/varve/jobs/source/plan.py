@@ -12,7 +12,7 @@ from typing import Final
 
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.partition_metadata import encode_topic_id
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.errors import Corrupt, InconsistentTopicId, InvalidRequest, NotFound

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.cleaning.key_index.batch_tables import aborted_table
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.foundation.settings import LONG_MAX
 from varve.kernels.batch_layout import (

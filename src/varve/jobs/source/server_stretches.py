@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from varve.commit_log.names import TopicPartition
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, Unavailable, UnsupportedFormat
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.source.pieces import ServerPiece

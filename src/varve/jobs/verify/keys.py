@@ -24,7 +24,7 @@ from varve.cleaning.key_index.key_index import (
     KeyIndexHeader,
 )
 from varve.cleaning.work_budget import UNLIMITED
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, Unavailable, UnsupportedFormat
 from varve.foundation.settings import LONG_MAX

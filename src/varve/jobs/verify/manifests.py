@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from varve.commit_log.check.findings import Severity
-from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.foundation.errors import Corrupt, ObjectNotFound
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.tier.cold_input import ColdInput, open_files

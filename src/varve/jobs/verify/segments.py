@@ -22,8 +22,8 @@ from varve.commit_log.check.producers import EpochCheck, KnownSnapshot, Producer
 from varve.commit_log.check.segment import SegmentCheck, SegmentFacts, SegmentPlace, read_indexes
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import INDEX, KEYS, LOG, TIME_INDEX, TXN_INDEX, log_name
-from varve.commit_log.producer_snapshot import SnapshotEntry, decode_producer_snapshot
-from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.producer_snapshots import SnapshotEntry, decode_producer_snapshot
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk import File, RealFileSystem
 from varve.foundation.errors import Corrupt, ObjectNotFound, OffsetOverflow
 from varve.jobs.scratch import scratch

@@ -26,7 +26,7 @@ from varve.cleaning.work_budget import UNLIMITED, WorkBudget
 from varve.commit_log import Log, Segment
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX
-from varve.commit_log.producer_snapshot import decode_producer_snapshot
+from varve.commit_log.producer_snapshots import decode_producer_snapshot
 from varve.commit_log.segment_reader import BatchTable, BatchWalk
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound, Unavailable

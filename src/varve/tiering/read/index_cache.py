@@ -24,7 +24,7 @@ from typing import Final
 
 from varve.commit_log.names import DELETED, INDEX, OFFSET_MAX, TIME_INDEX, TXN_INDEX
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk import TEMPORARY_SUFFIX, FileInfo, FileSystem
 from varve.foundation.errors import Closed, Corrupt, StoreError
 from varve.kernels.crc import crc32c_of

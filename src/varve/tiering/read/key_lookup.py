@@ -15,7 +15,7 @@ from varve.cleaning.key_index.builder import KeyIndexBuilder
 from varve.cleaning.key_index.key_index import KeyEntry, KeyIndex
 from varve.commit_log import Log
 from varve.commit_log.segment_reader import BatchTable, BatchWalk
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, ObjectNotFound, Unavailable

@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Final, NamedTuple, NoReturn
 
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.txn_index import TransactionIndex
+from varve.commit_log.transaction_index import TransactionIndex
 from varve.disk import Buffer
 from varve.disk.file_system import Closing
 from varve.foundation.errors import Corrupt, InvalidRequest, UnsupportedFormat

@@ -23,7 +23,7 @@ from varve.cleaning.key_index.key_index import KeyEntry
 from varve.commit_log import Log
 from varve.commit_log.remote_log import RemoteRead
 from varve.commit_log.segment_reader import TimestampOffset, find_offset_by_time
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import (
     Corrupt,
     InvalidRequest,

@@ -20,7 +20,7 @@ from tests.support.gate_bench import (
     send,
 )
 from tests.support.log_bench import NOW_MS, make_marker
-from varve.commit_log import Log, Origin
+from varve.commit_log import AppendOrigin, Log
 from varve.records import Codec
 from varve.wire import ErrorCode
 
@@ -289,9 +289,9 @@ def test_records_of_transactions_count_once_they_are_committed(kit: BrokerKit, l
     fields: dict[str, Any] = {"producer_id": 1, "producer_epoch": 0, "transactional": True}
     log.append(batch_of(("kept", 0), base_sequence=0, **fields))
     assert send(kit, ("kept", 1), ("other", 1)) == (NONE, 1)
-    log.append(make_marker(True), origin=Origin.COORDINATOR)
+    log.append(make_marker(True), origin=AppendOrigin.COORDINATOR)
     assert send(kit, ("kept", 2)) in ((NONE, 0), (NONE, 1))
     log.append(batch_of(("void", 3), base_sequence=1, **fields))
-    log.append(make_marker(False), origin=Origin.COORDINATOR)
+    log.append(make_marker(False), origin=AppendOrigin.COORDINATOR)
     assert send(kit, ("void", 4)) == (NONE, log.end_offset - 1)
     assert send(kit, ("other", 4)) == (NONE, 2)

@@ -8,7 +8,7 @@ import varve
 from varve.broker.transactions.replay import replay
 from varve.broker.transactions.state import Transaction
 from varve.broker.transactions.transaction_record import encode_transaction
-from varve.commit_log import Log, Origin
+from varve.commit_log import AppendOrigin, Log
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import MalformedMessage
@@ -34,7 +34,7 @@ def _of(number: int, epoch: int = 0) -> Transaction:
 
 def _append(log: Log, *transactions: Transaction, codec: Codec = Codec.NONE) -> None:
     records = [encode_transaction(one) for one in transactions]
-    log.append(build_batch(records, codec=codec), origin=Origin.COORDINATOR)
+    log.append(build_batch(records, codec=codec), origin=AppendOrigin.COORDINATOR)
 
 
 def test_of_each_id_the_last_record_counts(log: Log) -> None:
@@ -63,7 +63,7 @@ def test_markers_are_passed(log: Log) -> None:
     marker = end_transaction_marker(
         committed=True, producer_id=5, producer_epoch=0, coordinator_epoch=0, timestamp=1
     )
-    log.append(marker, origin=Origin.COORDINATOR)
+    log.append(marker, origin=AppendOrigin.COORDINATOR)
     _append(log, _of(2))
     assert replay(log) == [_of(1), _of(2)]
 
@@ -77,7 +77,7 @@ def test_a_value_that_ends_early_is_not_passed_over(log: Log) -> None:
     assert record.value is not None
     log.append(
         build_batch([Record(record.key, record.value[:-4], timestamp=1)]),
-        origin=Origin.COORDINATOR,
+        origin=AppendOrigin.COORDINATOR,
     )
     with pytest.raises(MalformedMessage, match="TransactionLogValue"):
         replay(log)

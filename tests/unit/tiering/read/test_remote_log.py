@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.cold_bench import ColdBatch, ColdBench, HeldPool, drop_extents, make_batches
 from tests.support.log_bench import NOW_MS, offsets_in
-from varve.commit_log.txn_index import AbortedTransaction
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreUnavailable, UnsupportedFormat
 from varve.tiering.read.read_ahead import ExtentSizes
 

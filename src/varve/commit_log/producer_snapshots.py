@@ -1,0 +1,505 @@
+"""Producer state on disk: snapshot files, and the replay of the batches behind the newest one.
+
+Layout     `<offset>.snapshot` holds the state up to but excluding the offset: version (i16, 1),
+           CRC-32C of what follows it (u32), count (i32), then 46-byte entries: producer id (i64),
+           epoch (i16), last sequence (i32), last offset (i64), offset delta (i32), timestamp (i64),
+           coordinator epoch (i32), first offset of the open transaction (i64, -1 none), big-endian.
+           docs/formats/producer-snapshot.md
+Invariant  replay follows the rules of replication: nothing stored is refused, no sequence is
+           checked. A snapshot has one batch per producer and the log remembers five: the older ones
+           are restored from the ends of the last segments, if they lead to the same last batch.
+Crash      snapshots are hints, written in place: one that is torn, damaged or missing is removed,
+           and an older one, or the whole log, serves.
+"""
+
+import contextlib
+import logging
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.commit_log.names import DELETED, LOG, SNAPSHOT, log_name
+from varve.commit_log.producer_state import (
+    CACHED_BATCH_COUNT,
+    NONE,
+    AppendOrigin,
+    BatchMetadata,
+    BatchSummary,
+    Marker,
+    ProducerStateEntry,
+    ProducerStateManager,
+)
+from varve.commit_log.segment_reader import (
+    BatchTable,
+    BatchWalk,
+    ReadableSegment,
+    find_batch_position,
+    find_start_position,
+)
+from varve.commit_log.transaction_index import TransactionIndex
+from varve.disk import FileSystem, write_file
+from varve.foundation.errors import Corrupt, UnsupportedFormat
+from varve.kernels.batch_layout import CONTROL_BIT, INT64_MAX, TRANSACTIONAL_BIT, BatchColumn
+from varve.kernels.crc import crc32c_of
+from varve.records import (
+    Batch,
+    ControlType,
+    decode_control_record,
+)
+
+VERSION = 1
+
+_HEADER = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_CRC_END = 6
+
+
+class SnapshotEntry(NamedTuple):
+    """One producer as the file holds it; -1 stands for whatever is not known."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    transaction_first_offset: int
+
+
+def encode_producer_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
+    """The file's bytes, entries in the order given."""
+    packed = [_ENTRY.pack(*entry) for entry in entries]
+    data = b"".join([_HEADER.pack(VERSION, 0, len(packed)), *packed])
+    return _HEADER.pack(VERSION, _crc_of(data), len(packed)) + data[_HEADER.size :]
+
+
+def decode_producer_snapshot(
+    data: bytes | bytearray | memoryview, where: str = "producer snapshot"
+) -> list[SnapshotEntry]:
+    """The entries of a file; raises Corrupt unless version, checksum and length are all right."""
+    if len(data) < _HEADER.size:
+        raise Corrupt(
+            f"{where}: {len(data)} bytes are fewer than the header's {_HEADER.size}: "
+            "remove the snapshot, producer state is rebuilt from an older one"
+        )
+    version, crc, count = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise UnsupportedFormat(
+            f"{where}: snapshot version {version}, only {VERSION} is known: "
+            "remove the snapshot, producer state is rebuilt from an older one"
+        )
+    _check_crc(data, crc, where)
+    if count < 0 or len(data) != _HEADER.size + count * _ENTRY.size:
+        raise Corrupt(
+            f"{where}: {len(data)} bytes cannot hold {count} entries of {_ENTRY.size} bytes: "
+            "remove the snapshot, producer state is rebuilt from an older one"
+        )
+    return [SnapshotEntry(*row) for row in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :])]
+
+
+def _check_crc(data: bytes | bytearray | memoryview, stored: int, where: str) -> None:
+    computed = _crc_of(data)
+    if computed != stored:
+        raise Corrupt(
+            f"{where}: checksum is {computed:#010x}, the header says {stored:#010x}: "
+            "remove the snapshot, producer state is rebuilt from an older one"
+        )
+
+
+def _crc_of(data: bytes | bytearray | memoryview) -> int:
+    return crc32c_of(memoryview(data)[_CRC_END:])
+
+
+def encode_snapshot(producers: ProducerStateManager) -> bytes:
+    """The snapshot file's bytes: the last batch of each producer."""
+    return encode_producer_snapshot(_to_snapshot(entry) for entry in producers.entries.values())
+
+
+def load_snapshot(
+    producers: ProducerStateManager,
+    data: bytes,
+    *,
+    now_ms: int = 0,
+    expiration_ms: int = INT64_MAX,
+    where: str = "producer snapshot",
+) -> None:
+    """Replaces all state by a snapshot less its expired producers.
+
+    Raises Corrupt and changes nothing when the snapshot is broken.
+    """
+    loaded = [_from_snapshot(row) for row in decode_producer_snapshot(data, where)]
+    producers.replace(entry for entry in loaded if not entry.is_expired(now_ms, expiration_ms))
+
+
+def _to_snapshot(entry: ProducerStateEntry) -> SnapshotEntry:
+    last = entry.batches[-1] if entry.batches else BatchMetadata(NONE, NONE, 0, NONE)
+    first_offset = entry.transaction_first_offset
+    return SnapshotEntry(
+        producer_id=entry.producer_id,
+        epoch=entry.epoch,
+        last_sequence=last.last_sequence,
+        last_offset=last.last_offset,
+        offset_delta=last.offset_delta,
+        timestamp=entry.last_timestamp,
+        coordinator_epoch=entry.coordinator_epoch,
+        transaction_first_offset=NONE if first_offset is None else first_offset,
+    )
+
+
+def _from_snapshot(row: SnapshotEntry) -> ProducerStateEntry:
+    last = BatchMetadata(row.last_sequence, row.last_offset, row.offset_delta, row.timestamp)
+    first_offset = row.transaction_first_offset
+    return ProducerStateEntry(
+        row.producer_id,
+        row.epoch,
+        (last,) if row.last_offset >= 0 else (),
+        row.timestamp,
+        row.coordinator_epoch,
+        first_offset if first_offset >= 0 else None,
+    )
+
+
+def summarize_row(row: list[int], batch: memoryview | None, where: str) -> BatchSummary:
+    """What producer state needs of one scanned batch.
+
+    `batch` is needed for control batches only.
+    """
+    is_control = row[BatchColumn.ATTRIBUTES] & CONTROL_BIT
+    return BatchSummary.of_batch(
+        row,
+        base_offset=row[BatchColumn.BASE_OFFSET],
+        max_timestamp=row[BatchColumn.MAX_TIMESTAMP],
+        marker=decode_marker(batch, where) if is_control and batch is not None else None,
+    )
+
+
+def decode_marker(batch: memoryview, where: str) -> Marker | None:
+    """The end-of-transaction marker in a control batch.
+
+    None for an emptied one or another control type.
+    """
+    records = Batch(bytes(batch), where=where).records()
+    if not records or records[0].key is None:
+        return None
+    control = decode_control_record(records[0].key, records[0].value)
+    if control.type not in (ControlType.ABORT, ControlType.COMMIT):
+        return None
+    return Marker(
+        committed=control.type == ControlType.COMMIT,
+        coordinator_epoch=-1 if control.coordinator_epoch is None else control.coordinator_epoch,
+    )
+
+
+def count_before_bad_marker(table: BatchTable, *, where: str) -> int:
+    """How many batches precede the first marker that cannot be read; all when there is none."""
+    is_control = (table.rows[:, BatchColumn.ATTRIBUTES] & CONTROL_BIT) != 0
+    for row in np.flatnonzero(is_control & (table.rows[:, BatchColumn.PRODUCER_ID] >= 0)):
+        try:
+            decode_marker(table.bytes_of(int(row)), where)
+        except Corrupt:
+            return int(row)
+    return len(table.rows)
+
+
+def replay_batches(
+    table: BatchTable,
+    producers: ProducerStateManager,
+    txn_index: TransactionIndex | None,
+    *,
+    where: str,
+) -> None:
+    """Applies the batches of a table; aborted transactions are added to the index, if any."""
+    for row in _rows_that_matter(table.rows):
+        fields = table.rows[row].tolist()
+        is_control = fields[BatchColumn.ATTRIBUTES] & CONTROL_BIT
+        summary = summarize_row(fields, table.bytes_of(int(row)) if is_control else None, where)
+        plan = producers.check_and_plan([summary], AppendOrigin.REPLICATION)
+        producers.apply(plan, txn_index)
+
+
+def _rows_that_matter(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+    """The rows that leave a trace in producer state, in order.
+
+    Of a producer's data batches these are its last five, which are remembered, and those that may
+    open a transaction: the first, and any behind a marker or a batch outside a transaction.
+    """
+    with_producer = np.flatnonzero(rows[:, BatchColumn.PRODUCER_ID] >= 0)
+    if not with_producer.size:
+        return with_producer
+    order = np.argsort(rows[with_producer, BatchColumn.PRODUCER_ID], kind="stable")
+    grouped = with_producer[order]
+    producer_ids = rows[grouped, BatchColumn.PRODUCER_ID]
+    attributes = rows[grouped, BatchColumn.ATTRIBUTES]
+    is_control = (attributes & CONTROL_BIT) != 0
+    continues = (attributes & TRANSACTIONAL_BIT) != 0
+    continues[1:] &= continues[:-1] & ~is_control[:-1] & (producer_ids[1:] == producer_ids[:-1])
+    continues[:1] = False
+    may_open = ((attributes & TRANSACTIONAL_BIT) != 0) & ~continues
+    data = np.flatnonzero(~is_control)
+    data_ids = producer_ids[data]
+    group_ends = np.searchsorted(data_ids, data_ids, side="right")
+    is_recent = np.zeros(grouped.size, np.bool_)
+    is_recent[data] = group_ends - np.arange(data.size) <= CACHED_BATCH_COUNT
+    return np.sort(grouped[is_control | may_open | is_recent])
+
+
+logger = logging.getLogger(__name__)
+
+
+class ProducerSnapshots:
+    """The snapshot files of one partition directory."""
+
+    def __init__(self, fs: FileSystem, directory: str, offsets: Iterable[int]) -> None:
+        self._fs = fs
+        self._directory = directory
+        self.offsets = sorted(offsets)
+        self._unsynced: list[int] = []
+        self.has_removed = False
+
+    def path(self, offset: int) -> str:
+        return f"{self._directory}/{log_name(offset, SNAPSHOT)}"
+
+    @property
+    def latest(self) -> int:
+        return self.offsets[-1] if self.offsets else -1
+
+    def write(self, producers: ProducerStateManager) -> None:
+        """Writes the state at its map end, unless a snapshot as new is there."""
+        offset = producers.map_end_offset
+        # At offset 0 there is nothing to know, and Kafka writes none.
+        if offset <= max(self.latest, 0):
+            return
+        data = encode_snapshot(producers)
+        write_file(self._fs, self.path(offset), data, sync=False)
+        self.offsets.append(offset)
+        self._unsynced.append(offset)
+
+    def read(self, offset: int) -> bytes:
+        return self._fs.read(self.path(offset))
+
+    def mark_unsynced_from(self, offset: int) -> None:
+        """A process before this one may have ended before it brought these to the disk."""
+        self._unsynced = [one for one in self.offsets if one >= offset]
+
+    def take_unsynced(self) -> list[int]:
+        """The offsets of snapshots written since the last call; the caller syncs them."""
+        unsynced, self._unsynced = self._unsynced, []
+        return unsynced
+
+    def sync(self, offset: int) -> bool:
+        """False if the file has vanished: an older one and the batches behind it serve."""
+        try:
+            with self._fs.open(self.path(offset)) as file:
+                file.sync()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def remove(self, offset: int) -> None:
+        self.forget(offset)
+        self.has_removed = True
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.remove(self.path(offset))
+
+    def set_aside(self, offset: int) -> None:
+        """Renames it `.deleted`; the caller removes it later, as the rest of its segment."""
+        self.forget(offset)
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rename(self.path(offset), self.path(offset) + DELETED)
+
+    def forget(self, offset: int) -> None:
+        """Passes over the snapshot from now on."""
+        if offset in self.offsets:
+            self.offsets.remove(offset)
+        if offset in self._unsynced:
+            self._unsynced.remove(offset)
+
+    def remove_stray(self, base_offsets: Sequence[int]) -> None:
+        """Removes those that name no segment.
+
+        But for the largest if it is not below the largest base.
+        """
+        bases = set(base_offsets)
+        stray = [offset for offset in self.offsets if offset not in bases]
+        if stray and base_offsets and stray[-1] >= base_offsets[-1]:
+            stray.pop()
+        for offset in stray:
+            self.remove(offset)
+
+    def load_newest(
+        self, producers: ProducerStateManager, *, now_ms: int, expiration_ms: int
+    ) -> int | None:
+        """Loads the newest snapshot that can be read and gives its offset.
+
+        Damaged ones are removed.
+        """
+        while self.offsets:
+            path = self.path(self.latest)
+            try:
+                load_snapshot(
+                    producers,
+                    self._fs.read(path),
+                    now_ms=now_ms,
+                    expiration_ms=expiration_ms,
+                    where=path,
+                )
+            except (Corrupt, FileNotFoundError) as error:
+                logger.warning(
+                    "removed a damaged snapshot", extra={"path": path, "error": str(error)}
+                )
+                producers.clear()
+                self.remove(self.latest)
+                continue
+            return self.latest
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerLoad:
+    """What loading producer state depends on besides the log itself."""
+
+    log_start_offset: int
+    now_ms: int
+    expiration_ms: int
+    clean: bool = False
+    where: str = "log"
+
+
+def load_producers(
+    snapshots: ProducerSnapshots,
+    segments: Sequence[ReadableSegment],
+    *,
+    end_offset: int,
+    load: ProducerLoad,
+) -> ProducerStateManager:
+    """Producer state up to `end_offset`, with the snapshots a loaded log should have."""
+    producers = ProducerStateManager(load.where)
+    last_bases = [segment.base_offset for segment in segments[-2:]]
+    if load.clean and not snapshots.offsets:
+        for offset in [*last_bases, end_offset]:
+            producers.map_end_offset = offset
+            snapshots.write(producers)
+        return producers
+    for offset in [o for o in snapshots.offsets if o > end_offset or o <= load.log_start_offset]:
+        snapshots.remove(offset)
+    newest = snapshots.load_newest(producers, now_ms=load.now_ms, expiration_ms=load.expiration_ms)
+    map_end = load.log_start_offset if newest is None else newest
+    for number, segment in enumerate(segments):
+        upper = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
+        if upper <= map_end or segment.base_offset >= end_offset:
+            continue
+        start = max(segment.base_offset, map_end)
+        if segment.base_offset in last_bases and segment.base_offset >= map_end:
+            producers.map_end_offset = segment.base_offset
+            snapshots.write(producers)
+        _replay_segment(segment, producers, start=start, end=end_offset)
+    producers.map_end_offset = end_offset
+    if end_offset > map_end:
+        snapshots.write(producers)
+    return producers
+
+
+def read_snapshot(
+    snapshots: ProducerSnapshots, segments: Sequence[ReadableSegment], *, offset: int
+) -> bytes:
+    """The bytes of the snapshot at an offset, rebuilt where the file is missing or damaged.
+
+    Writes and removes nothing. `segments` are those in front of the offset, and may be more.
+    """
+    producers = ProducerStateManager()
+    start = 0
+    for at in reversed([one for one in snapshots.offsets if one <= offset]):
+        path = snapshots.path(at)
+        try:
+            data = snapshots.read(at)
+            load_snapshot(producers, data, where=path)
+        except (Corrupt, FileNotFoundError):
+            producers.clear()
+            continue
+        if at == offset:
+            return data
+        start = at
+        break
+    ends = [one.base_offset for one in segments[1:]] + [offset]
+    for segment, end in zip(segments, ends, strict=False):
+        if end > start and segment.base_offset < offset:
+            first = max(segment.base_offset, start)
+            _replay_segment(segment, producers, start=first, end=offset)
+    producers.map_end_offset = offset
+    return encode_snapshot(producers)
+
+
+def _replay_segment(
+    segment: ReadableSegment, producers: ProducerStateManager, *, start: int, end: int
+) -> None:
+    found = find_batch_position(segment, start, size=segment.size)
+    if found is None:
+        return
+    path = segment.path(LOG)
+    walk = BatchWalk(segment.file(), start=found[0], end=segment.size, verify_crc=False)
+    for table in walk:
+        inside = int((table.rows[:, BatchColumn.BASE_OFFSET] < end).sum())
+        rows = table.rows[:inside]
+        replay_batches(
+            BatchTable(rows, table.buffer, table.start, table.end), producers, None, where=path
+        )
+        if inside < len(table.rows):
+            return
+    walk.check_ended(path)
+
+
+RESTORED_BYTES: Final = 1 << 20
+"""How much of a segment's end is looked at; what is on its way is the newest there is."""
+
+
+def restore_cached_batches(
+    segments: Sequence[ReadableSegment], producers: ProducerStateManager
+) -> None:
+    """Completes the batches of producers from the ends of the segments, which are in order."""
+    if not any(_is_incomplete(entry) for entry in producers.entries.values()):
+        return
+    try:
+        found = _replay_tails(segments)
+    except Corrupt:
+        return  # who reads or checks the log is told; what the snapshot says is enough to go on
+    for producer_id, entry in producers.entries.items():
+        other = found.entries.get(producer_id)
+        if other is not None and _is_incomplete(entry) and _leads_to(other, entry):
+            older = other.batches[: -len(entry.batches)]
+            producers.entries[producer_id] = entry._replace(batches=(*older, *entry.batches))
+
+
+def _replay_tails(segments: Sequence[ReadableSegment]) -> ProducerStateManager:
+    found = ProducerStateManager()
+    for segment in segments:
+        start = _tail_position(segment)
+        for table in BatchWalk(segment.file(), start=start, end=segment.size, verify_crc=False):
+            replay_batches(table, found, None, where=segment.path(LOG))
+    return found
+
+
+def _is_incomplete(entry: ProducerStateEntry) -> bool:
+    return 0 < len(entry.batches) < CACHED_BATCH_COUNT
+
+
+def _leads_to(other: ProducerStateEntry, entry: ProducerStateEntry) -> bool:
+    """Whether the other one knows the same newest batches."""
+    newest = other.batches[-len(entry.batches) :]
+    return other.epoch == entry.epoch and (
+        [(one.last_sequence, one.last_offset) for one in newest]
+        == [(one.last_sequence, one.last_offset) for one in entry.batches]
+    )
+
+
+def _tail_position(segment: ReadableSegment) -> int:
+    """Where a batch begins that has the end of the segment behind it."""
+    entries = segment.offset_index().entries()
+    number = int(np.searchsorted(entries[:, 1], segment.size - RESTORED_BYTES, side="right")) - 1
+    if number < 0:
+        return 0
+    return find_start_position(segment, int(entries[number, 0]), size=segment.size)
