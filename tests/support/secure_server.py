@@ -18,8 +18,7 @@ from varve.disk import MemoryFileSystem
 from varve.foundation.clock import SystemClock
 from varve.kafka_server.authentication import ListenerSecurities
 from varve.kafka_server.server import Server
-from varve.kafka_server.settings import ServerSettings
-from varve.kafka_server.tls_settings import TlsSettings
+from varve.kafka_server.settings import ServerSettings, TlsSettings
 
 T = TypeVar("T")
 
@@ -104,7 +103,7 @@ class SecureServer:
             loop=self.loop,
             security=self._security,
         )
-        self.server = Server(self.broker, settings, make_security=self.guards)
+        self.server = Server(self.broker, settings, securities=self.guards)
         await self.server.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:

@@ -26,8 +26,8 @@ from varve.broker.settings import BrokerSettings
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.metrics import Metric
-from varve.kafka_server.authentication import MakeSecurity
-from varve.kafka_server.server import Server, make_open_security
+from varve.kafka_server.authentication import ListenerSecurities
+from varve.kafka_server.server import Server
 from varve.kafka_server.settings import ServerSettings
 from varve.wire import APIS, ApiKey, Message, decode, encode, skip_tags, write_request_header
 
@@ -107,12 +107,12 @@ class ServerBench:
         settings: ServerSettings | None = None,
         *,
         handlers: Mapping[ApiKey, Handler] | None = None,
-        make_security: MakeSecurity = make_open_security,
+        securities: ListenerSecurities | None = None,
         broker: BrokerSettings | None = None,
     ) -> None:
         self._settings = settings or ServerSettings(listeners=(LISTENER,))
         self._handlers = {**HANDLERS, **(handlers or {})}
-        self._make_security = make_security
+        self._securities = securities
         self._broker = broker or BrokerSettings()
         self._clients: list[RawClient] = []
 
@@ -133,7 +133,7 @@ class ServerBench:
         self.server = Server(
             self.broker,
             self._settings,
-            make_security=self._make_security,
+            securities=self._securities,
             handlers=self._handlers,
         )
         await self.server.start()

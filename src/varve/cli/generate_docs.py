@@ -37,8 +37,7 @@ from varve.http import metrics as http_metrics
 from varve.http.settings import HttpSettings
 from varve.http.shapes.openapi import make_document
 from varve.kafka_server import metrics as server_metrics
-from varve.kafka_server.settings import ServerSettings
-from varve.kafka_server.tls_settings import TlsSettings
+from varve.kafka_server.settings import ServerSettings, TlsSettings
 from varve.object_store import AzureSettings, GcsSettings, S3Settings
 from varve.object_store import metrics as object_store_metrics
 from varve.shapes import metrics as shape_metrics

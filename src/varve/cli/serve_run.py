@@ -64,7 +64,7 @@ async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str]
     guards = ListenerSecurities(
         plan.server.parsed_listeners(), broker.security, plan.tls, overrides=plan.of_listeners
     )
-    server = Server(broker, plan.server, make_security=guards)
+    server = Server(broker, plan.server, securities=guards)
     endpoint = HttpEndpoint(_pages(server, store))
     end = take_signals(loop)
     loop.add_signal_handler(signal.SIGHUP, lambda: broker.blocking.run(_reload, guards))

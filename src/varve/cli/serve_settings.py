@@ -24,8 +24,7 @@ from varve.commit_log import LogSettings, StoreSettings
 from varve.embedded.store_settings import MIRROR_STORE_PREFIX, TIER_STORE_PREFIX
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import Settings, declared, parse_settings
-from varve.kafka_server.settings import ServerSettings
-from varve.kafka_server.tls_settings import TlsSettings
+from varve.kafka_server.settings import ServerSettings, TlsSettings
 from varve.tiering.metadata.settings import MetadataSettings
 from varve.tiering.settings import TierSettings
 

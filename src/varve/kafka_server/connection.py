@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any, Final, cast
 
 from varve.broker.background import Timers
-from varve.broker.request import ConnectionContext
+from varve.broker.request import ANONYMOUS, ConnectionContext
 from varve.foundation.errors import MalformedMessage
-from varve.kafka_server.authentication import Authenticator, ListenerSecurity
+from varve.kafka_server.authentication import ListenerSecurity, SaslSession
 from varve.kafka_server.dispatcher import (
     SASL_KEYS,
     Dispatcher,
@@ -79,7 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         self._listener = listener
         self._security = security
         self._context: ConnectionContext | None = None
-        self._authenticator: Authenticator | None = None
+        self._sasl: SaslSession | None = None
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(services.buffers)
         self._writer = ResponseWriter(services.response_memory, services.loop)
@@ -114,8 +114,10 @@ class Connection(asyncio.BufferedProtocol):
         self._writer.attach(transport)
         principal = self._security.find_principal(transport)
         id = self._services.registry.add(self)
-        self._context = ConnectionContext(id, self._listener, self.host, principal)
-        self._authenticator = self._security.make_authenticator(self._context)
+        self._context = ConnectionContext(id, self._listener, self.host, principal or ANONYMOUS)
+        if principal is None:
+            self.abort("authentication")
+        self._sasl = self._security.start_sasl(self._context)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.free_space()
@@ -185,9 +187,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._must_wait_for_responses():
             self._wait_for_memory(self._services.response_memory, 0)
             return None
-        settings, authenticator = self._services.settings, self._authenticator
+        settings, sasl = self._services.settings, self._sasl
         produce_limit = settings.socket_request_max_bytes
-        if authenticator is not None and not authenticator.is_done:
+        if sasl is not None and not sasl.is_done:
             produce_limit = min(produce_limit, settings.sasl_server_max_receive_size)
         other_limit = min(produce_limit, settings.request_max_bytes)
         try:
@@ -248,12 +250,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start_request(self, frame: memoryview) -> None:
         in_flight = InFlightRequest(len(frame), self._loop.time())
-        authenticator = self._authenticator
+        sasl = self._sasl
         try:
-            if authenticator is not None and authenticator.takes_bare_frames:
-                self._start_token(in_flight, authenticator, bytes(frame))
+            if sasl is not None and sasl.takes_bare_tokens:
+                self._start_token(in_flight, sasl, bytes(frame))
             else:
-                request = self._services.dispatcher.read(frame, self.context, authenticator)
+                request = self._services.dispatcher.read(frame, self.context, sasl)
                 in_flight.request = request
                 self._dispatch(in_flight, request)
         except RejectedRequest as error:
@@ -264,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
     def _dispatch(self, in_flight: InFlightRequest, request: Request) -> None:
         self._responses.add(in_flight)
         try:
-            result: HandlerResult = self._services.dispatcher.dispatch(request, self._authenticator)
+            result: HandlerResult = self._services.dispatcher.dispatch(request, self._sasl)
         except Exception as error:
             self._respond_with_error(in_flight, request, error)
             return
@@ -311,29 +313,24 @@ class Connection(asyncio.BufferedProtocol):
         self._services.buffers.drop_user(buffer)
         self._schedule_write()
 
-    def _start_token(
-        self, in_flight: InFlightRequest, authenticator: Authenticator, token: bytes
-    ) -> None:
+    def _start_token(self, in_flight: InFlightRequest, sasl: SaslSession, token: bytes) -> None:
         self._responses.add(in_flight)
         self._delaying = in_flight
-        task = self._loop.create_task(self._handle_token(in_flight, authenticator, token))
-        self._keep_task(task)
+        self._keep_task(self._loop.create_task(self._handle_token(in_flight, sasl, token)))
 
     async def _handle_token(
-        self, in_flight: InFlightRequest, authenticator: Authenticator, token: bytes
+        self, in_flight: InFlightRequest, sasl: SaslSession, token: bytes
     ) -> None:
         """A SASL token without a header, as after SaslHandshake version 0."""
         try:
-            result = authenticator.handle_bare(token)
-            response = result if isinstance(result, bytes) else await result
+            response = await sasl.handle_bare_token(token)
         except Exception:
             logger.exception("SASL failed", extra={"client": self.host})
             self.close("failed")
             return
         if self._is_closing:
             return
-        # With PLAIN an empty token would tell the client that it is authenticated.
-        if response or not authenticator.has_failed:
+        if response is not None:
             in_flight.pieces, in_flight.response_bytes = encode_token(response)
         self._responses.complete(in_flight)
         self._delaying = None
@@ -408,15 +405,15 @@ class Connection(asyncio.BufferedProtocol):
             self.resume()
 
     def _after_sasl(self) -> None:
-        authenticator = self._authenticator
-        if authenticator is None:
+        sasl = self._sasl
+        if sasl is None:
             return
-        if authenticator.has_failed:
+        if sasl.has_failed:
             self._has_failed_login = True
             delay_ms = self._services.settings.connection_failed_authentication_delay_ms
             self._loop.call_later(delay_ms / 1000, self._close_after_failed_login)
-        elif authenticator.is_done:
-            self.context.principal = authenticator.principal
+        elif sasl.is_done:
+            self.context.principal = sasl.principal
 
     def _close_after_failed_login(self) -> None:
         self._has_failed_login = False
@@ -486,8 +483,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def state(self, now: float) -> ConnectionState:
         """What the timeouts depend on."""
-        writer, authenticator = self._writer, self._authenticator
-        is_authenticated = authenticator is None or authenticator.is_done
+        writer, sasl = self._writer, self._sasl
+        is_authenticated = sasl is None or sasl.is_done
         is_busy = len(self._responses) > 0 or self._mute_count > 0
         return ConnectionState(
             closing_since=self._closing_at if self._is_closing else None,

@@ -16,7 +16,7 @@ from varve.broker.error_responses import error_response
 from varve.broker.handlers import Handler, api_versions_response
 from varve.broker.request import CloseConnection, ConnectionContext, RequestContext
 from varve.foundation.errors import InvalidRequest, StoreError
-from varve.kafka_server.authentication import Authenticator
+from varve.kafka_server.authentication import SaslSession
 from varve.kafka_server.metrics import FAILED_REQUESTS, ServerMetrics
 from varve.wire import APIS, Api, ApiKey, ErrorCode, Message, decode, read_request_header, skip_tags
 from varve.wire.errors import KafkaError, code_for
@@ -76,7 +76,7 @@ class Dispatcher:
         self,
         frame: memoryview,
         connection: ConnectionContext,
-        authenticator: Authenticator | None,
+        sasl: SaslSession | None,
     ) -> Request:
         """Decodes a frame; raises RejectedRequest or MalformedMessage.
 
@@ -96,8 +96,8 @@ class Dispatcher:
                 f"{api.key.name} version {version} is not served, only "
                 f"{api.versions.first} to {api.versions.last}",
             )
-        if authenticator is not None and api.key not in _BEFORE_AUTHENTICATION:
-            self._check_authenticated(api.key, authenticator)
+        if sasl is not None and api.key not in _BEFORE_AUTHENTICATION:
+            self._check_authenticated(api.key, sasl)
         start = header.end
         if api.is_flexible(version):
             start = skip_tags(frame, start)
@@ -113,23 +113,23 @@ class Dispatcher:
         broker = self._broker
         return RequestContext(key, version, client_id, connection, broker.authorizer, broker.topics)
 
-    def dispatch(self, request: Request, authenticator: Authenticator | None) -> HandlerResult:
+    def dispatch(self, request: Request, sasl: SaslSession | None) -> HandlerResult:
         """The response, or what will return it; raises what the handler raises."""
         key, message = request.api.key, request.message
         if message is None:
             return api_versions_response(self._keys, ErrorCode.UNSUPPORTED_VERSION)
         if key not in SASL_KEYS:
             return self._handlers[key](self._broker, request.context, message)
-        if authenticator is None:
+        if sasl is None:
             return _no_sasl_response(key)
-        return authenticator.handle(key, request.context.version, message)
+        return sasl.handle(request.context.version, message)
 
-    def _check_authenticated(self, key: ApiKey, authenticator: Authenticator) -> None:
-        if not authenticator.is_done:
+    def _check_authenticated(self, key: ApiKey, sasl: SaslSession) -> None:
+        if not sasl.is_done:
             raise RejectedRequest(
                 "not_authenticated", f"{key.name} before the client has authenticated"
             )
-        expires_ms = authenticator.expires_ms
+        expires_ms = sasl.expires_ms
         if expires_ms is not None and self._broker.clock.now_ms() > expires_ms:
             raise RejectedRequest(
                 "session_expired", f"{key.name} after the client should have re-authenticated"

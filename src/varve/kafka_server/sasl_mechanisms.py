@@ -1,7 +1,7 @@
 """SASL mechanisms on the server side: PLAIN (RFC 4616) and SCRAM (RFC 5802).
 
-Invariant  with SCRAM an unknown user goes through the same steps as a known one, with a salt that
-           stays the same, and is refused in the same words.
+Invariant  SCRAM does not reveal whether a user exists: an unknown user goes through the same steps,
+           with a salt that stays the same, and gets the same error.
 Threads    the event loop's alone; passwords that are slow to hash are hashed in the blocking pool,
            a few at a time.
 """
@@ -9,7 +9,6 @@ Threads    the event loop's alone; passwords that are slow to hash are hashed in
 import asyncio
 import base64
 import re
-from collections.abc import Awaitable
 from typing import Final, Protocol
 
 from varve.broker.broker import Broker
@@ -25,62 +24,55 @@ from varve.foundation.errors import StoreError
 
 
 class SaslAuthenticationFailed(StoreError):
-    """A client is not who it says; the message is for the client."""
+    """Wrong credentials or a malformed token; the message is sent to the client."""
 
 
 class SaslExchange(Protocol):
-    """One login."""
+    """One authentication by one mechanism."""
 
     @property
     def user(self) -> str:
-        """Who the client says it is; true once it is done."""
+        """The name that the client claims; proven once `is_done`."""
         ...
 
     @property
     def is_done(self) -> bool: ...
 
     @property
-    def refusal(self) -> bytes:
-        """What a client is told that sent tokens without a header."""
+    def failure_token(self) -> bytes | None:
+        """The answer to a client without request headers that failed; None closes silently."""
         ...
 
-    def step(self, token: bytes) -> bytes | Awaitable[bytes]:
+    async def step(self, token: bytes) -> bytes:
         """Answers a token of the client; raises SaslAuthenticationFailed."""
         ...
 
 
 class PlainExchange:
-    """A client that logs in with PLAIN; `turns` bounds the passwords that are hashed at a time."""
+    """PLAIN; `hashing` bounds how many passwords are hashed at a time."""
 
-    def __init__(self, broker: Broker, users: PlainUsers, turns: asyncio.Semaphore) -> None:
+    failure_token: bytes | None = None
+
+    def __init__(self, broker: Broker, users: PlainUsers, hashing: asyncio.Semaphore) -> None:
         self._broker = broker
-        self._turns = turns
+        self._hashing = hashing
         self._users = users
         self.user = ""
         self.is_done = False
 
-    @property
-    def refusal(self) -> bytes:
-        """PLAIN has no words for it: the connection ends."""
-        return b""
-
-    def step(self, token: bytes) -> bytes | Awaitable[bytes]:
+    async def step(self, token: bytes) -> bytes:
         """Answers the token; raises SaslAuthenticationFailed."""
         self.user, password = _parse_plain(token)
-        if self._users.is_slow:
-            return self._check_later(password)
-        return self._finish(self._users.is_right(self.user, password))
-
-    async def _check_later(self, password: str) -> bytes:
-        async with self._turns:
-            is_right = await self._broker.blocking.run(self._users.is_right, self.user, password)
-        return self._finish(is_right)
-
-    def _finish(self, is_right: bool) -> bytes:
-        if not is_right:
+        if not await self._is_right(password):
             raise SaslAuthenticationFailed("Authentication failed: Invalid username or password")
         self.is_done = True
         return b""
+
+    async def _is_right(self, password: str) -> bool:
+        if not self._users.is_slow:
+            return self._users.is_right(self.user, password)
+        async with self._hashing:
+            return await self._broker.blocking.run(self._users.is_right, self.user, password)
 
 
 def _parse_plain(token: bytes) -> tuple[str, str]:
@@ -116,7 +108,9 @@ _BAD_ESCAPE: Final = re.compile(r"=(?!2C|3D)")
 
 
 class ScramExchange:
-    """A client that logs in with SCRAM; `nonce` is the server's, never used before."""
+    """SCRAM; `nonce` is the server's, never used before."""
+
+    failure_token: bytes | None = b"e=other-error"
 
     def __init__(self, mechanism: Mechanism, credentials: ScramCredentials, nonce: str) -> None:
         self._mechanism = mechanism
@@ -128,12 +122,7 @@ class ScramExchange:
         self.user = ""
         self.is_done = False
 
-    @property
-    def refusal(self) -> bytes:
-        """What a client is told that sent tokens without a header."""
-        return b"e=other-error"
-
-    def step(self, token: bytes) -> bytes:
+    async def step(self, token: bytes) -> bytes:
         """Answers a token of the client; raises SaslAuthenticationFailed."""
         try:
             text = token.decode()
@@ -148,7 +137,7 @@ class ScramExchange:
         if match is None or "tokenauth=" in match["more"]:
             raise self._malformed("the first one is not of the form n,,n=user,r=nonce")
         if _BAD_ESCAPE.search(match["user"]):
-            raise self._malformed("the user's name has a = that is neither =2C nor =3D")
+            raise self._malformed("the user's name has an = that is neither =2C nor =3D")
         self.user = _unescape(match["user"])
         if match["authorization"] and _unescape(match["authorization"]) != self.user:
             raise SaslAuthenticationFailed(

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from varve.broker.broker import Broker, Endpoint
 from varve.broker.handlers import HANDLERS, Handler
-from varve.foundation.errors import InvalidSetting, Unavailable
-from varve.kafka_server.authentication import ListenerSecurity, MakeSecurity, OpenSecurity
+from varve.foundation.errors import Unavailable
+from varve.kafka_server.authentication import ListenerSecurities, ListenerSecurity
 from varve.kafka_server.connection import Connection, ConnectionServices
 from varve.kafka_server.dispatcher import Dispatcher
 from varve.kafka_server.frames import BufferPool, MemoryBudget
-from varve.kafka_server.listeners import Listener, SecurityProtocol
+from varve.kafka_server.listeners import Listener
 from varve.kafka_server.metrics import CLOSED_CONNECTIONS, ServerMetrics
 from varve.kafka_server.registry import ConnectionRegistry
 from varve.kafka_server.settings import ServerSettings
@@ -33,15 +33,6 @@ _NO_FILES_SECONDS: Final = 0.1
 _STOP_POLL_SECONDS: Final = 0.01
 
 
-def make_open_security(broker: Broker, listener: Listener) -> ListenerSecurity:
-    """Authenticates nobody; raises InvalidSetting for a listener with TLS or SASL."""
-    if listener.protocol is not SecurityProtocol.PLAINTEXT:
-        raise InvalidSetting(
-            f"{listener} needs {listener.protocol}, which this server was not given"
-        )
-    return OpenSecurity()
-
-
 class Server:
     """Serves a broker to clients. The broker is started and stopped with it; the store is not."""
 
@@ -50,13 +41,14 @@ class Server:
         broker: Broker,
         settings: ServerSettings,
         *,
-        make_security: MakeSecurity = make_open_security,
+        securities: ListenerSecurities | None = None,
         handlers: Mapping[ApiKey, Handler] = HANDLERS,
     ) -> None:
         self.broker = broker
         self.settings = settings
         broker.visible_settings.append(settings)
-        self._make_security = make_security
+        listeners = settings.parsed_listeners()
+        self._securities = securities or ListenerSecurities(listeners, broker.security)
         self._loop = broker.loop
         self._is_ready = False
         self.request_memory = MemoryBudget(settings.queued_max_request_bytes, self._loop)
@@ -100,7 +92,7 @@ class Server:
         accepting: list[Coroutine[Any, Any, None]] = []
         try:
             for listener in self.settings.parsed_listeners():
-                security = self._make_security(self.broker, listener)
+                security = self._securities.of(listener, self.broker)
                 sockets = _bind(listener)
                 self._sockets += sockets
                 accepting += [self._accept(one, listener, security) for one in sockets]

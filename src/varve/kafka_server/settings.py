@@ -1,10 +1,15 @@
-"""Settings of the server: where it listens, and what a client may cost."""
+"""Settings of the server, of TLS, and of single listeners."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
+from varve.broker.settings import MECHANISMS
 from varve.foundation.errors import InvalidSetting
-from varve.foundation.settings import INT_MAX, check_settings, setting
+from varve.foundation.settings import INT_MAX, check_settings, declared, parse_settings, setting
 from varve.kafka_server.listeners import PORT_MAX, Listener, parse_listeners, parse_protocol_map
+
+_STORE_TYPES: Final = ("PEM", "PKCS12", "JKS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,3 +203,126 @@ class ServerSettings:
                     f"advertised.listeners has {one}: clients need the name or address of one host"
                 )
         return listeners | {one.name: one for one in told}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """Which certificate the server shows, and whose certificates it trusts."""
+
+    keystore_location: str = setting(
+        "",
+        "The file with the server's key and its chain of certificates, PEM or PKCS12.",
+        "ssl.keystore.location",
+    )
+    keystore_type: str = setting(
+        "PEM",
+        "What kind of file that is; what it holds counts. JKS must be converted.",
+        "ssl.keystore.type",
+        choices=_STORE_TYPES,
+    )
+    keystore_password: str = setting("", "The password of a PKCS12 store.", "ssl.keystore.password")
+    keystore_certificate_chain: str = setting(
+        "",
+        "The server's chain of certificates itself, in PEM, instead of a file.",
+        "ssl.keystore.certificate.chain",
+    )
+    keystore_key: str = setting(
+        "", "The server's private key itself, in PEM, instead of a file.", "ssl.keystore.key"
+    )
+    key_password: str = setting("", "The password of the private key.", "ssl.key.password")
+    truststore_location: str = setting(
+        "",
+        "The file with the certificates that clients' certificates are checked against, PEM or "
+        "PKCS12.",
+        "ssl.truststore.location",
+    )
+    truststore_type: str = setting(
+        "PEM",
+        "What kind of file that is; what it holds counts. JKS must be converted.",
+        "ssl.truststore.type",
+        choices=_STORE_TYPES,
+    )
+    truststore_password: str = setting(
+        "", "The password of a PKCS12 store.", "ssl.truststore.password"
+    )
+    truststore_certificates: str = setting(
+        "",
+        "Those certificates themselves, in PEM, instead of a file.",
+        "ssl.truststore.certificates",
+    )
+    client_auth: str = setting(
+        "none",
+        "Whether clients must show a certificate, may, or are not asked.",
+        "ssl.client.auth",
+        choices=("none", "requested", "required"),
+    )
+    enabled_protocols: tuple[str, ...] = setting(
+        ("TLSv1.2", "TLSv1.3"),
+        "The versions of TLS that are spoken.",
+        "ssl.enabled.protocols",
+        choices=("TLSv1.2", "TLSv1.3"),
+    )
+    principal_mapping_rules: str = setting(
+        "DEFAULT",
+        "How a certificate's name becomes a user: DEFAULT takes it whole, "
+        "RULE:pattern/replacement/ a part of it, with L or U in small or large letters; several "
+        "separated by commas, the first that fits counts.",
+        "ssl.principal.mapping.rules",
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def for_listener(self, overrides: Mapping[str, str], listener: str) -> "TlsSettings":
+        """These settings with what one listener has of its own."""
+        known = {one.kafka_name for one in declared(TlsSettings)}
+        own = {name: value for name, value in overrides.items() if name in known}
+        return parse_settings(TlsSettings, own, f"listener {listener}", base=self)
+
+
+_PREFIX: Final = "listener.name."
+JAAS: Final = "sasl.jaas.config"
+ENABLED_MECHANISMS: Final = "sasl.enabled.mechanisms"
+MAX_REAUTH: Final = "connections.max.reauth.ms"
+
+_OF_A_LISTENER: Final = frozenset(
+    {ENABLED_MECHANISMS, MAX_REAUTH, *(one.kafka_name for one in declared(TlsSettings))}
+)
+_OF_A_MECHANISM: Final = frozenset(
+    f"{mechanism.lower()}.{name}" for mechanism in MECHANISMS for name in (JAAS, MAX_REAUTH)
+)
+
+
+class ListenerOverrides:
+    """Settings of single listeners; raises InvalidSetting for an unknown one.
+
+    `listener.name.<name>.<setting>` overrides a setting for one listener; a mechanism may stand in
+    between, in lower case, as in `listener.name.sasl_ssl.plain.sasl.jaas.config`.
+    """
+
+    def __init__(self, given: Mapping[str, str], listeners: Iterable[str]) -> None:
+        self._by_listener: dict[str, dict[str, str]] = {one.lower(): {} for one in listeners}
+        for key, value in given.items():
+            listener, name = self._parse_key(key)
+            if name not in _OF_A_LISTENER and name not in _OF_A_MECHANISM:
+                known = ", ".join(sorted(_OF_A_LISTENER | _OF_A_MECHANISM))
+                raise InvalidSetting(
+                    f"unknown setting {key!r:.120}: a listener has {known} of its own"
+                )
+            self._by_listener[listener][name] = value
+
+    def _parse_key(self, key: str) -> tuple[str, str]:
+        # A listener's name may have dots, so the longest that fits is meant.
+        rest = key.removeprefix(_PREFIX)
+        fitting = [one for one in self._by_listener if rest.startswith(f"{one}.")]
+        if not key.startswith(_PREFIX) or not fitting:
+            raise InvalidSetting(
+                f"{key!r:.120} is for no listener of this server; there are "
+                f"{', '.join(self._by_listener)}"
+            )
+        listener = max(fitting, key=len)
+        return listener, rest.removeprefix(f"{listener}.")
+
+    def of(self, listener: str) -> dict[str, str]:
+        """What a listener has of its own, by the names without the prefix."""
+        return self._by_listener.get(listener.lower(), {})

@@ -30,7 +30,7 @@ from cryptography.x509 import Certificate
 from varve.broker.request import ANONYMOUS, Principal
 from varve.foundation.errors import InvalidSetting
 from varve.kafka_server.principal_mapping import PrincipalMapping
-from varve.kafka_server.tls_settings import TlsSettings
+from varve.kafka_server.settings import TlsSettings
 
 _PEM: Final = b"-----BEGIN "
 _JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
@@ -166,7 +166,6 @@ class TlsContext:
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
         self._mapping = PrincipalMapping(settings.principal_mapping_rules)
-        self._seen = self._look()
         self.context = _make_context(settings)
 
     def reload(self) -> None:
@@ -174,33 +173,12 @@ class TlsContext:
 
         Raises InvalidSetting, and then those in use stay.
         """
-        seen = self._look()
         self.context = _make_context(self._settings)
-        self._seen = seen
-
-    def reload_if_changed(self) -> bool:
-        """Reloads when one of the files is another than at the last load; tells whether it did."""
-        if self._look() == self._seen:
-            return False
-        self.reload()
-        return True
 
     def principal_of(self, connection: ssl.SSLObject) -> Principal:
         """Who is behind a connection; raises NoRuleFits for a name without a user."""
         certificate = connection.getpeercert(binary_form=True)
         return ANONYMOUS if certificate is None else self._mapping.principal_of(certificate)
-
-    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
-        paths = (self._settings.keystore_location, self._settings.truststore_location)
-        return tuple(_identity_of_file(path) for path in paths)
-
-
-def _identity_of_file(path: str) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _make_context(settings: TlsSettings) -> ssl.SSLContext:

@@ -21,10 +21,10 @@ from varve.broker.security.credentials import (
 from varve.broker.security.plain_users import hash_password
 from varve.broker.settings import SecuritySettings
 from varve.foundation.errors import InvalidSetting
-from varve.kafka_server.authentication import ListenerSasl, ListenerSecurities, SaslAuthenticator
+from varve.kafka_server.authentication import ListenerSasl, ListenerSecurities, SaslSession
 from varve.kafka_server.sasl_mechanisms import SaslAuthenticationFailed, ScramExchange
 from varve.kafka_server.settings import ServerSettings
-from varve.wire import ApiKey, ErrorCode
+from varve.wire import ErrorCode
 from varve.wire.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
 
 ALL = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -54,21 +54,16 @@ class _Client:
         settings = settings or SecuritySettings(sasl_enabled_mechanisms=ALL)
         sasl = ListenerSasl("SASL", settings, JAAS | (own or {}))
         self.kit = kit
-        self.server = SaslAuthenticator(sasl, kit.broker, kit.connect())
-
-    def _ask(self, key: ApiKey, version: int, request: Any) -> Any:
-        answer = self.server.handle(key, version, request)
-        return self.kit.run(answer) if hasattr(answer, "__await__") else answer
+        self.server = SaslSession(sasl, kit.broker, kit.connect())
 
     def shake(self, mechanism: str, version: int = 1) -> Any:
-        return self._ask(ApiKey.SASL_HANDSHAKE, version, SaslHandshakeRequest(mechanism))
+        return self.kit.run(self.server.handle(version, SaslHandshakeRequest(mechanism)))
 
     def send(self, token: bytes, version: int = 2) -> Any:
-        return self._ask(ApiKey.SASL_AUTHENTICATE, version, SaslAuthenticateRequest(token))
+        return self.kit.run(self.server.handle(version, SaslAuthenticateRequest(token)))
 
-    def bare(self, token: bytes) -> bytes:
-        answer = self.server.handle_bare(token)
-        return answer if isinstance(answer, bytes) else self.kit.run(answer)
+    def bare(self, token: bytes) -> bytes | None:
+        return self.kit.run(self.server.handle_bare_token(token))
 
     def plain(self, user: str, password: str) -> Any:
         self.shake("PLAIN")
@@ -106,10 +101,11 @@ def test_the_exchange_of_rfc_7677_is_answered_as_there(kit: BrokerKit) -> None:
     credential = credential_of(mechanism, salted, salt=salt, iterations=4_096)
     kit.broker.credentials.alter([("user", mechanism, credential)])
     exchange = ScramExchange(mechanism, kit.broker.credentials, "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
-    first = exchange.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
+    first = kit.run(exchange.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"))
     nonce = b"rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
     assert first == b"r=" + nonce + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
-    final = exchange.step(b"c=biws,r=" + nonce + b",p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=")
+    token = b"c=biws,r=" + nonce + b",p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    final = kit.run(exchange.step(token))
     assert final == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
     assert (exchange.is_done, exchange.user) == (True, "user")
 
@@ -249,7 +245,7 @@ def test_users_of_a_file_log_in_and_change_without_a_restart(
     sasl = ListenerSasl("SASL", settings, JAAS)
     clients = [_Client(kit) for _ in range(4)]
     for client in clients:
-        client.server = SaslAuthenticator(sasl, kit.broker, kit.connect())
+        client.server = SaslSession(sasl, kit.broker, kit.connect())
     assert clients[0].plain("carol", "one").error_code == 0
     assert clients[1].plain("alice", "wonderland").error_code == 0
     file.write_text(f"carol={hash_password('two')}\n")
@@ -271,11 +267,11 @@ def test_many_who_log_in_with_plain_leave_the_pool_to_others(
     kit.hold_work(work=True)
     logins = []
     for _ in range(6):
-        server = SaslAuthenticator(sasl, kit.broker, kit.connect())
-        server.handle(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN"))
+        server = SaslSession(sasl, kit.broker, kit.connect())
+        kit.run(server.handle(1, SaslHandshakeRequest("PLAIN")))
         token = SaslAuthenticateRequest(b"\0carol\0one")
-        answer: Any = server.handle(ApiKey.SASL_AUTHENTICATE, 2, token)
-        logins.append(asyncio.ensure_future(answer, loop=kit.loop))
+        login: Any = asyncio.ensure_future(server.handle(2, token), loop=kit.loop)
+        logins.append(login)
     kit.settle()
     assert kit.work.count == 2
     kit.release_work()
@@ -308,10 +304,10 @@ def test_a_second_handshake_in_the_middle_is_refused(kit: BrokerKit) -> None:
 def test_old_clients_send_tokens_without_headers(kit: BrokerKit) -> None:
     client = _Client(kit)
     client.shake("PLAIN", version=0)
-    assert client.server.takes_bare_frames
+    assert client.server.takes_bare_tokens
     assert client.bare(b"\0alice\0wonderland") == b""
     assert client.server.is_done
-    assert not client.server.takes_bare_frames
+    assert not client.server.takes_bare_tokens
     client = _Client(kit)
     client.shake("SCRAM-SHA-256", version=0)
     assert client.bare(b"nonsense") == b"e=other-error"
@@ -380,9 +376,9 @@ def test_settings_that_cannot_be_used_are_refused(own: dict[str, str]) -> None:
 
 def test_an_exchange_that_is_refused_cannot_go_on(kit: BrokerKit) -> None:
     exchange = ScramExchange(Mechanism.SCRAM_SHA_256, kit.broker.credentials, "nonce")
-    exchange.step(b"n,,n=alice,r=x")
+    kit.run(exchange.step(b"n,,n=alice,r=x"))
     with pytest.raises(SaslAuthenticationFailed):
-        exchange.step(b"c=biws,r=xnonce,p=" + base64.b64encode(bytes(32)))
+        kit.run(exchange.step(b"c=biws,r=xnonce,p=" + base64.b64encode(bytes(32))))
     assert not exchange.is_done
 
 
@@ -410,6 +406,6 @@ def test_a_listener_at_which_nobody_can_log_in_is_told(
     ListenerSecurities(server.parsed_listeners(), settings, overrides=own).warn_if_no_users(
         kit.broker.credentials
     )
-    told = [one for one in caplog.records if "nobody can log in" in one.message]
+    told = [one for one in caplog.records if "has no users" in one.message]
     assert [getattr(one, "listener", "") for one in told] == ["SASL_PLAINTEXT"] * is_told
     assert all("varve user add" in one.message for one in told)

@@ -29,7 +29,7 @@ def _bench() -> ServerBench:
         "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "PLAIN",
     }
     guards = ListenerSecurities(settings.parsed_listeners(), overrides=overrides)
-    return ServerBench(settings, make_security=guards)
+    return ServerBench(settings, securities=guards)
 
 
 def _bare(token: bytes) -> bytes:

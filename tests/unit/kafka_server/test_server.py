@@ -68,7 +68,7 @@ def test_a_port_that_is_taken_is_told_with_its_listener() -> None:
     [
         ({"listeners": ("localhost:9092",)}, "write NAME://host:port"),
         ({"listeners": ("PLAINTEXT://h:70000",)}, "write NAME://host:port"),
-        ({"listeners": ("OTHER://h:1",)}, "whose protocol nobody told"),
+        ({"listeners": ("OTHER://h:1",)}, "whose protocol is not set"),
         ({"listeners": ("PLAINTEXT://a:1", "plaintext://b:2")}, "two listeners named PLAINTEXT"),
         ({"listeners": ()}, "listeners is empty"),
         ({"advertised_listeners": ("SSL://h:1",)}, "not among listeners"),
@@ -96,10 +96,10 @@ def test_listeners_of_every_kind_are_read() -> None:
     assert found[0].is_everywhere
 
 
-def test_a_listener_with_tls_needs_somebody_to_guard_it() -> None:
+def test_a_listener_with_tls_needs_a_certificate() -> None:
     async def scenario() -> None:
         bench = ServerBench(ServerSettings(listeners=("SSL://127.0.0.1:0",)))
-        with pytest.raises(InvalidSetting, match="needs SSL"):
+        with pytest.raises(InvalidSetting, match="needs a certificate"):
             await bench.__aenter__()
         await bench.broker.stop()
         bench.store.close()

@@ -11,8 +11,8 @@ from tests.support.certificates import Authority, Signed
 from varve.broker.request import ANONYMOUS
 from varve.foundation.errors import InvalidSetting
 from varve.kafka_server.principal_mapping import NoRuleFits
+from varve.kafka_server.settings import TlsSettings
 from varve.kafka_server.tls import TlsContext
-from varve.kafka_server.tls_settings import TlsSettings
 
 
 class _World:
@@ -180,15 +180,14 @@ def test_new_certificates_are_shown_without_a_restart(world: _World, tmp_path: P
             client_auth="required",
         )
     )
-    assert not tls.reload_if_changed()
     client = _client(world, world.alice, tmp_path)
     assert _serial(_shake(tls.context, client)[0]) == world.server.certificate.serial_number
     other = world.authority.sign("server")
     other.write(keystore)
-    assert tls.reload_if_changed()
+    tls.reload()
     assert _serial(_shake(tls.context, client)[0]) == other.certificate.serial_number
     truststore.write_text(Authority("another").pem)
-    assert tls.reload_if_changed()
+    tls.reload()
     with pytest.raises(ssl.SSLError):
         _shake(tls.context, client)
 
@@ -204,10 +203,10 @@ def test_certificates_that_cannot_be_used_leave_the_old_ones(world: _World, tmp_
     tls = TlsContext(TlsSettings(keystore_location=str(keystore)))
     keystore.write_text("nonsense")
     with pytest.raises(InvalidSetting):
-        tls.reload_if_changed()
+        tls.reload()
     _shake(tls.context, _client(world, None, tmp_path))
     world.server.write(keystore)
-    assert tls.reload_if_changed()
+    tls.reload()
 
 
 def test_settings_that_cannot_be_used_are_told(world: _World, tmp_path: Path) -> None:

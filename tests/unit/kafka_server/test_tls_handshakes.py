@@ -12,8 +12,7 @@ from tests.support.certificates import Authority, Signed
 from tests.support.server_bench import ServerBench, frame, run, until
 from varve.kafka_server.authentication import ListenerSecurities
 from varve.kafka_server.metrics import CLOSED_CONNECTIONS
-from varve.kafka_server.settings import ServerSettings
-from varve.kafka_server.tls_settings import TlsSettings
+from varve.kafka_server.settings import ServerSettings, TlsSettings
 from varve.wire.messages.cluster import ApiVersionsRequest
 
 AUTHORITY = Authority()
@@ -34,7 +33,7 @@ def _bench(server: Signed | None = None) -> ServerBench:
         client_auth="required",
     )
     return ServerBench(
-        settings, make_security=ListenerSecurities(settings.parsed_listeners(), tls=tls)
+        settings, securities=ListenerSecurities(settings.parsed_listeners(), tls=tls)
     )
 
 

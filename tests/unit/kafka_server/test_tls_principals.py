@@ -3,9 +3,8 @@
 import pytest
 
 from varve.foundation.errors import InvalidSetting
-from varve.kafka_server.listeners import ListenerOverrides
 from varve.kafka_server.principal_mapping import NoRuleFits, PrincipalMapping
-from varve.kafka_server.tls_settings import TlsSettings
+from varve.kafka_server.settings import ListenerOverrides, TlsSettings
 
 SERVICE = "CN=kafka1.example.com,OU=ServiceUsers,O=Org,C=AT"
 ADMIN = "CN=Duke,OU=Admin,O=Org,L=Vienna,ST=Vienna,C=AT"
