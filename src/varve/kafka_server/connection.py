@@ -28,7 +28,7 @@ from varve.kafka_server.dispatcher import (
     Request,
 )
 from varve.kafka_server.frames import BufferPool, FrameReader, MemoryBudget
-from varve.kafka_server.metrics import CLOSED_CONNECTIONS, REFUSED_FRAMES, ServerMetrics
+from varve.kafka_server.metrics import CLOSED_CONNECTIONS, REJECTED_REQUESTS, ServerMetrics
 from varve.kafka_server.registry import ConnectionRegistry, ConnectionState
 from varve.kafka_server.responses import (
     WRITE_BYTES,
@@ -445,7 +445,7 @@ class Connection(asyncio.BufferedProtocol):
     # Closing
 
     def _reject(self, reason: str, error: Exception) -> None:
-        self._services.metrics.table.add(REFUSED_FRAMES, 1, reason)
+        self._services.metrics.table.add(REJECTED_REQUESTS, 1, reason)
         logger.warning(
             "a request was rejected and its connection closed",
             extra={"client": self.host, "reason": reason, "error": str(error)},

@@ -1,8 +1,8 @@
-"""A small HTTP/1.1 door for monitoring: /metrics, /health and /ready.
+"""A small HTTP/1.1 server for monitoring: /metrics, /health and /ready.
 
-Invariant  a request is bounded in size and time, and so is the number of those being answered;
-           every connection is closed after its answer.
-Threads    the loop's alone; figures are put into words off the loop.
+Invariant  requests are bounded in size, time and number; every connection is closed after its
+           response.
+Threads    the event loop's alone; pages that take long are made off the loop.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from typing import Any, Final
 
 logger = logging.getLogger(__name__)
 
-_HEAD_BYTES: Final = 8 << 10
-_SECONDS: Final = 10.0
-_AT_ONCE: Final = 16
+_HEADER_BYTES_MAX: Final = 8 << 10
+_REQUEST_SECONDS: Final = 10.0
+_REQUEST_COUNT_MAX: Final = 16
 _REASONS: Final = {
     200: "OK",
     400: "Bad Request",
@@ -29,34 +29,34 @@ METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An answer."""
+    """A response."""
 
     status: int
     body: str
     type: str = "text/plain; charset=utf-8"
 
     @classmethod
-    def of(cls, is_well: bool, told: dict[str, Any]) -> "Page":
-        """A state as JSON; 503 where it is not well."""
-        return cls(200 if is_well else 503, json.dumps(told) + "\n", "application/json")
+    def of(cls, is_ok: bool, state: dict[str, Any]) -> "Page":
+        """A state as JSON, with status 200 or 503."""
+        return cls(200 if is_ok else 503, json.dumps(state) + "\n", "application/json")
 
 
 MakePage = Callable[[], Awaitable[Page]]
 
 
 class HttpEndpoint:
-    """Answers GET for some paths."""
+    """Answers GET and HEAD for some paths."""
 
     def __init__(self, pages: Mapping[str, MakePage]) -> None:
         self._pages = pages
         self._server: asyncio.Server | None = None
-        self._busy = 0
+        self._request_count = 0
 
     async def start(self, host: str, port: int) -> int:
-        """The port that is listened on; raises OSError."""
-        self._server = await asyncio.start_server(self._serve, host, port, limit=_HEAD_BYTES)
-        found: int = self._server.sockets[0].getsockname()[1]
-        return found
+        """Listens and returns the port; raises OSError."""
+        server = await asyncio.start_server(self._serve, host, port, limit=_HEADER_BYTES_MAX)
+        self._server = server
+        return int(server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -65,14 +65,14 @@ class HttpEndpoint:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if self._busy < _AT_ONCE:
-                self._busy += 1
+            if self._request_count < _REQUEST_COUNT_MAX:
+                self._request_count += 1
                 try:
-                    await asyncio.wait_for(self._exchange(reader, writer), _SECONDS)
+                    await asyncio.wait_for(self._exchange(reader, writer), _REQUEST_SECONDS)
                 finally:
-                    self._busy -= 1
+                    self._request_count -= 1
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            logger.debug("a request for figures was given up")
+            logger.debug("a request for monitoring failed")
         finally:
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
@@ -93,27 +93,27 @@ class HttpEndpoint:
 
     async def _find_page(self, method: str, path: str) -> Page:
         if not method:
-            return Page(400, "this is no HTTP request\n")
+            return Page(400, "not an HTTP request\n")
         if method not in ("GET", "HEAD"):
             return Page(405, "only GET and HEAD\n")
         make = self._pages.get(path)
         if make is None:
-            return Page(404, f"there are {', '.join(self._pages)}\n")
+            return Page(404, f"known paths: {', '.join(self._pages)}\n")
         try:
             return await make()
         except Exception:
-            logger.exception("a page could not be made", extra={"path": path})
-            return Page(503, "this could not be told; the log says why\n")
+            logger.exception("a monitoring page failed", extra={"path": path})
+            return Page(503, "internal error; the log has the cause\n")
 
 
 async def _drained(writer: asyncio.StreamWriter) -> None:
-    """Waits until everything is with the system."""
+    """Waits until the kernel has taken everything."""
     while writer.transport.get_write_buffer_size():
         await asyncio.sleep(0.01)
 
 
 def _parse(head: bytes) -> tuple[str, str]:
-    """Method and path without its query; empty for what is no request."""
+    """Method and path without its query; empty for an invalid request line."""
     words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
         return "", ""

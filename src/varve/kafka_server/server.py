@@ -206,7 +206,7 @@ class Server:
         while True:
             due = self._loop.time() + _WATCH_SECONDS
             await asyncio.sleep(_WATCH_SECONDS)
-            self.metrics.lag_max = max(self.metrics.lag_max, self._loop.time() - due)
+            self.metrics.loop_lagged(self._loop.time() - due)
             self.registry.close_slow_readers()
 
     # Stop

@@ -11,7 +11,7 @@ from tests.support.server_bench import LISTENER, RawClient, ServerBench, frame, 
 from varve.broker.broker import Broker
 from varve.broker.request import RequestContext
 from varve.kafka_server import ServerSettings
-from varve.kafka_server.metrics import CLOSED_CONNECTIONS, REFUSED_FRAMES
+from varve.kafka_server.metrics import CLOSED_CONNECTIONS, REJECTED_REQUESTS
 from varve.wire import ApiKey
 from varve.wire.compiler import write_uvarint
 from varve.wire.messages.cluster import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
@@ -74,7 +74,7 @@ def test_what_cannot_be_read_ends_its_connection_alone(data: bytes, reason: str)
             client = await bench.connect()
             await client.send(data)
             assert await client.is_closed()
-            assert bench.value(REFUSED_FRAMES, reason) == 1
+            assert bench.value(REJECTED_REQUESTS, reason) == 1
             await honest.ask(HELLO, 3)
 
     run(scenario())
@@ -218,7 +218,7 @@ def test_a_metadata_request_with_millions_of_topics_is_refused_before_they_are_r
             honest, client = await bench.connect(), await bench.connect()
             sending = asyncio.ensure_future(_send(client, bytes(data)))
             began = time.monotonic()
-            while not bench.value(REFUSED_FRAMES, reason):
+            while not bench.value(REJECTED_REQUESTS, reason):
                 await honest.ask(HELLO, 3)
                 assert time.monotonic() - began < 10
             await sending
@@ -240,7 +240,7 @@ def test_requests_other_than_produce_have_a_limit_of_their_own() -> None:
             long = MetadataRequest([MetadataRequestTopic(name="x" * 30_000) for _ in range(3)])
             await client.send(frame(long, 9))
             assert await client.is_closed()
-            assert bench.value(REFUSED_FRAMES, "frame_size") == 1
+            assert bench.value(REJECTED_REQUESTS, "frame_size") == 1
 
     run(scenario())
 

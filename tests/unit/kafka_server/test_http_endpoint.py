@@ -44,10 +44,10 @@ async def _ask(port: int, data: bytes) -> tuple[bytes, bytes]:
         ("GET /ready?x=1 HTTP/1.0", b"200 OK", b'{"ready": true}\n'),
         ("HEAD /ready HTTP/1.1", b"200 OK", b""),
         ("GET /ill HTTP/1.1", b"503 Service Unavailable", b'{"ready": false}\n'),
-        ("GET /broken HTTP/1.1", b"503 Service Unavailable", b"this could not be told"),
-        ("GET /other HTTP/1.1", b"404 Not Found", b"there are /ready"),
+        ("GET /broken HTTP/1.1", b"503 Service Unavailable", b"internal error"),
+        ("GET /other HTTP/1.1", b"404 Not Found", b"known paths: /ready"),
         ("POST /ready HTTP/1.1", b"405 Method Not Allowed", b"only GET"),
-        ("nonsense", b"400 Bad Request", b"this is no HTTP"),
+        ("nonsense", b"400 Bad Request", b"not an HTTP request"),
     ],
 )
 def test_pages(request_line: str, status: bytes, body: bytes) -> None:
