@@ -31,8 +31,7 @@ def check_receipt_path(path: str) -> None:
 
 def write_receipt(path: str, result: "ErasureResult") -> None:
     """Writes both files; what is told where that fails is that all else is done."""
-    from varve.jobs.erase.receipt import encode_receipt
-    from varve.jobs.erase.receipt_page import render_receipt
+    from varve.jobs.erase.receipt import encode_receipt, render_receipt
 
     assert result.receipt is not None
     pages = (encode_receipt(result.receipt), render_receipt(result.receipt).encode())

@@ -181,8 +181,7 @@ def erase_person(story: Story, job: "Job") -> None:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from varve.jobs.erase.erasure import erase
-    from varve.jobs.erase.receipt import SigningKey, encode_receipt, verify_receipt
-    from varve.jobs.erase.receipt_page import render_receipt
+    from varve.jobs.erase.receipt import SigningKey, encode_receipt, render_receipt, verify_receipt
     from varve.jobs.erase.request import ErasureRequest
 
     place, key = story.place, key_of(_PERSON)

@@ -36,6 +36,7 @@ from varve.disk import FileSystem, write_atomically
 from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound, StoreError
 from varve.jobs.erase.request import ErasureRequest, has_digests
 from varve.jobs.erase.targets import ErasureTargets, TopicTarget
+from varve.jobs.pages import render_template
 from varve.jobs.results import JsonFields
 from varve.jobs.tier.reach import TierReach
 from varve.object_store import ObjectStore
@@ -435,3 +436,9 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise _DoubledName(name)
         members[name] = value
     return members
+
+
+def render_receipt(document: dict[str, Any]) -> str:
+    """A receipt as a page for people, which is no proof itself: document and signature are."""
+    text = json.dumps(document, indent=1, ensure_ascii=False)
+    return render_template("receipt.html", {SIGNATURE: None, **document, "document": text})

@@ -1,11 +1,9 @@
 """A verification as one HTML page: pictures of the tier as SVG, and a table of what was found.
 
-Invariant  the page needs nothing from elsewhere, runs no script, and shows every text as text.
-           However many segments there are, a strip has a limited number of rectangles: neighbours
+Invariant  however many segments there are, a strip has a limited number of rectangles: neighbours
            share one, and the worst of them gives its colour.
 """
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,201 +11,80 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-from varve.commit_log.check.findings import Severity
-from varve.jobs.verify.result import (
-    PartitionVerdict,
-    SegmentVerdict,
-    VerifyFinding,
-    VerifyResult,
-    gravest_first,
-)
+from markupsafe import Markup
 
-_ROWS_MAX: Final = 2000
+from varve.commit_log.check.findings import Severity
+from varve.foundation.units import format_bytes
+from varve.jobs.pages import render_template
+from varve.jobs.verify.result import PartitionVerdict, SegmentVerdict, VerifyResult, gravest_first
+
+_FINDINGS_MAX: Final = 2000
 """Findings in the table; the JSON has all of them."""
 _PICTURES_MAX: Final = 200
 """Partitions with a picture of their own, those with findings first."""
-
-_STYLE: Final = """
-:root{--ink:#1d2733;--soft:#5c6b7a;--line:#dde3ea;--page:#fbfcfd;--card:#fff;--good:#2f9e6e;
---mild:#8fcfb2;--stale:#d9a441;--bad:#d2453d;--warn:#e08a2e;--cold:#3f74c8;--fresh:#9bc1ff}
-@media(prefers-color-scheme:dark){:root{--ink:#e4eaf1;--soft:#93a2b3;--line:#2b3644;--page:#11161d;
---card:#18202a;--good:#3fb883;--mild:#2c6b50;--stale:#d9a441;--bad:#f0655c;--warn:#f0a04b;
---cold:#5b93ea;--fresh:#2f4a75}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--ink);
-font:15px/1.5 system-ui,-apple-system,Segoe UI,Roboto,sans-serif}
-main{max-width:1080px;margin:0 auto;padding:32px 20px 64px}
-h1{font-size:26px;margin:0 0 4px}h2{font-size:18px;margin:36px 0 10px}
-h3{font-size:15px;margin:18px 0 4px}
-.soft{color:var(--soft)}.card{background:var(--card);border:1px solid var(--line);
-border-radius:10px;padding:14px 16px;margin:10px 0;overflow-x:auto}
-.tiles{display:flex;flex-wrap:wrap;gap:10px;margin:18px 0}
-.tile{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:10px 16px;
-min-width:130px}.tile b{display:block;font-size:22px}
-.verdict{font-size:17px;padding:12px 16px;border-radius:10px;color:#fff;background:var(--good)}
-.verdict.bad{background:var(--bad)}
-table{border-collapse:collapse;width:100%;font-size:13px}
-th{text-align:left;color:var(--soft);font-weight:600}
-th,td{padding:6px 8px;border-bottom:1px solid var(--line);vertical-align:top;
-overflow-wrap:anywhere}
-code{font:12px ui-monospace,SFMono-Regular,Menlo,monospace}
-.error{color:var(--bad);font-weight:600}.warning{color:var(--warn);font-weight:600}
-.note{color:var(--soft)}
-svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font:11px system-ui,sans-serif}
-.key{display:inline-block;width:11px;height:11px;border-radius:3px;margin:0 5px 0 14px;
-vertical-align:-1px}
-"""
+_LEGEND: Final = (
+    ("--good", "in order"),
+    ("--stale", "stale, the fuller the more"),
+    ("--warn", "warning or note"),
+    ("--bad", "damaged"),
+    ("--cold", "age: the fuller the older"),
+)
 _WIDTH: Final = 1000
 _BLOCKS_MAX: Final = 600
 _STRIP: Final = 22
 _BAR: Final = 20
 _LABEL: Final = 220
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def render_page(result: VerifyResult) -> str:
     """The whole page."""
     findings = gravest_first(result.findings)
-    body = [
-        f"<h1>Verification of {escape(result.store)}</h1>",
-        f'<div class="soft">{_moment(result.started_ms)}, {result.elapsed_ms / 1000:.1f} s'
-        + (f", with {escape(result.directory)}" if result.directory else "")
-        + "</div>",
-        _verdict(result, findings),
-        _tiles(result),
-        _findings(findings),
-        "<h2>Bytes by topic</h2>",
-        f'<div class="card">{draw_bars(_bytes_by_topic(result.partitions))}</div>',
-        "<h2>Sizes of segments</h2>",
-        f'<div class="card">{draw_sizes([one.size for one in _segments(result)])}</div>',
-        "<h2>Partitions</h2>",
-        _legend(),
-        *_pictures(result),
-    ]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        "<title>varve verify</title>"
-        f"<style>{_STYLE}</style></head><body><main>{''.join(body)}</main></body></html>\n"
-    )
+    severities = Counter(finding.severity for finding in findings)
+    partitions = sorted(result.partitions, key=lambda partition: -partition.damage_count)
+    sizes = [segment.size for partition in partitions for segment in partition.segments]
+    values = {
+        "result": result,
+        "counts": [(level, severities[level]) for level in Severity if severities[level]],
+        "tiles": _tiles(result),
+        "findings": findings,
+        "findings_max": _FINDINGS_MAX,
+        "topic_bars": draw_bars(_bytes_by_topic(partitions)),
+        "size_bars": draw_sizes(sizes),
+        "legend": _LEGEND,
+        "partitions": [
+            (partition, _draw_partition(partition, result.started_ms))
+            for partition in partitions[:_PICTURES_MAX]
+        ],
+        "partitions_left": len(partitions) - _PICTURES_MAX,
+    }
+    return render_template("verification.html", values)
 
 
-def _moment(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _segments(result: VerifyResult) -> list[SegmentVerdict]:
-    return [one for partition in result.partitions for one in partition.segments]
-
-
-def _verdict(result: VerifyResult, findings: Sequence[VerifyFinding]) -> str:
-    counts = Counter(one.severity for one in findings)
-    words = ", ".join(
-        f"{counts[one]} {one}{'s' if counts[one] > 1 else ''}" for one in Severity if counts[one]
-    )
-    state = "verdict bad" if result.has_damage else "verdict"
-    text = "Damage was found" if result.has_damage else "No damage"
-    return f'<p class="{state}">{text}{f": {words}" if words else "; nothing to report"}.</p>'
-
-
-def _tiles(result: VerifyResult) -> str:
+def _tiles(result: VerifyResult) -> list[tuple[str, str]]:
     partitions = result.partitions
-    tiles = (
-        ("topics", f"{len({one.partition.topic_id for one in partitions}):,}"),
+    return [
+        ("topics", f"{len({partition.partition.topic_id for partition in partitions}):,}"),
         ("partitions", f"{len(partitions):,}"),
-        ("segments", f"{sum(len(one.segments) for one in partitions):,}"),
-        ("records", f"{sum(one.record_count for one in partitions):,}"),
-        ("read and verified", show_bytes(result.verified_bytes)),
-    )
-    cells = "".join(
-        f'<div class="tile"><b>{value}</b><span class="soft">{name}</span></div>'
-        for name, value in tiles
-    )
-    return f'<div class="tiles">{cells}</div>'
+        ("segments", f"{sum(len(partition.segments) for partition in partitions):,}"),
+        ("records", f"{sum(partition.record_count for partition in partitions):,}"),
+        ("read and verified", format_bytes(result.verified_bytes)),
+    ]
 
 
 def _bytes_by_topic(partitions: Sequence[PartitionVerdict]) -> list[tuple[str, int]]:
     sizes: Counter[str] = Counter()
-    for one in partitions:
-        sizes[one.partition.topic] += sum(one.bytes.values())
+    for partition in partitions:
+        sizes[partition.partition.topic] += sum(partition.bytes.values())
     return sizes.most_common()
 
 
-def _findings(findings: Sequence[VerifyFinding]) -> str:
-    if not findings:
-        return ""
-    rows = "".join(_row(one) for one in findings[:_ROWS_MAX])
-    more = len(findings) - _ROWS_MAX
-    rest = f'<p class="soft">and {more:,} more; --json has all.</p>' if more > 0 else ""
-    return (
-        '<h2>Findings</h2><div class="card"><table><tr><th>Severity</th><th>Rule</th><th>Where</th>'
-        f"<th>What</th><th>Remedy</th></tr>{rows}</table>{rest}</div>"
-    )
-
-
-def _row(one: VerifyFinding) -> str:
-    compared = ""
-    if one.expected or one.found:
-        compared = (
-            f'<br><span class="soft">expected <code>{escape(one.expected)}</code>, '
-            f"found <code>{escape(one.found)}</code></span>"
-        )
-    return (
-        f'<tr><td class="{escape(one.severity)}">{escape(one.severity)}</td>'
-        f"<td>{escape(one.rule)}</td><td><code>{escape(one.place)}</code></td>"
-        f"<td>{escape(one.message)}{compared}</td><td>{escape(one.remedy)}</td></tr>"
-    )
-
-
-def _legend() -> str:
-    keys = (
-        ("--good", "in order"),
-        ("--stale", "stale, the fuller the more"),
-        ("--warn", "warning or note"),
-        ("--bad", "damaged"),
-        ("--cold", "age: the fuller the older"),
-    )
-    return (
-        "<p class='soft'>"
-        + "".join(
-            f'<span class="key" style="background:var({colour})"></span>{name}'
-            for colour, name in keys
-        )
-        + "</p>"
-    )
-
-
-def _pictures(result: VerifyResult) -> list[str]:
-    order = sorted(result.partitions, key=lambda one: -one.damage_count)
-    drawn = [_picture(one, result.started_ms) for one in order[:_PICTURES_MAX]]
-    more = len(order) - _PICTURES_MAX
-    if more > 0:
-        drawn.append(f'<p class="soft">and {more:,} more partitions, without a picture.</p>')
-    return drawn
-
-
-def _picture(one: PartitionVerdict, now_ms: int) -> str:
-    name = escape(f"{one.partition.topic}-{one.partition.partition}")
-    head = (
-        f"{len(one.segments):,} segments, {one.record_count:,} records, "
-        f"{show_bytes(one.log_bytes)}, clean below offset {one.cleaned_up_to:,}, "
-        f"manifest {one.manifest_version:,}"
-    )
-    if not one.segments:
-        return f'<div class="card"><h3>{name}</h3><span class="soft">no segment</span></div>'
-    return (
-        f'<div class="card"><h3>{name}</h3><span class="soft">{head}</span>'
-        f"{draw_segments(one, now_ms=now_ms)}{draw_times(one.segments)}</div>"
-    )
+def _draw_partition(partition: PartitionVerdict, now_ms: int) -> Markup:
+    if not partition.segments:
+        return Markup()
+    return draw_segments(partition, now_ms=now_ms) + draw_times(partition.segments)
 
 
 # Pictures
-
-
-def show_bytes(size: float) -> str:
-    """A size in the unit that suits it."""
-    unit = min(int(math.log(size, 1024)), len(_UNITS) - 1) if size >= 1 else 0
-    return f"{size / 1024**unit:,.{1 if unit else 0}f} {_UNITS[unit]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +111,7 @@ class _Block:
         found = sum(one.finding_count for one in self.segments)
         words = [
             f"offsets {self.base_offset:,} to {self.end_offset:,}",
-            f"{records:,} records, {show_bytes(size)}",
+            f"{records:,} records, {format_bytes(size)}",
             f"{self.stale_share:.0%} stale",
             f"newest {_day(self.max_timestamp)}",
         ]
@@ -251,7 +128,7 @@ def _blocks(segments: Sequence[SegmentVerdict]) -> list[_Block]:
     return [_Block(one[0].base_offset, one[-1].end_offset, one) for one in groups]
 
 
-def draw_segments(partition: PartitionVerdict, *, now_ms: int) -> str:
+def draw_segments(partition: PartitionVerdict, *, now_ms: int) -> Markup:
     """Segments along the offsets: how they are, and below how old."""
     blocks = _blocks(partition.segments)
     first, end = blocks[0].base_offset, blocks[-1].end_offset + 1
@@ -288,11 +165,11 @@ def _age(timestamp: int, oldest: int, now_ms: int) -> float:
     return (now_ms - timestamp) / span if span > 0 and timestamp >= 0 else 0.0
 
 
-def draw_times(segments: Sequence[SegmentVerdict]) -> str:
+def draw_times(segments: Sequence[SegmentVerdict]) -> Markup:
     """From the first to the largest timestamp of each segment, along the time."""
     known = [one for one in segments if 0 <= one.first_timestamp <= one.max_timestamp]
     if not known:
-        return ""
+        return Markup()
     start = min(one.first_timestamp for one in known)
     end = max(max(one.max_timestamp for one in known), start + 1)
     rows = [
@@ -312,7 +189,7 @@ def draw_times(segments: Sequence[SegmentVerdict]) -> str:
     return _svg(20 + 5 * lanes, rows, "timestamps of segments")
 
 
-def draw_bars(sizes: Sequence[tuple[str, int]], rows_max: int = 40) -> str:
+def draw_bars(sizes: Sequence[tuple[str, int]], rows_max: int = 40) -> Markup:
     """A bar for each, the largest first; what does not fit is one bar more."""
     shown = list(sizes[:rows_max])
     if len(sizes) > rows_max:
@@ -327,14 +204,14 @@ def draw_bars(sizes: Sequence[tuple[str, int]], rows_max: int = 40) -> str:
         rows.append(_axis_text(label, _LABEL - 8, top + 14, "end"))
         title = escape(f"{name}: {size:,} bytes")
         rows.append(_rect(_LABEL, top, width, _BAR, "--cold", 0.8, title))
-        rows.append(_axis_text(show_bytes(size), _LABEL + width + 8, top + 14, "start"))
+        rows.append(_axis_text(format_bytes(size), _LABEL + width + 8, top + 14, "start"))
     return _svg(max(len(shown) * (_BAR + 6), 1), rows, "bytes by topic")
 
 
-def draw_sizes(sizes: Sequence[int]) -> str:
+def draw_sizes(sizes: Sequence[int]) -> Markup:
     """How many segments there are of each size, by powers of two."""
     if not sizes:
-        return '<span class="soft">no segment</span>'
+        return Markup('<span class="soft">no segment</span>')
     counts = Counter(max(size, 1).bit_length() - 1 for size in sizes)
     low, high = min(counts), max(counts)
     width = min(_WIDTH / (high - low + 1), 90)
@@ -343,9 +220,9 @@ def draw_sizes(sizes: Sequence[int]) -> str:
     for number, power in enumerate(range(low, high + 1)):
         height = 70 * counts[power] / most
         left = number * width
-        title = f"{counts[power]:,} segments from {show_bytes(2**power)} on"
+        title = f"{counts[power]:,} segments from {format_bytes(2**power)} on"
         rows.append(_rect(left + 1, 90 - height, width - 4, height, "--good", 0.8, title))
-        rows.append(_axis_text(show_bytes(2**power), left + width / 2, 104, "middle"))
+        rows.append(_axis_text(format_bytes(2**power), left + width / 2, 104, "middle"))
         rows.append(_axis_text(f"{counts[power]:,}", left + width / 2, 84 - height, "middle"))
     return _svg(110, rows, "sizes of segments")
 
@@ -367,8 +244,9 @@ def _axis_text(text: str, left: float, top: float, anchor: str) -> str:
     return f'<text x="{left:.1f}" y="{top:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _svg(height: float, rows: Sequence[str], label: str) -> str:
-    return (
+def _svg(height: float, rows: Sequence[str], label: str) -> Markup:
+    """A picture; its rows are escaped already."""
+    return Markup(
         f'<svg viewBox="0 0 {_WIDTH} {height:.0f}" role="img" aria-label="{label}">'
         f"{''.join(rows)}</svg>"
     )
