@@ -28,7 +28,12 @@ from varve.foundation.settings import LONG_MAX
 from varve.jobs.table.catalog import CatalogAddress, find_table, translate_catalog_errors
 from varve.jobs.table.data_files import DATA, FileChanges, RowsWriter, TableFiles
 from varve.jobs.table.definition import BAD, read_definition
-from varve.jobs.table.table_state import CommitConflict, find_run_markers, snapshot_id
+from varve.jobs.table.table_state import (
+    CommitConflict,
+    find_run_markers,
+    list_manifests,
+    snapshot_id,
+)
 from varve.jobs.table.types import KEY, OFFSET, PARTITION
 
 Flags = npt.NDArray[np.bool_]
@@ -255,17 +260,11 @@ def expire(table: Table, snapshots: Sequence[Snapshot]) -> list[str]:
         return TableFiles.of(table).delete(sorted(before - left))
 
 
-def named_files(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
+def named_files(table: Table, snapshots: Sequence[Snapshot]) -> set[str]:
     """Manifest lists, manifests and data files of snapshots."""
-    names: set[str] = set()
-    for snapshot in snapshots:
-        names.add(snapshot.manifest_list)
-        for manifest in snapshot.manifests(table.io):
-            if manifest.manifest_path in names:
-                continue
-            names.add(manifest.manifest_path)
-            entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-            names |= {entry.data_file.file_path for entry in entries}
+    names = {snapshot.manifest_list for snapshot in snapshots}
+    for manifest, paths in list_manifests(table, snapshots):
+        names |= {manifest, *paths}
     return names
 
 

@@ -14,7 +14,7 @@ Crash      a marker that stays is found by the next run.
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -250,19 +250,22 @@ def data_files(table: Table) -> list[DataFile]:
         return [task.file for task in table.scan().plan_files()]
 
 
-def referenced_paths(table: Table) -> set[str]:
-    """Every data file that a retained snapshot names."""
-    paths: set[str] = set()
+def list_manifests(table: Table, snapshots: Iterable[Snapshot]) -> Iterator[tuple[str, list[str]]]:
+    """Each manifest of some snapshots once, with the data files that it names."""
     seen: set[str] = set()
-    with translate_catalog_errors(f"table {'.'.join(table.name())}"):
-        for snapshot in table.metadata.snapshots:
-            for manifest in snapshot.manifests(table.io):
-                if manifest.manifest_path in seen:
-                    continue
+    for snapshot in snapshots:
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path not in seen:
                 seen.add(manifest.manifest_path)
                 entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-                paths |= {entry.data_file.file_path for entry in entries}
-    return paths
+                yield manifest.manifest_path, [entry.data_file.file_path for entry in entries]
+
+
+def referenced_paths(table: Table) -> set[str]:
+    """Every data file that a retained snapshot names."""
+    with translate_catalog_errors(f"table {'.'.join(table.name())}"):
+        manifests = list_manifests(table, table.metadata.snapshots)
+        return {path for _, paths in manifests for path in paths}
 
 
 # Runs

@@ -212,38 +212,44 @@ class SupersededKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class UniqueTask:
-    """Looks for keys of one range of hashes that occur twice below the clean bound."""
+class CleanSegments:
+    """Segments of a partition below its clean bound, and the headers of their key indexes."""
 
     reach: TierReach
     partition: RemotePath
     segments: tuple[RemoteSegment, ...]
     headers: tuple[KeyIndexHeader, ...]
-    hashes: HashRange
     buffer_bytes: int
 
-    def run(self, shared: None) -> SupersededKeys:
+
+@dataclass(frozen=True, slots=True)
+class UniqueTask:
+    """Looks for keys of one range of hashes that occur twice in the clean segments, all shared."""
+
+    hashes: HashRange
+
+    def run(self, shared: CleanSegments) -> SupersededKeys:
         try:
-            return self._look()
+            return self._look(shared)
         except FileNotFoundError as error:
             raise Unavailable(f"{error.filename}: changed while it was read") from error
 
-    def _look(self) -> SupersededKeys:
+    def _look(self, clean: CleanSegments) -> SupersededKeys:
         rules = RunRules(
             now_ms=_NEVER_MS, delete_retention_ms=0, first_uncleanable_offset=LONG_MAX, shells={}
         )
-        with open_files(self.reach.objects, self.partition, self.segments) as files:
+        with open_files(clean.reach.objects, clean.partition, clean.segments) as files:
             sources = make_sources(
-                self.partition, self.segments, self.headers, files, first_dirty_offset=0
+                clean.partition, clean.segments, clean.headers, files, first_dirty_offset=0
             )
             plan = find_latest_records(
                 sources,
                 rules=rules,
-                buffer_bytes=self.buffer_bytes,
+                buffer_bytes=clean.buffer_bytes,
                 budget=UNLIMITED,
                 hashes=self.hashes,
             )
-            numbers = range(len(self.segments))
+            numbers = range(len(clean.segments))
             counts = tuple(plan.tally(number, Tally.SUPERSEDED) for number in numbers)
             examples, totals = [], []
             for number, source in enumerate(sources):

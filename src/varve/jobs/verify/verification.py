@@ -10,8 +10,9 @@ Invariant  reads only, beside running stores and jobs; it may be ended anywhere 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from varve.cleaning.compaction.key_plan import ENTRY_BYTES
 from varve.cleaning.key_index.key_index import KeyIndexHeader
@@ -27,10 +28,18 @@ from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import Corrupt, Locked, ObjectNotFound, StoreError
 from varve.jobs.derived_outputs import RemoteOutputRegistry
 from varve.jobs.key_plans import cut_hashes
-from varve.jobs.tasks import Task, TaskError, TaskRunner, pack_by_size
+from varve.jobs.tasks import (
+    Stage,
+    Stages,
+    TaskError,
+    TaskRunner,
+    pack_by_size,
+    run_together,
+    try_stage,
+)
 from varve.jobs.tier.address import ColdTopic, TierAddress, find_topic, find_topics
 from varve.jobs.tier.reach import AddressReach, TierReach
-from varve.jobs.verify.keys import SupersededKeys, UniqueTask
+from varve.jobs.verify.keys import CleanSegments, SupersededKeys, UniqueTask
 from varve.jobs.verify.manifests import ManifestTask, PartitionView
 from varve.jobs.verify.result import (
     PUT_BACK,
@@ -109,45 +118,65 @@ def verify_partitions(
     range_bytes: int = _RANGE_BYTES,
 ) -> tuple[PartitionVerdict, ...]:
     """Verifies these partitions, all at once."""
-    runs = [_PartitionRun(reach, partition, now_ms, buffer_bytes) for partition in partitions]
-    _run_stage(runner, "account", [(run, [run.manifest_task()]) for run in runs])
-    _run_stage(runner, "segments", [(run, run.segment_tasks(task_bytes)) for run in runs])
-    _run_stage(runner, "keys", [(run, run.key_tasks(range_bytes)) for run in runs])
-    return tuple(run.verdict() for run in runs)
+    sizes = _TaskSizes(task_bytes, range_bytes, buffer_bytes)
+    runs = [_PartitionRun(reach, partition, now_ms, sizes).stages() for partition in partitions]
+    return tuple(run_together(runs, runner))
 
 
-def _run_stage(
-    runner: TaskRunner,
-    stage: str,
-    work: "Sequence[tuple[_PartitionRun, Sequence[Task[Any]]]]",
-) -> None:
-    """The tasks of all runs at once; each run takes the outcomes of its own."""
-    tasks = [task for _, own in work for task in own]
-    outcomes = runner.try_run(stage, tasks)
-    for run, own in work:
-        run.take(stage, own, [next(outcomes) for _ in own])
+@dataclass(frozen=True, slots=True)
+class _TaskSizes:
+    """About how much a task reads of segments and of key indexes, and its memory for keys."""
+
+    task_bytes: int
+    range_bytes: int
+    buffer_bytes: int
 
 
 class _PartitionRun:
     """What is known of one partition so far."""
 
     def __init__(
-        self, reach: TierReach, partition: RemotePath, now_ms: int, buffer_bytes: int
+        self, reach: TierReach, partition: RemotePath, now_ms: int, sizes: _TaskSizes
     ) -> None:
         self._reach = reach
         self._partition = partition
         self._now_ms = now_ms
-        self._buffer_bytes = buffer_bytes
+        self._sizes = sizes
         self._view = PartitionView(partition=partition, manifest_version=0)
         self._outcomes: dict[str, SegmentOutcome] = {}
         self._findings: list[VerifyFinding] = []
 
-    # Tasks
+    def stages(self) -> Stages[PartitionVerdict]:
+        """The verification; a task that fails is a finding, and what it did not see is skipped."""
+        manifest_task = ManifestTask(self._reach, self._partition, self._now_ms)
+        for view in (yield from self._run_stage(Stage("manifests", [manifest_task]))):
+            self._view = view
+            self._findings += view.findings
+        segment_tasks = self._segment_tasks()
+        for outcomes in (yield from self._run_stage(Stage("segments", segment_tasks))):
+            for segment in outcomes:
+                self._outcomes[segment.id] = segment
+                self._findings += segment.findings
+        clean = self._find_clean_segments()
+        tasks = [UniqueTask(hashes) for hashes in cut_hashes(self._count_ranges(clean))]
+        ranges = yield from self._run_stage(Stage("keys", tasks if clean.segments else [], clean))
+        if clean.segments and len(ranges) == len(tasks):
+            self._findings += self._judge_keys(clean, ranges)
+        return self._verdict()
 
-    def manifest_task(self) -> ManifestTask:
-        return ManifestTask(self._reach, self._partition, self._now_ms)
+    def _run_stage(self, stage: Stage[T]) -> Stages[list[T]]:
+        """The results of the tasks that did not fail."""
+        results: list[T] = []
+        for outcome in (yield from try_stage(stage)):
+            if isinstance(outcome, TaskError):
+                self._findings.append(
+                    _not_verified(self._partition, stage.name, str(outcome.error))
+                )
+            else:
+                results.append(outcome)
+        return results
 
-    def segment_tasks(self, task_bytes: int) -> list[SegmentsTask]:
+    def _segment_tasks(self) -> list[SegmentsTask]:
         view = self._view
         topic_id = decode_topic_id(self._partition.topic_id).bytes
         return [
@@ -165,12 +194,12 @@ class _PartitionRun:
                 log_start_offset=view.log_start_offset,
                 topic_id=topic_id,
                 now_ms=self._now_ms,
-                buffer_bytes=self._buffer_bytes,
+                buffer_bytes=self._sizes.buffer_bytes,
             )
             for works in pack_by_size(
                 self._works(),
                 lambda work: work.segment.stored_bytes,
-                target_bytes=task_bytes,
+                target_bytes=self._sizes.task_bytes,
             )
         ]
 
@@ -190,53 +219,32 @@ class _PartitionRun:
             yield SegmentWork(segment, previous if follows else None, missing)
             previous = segment
 
-    def key_tasks(self, range_bytes: int) -> list[UniqueTask]:
-        clean = self._clean_segments()
-        if len(clean) == 0:
-            return []
-        segments = tuple(segment for segment, _ in clean)
-        headers = tuple(header for _, header in clean)
-        entries = sum(header.entry_count for header in headers)
-        count = -(-entries * ENTRY_BYTES // range_bytes)
-        return [
-            UniqueTask(self._reach, self._partition, segments, headers, hashes, self._buffer_bytes)
-            for hashes in cut_hashes(count)
-        ]
-
-    def _clean_segments(self) -> list[tuple[RemoteSegment, KeyIndexHeader]]:
+    def _find_clean_segments(self) -> CleanSegments:
         """Those below the clean bound whose key index is true."""
         view = self._view
-        clean = []
+        clean: list[tuple[RemoteSegment, KeyIndexHeader]] = []
         for segment in view.readable:
             outcome = self._outcomes.get(segment.id)
             is_clean = view.log_start_offset <= segment.end_offset < view.cleaned_up_to
             if is_clean and outcome is not None and outcome.header is not None:
                 clean.append((segment, outcome.header))
-        return clean
+        return CleanSegments(
+            self._reach,
+            self._partition,
+            tuple(segment for segment, _ in clean),
+            tuple(header for _, header in clean),
+            self._sizes.buffer_bytes,
+        )
 
-    # Outcomes
+    def _count_ranges(self, clean: CleanSegments) -> int:
+        entries = sum(header.entry_count for header in clean.headers)
+        return -(-entries * ENTRY_BYTES // self._sizes.range_bytes)
 
-    def take(self, stage: str, tasks: Sequence[Task[Any]], outcomes: Sequence[object]) -> None:
-        good: list[object] = []
-        for outcome in outcomes:
-            if isinstance(outcome, TaskError):
-                self._findings.append(_not_verified(self._partition, stage, str(outcome.error)))
-            else:
-                good.append(outcome)
-        if stage == "account":
-            for view in _of(PartitionView, good):
-                self._view = view
-                self._findings += view.findings
-        elif stage == "segments":
-            for batch in _of(list, good):
-                for segment in _of(SegmentOutcome, batch):
-                    self._outcomes[segment.id] = segment
-                    self._findings += segment.findings
-        elif len(good) == len(tasks) and good:
-            self._findings += self._judge_keys(list(_of(SupersededKeys, good)))
-
-    def _judge_keys(self, ranges: Sequence[SupersededKeys]) -> Iterator[VerifyFinding]:
-        for number, (segment, header) in enumerate(self._clean_segments()):
+    def _judge_keys(
+        self, clean: CleanSegments, ranges: Sequence[SupersededKeys]
+    ) -> Iterator[VerifyFinding]:
+        pairs = zip(clean.segments, clean.headers, strict=True)
+        for number, (segment, header) in enumerate(pairs):
             total = ranges[0].total_bytes[number]
             stale = header.record_bytes - sum(part.kept_bytes[number] for part in ranges)
             # What the manifest says was rounded, and is of the data file's bytes.
@@ -244,7 +252,7 @@ class _PartitionRun:
             noted = segment.stale_bytes or 0
             if expected >= noted + 1:
                 count = sum(part.counts[number] for part in ranges)
-                examples = [example.examples[number] for example in ranges]
+                examples = [part.examples[number] for part in ranges]
                 offset = next((example for example in examples if example is not None), None)
                 yield self._superseded_finding(segment, round(expected), count, offset)
 
@@ -265,7 +273,7 @@ class _PartitionRun:
             found=f"about {stale_bytes}",
         )
 
-    def verdict(self) -> PartitionVerdict:
+    def _verdict(self) -> PartitionVerdict:
         view = self._view
         findings = [
             finding.within(self._partition.topic, self._partition.partition)
@@ -306,14 +314,6 @@ class _PartitionRun:
             finding_count=len(own),
             damage_count=sum(finding.is_damage for finding in own),
         )
-
-
-def _of(kind: type[T], outcomes: Iterable[object]) -> Iterator[T]:
-    for outcome in outcomes:
-        assert isinstance(outcome, kind), (
-            f"a task gave {type(outcome).__name__}, not {kind.__name__}"
-        )
-        yield outcome
 
 
 def _not_verified(partition: RemotePath, stage: str, message: str) -> VerifyFinding:
