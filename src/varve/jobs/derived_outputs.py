@@ -66,9 +66,9 @@ class OutputKind(StrEnum):
 class DerivedOutput:
     """One copy of a topic's records.
 
-    `place` is a URL of an object store, a path, or a topic; `name` tells which thing there, such as
+    `place` is a URL of an object store, a path, or a topic; `name` is which thing there, such as
     a table's identifier; `how` what it takes to open it again, without credentials. `locations` are
-    where its files are or ever were, as far as `place` and `name` do not tell.
+    where its files are or ever were, as far as `place` and `name` do not say.
     """
 
     kind: OutputKind
@@ -358,7 +358,7 @@ class ErasedOutput(JsonFields):
 
     `rows` went. `files_before` are those that held them, `files_after` those in their place,
     `removed` are gone for good. `out_of_reach` are sentences: what could not be reached, and why.
-    One that is not there was not looked into, and such a sentence says so. `versions` went with the
+    One that is not there was not read, and such a sentence says so. `versions` went with the
     removed files, of which a bucket had kept them.
     """
 

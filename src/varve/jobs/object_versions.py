@@ -22,7 +22,7 @@ IsKey = Callable[[str], bool]
 class ErasedVersions:
     """What went, and sentences about what did not.
 
-    `is_asked` is False where a store does not tell of versions.
+    `is_asked` is False where a store cannot list versions.
     """
 
     removed: tuple[ObjectVersion, ...] = ()
@@ -36,7 +36,7 @@ class ErasedVersions:
 def erase_versions(
     versions: S3Versions, prefix: str, *, is_removed: IsKey, is_data: IsKey
 ) -> ErasedVersions:
-    """Removes the versions of removed objects below a prefix, and tells of those of other data."""
+    """Removes the versions of removed objects below a prefix, and reports those of other data."""
     where = f"{versions.name}/{prefix}"
     try:
         listed = list(versions.find(prefix))
@@ -55,7 +55,7 @@ def erase_versions(
     if left:
         sentences.append(
             f"{where}: the bucket keeps {len(left)} older versions of objects that others removed "
-            "or replaced before. They were not looked into: let a rule of the bucket's remove them."
+            "or replaced before. They were not read: let a rule of the bucket's remove them."
         )
     return ErasedVersions(tuple(removed), tuple(sentences))
 
@@ -87,7 +87,7 @@ def _describe_refusal(where: str, error: StoreError) -> str:
 def erase_remote_versions(
     reach: TierReach, partitions: Sequence[RemotePath], keys: Collection[str]
 ) -> ErasedVersions:
-    """Of all objects of segments that were removed, told by the keys of their log objects."""
+    """Of all objects of removed segments, given the keys of their log objects."""
     folders = {folder_of(part) for part in keys}
     done = [
         _erase_of_segments(versions, partition, folders)

@@ -28,5 +28,5 @@ def render_template(name: str, values: dict[str, Any]) -> str:
 
 def _format_moment(time_ms: int | None) -> str:
     if time_ms is None:
-        return "not told"
+        return "not given"
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -43,7 +43,7 @@ _ERROR_CHARACTERS: Final = 1000
 
 
 class JobName(StrEnum):
-    """Jobs that are worth repeating, in the order of their turn."""
+    """Jobs that are repeated, in the order of their turn."""
 
     COMPACT = "compact"
     TABLE = "table"
@@ -180,7 +180,7 @@ def read_runs(fs: FileSystem, directory: str) -> dict[tuple[JobName, str], LastR
 
 
 def write_runs(fs: FileSystem, directory: str, runs: Runs) -> None:
-    """All of them anew."""
+    """Replaces the file."""
     jobs: dict[str, dict[str, object]] = {}
     for (job, topic), run in sorted(runs.items()):
         jobs.setdefault(job, {})[topic] = {
@@ -210,7 +210,7 @@ class JobContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """What became of one job; `result` is what it tells itself, as JSON has it."""
+    """What became of one job; `result` is its own result as JSON."""
 
     job: JobName
     topic: str
@@ -263,11 +263,10 @@ def run_due(
     cluster: str | None = None,
     fs: FileSystem | None = None,
     runners: Mapping[JobName, Runner] | None = None,
-    tell: Callable[[ScheduledJob], None] = lambda job: None,
 ) -> list[JobOutcome]:
     """Runs the jobs that are due, one after another, and notes how each ended.
 
-    Raises Locked where another runner has the directory. Errors of jobs are told in their outcomes.
+    Raises Locked where another runner has the directory. Errors of jobs are in their outcomes.
     """
     from varve.jobs.schedule import RUNNERS
 
@@ -282,7 +281,6 @@ def run_due(
         address = _find_address(fs, directory, store_settings or {}, cluster) if due else None
         outcomes = []
         for scheduled in due:
-            tell(scheduled)
             context = JobContext(
                 directory=directory,
                 topic=scheduled.topic,
@@ -374,7 +372,7 @@ def run_compact(context: JobContext) -> tuple[object, str | None]:
 
 
 def run_verify(context: JobContext) -> tuple[object, str | None]:
-    """Damage is a failure: it is told again soon, until it is mended."""
+    """Damage is a failure: it is reported again soon, until it is repaired."""
     from varve.jobs.verify.verification import verify
 
     result = verify(
@@ -382,7 +380,7 @@ def run_verify(context: JobContext) -> tuple[object, str | None]:
     )
     damage = [finding for finding in result.findings if finding.is_damage]
     error = (
-        f"{len(damage)} damaged things, `varve job verify` tells all of them" if damage else None
+        f"{len(damage)} damaged things, `varve job verify` lists all of them" if damage else None
     )
     return result.to_json(), error
 
@@ -438,7 +436,7 @@ def _find_bucket(context: JobContext) -> TierAddress | None:
 def _get_bucket(context: JobContext) -> TierAddress:
     if context.address is None:
         raise InvalidRequest(
-            f"{context.directory} does not tell which object store its cold tier is in: nothing "
+            f"{context.directory} does not say which object store its cold tier is in: nothing "
             "was copied yet"
         )
     return context.address

@@ -267,7 +267,7 @@ def test_a_topic_that_was_made_anew_is_another_topic(bench: TableBench) -> None:
         NAME, partitions=2, settings={"remote.storage.enable": True}
     )
     put(bench, 0, 1)
-    with pytest.raises(InconsistentTopicId, match="made anew"):
+    with pytest.raises(InconsistentTopicId, match="recreated"):
         bench.sync(JSON)
 
 

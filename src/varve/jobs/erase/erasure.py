@@ -1,7 +1,7 @@
 """Erases the records of persons from topics, on all tiers and in all copies, and proves it.
 
 1. The records are found; outputs that were made of the topics lose their rows first, while the log
-   still tells which these are.
+   still holds their records.
 2. Segments with a match are rewritten: in local logs, then in the cold tier, and what they replace
    is removed.
 3. Everything that is there is read again. What was copied or added meanwhile is taken in another
@@ -140,7 +140,7 @@ class _Erasure:
         try:
             return self._run(is_finish=is_finish)
         except StoreError:
-            with suppress(StoreError):  # What went wrong first is told.
+            with suppress(StoreError):  # The first error is raised.
                 if not self._is_begun():
                     self._documents.remove_request()
             raise
@@ -253,7 +253,7 @@ class _Erasure:
     # Outputs
 
     def _erase_outputs(self) -> dict[str, list[ErasedOutput]]:
-        """Rows are told by what the log still holds, so outputs come before it."""
+        """Rows are found by what the log still holds, so outputs come before it."""
         if not any(topic.outputs.copies for topic in self._topics):
             return {}
         self._pass(is_dry_run=True)

@@ -91,7 +91,7 @@ class LocalErasure:
         return self._found
 
     def _remove_set_aside(self) -> None:
-        """Files that were set aside and that no log has in its books any more."""
+        """Files that were set aside and that no log knows any more."""
         for name in self._fs.names(self._log.directory):
             file = parse_file_name(name)
             if file is not None and file.state == DELETED:

@@ -255,7 +255,7 @@ class ErasureDocuments:
         if kind is _DocumentKind.RECEIPT and not has_digests(recorded):
             raise InvalidRequest(
                 f"erasure {id} has its receipt, {location.name}, which lists no digests: that it "
-                "was of the same keys cannot be told; take another --id, nothing was changed"
+                "was of the same keys cannot be checked; take another --id, nothing was changed"
             )
 
     def put_request(self, salt: bytes) -> None:
@@ -278,7 +278,7 @@ class ErasureDocuments:
         return tuple(location.name for location in locations)
 
     def remove_request(self) -> None:
-        """Where a receipt tells it, or nothing was changed for it."""
+        """Where a receipt replaces it, or nothing was changed for it."""
         for location in self._reachable(_DocumentKind.REQUEST):
             location.remove()
 

@@ -1,7 +1,7 @@
 """The erasure in one partition's cold tier, stage by stage.
 
 1. What earlier runs left is swept; every readable segment, and every replaced one whose objects
-   are still there, is looked into: by its key index, or by a scan.
+   are still there, is searched: by its key index, or by a scan.
 2. One task per segment with a match rewrites it and uploads it under an announced id.
 3. Balances are checked and put on record, and one manifest makes the new segments readable.
 4. The objects of what was replaced go, unless readers are given a grace time.
@@ -73,8 +73,8 @@ class RemoteFindings:
 class RemoteErasure:
     """One pass over one partition; `request` is the erasure's id.
 
-    With `only` just the segments with these log objects are looked into, and not by their indexes.
-    With `waits_for_grace` what others may still rely on is not taken away. `owns_copies` tells that
+    With `only` just the segments with these log objects are searched, and not by their indexes.
+    With `waits_for_grace` what others may still rely on is not removed. With `owns_copies`
     nobody else copies to the partition, so that a copy which was cut short is a leftover.
     """
 
@@ -114,7 +114,7 @@ class RemoteErasure:
         )
 
     def stages(self, *, is_dry_run: bool) -> Stages[RemoteFindings]:
-        """The pass; what fails on purpose is told in its findings, and others go on."""
+        """The pass; a StoreError is in its findings, and other partitions go on."""
         try:
             if is_dry_run:
                 yield from self._run(is_dry_run=True)
@@ -343,7 +343,7 @@ def estimate_cost(findings: Sequence[RemoteFindings], prices: PriceTable) -> Era
 def find_stored(
     objects: ObjectStore, partition: RemotePath, segment: RemoteSegment
 ) -> StoredObject:
-    """The log object of a segment as the store tells of it; without its own words if it is gone."""
+    """The log object of a segment as the store lists it; without etag and version if it is gone."""
     key = partition.part_key(segment, LOG_PART)
     part = segment.find_part(LOG_PART)
     crc = None if part is None else f"{part.crc32c:08x}"

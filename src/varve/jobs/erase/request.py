@@ -230,7 +230,7 @@ class ErasureRequest:
             raise InvalidRequest(f"grace of {self.grace_ms} ms must be at least 0")
 
     def describe(self, salt: bytes) -> dict[str, object]:
-        """As a receipt tells it, without a key or value."""
+        """As a receipt has it, without a key or value."""
         document: dict[str, object] = {"topics": list(self.topics)}
         if self.keys:
             document["keys"] = self._digests(sorted(self.keys), salt)
@@ -252,7 +252,7 @@ class ErasureRequest:
         return document
 
     def find_difference(self, recorded: Mapping[str, Any]) -> str | None:
-        """What is asked otherwise than a document tells it; None if nothing is that it tells."""
+        """What differs from a recorded request; None where nothing does."""
         if set(recorded["topics"]) != set(self.topics):
             return "topics"
         if not _are_same(sorted(self.keys), recorded.get("keys")):
@@ -267,7 +267,7 @@ class ErasureRequest:
 
 
 def has_digests(recorded: Mapping[str, Any]) -> bool:
-    """Whether the request of a document can be told from others of as many keys and values."""
+    """Whether a recorded request can be distinguished from others of as many keys and values."""
     field = recorded.get("field")
     parts = (recorded.get("keys"), None if field is None else field["values"])
     return all("salt" in part for part in parts if part is not None)

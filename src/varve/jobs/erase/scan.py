@@ -50,7 +50,7 @@ class Matcher:
 
     @property
     def is_by_key(self) -> bool:
-        """Whether a key index tells all there is to know."""
+        """Whether a key index is enough to find a match."""
         return self.field is None
 
     def find(self, block: RecordBlock) -> tuple[Mask, int]:
@@ -189,9 +189,9 @@ def _locate(block: RecordBlock, chosen: Integers) -> tuple[Integers, Integers, I
 
 
 def ask_index(index: KeyIndex, source: ByteSource, matcher: Matcher) -> Scan:
-    """What a key index tells of keys, with the aborted batches read, which it leaves out.
+    """What a key index says of keys, with the aborted batches read, which it leaves out.
 
-    A match says that the segment holds a key; which records have it only a scan tells.
+    A match says that the segment holds a key; which records have it only a scan finds.
     """
     if matcher.is_listed(index):
         return Scan.of_nothing(is_matched=True)

@@ -106,7 +106,7 @@ class ErasureTargets:
         partitions = () if cold is None else cold.partitions
         urls = [self.tier.url] if self.tier is not None and self.tier.url else []
         locations = [*urls, *(self.hot.directories if self.hot is not None else ())]
-        outputs = find_topic_outputs(self.books(), plain, known_id, reachable=locations)
+        outputs = find_topic_outputs(self.registries(), plain, known_id, reachable=locations)
         return TopicTarget(plain, known_id, partitions, logs, outputs)
 
     def _find_remote(self, name: str) -> ColdTopic | None:
@@ -140,8 +140,8 @@ class ErasureTargets:
             ) from error
         return logs, encode_topic_id(topic.id)
 
-    def books(self) -> Iterator[OutputRegistry]:
-        """Where outputs are noted."""
+    def registries(self) -> Iterator[OutputRegistry]:
+        """Where outputs are registered."""
         if self.tier is not None:
             yield RemoteOutputRegistry(self.tier.reach.objects(), self.tier.cluster)
         if self.hot is not None:
@@ -175,10 +175,10 @@ def forget_output(targets: ErasureTargets, topic: str, id: str) -> DerivedOutput
 def _find_registered(
     targets: ErasureTargets, topic: str
 ) -> dict[str, tuple[DerivedOutput, list[OutputRegistry]]]:
-    """By id, with every book that has it: of several disks each may, noted at another time."""
+    """By id, with every registry that has it: of several disks each may have."""
     target = targets.find(topic)
     registered: dict[str, tuple[DerivedOutput, list[OutputRegistry]]] = {}
-    for registry in targets.books():
+    for registry in targets.registries():
         for output in registry.find(target.name, target.topic_id):
             registered.setdefault(output.id, (output, []))[1].append(registry)
     return registered

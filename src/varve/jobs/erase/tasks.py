@@ -1,4 +1,4 @@
-"""The work of an erasure that runs anywhere: look into segments, rewrite one, read objects again.
+"""The work of an erasure that runs anywhere: search segments, rewrite one, read objects again.
 
 Invariant  a task carries all it needs and changes nothing that a reader sees; run twice it writes
            the same objects. A key index that cannot be used costs a scan, never a match.
@@ -101,7 +101,7 @@ class ErasedGroup:
 class EraseTask:
     """Rewrites one segment without some records, uploads it, and reads it back.
 
-    `aborted` are the transactions that touch it; `is_decided` tells that all of them are known.
+    `aborted` are the transactions that touch it; `is_decided` where all of them are known.
     """
 
     reach: TierReach

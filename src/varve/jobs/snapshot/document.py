@@ -163,7 +163,7 @@ def document_key(snapshot: int) -> str:
 
 
 def find_snapshot(key: str) -> int | None:
-    """The number that the key of a document tells; None for other objects."""
+    """The number in the key of a document; None for other objects."""
     digits = key.removeprefix(f"{SNAPSHOT_FOLDER}/").removesuffix(_SUFFIX)
     is_document = len(digits) == _DIGITS and digits.isdigit()
     return int(digits) if is_document and key == document_key(int(digits)) else None

@@ -175,7 +175,7 @@ def _continue_from(scope: PartitionPlan, previous: SnapshotDocument) -> Partitio
 def has_all_tombstones(known: SnapshotPartition, now: SnapshotPartition) -> bool:
     """Whether every tombstone written since is still in the log: one goes only when compacted.
 
-    How long it stayed is not asked: a compaction may have been told another `delete.retention.ms`
+    How long it stayed is not asked: a compaction may have run with another `delete.retention.ms`
     than the topic has now. Where less is noted as compacted than before, the note was lost.
     """
     if known.resume_offset in (now.resume_offset, now.start_offset):

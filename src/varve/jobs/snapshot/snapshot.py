@@ -355,7 +355,7 @@ class SnapshotRun:
         split_bytes = self._settings.split_bytes
         runs: list[tuple[AnyPiece, ...]] = []
         for partition in pieces.values():
-            # Loose pieces of one partition alone: a task tells their keys apart by hash.
+            # Loose pieces of one partition alone: a task distinguishes their keys by hash.
             runs += pack(partition.loose, split_bytes=split_bytes)
         planned = [piece for partition in pieces.values() for piece in partition.planned]
         runs += pack(planned, split_bytes=split_bytes)

@@ -21,27 +21,9 @@ from uuid import UUID
 import fastavro
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+import pyiceberg.types as iceberg
 import requests
 from fastavro.schema import SchemaParseException, UnknownType
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-)
 
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreDenied, StoreUnavailable
 from varve.jobs.table.json_values import ValueRejected
@@ -56,26 +38,26 @@ _TIMEOUT_SECONDS: Final = 10
 _REQUEST_TRIES: Final = 3
 _SCHEMA_BYTES_MAX: Final = 4 << 20
 _ARROW_ERRORS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError)
-_PRIMITIVES: Final[Mapping[str, IcebergType]] = {
-    "boolean": BooleanType(),
-    "int": IntegerType(),
-    "long": LongType(),
-    "float": FloatType(),
-    "double": DoubleType(),
-    "string": StringType(),
-    "bytes": BinaryType(),
-    "enum": StringType(),
-    "fixed": BinaryType(),
+_PRIMITIVES: Final[Mapping[str, iceberg.IcebergType]] = {
+    "boolean": iceberg.BooleanType(),
+    "int": iceberg.IntegerType(),
+    "long": iceberg.LongType(),
+    "float": iceberg.FloatType(),
+    "double": iceberg.DoubleType(),
+    "string": iceberg.StringType(),
+    "bytes": iceberg.BinaryType(),
+    "enum": iceberg.StringType(),
+    "fixed": iceberg.BinaryType(),
 }
-_LOGICAL: Final[Mapping[str, IcebergType]] = {
-    "date": DateType(),
-    "time-millis": TimeType(),
-    "time-micros": TimeType(),
-    "timestamp-millis": TimestamptzType(),
-    "timestamp-micros": TimestamptzType(),
-    "local-timestamp-millis": TimestampType(),
-    "local-timestamp-micros": TimestampType(),
-    "uuid": StringType(),
+_LOGICAL: Final[Mapping[str, iceberg.IcebergType]] = {
+    "date": iceberg.DateType(),
+    "time-millis": iceberg.TimeType(),
+    "time-micros": iceberg.TimeType(),
+    "timestamp-millis": iceberg.TimestamptzType(),
+    "timestamp-micros": iceberg.TimestamptzType(),
+    "local-timestamp-millis": iceberg.TimestampType(),
+    "local-timestamp-micros": iceberg.TimestampType(),
+    "uuid": iceberg.StringType(),
 }
 
 
@@ -300,7 +282,7 @@ class _TypeMaker:
             for field in schema.get("fields", ()):
                 self.learn(field["type"])
 
-    def make(self, schema: Any, path: str, depth: int) -> IcebergType:
+    def make(self, schema: Any, path: str, depth: int) -> iceberg.IcebergType:
         if depth > _DEPTH_MAX:
             raise self._fault(path, "a type that holds itself has no columns")
         if isinstance(schema, list):
@@ -312,11 +294,11 @@ class _TypeMaker:
         logical = self._logical(schema)
         return logical or self._complex(schema, path, depth)
 
-    def _complex(self, schema: Mapping[str, Any], path: str, depth: int) -> IcebergType:
+    def _complex(self, schema: Mapping[str, Any], path: str, depth: int) -> iceberg.IcebergType:
         match schema["type"]:
             case "record" | "error":
                 members = [
-                    NestedField(
+                    iceberg.NestedField(
                         next(self._ids),
                         field["name"],
                         self.make(field["type"], f"{path}.{field['name']}", depth + 1),
@@ -324,17 +306,17 @@ class _TypeMaker:
                     )
                     for field in schema["fields"]
                 ]
-                return StructType(*members)
+                return iceberg.StructType(*members)
             case "array":
                 inner = self.make(schema["items"], f"{path}[]", depth + 1)
-                return ListType(
+                return iceberg.ListType(
                     element_id=next(self._ids), element_type=inner, element_required=False
                 )
             case "map":
                 inner = self.make(schema["values"], f"{path}{{}}", depth + 1)
-                return MapType(
+                return iceberg.MapType(
                     key_id=next(self._ids),
-                    key_type=StringType(),
+                    key_type=iceberg.StringType(),
                     value_id=next(self._ids),
                     value_type=inner,
                     value_required=False,
@@ -343,14 +325,14 @@ class _TypeMaker:
                 return _PRIMITIVES[name]
         return self.make(schema["type"], path, depth + 1)
 
-    def _logical(self, schema: Mapping[str, Any]) -> IcebergType | None:
+    def _logical(self, schema: Mapping[str, Any]) -> iceberg.IcebergType | None:
         name = schema.get("logicalType", "")
         if name == "decimal":
             precision, scale = int(schema.get("precision", 0)), int(schema.get("scale", 0))
-            return DecimalType(precision, scale) if 0 < precision <= 38 else None
+            return iceberg.DecimalType(precision, scale) if 0 < precision <= 38 else None
         return _LOGICAL.get(name)
 
-    def _primitive(self, name: str, path: str) -> IcebergType:
+    def _primitive(self, name: str, path: str) -> iceberg.IcebergType:
         if name not in _PRIMITIVES:
             raise self._fault(path, f"{name} has no column")
         return _PRIMITIVES[name]

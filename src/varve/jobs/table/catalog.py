@@ -69,7 +69,7 @@ _NOT_FOUND_WORDS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class CatalogAddress:
-    """A catalog and what it must be told.
+    """A catalog and its settings.
 
     `catalog` is None for SQLite in the warehouse, a URL (http: for REST, sqlite: or postgresql: for
     SQL), or a name that pyiceberg's own configuration knows.
@@ -143,8 +143,8 @@ class CatalogAddress:
             missing = self._find_missing()
             if missing is not None:
                 raise NotFound(
-                    f"the catalog {missing} is missing; mount or put it back: nothing is made anew "
-                    "in its place"
+                    f"the catalog {missing} is missing; mount or put it back: it is not "
+                    "created again in its place"
                 )
             return load_catalog(self._name, **{_MAKES_TABLES: "false", **self.properties()})
 
@@ -285,7 +285,7 @@ def _sql_error(where: str, error: SQLAlchemyError) -> StoreError:
     if "no such table" in line or _NOT_FOUND_WORDS.search(line):
         return NotFound(
             f"{where}: the catalog's database holds no catalog ({line}): put it back from a copy; "
-            "nothing is made anew in its place"
+            "it is not created again in its place"
         )
     if _DENIED_WORDS.search(line):
         return StoreDenied(f"{where}: the catalog's database refuses: {line}")

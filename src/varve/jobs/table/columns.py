@@ -10,16 +10,7 @@ from decimal import Decimal
 from itertools import count, groupby, islice
 from typing import Any, Final
 
-from pyiceberg.types import (
-    BooleanType,
-    DoubleType,
-    IcebergType,
-    ListType,
-    LongType,
-    NestedField,
-    StringType,
-    StructType,
-)
+import pyiceberg.types as iceberg
 
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.source.arrow_columns import ArrowColumns
@@ -229,15 +220,15 @@ def _join(first: Guess, second: Guess) -> Guess:
     return _MIXED
 
 
-_PRIMITIVES: Final[Mapping[str, IcebergType]] = {
-    "boolean": BooleanType(),
-    "long": LongType(),
-    "double": DoubleType(),
-    "string": StringType(),
+_PRIMITIVES: Final[Mapping[str, iceberg.IcebergType]] = {
+    "boolean": iceberg.BooleanType(),
+    "long": iceberg.LongType(),
+    "double": iceberg.DoubleType(),
+    "string": iceberg.StringType(),
 }
 
 
-def _make_type(guess: Guess) -> IcebergType | None:
+def _make_type(guess: Guess) -> iceberg.IcebergType | None:
     """None where no column can hold all of it."""
     if isinstance(guess, str):
         return _PRIMITIVES.get(guess)
@@ -245,13 +236,13 @@ def _make_type(guess: Guess) -> IcebergType | None:
         inner = _make_type(guess[0])
         if inner is None:
             return None
-        return ListType(element_id=1, element_type=inner, element_required=False)
-    members: list[NestedField] = []
+        return iceberg.ListType(element_id=1, element_type=inner, element_required=False)
+    members: list[iceberg.NestedField] = []
     taken: set[str] = set()
     ids = count(1)
     for name, member in guess.items():
         type = _make_type(member)
         if type is not None and is_column_name(name) and name.lower() not in taken:
             taken.add(name.lower())
-            members.append(NestedField(next(ids), name, type, required=False))
-    return StructType(*members) if members else None
+            members.append(iceberg.NestedField(next(ids), name, type, required=False))
+    return iceberg.StructType(*members) if members else None

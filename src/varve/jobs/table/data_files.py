@@ -7,9 +7,8 @@ Invariant  a file is complete before anything names it; no name is used twice. A
 """
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Final
 
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
@@ -61,7 +60,7 @@ def list_files(io: PyArrowFileIO, location: str, folder: str) -> list[ListedFile
 
 
 def delete_files(io: PyArrowFileIO, paths: Iterable[str]) -> list[str]:
-    """Removes files; the ones that were gone already are not told."""
+    """Removes files; gives those that were still there."""
     gone = []
     for path in paths:
         try:
@@ -128,11 +127,8 @@ class TableFiles:
             file.write(text)
 
     def delete(self, paths: Iterable[str]) -> list[str]:
-        """Removes files; the ones that were gone already are not told."""
+        """Removes files; gives those that were still there."""
         return delete_files(self.io(), paths)
-
-    def writer(self, path: str, partition: Record | None = None) -> "DataFileWriter":
-        return DataFileWriter(self, path, Record() if partition is None else partition)
 
 
 class DataFileWriter:
@@ -148,26 +144,18 @@ class DataFileWriter:
         self._writer = pq.ParquetWriter(self._stream, self._schema, compression=_CODEC)
         self.row_count = 0
 
-    def __enter__(self) -> "DataFileWriter":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._writer.close()
-        self._stream.close()
-
     def write(self, rows: pa.Table) -> None:
         """Rows with the columns of the table, in any order."""
-        arrays = [rows[name].cast(type) for name, type in _pairs(self._schema)]
+        arrays = [rows[column.name].cast(column.type) for column in self._schema]
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
         self.row_count += len(rows)
 
+    def close(self) -> None:
+        self._writer.close()
+        self._stream.close()
+
     def finish(self) -> DataFile:
-        """After the end of the `with`: the file and what readers may skip it by."""
+        """After `close`: the file and what readers may skip it by."""
         metadata = self._files.metadata
         statistics = data_file_statistics_from_parquet_metadata(
             parquet_metadata=self._writer.writer.metadata,
@@ -186,11 +174,6 @@ class DataFileWriter:
             key_metadata=None,
             **statistics.to_serialized_dict(),
         )
-
-
-def _pairs(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
-    for column in schema:
-        yield column.name, column.type
 
 
 class RowsWriter:
@@ -215,12 +198,7 @@ class RowsWriter:
     def __enter__(self) -> "RowsWriter":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def write(self, rows: pa.Table) -> None:
@@ -231,7 +209,7 @@ class RowsWriter:
         if self._open is None or number != self._number or self._size >= FILE_BYTES:
             self._close()
             path = self._files.new_path(self._run_id, self._name)
-            self._open = self._files.writer(path, self._partition)
+            self._open = DataFileWriter(self._files, path, self._partition or Record())
             self._number, self._size = number, 0
         self._open.write(rows)
         self._size += rows.nbytes
@@ -241,7 +219,7 @@ class RowsWriter:
 
     def _close(self) -> None:
         if self._open is not None:
-            self._open.__exit__(None, None, None)
+            self._open.close()
             self._done.append(self._open)
             self._open = None
 

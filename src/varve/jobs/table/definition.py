@@ -212,7 +212,7 @@ def read_definition(table: Table) -> TableDefinition:
     except (KeyError, ValueError, InvalidRequest) as error:
         raise Corrupt(
             f"table {name}: its properties varve.* cannot be read ({error}): drop it and "
-            "make it anew"
+            "create it again"
         ) from error
     _check_columns(table, definition)
     return definition
@@ -239,7 +239,7 @@ def check_definition(
     if definition.topic_id != topic_id:
         raise InconsistentTopicId(
             f"table {name} holds topic {definition.topic} of id {definition.topic_id}, this one "
-            f"is {topic_id}: it was made anew. Choose another name, or drop the table"
+            f"is {topic_id}: it was recreated. Choose another name, or drop the table"
         )
     asked = {
         "mode": (settings.mode, definition.mode),

@@ -206,7 +206,7 @@ class OrphanedTable:
 
 @dataclass(frozen=True, slots=True)
 class OrphanedTables:
-    """What can be looked into, and sentences about what cannot."""
+    """What can be read, and sentences about what cannot."""
 
     found: tuple[OrphanedTable, ...] = ()
     out_of_reach: tuple[str, ...] = ()
@@ -292,7 +292,7 @@ def _is_reached(output: DerivedOutput, location: str, io: PyArrowFileIO) -> bool
 
 
 def _read_topic_id(io: PyArrowFileIO, path: str) -> str | None:
-    """Of which topic a table was made; None where its metadata does not tell."""
+    """The topic a table was derived from; None where its metadata does not say."""
     with io.new_input(path).open() as stream:
         data = stream.read()
     try:

@@ -22,24 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]  # ships no types
 import pyarrow.json as pj  # type: ignore[import-untyped]  # ships no types
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-)
+import pyiceberg.types as iceberg
 
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.table.types import REST, Decoded, Fields, join_decoded, show_type, to_arrow
@@ -56,8 +39,14 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _ROWS_MIN: Final = 64
 """So few values are read one by one when they do not pass as a block."""
 
-_PLAIN: Final = (BooleanType, IntegerType, LongType, DoubleType, StringType)
-_MOMENTS: Final = (TimestampType, TimestamptzType)
+_PLAIN: Final = (
+    iceberg.BooleanType,
+    iceberg.IntegerType,
+    iceberg.LongType,
+    iceberg.DoubleType,
+    iceberg.StringType,
+)
+_MOMENTS: Final = (iceberg.TimestampType, iceberg.TimestamptzType)
 _DATE: Final = r"^(000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-\d\d-\d\d$"
 _DECIMAL: Final = r"^-?\d{1,18}(\.\d{1,18})?$"
 _EXACT_BELOW: Final = float(1 << 53)
@@ -137,34 +126,34 @@ def _show_decimal(value: Any) -> float | str:
     return number if math.isfinite(number) else str(value)
 
 
-def _rest_of(value: Any, type: IcebergType) -> Any:
+def _rest_of(value: Any, type: iceberg.IcebergType) -> Any:
     """What the members of structures leave over; a list is kept whole if one of its items does."""
-    if isinstance(value, dict) and isinstance(type, StructType):
+    if isinstance(value, dict) and isinstance(type, iceberg.StructType):
         members = {field.name: field.field_type for field in type.fields}
         left = {
             name: _rest_of(inner, members[name]) if name in members else inner
             for name, inner in value.items()
         }
         return {name: inner for name, inner in left.items() if inner is not None} or None
-    if isinstance(value, list) and isinstance(type, ListType):
+    if isinstance(value, list) and isinstance(type, iceberg.ListType):
         return value if any(_rest_of(item, type.element_type) for item in value) else None
-    if isinstance(value, dict) and isinstance(type, MapType):
+    if isinstance(value, dict) and isinstance(type, iceberg.MapType):
         return value if any(_rest_of(item, type.value_type) for item in value.values()) else None
     return None
 
 
-def make_convert(type: IcebergType) -> Convert:
+def make_convert(type: iceberg.IcebergType) -> Convert:
     """How values of a type are read."""
     match type:
-        case ListType():
+        case iceberg.ListType():
             return _make_list(make_convert(type.element_type))
-        case MapType():
+        case iceberg.MapType():
             return _make_map(make_convert(type.value_type))
-        case StructType():
+        case iceberg.StructType():
             return _make_struct(
                 {field.name: make_convert(field.field_type) for field in type.fields}
             )
-        case DecimalType():
+        case iceberg.DecimalType():
             return _make_decimal(type)
     convert = _CONVERTS.get(type.__class__)
     if convert is None:
@@ -203,7 +192,7 @@ def _make_struct(members: Mapping[str, Convert]) -> Convert:
     return read
 
 
-def _make_decimal(type: DecimalType) -> Convert:
+def _make_decimal(type: iceberg.DecimalType) -> Convert:
     limit = Decimal(10) ** (type.precision - type.scale)
     step = Decimal(1).scaleb(-type.scale)
 
@@ -320,18 +309,18 @@ def _count_microseconds(moment: datetime, epoch: datetime) -> int:
     return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
 
 
-_CONVERTS: Final[dict[type[IcebergType], Convert]] = {
-    BooleanType: _boolean,
-    IntegerType: _make_integer(32),
-    LongType: _make_integer(64),
-    FloatType: _double,
-    DoubleType: _double,
-    StringType: _text,
-    BinaryType: _bytes,
-    DateType: _date,
-    TimeType: _time,
-    TimestampType: _make_moment(has_zone=False),
-    TimestamptzType: _make_moment(has_zone=True),
+_CONVERTS: Final[dict[type[iceberg.IcebergType], Convert]] = {
+    iceberg.BooleanType: _boolean,
+    iceberg.IntegerType: _make_integer(32),
+    iceberg.LongType: _make_integer(64),
+    iceberg.FloatType: _double,
+    iceberg.DoubleType: _double,
+    iceberg.StringType: _text,
+    iceberg.BinaryType: _bytes,
+    iceberg.DateType: _date,
+    iceberg.TimeType: _time,
+    iceberg.TimestampType: _make_moment(has_zone=False),
+    iceberg.TimestamptzType: _make_moment(has_zone=True),
 }
 
 
@@ -501,63 +490,63 @@ def _check_frame(rows: pa.Table, numbers: pa.Array) -> pa.StructArray:
     return inner
 
 
-def _is_plain(type: IcebergType) -> bool:
+def _is_plain(type: iceberg.IcebergType) -> bool:
     """Whether a block can hold a column of it."""
-    if isinstance(type, (*_MOMENTS, DateType, DecimalType, FloatType)):
+    if isinstance(type, (*_MOMENTS, iceberg.DateType, iceberg.DecimalType, iceberg.FloatType)):
         return True
     return _is_plain_inside(type)
 
 
-def _is_plain_inside(type: IcebergType) -> bool:
+def _is_plain_inside(type: iceberg.IcebergType) -> bool:
     match type:
-        case ListType():
+        case iceberg.ListType():
             return _is_plain_inside(type.element_type)
-        case StructType():
+        case iceberg.StructType():
             return all(_is_plain_inside(member.field_type) for member in type.fields)
     return isinstance(type, _PLAIN)
 
 
-def _block_type(type: IcebergType, is_numeric: bool) -> pa.DataType:
+def _block_type(type: iceberg.IcebergType, is_numeric: bool) -> pa.DataType:
     """What Arrow reads for a column; the rest of the way is `_convert`."""
     if isinstance(type, _MOMENTS):
         return pa.int64() if is_numeric else pa.string()
-    if isinstance(type, (DateType, DecimalType)):
+    if isinstance(type, (iceberg.DateType, iceberg.DecimalType)):
         return pa.string()
-    if isinstance(type, FloatType):
+    if isinstance(type, iceberg.FloatType):
         return pa.float64()
     return _plain_type(type)
 
 
-def _plain_type(type: IcebergType) -> pa.DataType:
+def _plain_type(type: iceberg.IcebergType) -> pa.DataType:
     match type:
-        case ListType():
+        case iceberg.ListType():
             return pa.list_(_plain_type(type.element_type))
-        case StructType():
+        case iceberg.StructType():
             return pa.struct(
                 [(member.name, _plain_type(member.field_type)) for member in type.fields]
             )
-        case BooleanType():
+        case iceberg.BooleanType():
             return pa.bool_()
-        case IntegerType():
+        case iceberg.IntegerType():
             return pa.int32()
-        case LongType():
+        case iceberg.LongType():
             return pa.int64()
-        case DoubleType():
+        case iceberg.DoubleType():
             return pa.float64()
     return pa.string()
 
 
-def _convert(array: pa.Array, type: IcebergType) -> pa.Array:
+def _convert(array: pa.Array, type: iceberg.IcebergType) -> pa.Array:
     """A column as its type wants it; raises _NeedsRowPath."""
     wanted = to_arrow(type)
     try:
         if isinstance(type, _MOMENTS):
             return _convert_moments(array, wanted)
-        if isinstance(type, (DateType, DecimalType)):
+        if isinstance(type, (iceberg.DateType, iceberg.DecimalType)):
             return _convert_text(array, wanted)
         if array.type != _block_type(type, False):
             raise _NeedsRowPath  # members that no column takes
-        if isinstance(type, (FloatType, DoubleType)) and not _is_exact(array):
+        if isinstance(type, (iceberg.FloatType, iceberg.DoubleType)) and not _is_exact(array):
             raise _NeedsRowPath
         if not isinstance(type, _PLAIN) and _has_floats(array.type):
             raise _NeedsRowPath

@@ -37,8 +37,8 @@ class Batch:
 class TablePlan:
     """The topic as it is now. `missed` are offsets that expired before the table had them.
 
-    `is_rebuild` tells that all of it is read, in place of what the table has. `breaks` tell, of the
-    partitions that are not those that the table was made of any more, what was seen.
+    With `is_rebuild` all of it is read and replaces what the table has. `breaks` describe
+    partitions whose log is no longer the one that the table was read from.
     """
 
     sources: tuple[PartitionSource, ...]
@@ -157,13 +157,13 @@ def _find_breaks(sources: Sequence[PartitionSource], progress: SyncState) -> tup
 def check_history(plan: TablePlan, name: str, *, is_keyed: bool) -> None:
     """Raises where an appended table has rows that the log lost: its history cannot be read again.
 
-    A table of keys is made anew then.
+    A table of keys is rebuilt then.
     """
     if plan.breaks and not is_keyed:
         raise InvalidRequest(
             f"table {name} has rows of records that the log has lost: {plan.breaks[0]:.300}. Roll "
-            "the table back to a snapshot from before, or drop it and its side table and make it "
-            "anew; nothing was changed"
+            "the table back to a snapshot from before, or drop it and its side table and create "
+            "it again; nothing was changed"
         )
 
 
@@ -173,7 +173,7 @@ def has_tombstones(
     """Whether every tombstone behind what the table has is still in the log.
 
     Above `cleaned_up_to` none has gone. How long one stays below is not asked: a compaction may
-    have been told another `delete.retention.ms` than the topic has now. Where less is noted as
+    have run with another `delete.retention.ms` than the topic has now. Where less is noted as
     compacted than before, the note was lost.
     """
     start_offset, end_offset = bounds

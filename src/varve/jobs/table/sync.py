@@ -67,7 +67,7 @@ from varve.jobs.tier.address import TierAddress
 _T = TypeVar("_T")
 
 _TRIES: Final = 5
-"""How often a batch is begun anew because another program committed to the table."""
+"""How often a batch is started again because another program committed to the table."""
 
 _NOTHING: Final = SyncState({}, {})
 
@@ -78,9 +78,9 @@ class TableResult(JobResult):
 
     `records` were read; `deleted` of them had no value, `bad` of them went to the side table.
     `expired_rows` were removed below the log start. `missed` offsets had left the log before the
-    table had them. `is_rebuilt` tells that a table of keys was made anew, since deletions may have
-    left the log unseen, or single records were erased. `inferred` and `added_columns` tell columns
-    as a schema file has them. `offsets` are the next ones to read.
+    table had them. `is_rebuilt` where a table of keys was rebuilt, since deletions may have left
+    the log unseen, or single records were erased. `inferred` and `added_columns` are columns as a
+    schema file has them. `offsets` are the next ones to read.
     """
 
     table: str
@@ -293,7 +293,7 @@ class TableSync:
                 self._sync_batch(tables, plan, batch, decoder, began_ms)
         except StoreError as error:
             if not self._is_unclear:
-                with suppress(StoreError):  # the next run sweeps, and the first error is told
+                with suppress(StoreError):  # the next run sweeps; the first error is raised
                     self._sweep(tables, run)
             if isinstance(error, CommitConflict):
                 raise Unavailable(f"{error}: run again when it is at rest") from error
@@ -400,7 +400,7 @@ class TableSync:
     ) -> FileChanges:
         """Two stages: records by bucket, then the buckets that they touch.
 
-        All that a table has makes room for what is read anew, but expired rows that are kept.
+        A rebuild replaces all that the table has, except expired rows that are kept.
         """
         buckets = tables.definition.buckets
         staged = self._run("read", [StageTask(read, buckets) for read in reads], decoder)

@@ -69,7 +69,7 @@ class SyncState:
 
     At `synced_ms` the table had the whole topic, which was in the cold tier or not. Where it
     `is_thinned` an erasure took single records of keys, of which older ones may be the latest now.
-    `marks` are of the batches in front of the offsets, as far as there are such; `cleaned` tells
+    `marks` are of the batches in front of the offsets, as far as there are such; `cleaned` is
     how far each partition was compacted. `sink` is the last batch of the stream that writes the
     table, and stays in the commits of others, an erasure's among them.
     """
@@ -169,7 +169,7 @@ def _decode_state(properties: Mapping[str, str], table: Table) -> SyncState:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(
             f"table {'.'.join(table.name())}: {OFFSETS}, {BATCH_MARKS}, {CLEANED}, {STARTS} or "
-            f"{SINK} cannot be read ({type(error).__name__}: {error}): varve cannot tell which "
+            f"{SINK} cannot be read ({type(error).__name__}: {error}): it is not known which "
             "records are in it. Drop the table and create it again"
         ) from error
     return SyncState(

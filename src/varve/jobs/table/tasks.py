@@ -38,7 +38,7 @@ from varve.kernels.hashes import murmur3_cells
 SOURCE: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
 """The columns that are read of a topic."""
 
-NO_KEY: Final = "no key: a table of keys cannot tell which row it is"
+NO_KEY: Final = "no key: a table of keys has one row for each"
 
 
 # Records as rows

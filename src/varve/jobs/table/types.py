@@ -18,24 +18,10 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+import pyiceberg.types as iceberg
 from pydantic import ValidationError
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DecimalType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    PrimitiveType,
-    StringType,
-    StructType,
-    TimestamptzType,
-)
 
 from varve.foundation.errors import InvalidRequest
 
@@ -57,6 +43,22 @@ _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 _REQUIRED: Final = " required"
 _EXAMPLE: Final = '{"id": "long required", "tags": "list<string>"}'
 _DEPTH_MAX: Final = 20
+_PRIMITIVES: Final[Mapping[str, iceberg.PrimitiveType]] = {
+    str(primitive): primitive
+    for primitive in (
+        iceberg.BooleanType(),
+        iceberg.IntegerType(),
+        iceberg.LongType(),
+        iceberg.FloatType(),
+        iceberg.DoubleType(),
+        iceberg.StringType(),
+        iceberg.BinaryType(),
+        iceberg.DateType(),
+        iceberg.TimeType(),
+        iceberg.TimestampType(),
+        iceberg.TimestamptzType(),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class ValueField:
     """A column made of values; the ids inside its type mean nothing."""
 
     name: str
-    type: IcebergType
+    type: iceberg.IcebergType
     is_required: bool = False
 
     @property
@@ -78,24 +80,24 @@ class ValueField:
 Fields = tuple[ValueField, ...]
 
 
-def to_arrow(type: IcebergType) -> pa.DataType:
+def to_arrow(type: iceberg.IcebergType) -> pa.DataType:
     """The type as Arrow has it, without ids; two types are the same if these are."""
     return schema_to_pyarrow(
-        Schema(NestedField(_ID, "x", type, required=False)), include_field_ids=False
+        Schema(iceberg.NestedField(_ID, "x", type, required=False)), include_field_ids=False
     )[0].type
 
 
 _ID: Final = 1 << 30  # above all that are given below
 
 
-def show_type(type: IcebergType) -> str:
+def show_type(type: iceberg.IcebergType) -> str:
     """As a schema file has it."""
     match type:
-        case ListType():
+        case iceberg.ListType():
             return f"list<{show_type(type.element_type)}>"
-        case MapType():
+        case iceberg.MapType():
             return f"map<{show_type(type.key_type)}, {show_type(type.value_type)}>"
-        case StructType():
+        case iceberg.StructType():
             inner = ", ".join(
                 f"{member.name}: {show_type(member.field_type)}" for member in type.fields
             )
@@ -138,7 +140,7 @@ def check_fields(fields: Sequence[ValueField], where: str) -> None:
         if before is not None:
             raise InvalidRequest(
                 f"{where}: field {field.name!r:.80} has the name of column {before}; readers such "
-                "as Spark do not tell capital letters from small ones. Leave it out: what is in no "
+                "as Spark ignore the case of names. Leave it out: what is in no "
                 f"column is kept in {REST}"
             )
         known[field.name.lower()] = field.name
@@ -152,69 +154,73 @@ def is_column_name(name: str) -> bool:
     return name.isidentifier()
 
 
-def number_fields(fields: Sequence[tuple[str, IcebergType, bool]]) -> Schema:
+def number_fields(fields: Sequence[tuple[str, iceberg.IcebergType, bool]]) -> Schema:
     """A schema of columns, each with ids of its own; a catalog gives its own anyway."""
     ids = count(1)
     outer = [(next(ids), *field) for field in fields]
     return Schema(
         *(
-            NestedField(number, name, _number(type, ids), required=is_required)
+            iceberg.NestedField(number, name, _number(type, ids), required=is_required)
             for number, name, type, is_required in outer
         )
     )
 
 
-def record_columns(*, has_deleted: bool) -> list[tuple[str, IcebergType, bool]]:
+def record_columns(*, has_deleted: bool) -> list[tuple[str, iceberg.IcebergType, bool]]:
     """What every row has of its record."""
-    columns: list[tuple[str, IcebergType, bool]] = [
-        (PARTITION, IntegerType(), True),
-        (OFFSET, LongType(), True),
-        (TIMESTAMP, TimestamptzType(), False),
-        (KEY, BinaryType(), False),
+    columns: list[tuple[str, iceberg.IcebergType, bool]] = [
+        (PARTITION, iceberg.IntegerType(), True),
+        (OFFSET, iceberg.LongType(), True),
+        (TIMESTAMP, iceberg.TimestamptzType(), False),
+        (KEY, iceberg.BinaryType(), False),
     ]
     if has_deleted:
-        columns.append((DELETED, BooleanType(), True))
+        columns.append((DELETED, iceberg.BooleanType(), True))
     return columns
 
 
 def raw_fields() -> Fields:
     """The columns of values that are not opened."""
-    pair = StructType(
-        NestedField(1, "key", StringType(), required=False),
-        NestedField(2, "value", BinaryType(), required=False),
+    pair = iceberg.StructType(
+        iceberg.NestedField(1, "key", iceberg.StringType(), required=False),
+        iceberg.NestedField(2, "value", iceberg.BinaryType(), required=False),
     )
     return (
-        ValueField(VALUE, BinaryType()),
-        ValueField(HEADERS, ListType(element_id=3, element_type=pair, element_required=False)),
+        ValueField(VALUE, iceberg.BinaryType()),
+        ValueField(
+            HEADERS, iceberg.ListType(element_id=3, element_type=pair, element_required=False)
+        ),
     )
 
 
 def bad_schema() -> Schema:
     """The side table: records whose values could not be made rows, and why."""
     columns = record_columns(has_deleted=False)
-    return number_fields([*columns, (VALUE, BinaryType(), False), (REASON, StringType(), True)])
+    return number_fields(
+        [*columns, (VALUE, iceberg.BinaryType(), False), (REASON, iceberg.StringType(), True)]
+    )
 
 
-def _number(type: IcebergType, ids: Iterator[int]) -> IcebergType:
+def _number(type: iceberg.IcebergType, ids: Iterator[int]) -> iceberg.IcebergType:
     match type:
-        case ListType():
-            return ListType(
+        case iceberg.ListType():
+            return iceberg.ListType(
                 element_id=next(ids),
                 element_type=_number(type.element_type, ids),
                 element_required=False,
             )
-        case MapType():
-            return MapType(
+        case iceberg.MapType():
+            return iceberg.MapType(
                 key_id=next(ids),
                 key_type=_number(type.key_type, ids),
                 value_id=next(ids),
                 value_type=_number(type.value_type, ids),
                 value_required=False,
             )
-        case StructType():
-            return StructType(
+        case iceberg.StructType():
+            return iceberg.StructType(
                 *(
-                    NestedField(
+                    iceberg.NestedField(
                         next(ids), member.name, _number(member.field_type, ids), required=False
                     )
                     for member in type.fields
@@ -248,7 +254,7 @@ def _read_field(name: str, type: object, where: str) -> ValueField:
     )
 
 
-def parse_type(text: str, where: str) -> IcebergType:
+def parse_type(text: str, where: str) -> iceberg.IcebergType:
     """A type by its name, such as `list<struct<a: long, b: string>>`."""
     words = _WORDS.findall(text)
     if not words:
@@ -268,7 +274,7 @@ class _TypeParser:
         self._where = where
         self._ids = count(1)
 
-    def take(self, depth: int) -> IcebergType:
+    def take(self, depth: int) -> iceberg.IcebergType:
         word = self._next()
         if depth > _DEPTH_MAX:
             raise self._fault(f"types are nested more than {_DEPTH_MAX} deep")
@@ -276,52 +282,54 @@ class _TypeParser:
             self._expect("<")
             inner = self.take(depth + 1)
             self._expect(">")
-            return ListType(element_id=next(self._ids), element_type=inner, element_required=False)
+            return iceberg.ListType(
+                element_id=next(self._ids), element_type=inner, element_required=False
+            )
         if word == "map":
             return self._take_map(depth)
         if word == "struct":
-            return StructType(*self._take_members(depth))
+            return iceberg.StructType(*self._take_members(depth))
         return self._primitive(word)
 
     def end(self) -> None:
         if self._words:
             raise self._fault(f"{self._words[0]!r:.40} is too much")
 
-    def _take_map(self, depth: int) -> MapType:
+    def _take_map(self, depth: int) -> iceberg.MapType:
         self._expect("<")
         if self._next() != "string":
             raise self._fault("the keys of a map are of type string")
         self._expect(",")
         value = self.take(depth + 1)
         self._expect(">")
-        return MapType(
+        return iceberg.MapType(
             key_id=next(self._ids),
-            key_type=StringType(),
+            key_type=iceberg.StringType(),
             value_id=next(self._ids),
             value_type=value,
             value_required=False,
         )
 
-    def _take_members(self, depth: int) -> Iterator[NestedField]:
+    def _take_members(self, depth: int) -> Iterator[iceberg.NestedField]:
         self._expect("<")
         while True:
             name = self._next()
             self._expect(":")
             type = self.take(depth + 1)
-            yield NestedField(next(self._ids), name, type, required=False)
+            yield iceberg.NestedField(next(self._ids), name, type, required=False)
             word = self._next()
             if word == ">":
                 return
             if word != ",":
                 raise self._fault(f"{word!r:.40} stands where a comma or > should")
 
-    def _primitive(self, word: str) -> PrimitiveType:
+    def _primitive(self, word: str) -> iceberg.PrimitiveType:
         known = _PRIMITIVES.get(word)
         if known is not None:
             return known
         match = _DECIMAL.fullmatch(word)
         if match and 0 < int(match[1]) <= 38 and int(match[2]) <= int(match[1]):
-            return DecimalType(int(match[1]), int(match[2]))
+            return iceberg.DecimalType(int(match[1]), int(match[2]))
         names = ", ".join(_PRIMITIVES)
         raise self._fault(
             f"there is no type {word!r:.40} (types: {names}, decimal(P,S) with P up to 38, "
@@ -340,28 +348,6 @@ class _TypeParser:
 
     def _fault(self, what: str) -> InvalidRequest:
         return InvalidRequest(f"{self._where}: type {self._text!r:.200}: {what}")
-
-
-def _make_primitives() -> dict[str, PrimitiveType]:
-    from pyiceberg import types
-
-    primitives = (
-        types.BooleanType(),
-        types.IntegerType(),
-        types.LongType(),
-        types.FloatType(),
-        types.DoubleType(),
-        types.StringType(),
-        types.BinaryType(),
-        types.DateType(),
-        types.TimeType(),
-        types.TimestampType(),
-        types.TimestamptzType(),
-    )
-    return {str(primitive): primitive for primitive in primitives}
-
-
-_PRIMITIVES: Final = _make_primitives()
 
 
 # Decoders

@@ -170,7 +170,7 @@ class Chain:
 def check_chain(
     partition: RemotePath, manifest: Manifest, readable: Sequence[RemoteSegment]
 ) -> Chain:
-    """Holes and overlaps from the log start on; a history that was left is worth a note."""
+    """Holes and overlaps from the log start on; a diverged history is a note."""
     findings: list[VerifyFinding] = []
     last: RemoteSegment | None = None
     for segment in readable:
@@ -259,7 +259,7 @@ def _find_damage(damage: Damage) -> VerifyFinding:
 
 
 def _base_of(key: str) -> int | None:
-    """The base offset that the key of a segment's object tells."""
+    """The base offset in the key of a segment's object."""
     digits = key.rpartition("/")[0].rpartition("/")[2].partition("-")[0]
     return int(digits) if digits.isdigit() else None
 

@@ -5,7 +5,7 @@ segment of a local log is.
 
 Memory     a chunk, the tables of a segment's batches, and `buffer_bytes` for its keys.
 Invariant  reads only. Where the data of a segment is damaged nothing else of it is held against the
-           data. What is wrong with a segment that has left the manifest meanwhile is not told.
+           data. What is wrong with a segment that has left the manifest meanwhile is not reported.
 """
 
 from collections.abc import Iterator
@@ -369,7 +369,7 @@ class _SegmentVerification:
                     "segment-figures",
                     LOG_PART,
                     f"the manifest has another {name}",
-                    remedy="`varve tier restore --as-of` an older manifest, or copy it anew",
+                    remedy="`varve tier restore --as-of` an older manifest, or copy it again",
                     expected=f"{name} {true}",
                     found=f"{name} {said}",
                 )
@@ -439,7 +439,7 @@ class _SegmentVerification:
         """One finding for each object whose bytes are wrong; what they break is its detail."""
         findings = self._found
         if self._has_bad_data() or LOG_PART in self._wrong:
-            # What was held against damaged data tells nothing.
+            # What was compared with damaged data means nothing.
             findings = [finding for finding in findings if self._stands_alone(finding)]
         settled: list[VerifyFinding] = []
         for part in self._segment.parts:

@@ -76,7 +76,7 @@ def verify(
 ) -> VerifyResult:
     """Verifies these topics, or all of the cluster; with `directory`, that log directory too.
 
-    Raises NotFound for a topic that the tier does not hold. Damage is told in the result.
+    Raises NotFound for a topic that the tier does not hold. Damage is in the result.
     """
     clock = clock or SystemClock()
     began_ms = clock.now_ms()
