@@ -25,7 +25,7 @@ from varve.shapes.storage.snapshot import SnapshotWriter
 
 ROOT = "/shapes"
 HANDLE = "1234-5678"
-SMALL = CompactionSettings(keep_chunks=1, stale_share=0)
+SMALL = CompactionSettings(keep_chunks=1, min_cleanable_ratio=0)
 STORAGE = StorageSettings(chunk_bytes=600, buffer_bytes=300)
 
 

@@ -16,7 +16,9 @@ from varve.shapes.settings import EngineSettings
 
 def open_stage(path: Path, *, shapes_max: int = 100) -> Stage:
     """A store and an engine with its workers, which look often."""
-    settings = EngineSettings(wait_ms=5, checkpoint_ms=20, upkeep_ms=50, shapes_max=shapes_max)
+    settings = EngineSettings(
+        fetch_wait_ms=5, checkpoint_ms=20, maintenance_interval_ms=50, shapes_max=shapes_max
+    )
     return Stage(path, settings=settings, clock=SystemClock(), maintain=True)
 
 

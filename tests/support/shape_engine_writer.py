@@ -11,8 +11,8 @@ from tests.support.shape_engine import Follower, Stage
 from varve.foundation.clock import SystemClock
 from varve.shapes.settings import CompactionSettings, EngineSettings
 
-SETTINGS = EngineSettings(wait_ms=2, checkpoint_ms=5, chunk_bytes=5000)
-COMPACTION = CompactionSettings(keep_chunks=0, stale_share=0.0)
+SETTINGS = EngineSettings(fetch_wait_ms=2, checkpoint_ms=5, chunk_bytes=5000)
+COMPACTION = CompactionSettings(keep_chunks=0, min_cleanable_ratio=0.0)
 TOPIC = "t"
 WHERE = "n >= 20"
 

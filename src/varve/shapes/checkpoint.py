@@ -172,8 +172,8 @@ class TopicCheckpoint:
         """Whether so much waits for a checkpoint that the topic is not read further."""
         feed, settings = self._topic.find_feed(), self._context.settings
         return feed is not None and (
-            feed.unflushed_rows >= settings.pending_rows_max
-            or feed.unflushed_bytes >= settings.pending_bytes_max
+            feed.unflushed_rows >= settings.unflushed_rows_max
+            or feed.unflushed_bytes >= settings.unflushed_bytes_max
         )
 
     def wait(self, wait_ms: int) -> None:

@@ -6,7 +6,7 @@ Threads    any; collecting waits for no turn of a feed.
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from varve.foundation.errors import Closed
@@ -20,58 +20,69 @@ if TYPE_CHECKING:
     from varve.shapes.topics import TopicMap
 
 _TOPIC: Final = ("topic",)
-_OUTCOMES: Final = (
-    "changes",
-    "unchanged",
-    "nothing",
-    "skipped",
-    "uncertain",
-    "unfinished",
-    "resets",
-)
+RESULTS: Final = ("changes", "unchanged", "nothing", "skipped")
+"""What a record of a topic comes to; each counts once."""
 
 SHAPES = gauge("varve_shapes", "Shapes of a topic.", unit="shapes", labels=_TOPIC)
 READY = gauge(
     "varve_shapes_topic_ready",
-    "1 once a topic's table is filled and its feed is open.",
+    "1 once the table of a topic is loaded and its feed is open.",
     unit="boolean",
     labels=_TOPIC,
 )
 LAG = gauge(
     "varve_shapes_feed_lag_records",
-    "Records of a topic that its feed has not taken yet.",
+    "Records of a topic that its feed has not read yet.",
     unit="records",
     labels=_TOPIC,
 )
-PENDING_ROWS = gauge(
-    "varve_shapes_pending_rows",
+UNFLUSHED_ROWS = gauge(
+    "varve_shapes_unflushed_rows",
     "Changed rows of a topic that wait for a checkpoint.",
     unit="rows",
     labels=_TOPIC,
 )
-CHANGES = gauge(
-    "varve_shapes_feed_changes",
-    "Changes of rows that a topic's feed gave since it was opened.",
+CHANGES = counter(
+    "varve_shapes_changes_total",
+    "Changes of rows from a topic.",
     unit="changes",
     labels=_TOPIC,
 )
-ENTRIES = gauge(
-    "varve_shapes_entries",
-    "Entries that the shapes of a topic were given since it was opened.",
+ENTRIES = counter(
+    "varve_shapes_entries_total",
+    "Entries appended to the logs of a topic's shapes.",
     unit="entries",
     labels=_TOPIC,
 )
-RECORDS = gauge(
-    "varve_shapes_feed_records",
-    "Records that a topic's feed has read since it was made, by what they came to.",
+RECORDS = counter(
+    "varve_shapes_source_records_total",
+    "Records read from a topic, by result.",
     unit="records",
-    labels=("topic", "outcome"),
+    labels=("topic", "result"),
+)
+UNCERTAIN = counter(
+    "varve_shapes_uncertain_changes_total",
+    "Changes of rows whose previous row is not certain.",
+    unit="changes",
+    labels=_TOPIC,
+)
+UNFINISHED = counter(
+    "varve_shapes_unfinished_transactions_total",
+    "Transactions of a source that were published before their end was known.",
+    unit="transactions",
+    labels=_TOPIC,
+)
+RESETS = counter(
+    "varve_shapes_resets_total",
+    "Resets of a topic, which drop its shapes.",
+    unit="resets",
+    labels=_TOPIC,
 )
 SNAPSHOTS = counter("varve_shapes_snapshots_total", "Snapshots written.", unit="snapshots")
 SNAPSHOT_ROWS = counter(
     "varve_shapes_snapshot_rows_total", "Rows written to snapshots.", unit="rows"
 )
-CREATED = counter("varve_shapes_created_total", "Shapes made.", unit="shapes")
+CREATED = counter("varve_shapes_created_total", "Shapes created.", unit="shapes")
 DROPPED = counter(
     "varve_shapes_dropped_total", "Shapes dropped, by reason.", unit="shapes", labels=("reason",)
 )
@@ -80,18 +91,18 @@ CHECKPOINTS = counter(
 )
 COMPACTIONS = counter(
     "varve_shapes_compactions_total",
-    "Compactions of logs, by how they ended.",
+    "Compactions of logs, by outcome.",
     unit="compactions",
     labels=("outcome",),
 )
 COMPACTED_ENTRIES = counter(
-    "varve_shapes_compacted_entries_total",
-    "Entries that compactions have read.",
+    "varve_shapes_compaction_entries_in_total",
+    "Entries that compactions read.",
     unit="entries",
 )
 REMAINING_ENTRIES = counter(
-    "varve_shapes_remaining_entries_total",
-    "Entries that compactions have left.",
+    "varve_shapes_compaction_entries_out_total",
+    "Entries that compactions kept.",
     unit="entries",
 )
 
@@ -123,12 +134,36 @@ def engine_health(topics: Sequence[TopicHealth]) -> EngineHealth:
     return EngineHealth(status, list(topics))
 
 
-class _FeedFigures(NamedTuple):
-    """The figures of an open feed."""
+class _FeedGauges(NamedTuple):
+    """The gauges of an open feed."""
 
     lag: int
-    pending_rows: int
-    counts: FeedCounts
+    unflushed_rows: int
+
+
+class FeedCounters:
+    """Adds to the counters of a topic what its feed has counted since the last time.
+
+    One thread at a time.
+    """
+
+    _METRICS: Final = {"uncertain": UNCERTAIN, "unfinished": UNFINISHED, "resets": RESETS}
+
+    def __init__(self, table: MetricTable, topic: str) -> None:
+        self._table = table
+        self._topic = topic
+        self._added = FeedCounts()
+
+    def add(self, counts: FeedCounts) -> None:
+        added = self._added
+        if counts == added:
+            return
+        for result in RESULTS:
+            amount = getattr(counts, result) - getattr(added, result)
+            self._table.add(RECORDS, amount, self._topic, result)
+        for name, metric in self._METRICS.items():
+            self._table.add(metric, getattr(counts, name) - getattr(added, name), self._topic)
+        self._added = replace(counts)
 
 
 class EngineMetrics:
@@ -147,31 +182,21 @@ class EngineMetrics:
     def _update(self, topics: "Sequence[ShapeTopic]") -> None:
         """Sets the gauges of topics to their present values."""
         feeds = {
-            topic.topic: figures
-            for topic in topics
-            if (figures := _find_figures(topic)) is not None
+            topic.topic: gauges for topic in topics if (gauges := _find_gauges(topic)) is not None
         }
         self._replace(SHAPES, {topic.topic: topic.shape_count for topic in topics})
         self._replace(READY, {topic.topic: int(topic.topic in feeds) for topic in topics})
-        self._replace(CHANGES, {topic.topic: topic.changes for topic in topics})
-        self._replace(ENTRIES, {topic.topic: topic.entries for topic in topics})
         self._replace(LAG, {name: feed.lag for name, feed in feeds.items()})
-        self._replace(PENDING_ROWS, {name: feed.pending_rows for name, feed in feeds.items()})
-        counted: dict[tuple[str, ...], float] = {
-            (name, outcome): float(getattr(feed.counts, outcome))
-            for name, feed in feeds.items()
-            for outcome in _OUTCOMES
-        }
-        self.table.replace(RECORDS, counted)
+        self._replace(UNFLUSHED_ROWS, {name: feed.unflushed_rows for name, feed in feeds.items()})
 
     def _replace(self, metric: Metric, values: Mapping[str, int]) -> None:
         self.table.replace(metric, {(name,): float(value) for name, value in values.items()})
 
 
-def _find_figures(topic: "ShapeTopic") -> _FeedFigures | None:
+def _find_gauges(topic: "ShapeTopic") -> _FeedGauges | None:
     """None for a feed that is not open, or was just lost."""
     feed = topic.find_feed()
     try:
-        return None if feed is None else _FeedFigures(feed.lag, feed.unflushed_rows, feed.counts)
+        return None if feed is None else _FeedGauges(feed.lag, feed.unflushed_rows)
     except Closed:
         return None

@@ -15,7 +15,7 @@ class EngineSettings:
 
     shapes_max: int = setting(
         20_000,
-        "At this many shapes a new one makes the least recently read one go.",
+        "At this many shapes a new one evicts the least recently read one.",
         "shapes.max",
         at_least=1,
         is_own=True,
@@ -29,43 +29,43 @@ class EngineSettings:
     )
     checkpoint_ms: int = setting(
         1000,
-        "How long changes wait at most before they are made durable.",
+        "The longest time before changes are made durable.",
         "shapes.checkpoint.ms",
         at_least=1,
         is_own=True,
     )
-    pending_rows_max: int = setting(
+    unflushed_rows_max: int = setting(
         500_000,
-        "A topic is read no further while this many changed rows wait for a checkpoint.",
-        "shapes.pending.rows.max",
+        "A topic is not read further while this many changed rows wait for a checkpoint.",
+        "shapes.max.unflushed.rows",
         at_least=1,
         is_own=True,
     )
-    pending_bytes_max: int = setting(
+    unflushed_bytes_max: int = setting(
         256 << 20,
-        "Nor while the records behind them have this many bytes.",
-        "shapes.pending.bytes.max",
+        "Nor while the records of these rows have this many bytes.",
+        "shapes.max.unflushed.bytes",
         at_least=1,
         is_own=True,
         long=True,
     )
-    turn_records: int = setting(
+    max_poll_records: int = setting(
         5000,
-        "A turn of a topic's feed takes at most this many records.",
-        "shapes.turn.records",
+        "The most records that are read from a topic at a time.",
+        "shapes.max.poll.records",
         at_least=1,
         is_own=True,
     )
-    wait_ms: int = setting(
+    fetch_wait_ms: int = setting(
         250,
-        "How long a feed waits for records before it looks whether it is to end.",
-        "shapes.wait.ms",
+        "How long a fetch waits for records before it returns without any.",
+        "shapes.fetch.max.wait.ms",
         at_least=1,
         is_own=True,
     )
     flush_threads: int = setting(
         4,
-        "So many threads make the logs of shapes durable.",
+        "Threads that make the logs of shapes durable.",
         "shapes.flush.threads",
         at_least=1,
         at_most=64,
@@ -73,29 +73,29 @@ class EngineSettings:
     )
     snapshot_threads: int = setting(
         2,
-        "So many topics are scanned for new snapshots at a time.",
+        "Topics that are scanned for new snapshots at a time.",
         "shapes.snapshot.threads",
         at_least=1,
         at_most=64,
         is_own=True,
     )
-    upkeep_ms: int = setting(
+    maintenance_interval_ms: int = setting(
         10_000,
-        "How often what was dropped is removed and limits are looked at.",
-        "shapes.upkeep.ms",
+        "How often files of dropped shapes are deleted and unused topics are ended.",
+        "shapes.maintenance.interval.ms",
         at_least=1,
         is_own=True,
     )
     subset_rows_max: int = setting(
         1_000_000,
-        "A subset request that would give more rows is refused, as is a greater offset.",
+        "A subset request for more rows, or with a greater offset, is refused.",
         "shapes.subset.rows.max",
         at_least=1,
         is_own=True,
     )
     subset_bytes_max: int = setting(
         256 << 20,
-        "Nor may the rows of a subset, with those that its offset skips, have more bytes.",
+        "The most bytes of the rows of a subset, with those that its offset skips.",
         "shapes.subset.bytes.max",
         at_least=1,
         is_own=True,
@@ -115,7 +115,7 @@ class CompactionSettings:
 
     period_ms: int = setting(
         600_000,
-        "How often a shape is looked at for compaction, on average.",
+        "How often a shape is examined for compaction, on average.",
         "shapes.compaction.period.ms",
         at_least=1,
         is_own=True,
@@ -123,7 +123,7 @@ class CompactionSettings:
     )
     jitter: float = setting(
         0.5,
-        "By this part of itself the period of each look is longer or shorter, by chance.",
+        "The period varies at random by up to this fraction.",
         "shapes.compaction.jitter",
         at_least=0,
         at_most=0.99,
@@ -131,23 +131,23 @@ class CompactionSettings:
     )
     keep_chunks: int = setting(
         2,
-        "So many complete chunks at the end of a log are left as they are, and the open one.",
+        "Complete chunks at the end of a log that are not compacted, besides the open one.",
         "shapes.compaction.keep.chunks",
         at_least=0,
         is_own=True,
     )
-    whole_bytes: int = setting(
+    min_bytes: int = setting(
         256 << 10,
-        "A log without a chunk that is old enough is compacted as a whole when it is this large.",
-        "shapes.compaction.whole.bytes",
+        "A log without a chunk that is old enough is compacted as a whole from this size on.",
+        "shapes.compaction.min.bytes",
         at_least=0,
         is_own=True,
         long=True,
     )
-    stale_share: float = setting(
+    min_cleanable_ratio: float = setting(
         0.5,
-        "A log is compacted when at least this part of its entries would go.",
-        "shapes.compaction.stale.share",
+        "A log is compacted when at least this fraction of its entries would be removed.",
+        "shapes.compaction.min.cleanable.ratio",
         at_least=0,
         at_most=1,
         is_own=True,
@@ -160,25 +160,25 @@ class CompactionSettings:
         is_own=True,
         long=True,
     )
-    excess_factor: int = setting(
+    resnapshot_factor: int = setting(
         4,
         "A shape gets a new snapshot when snapshot and log have more entries than so many times "
         "its rows, and the excess below. Less than 4 may do so for a log of present rows only.",
-        "shapes.compaction.excess.factor",
+        "shapes.compaction.resnapshot.factor",
         at_least=4,
         is_own=True,
     )
-    excess_entries: int = setting(
+    resnapshot_entries: int = setting(
         100_000,
-        "So many entries more than that are no reason yet.",
-        "shapes.compaction.excess.entries",
+        "This many entries above that limit are allowed.",
+        "shapes.compaction.resnapshot.entries",
         at_least=0,
         is_own=True,
         long=True,
     )
     reports_max: int = setting(
         50,
-        "The reports of so many compactions are kept beside each log.",
+        "How many reports of compactions are kept beside each log.",
         "shapes.compaction.reports.max",
         at_least=1,
         at_most=10_000,

@@ -31,6 +31,7 @@ from varve.shapes.feed.table_store import Reset, ResetKind
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.filter.subset import Subset
 from varve.shapes.messages import EncoderKey, MessageEncoder
+from varve.shapes.metrics import CHANGES, ENTRIES, FeedCounters
 from varve.shapes.offset import Offset
 from varve.shapes.routing import ChangeRouter, EntriesByShape
 from varve.shapes.shape import DropReason, Shape
@@ -73,6 +74,7 @@ class ShapeTopic:
         self._waiting: list[Shape] = []  # guarded by lock
         self._is_snapshotting = False  # guarded by lock
         self.checkpoint = TopicCheckpoint(context, self)
+        self._counters = FeedCounters(context.metrics, topic)
         self.newest_tx_at_open = 0
         self.is_ready = False
         self.was_opened = False
@@ -80,8 +82,6 @@ class ShapeTopic:
         self.is_gone = False
         self.is_given_up = False
         self.unused_rounds = 0
-        self.changes = 0
-        self.entries = 0
 
     # Opening and closing
 
@@ -276,7 +276,9 @@ class ShapeTopic:
             # skip those that they have.
             self.needs_opening()
             raise
-        self.changes += count
+        if count:
+            self._context.metrics.add(CHANGES, count, self.topic)
+        self._counters.add(self.feed.counts)
         if self.feed.is_open:
             self.checkpoint.mark(is_forced=False)
         else:
@@ -286,7 +288,9 @@ class ShapeTopic:
 
     def _poll(self, wait_ms: int) -> list[Transaction]:
         try:
-            return self.feed.poll(max_records=self._context.settings.turn_records, wait_ms=wait_ms)
+            return self.feed.poll(
+                max_records=self._context.settings.max_poll_records, wait_ms=wait_ms
+            )
         except BaseException:
             if not self.feed.is_open:
                 self.needs_opening()
@@ -306,12 +310,14 @@ class ShapeTopic:
         with self.lock:
             self._router.route(transactions, entries_by_shape)
             for shape, entries in entries_by_shape.items():
-                self.entries += len(entries)
                 self.checkpoint.touch(shape)
                 try:
                     shape.append(entries)
                 except Exception as error:
                     failures[shape] = error
+        count = sum([len(entries) for entries in entries_by_shape.values()])
+        if count:
+            self._context.metrics.add(ENTRIES, count, self.topic)
         self._drop_failed(failures)
         return [shape.handle for shape in entries_by_shape]
 

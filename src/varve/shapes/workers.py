@@ -54,7 +54,9 @@ class EngineWorkers:
             "shapes-checkpoint", self._run_checkpoints, settings.checkpoint_ms, clock
         )
         self._others = [
-            Worker("shapes-maintenance", self._run_maintenance, settings.upkeep_ms, clock)
+            Worker(
+                "shapes-maintenance", self._run_maintenance, settings.maintenance_interval_ms, clock
+            )
         ]
         if settings.compacts:
             self._others.append(
@@ -95,7 +97,7 @@ class EngineWorkers:
         with self._lock:
             worker = self._feeds.get(topic.topic)
         if worker is not None:
-            worker.stop(self._context.settings.wait_ms + STOP_TOPIC_MS)
+            worker.stop(self._context.settings.fetch_wait_ms + STOP_TOPIC_MS)
         with self._lock:
             self._feeds.pop(topic.topic, None)
             self._topics.pop(topic.topic, None)
@@ -156,7 +158,7 @@ class EngineWorkers:
                     topic.open()
                     # Shapes that were created meanwhile wait for their snapshots.
                     self.wake_snapshots(topic)
-                topic.turn(wait_ms=self._context.settings.wait_ms)
+                topic.turn(wait_ms=self._context.settings.fetch_wait_ms)
                 self._lookups_ms.pop(topic.topic, None)
                 if worker.failures:
                     worker.wake()

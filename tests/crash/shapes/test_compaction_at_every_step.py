@@ -20,8 +20,8 @@ from varve.shapes.compaction.report import Outcome, read_reports
 from varve.shapes.settings import CompactionSettings
 from varve.shapes.storage.layout import log_directory
 
-IN_MEMORY = CompactionSettings(keep_chunks=1, stale_share=0)
-IN_PARTS = CompactionSettings(keep_chunks=1, stale_share=0, memory_bytes=4096)
+IN_MEMORY = CompactionSettings(keep_chunks=1, min_cleanable_ratio=0)
+IN_PARTS = CompactionSettings(keep_chunks=1, min_cleanable_ratio=0, memory_bytes=4096)
 CHANGES = {
     "in memory": (IN_MEMORY, 40, 1),
     "again": (IN_MEMORY, 30, 2),

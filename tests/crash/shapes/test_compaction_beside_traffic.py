@@ -24,7 +24,7 @@ def test_clients_beside_a_feed_and_compactions_end_with_the_rows() -> None:
         storage_settings=StorageSettings(chunk_bytes=6000, buffer_bytes=900, read_bytes=2000),
     )
     settings = CompactionSettings(
-        keep_chunks=0, stale_share=0, whole_bytes=2000, memory_bytes=16384
+        keep_chunks=0, min_cleanable_ratio=0, min_bytes=2000, memory_bytes=16384
     )
     bench.compactor = Compactor(settings, bench.random)
     is_written, compacted = threading.Event(), threading.Event()

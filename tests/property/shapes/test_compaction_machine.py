@@ -60,7 +60,10 @@ class CompactionMachine(RuleBasedStateMachine):
     )
     def compact(self, keep_chunks: int, memory_bytes: int, is_forced: bool) -> None:
         settings = CompactionSettings(
-            keep_chunks=keep_chunks, memory_bytes=memory_bytes, whole_bytes=900, stale_share=0.3
+            keep_chunks=keep_chunks,
+            memory_bytes=memory_bytes,
+            min_bytes=900,
+            min_cleanable_ratio=0.3,
         )
         self.bench.compactor = Compactor(settings, self.bench.random)
         self.bench.compact(is_forced=is_forced)

@@ -70,8 +70,8 @@ class _World:
     def __init__(self, path: Path, partitions: int) -> None:
         self.stage = Stage(
             path,
-            settings=EngineSettings(chunk_bytes=400, turn_records=3),
-            compaction=CompactionSettings(keep_chunks=0, stale_share=0.0),
+            settings=EngineSettings(chunk_bytes=400, max_poll_records=3),
+            compaction=CompactionSettings(keep_chunks=0, min_cleanable_ratio=0.0),
         )
         self.stage.store.create_topic(
             "t", partitions=partitions, settings={"cleanup.policy": "compact"}

@@ -107,7 +107,7 @@ def test_h5_replaced_files_are_removed(bench: CompactionBench) -> None:
 
 
 def test_h7_shapes_have_scratch_files_of_their_own() -> None:
-    settings = CompactionSettings(keep_chunks=0, stale_share=0, memory_bytes=1024)
+    settings = CompactionSettings(keep_chunks=0, min_cleanable_ratio=0, memory_bytes=1024)
     fs = FaultyFileSystem(ManualClock())
     bench = CompactionBench(fs, settings=settings)
     bench.change(60)
@@ -121,7 +121,7 @@ def test_h7_shapes_have_scratch_files_of_their_own() -> None:
 
 @pytest.mark.parametrize("row_count", [60, 1])
 def test_windows_of_which_little_goes_are_left_to_the_parts(row_count: int) -> None:
-    settings = CompactionSettings(keep_chunks=0, stale_share=0, memory_bytes=4096)
+    settings = CompactionSettings(keep_chunks=0, min_cleanable_ratio=0, memory_bytes=4096)
     bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)
     for number in range(180):
         bench.put(f"row {number % row_count}", a=number)
@@ -177,14 +177,14 @@ def test_newest_chunks_and_what_is_not_durable_are_left_alone(bench: CompactionB
 
 
 def test_a_log_of_which_little_would_go_is_left_alone() -> None:
-    settings = CompactionSettings(keep_chunks=0, stale_share=0.5)
+    settings = CompactionSettings(keep_chunks=0, min_cleanable_ratio=0.5)
     bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)
     for number in range(40):
         bench.put(f"row {number}", a=1)
     files = _log_files(bench)
     report = bench.compact(is_forced=False)
     assert report.outcome is Outcome.NOT_WORTH
-    assert report.balance.stale_share == 0
+    assert report.balance.removed_ratio == 0
     assert _log_files(bench) == files
     for number in range(40):
         bench.put("row 1", a=number)
@@ -229,7 +229,7 @@ def test_chunk_ends_of_a_compacted_log_are_places_of_its_own(bench: CompactionBe
 def test_a_chunk_ends_within_a_transaction_only_if_that_is_large() -> None:
     bench = CompactionBench(
         MemoryFileSystem(ManualClock()),
-        settings=CompactionSettings(keep_chunks=0, stale_share=0),
+        settings=CompactionSettings(keep_chunks=0, min_cleanable_ratio=0),
     )
     offsets = [*(Offset(1, 2 * op) for op in range(9)), *(Offset(2, 2 * op) for op in range(60))]
     entries = [
@@ -332,7 +332,7 @@ def test_a_log_that_is_not_put_in_place_leaves_no_files(
 
 
 def test_reports_are_kept_and_bounded() -> None:
-    settings = CompactionSettings(keep_chunks=0, stale_share=0, reports_max=3)
+    settings = CompactionSettings(keep_chunks=0, min_cleanable_ratio=0, reports_max=3)
     bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)
     made = []
     for _ in range(5):
@@ -379,7 +379,7 @@ def test_a_shape_is_compacted_once_at_a_time(bench: CompactionBench) -> None:
 def test_a_compaction_that_is_to_end_does_so_at_its_next_step_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, memory_bytes: int
 ) -> None:
-    settings = CompactionSettings(keep_chunks=0, stale_share=0, memory_bytes=memory_bytes)
+    settings = CompactionSettings(keep_chunks=0, min_cleanable_ratio=0, memory_bytes=memory_bytes)
     bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)
     bench.change(60)
     bench.storage.flush()
@@ -411,7 +411,7 @@ def test_a_compaction_that_is_to_end_does_so_at_its_next_step_and_leaves_nothing
 
 
 def test_a_shape_with_more_dead_keys_than_rows_needs_a_new_snapshot() -> None:
-    settings = CompactionSettings(excess_entries=20)
+    settings = CompactionSettings(resnapshot_entries=20)
     bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)
     for number in range(30):
         bench.put(f"row {number}", a=1)

@@ -72,7 +72,7 @@ def _logged_failures(caplog: pytest.LogCaptureFixture) -> list[type[BaseExceptio
 
 def test_a_shape_is_looked_at_once_a_period(caplog: pytest.LogCaptureFixture) -> None:
     bench = CompactionBench(MemoryFileSystem(ManualClock()))
-    settings = CompactionSettings(keep_chunks=1, stale_share=0.1)
+    settings = CompactionSettings(keep_chunks=1, min_cleanable_ratio=0.1)
     schedule, dropped = _schedule(settings, bench.storage)
     bench.change(100)
     bench.storage.flush()
@@ -92,7 +92,9 @@ def test_a_shape_is_looked_at_once_a_period(caplog: pytest.LogCaptureFixture) ->
 
 def test_a_schedule_that_has_ended_compacts_nothing(caplog: pytest.LogCaptureFixture) -> None:
     bench = CompactionBench(MemoryFileSystem(ManualClock()))
-    schedule, dropped = _schedule(CompactionSettings(keep_chunks=1, stale_share=0.1), bench.storage)
+    schedule, dropped = _schedule(
+        CompactionSettings(keep_chunks=1, min_cleanable_ratio=0.1), bench.storage
+    )
     bench.change(100)
     bench.storage.flush()
     schedule.run_once(0)
@@ -105,7 +107,9 @@ def test_a_round_ends_in_the_middle_of_a_log_and_tells_of_no_failure(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = CompactionBench(MemoryFileSystem(ManualClock()))
-    schedule, dropped = _schedule(CompactionSettings(keep_chunks=1, stale_share=0.1), bench.storage)
+    schedule, dropped = _schedule(
+        CompactionSettings(keep_chunks=1, min_cleanable_ratio=0.1), bench.storage
+    )
     bench.change(100)
     bench.storage.flush()
     before = bench.storage.manifest
@@ -147,7 +151,7 @@ def test_a_log_smaller_than_a_chunk_is_compacted_as_a_whole(
 
 
 def test_what_is_not_worth_it_is_read_again_when_twice_as_much_is_there() -> None:
-    settings = CompactionSettings(keep_chunks=0, stale_share=0.5, period_ms=10, jitter=0)
+    settings = CompactionSettings(keep_chunks=0, min_cleanable_ratio=0.5, period_ms=10, jitter=0)
     bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)
     schedule, _ = _schedule(settings, bench.storage)
     schedule.run_once(0)

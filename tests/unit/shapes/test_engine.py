@@ -267,7 +267,7 @@ def test_a_subset_that_is_too_large_is_refused(path: Path, settings: EngineSetti
 
 def test_a_subset_after_a_crash_is_not_behind_what_was_told_before(path: Path) -> None:
     clock = ManualClock()
-    settings = EngineSettings(turn_records=2, checkpoint_ms=3_600_000)
+    settings = EngineSettings(max_poll_records=2, checkpoint_ms=3_600_000)
     stage = Stage(path, settings=settings, clock=clock)
     stage.store.create_topic("items", partitions=1)
     stage.put("items", "gone", {"n": 0})
@@ -385,7 +385,7 @@ def test_health_and_metrics_tell_of_topics(stage: Stage) -> None:
     assert stage.engine.is_caught_up("items")
     text = exposition(stage.engine.metrics)
     assert 'varve_shapes{topic="items"} 1.0' in text
-    assert 'varve_shapes_entries{topic="items"} 1.0' in text
+    assert 'varve_shapes_entries_total{topic="items"} 1.0' in text
 
 
 def test_a_topic_that_is_lost_meanwhile_keeps_nobody_from_the_figures_of_others(
@@ -421,7 +421,7 @@ def test_a_closed_engine_makes_no_shapes(path: Path) -> None:
 
 
 def test_a_log_of_deletes_alone_is_given_up_for_a_new_snapshot(path: Path) -> None:
-    stage = Stage(path, compaction=CompactionSettings(excess_entries=20))
+    stage = Stage(path, compaction=CompactionSettings(resnapshot_entries=20))
     stage.store.create_topic("t")
     client = Follower(stage, "t")
     client.catch_up()

@@ -185,7 +185,7 @@ def test_a_shape_whose_log_is_damaged_is_dropped_by_its_reader(stage: Stage) -> 
 
 
 @pytest.mark.parametrize(
-    "settings", [EngineSettings(pending_rows_max=2), EngineSettings(pending_bytes_max=20)]
+    "settings", [EngineSettings(unflushed_rows_max=2), EngineSettings(unflushed_bytes_max=20)]
 )
 def test_a_topic_is_read_no_further_while_too_much_waits_for_a_checkpoint(
     path: Path, settings: EngineSettings
@@ -326,7 +326,7 @@ def test_a_feed_that_is_lost_before_its_checkpoint_is_no_failure(
 def test_a_topic_that_stands_still_for_its_table_says_so(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(path, settings=EngineSettings(pending_rows_max=2))
+    stage = Stage(path, settings=EngineSettings(unflushed_rows_max=2))
     stage.store.create_topic("t")
     client = Follower(stage, "t")
     client.catch_up()

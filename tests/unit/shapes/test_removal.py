@@ -116,7 +116,7 @@ def test_a_shape_that_is_kept_by_registry_and_disk_holds_up_the_table(
 def test_a_shape_that_holds_up_its_table_holds_up_no_other_and_is_told_of(
     path: Path, files: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(path, files=files, settings=EngineSettings(pending_rows_max=1))
+    stage = Stage(path, files=files, settings=EngineSettings(unflushed_rows_max=1))
     for topic in ("items", "others"):
         stage.store.create_topic(topic)
         stage.create(topic)

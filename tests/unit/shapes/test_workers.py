@@ -23,7 +23,9 @@ from varve.shapes.topics import UNUSED_ROUNDS
 from varve.topics.store_cluster import StoreReader
 
 PATIENCE_SECONDS = 20.0
-SETTINGS = EngineSettings(wait_ms=5, checkpoint_ms=20, upkeep_ms=50, pending_rows_max=50)
+SETTINGS = EngineSettings(
+    fetch_wait_ms=5, checkpoint_ms=20, maintenance_interval_ms=50, unflushed_rows_max=50
+)
 
 
 def _open(path: Path, settings: EngineSettings = SETTINGS) -> Stage:
@@ -188,7 +190,7 @@ def test_a_feed_that_does_not_stop_in_time_is_stopped_later(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "STOP_TOPIC_MS", 20)
-    stage = _open(path, replace(SETTINGS, upkeep_ms=3_600_000))
+    stage = _open(path, replace(SETTINGS, maintenance_interval_ms=3_600_000))
     for name in ("slow", "unused", "used"):
         stage.store.create_topic(name)
         shape = stage.engine.find_or_create(define(name))
@@ -259,10 +261,10 @@ def test_a_topic_that_is_being_opened_holds_up_no_other(
     monkeypatch.setattr(FullScan, "read", read_slowly)
     slow = stage.engine.find_or_create(define("slow"))
     assert begun.wait(PATIENCE_SECONDS)
-    count = 4 * SETTINGS.pending_rows_max
+    count = 4 * SETTINGS.unflushed_rows_max
     for number in range(count):
         stage.put("quick", f"k{number}", {"n": number})
-        if number % SETTINGS.pending_rows_max == 0:
+        if number % SETTINGS.unflushed_rows_max == 0:
             _follow(client, sum(range(number + 1)))
     _follow(client, sum(range(count)))
     assert not release.is_set()
@@ -303,7 +305,7 @@ def test_who_asks_while_a_lost_topic_is_opened_again_is_served(
 def test_a_topic_is_in_use_while_its_first_shape_gets_its_files(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = _open(path, replace(SETTINGS, wait_ms=200))
+    stage = _open(path, replace(SETTINGS, fetch_wait_ms=200))
     stage.store.create_topic("t")
     stage.put("t", "a", {"n": 1})
     create = ShapeStorage.create

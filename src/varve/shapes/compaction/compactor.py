@@ -118,7 +118,7 @@ def compact_shape(
         )
         with closing(blocks):
             first = next(blocks)
-            if not is_forced and balance.stale_share < settings.stale_share:
+            if not is_forced and balance.removed_ratio < settings.min_cleanable_ratio:
                 return _report(storage, now_ms, Outcome.NOT_WORTH, balance, target)
             suffix = _write(storage, now_ms, first, blocks, balance, target[0])
     report = _report(storage, now_ms, Outcome.DONE, balance, target, suffix)
@@ -139,7 +139,7 @@ def _choose(
 ) -> tuple[Offset, int] | None:
     """How far to go: to the newest chunks, or to the end of a log that has none so old."""
     target = None if is_forced else storage.compaction_target(settings.keep_chunks)
-    if target is None and (is_forced or storage.live_bytes >= settings.whole_bytes):
+    if target is None and (is_forced or storage.live_bytes >= settings.min_bytes):
         storage.close_chunk()
         target = storage.compaction_target(0)
     return target

@@ -51,7 +51,7 @@ class Balance:
     bytes_out: int = 0
 
     @property
-    def stale_share(self) -> float:
+    def removed_ratio(self) -> float:
         """The part of all entries that went."""
         return (self.merged + self.superseded) / self.entries_in if self.entries_in else 0.0
 
@@ -123,7 +123,7 @@ class CompactionReport:
         Deletes, and rows of the snapshot that were deleted, cannot leave a shape: clients may hold
         the rows, and new ones get the snapshot.
         """
-        limit = settings.excess_factor * self.rows_min + settings.excess_entries
+        limit = settings.resnapshot_factor * self.rows_min + settings.resnapshot_entries
         return self.outcome is not Outcome.NOTHING and self.client_entries > limit
 
     def to_json(self) -> dict[str, Any]:

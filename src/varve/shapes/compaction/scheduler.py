@@ -124,7 +124,7 @@ class CompactionScheduler:
         target = storage.compaction_target(self._settings.keep_chunks)
         size = storage.live_bytes if target is None else target[1]
         bytes_min = self._bytes_min.get(storage.handle, 0)
-        if size < (max(bytes_min, self._settings.whole_bytes) if target is None else bytes_min):
+        if size < (max(bytes_min, self._settings.min_bytes) if target is None else bytes_min):
             return None
         report = self.compactor.compact(storage, now_ms=now_ms)
         if report.outcome is Outcome.NOT_WORTH:
