@@ -12,10 +12,11 @@ import varve
 from tests.support.certificates import Authority
 from varve.broker.background import LoopTimers
 from varve.broker.broker import Broker
-from varve.broker.security.credentials import Mechanism, add_credential
+from varve.broker.security.credentials import add_credential
 from varve.broker.settings import BrokerSettings, SecuritySettings
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import SystemClock
+from varve.foundation.scram import ScramMechanism
 from varve.kafka_server.authentication import ListenerSecurities
 from varve.kafka_server.server import Server
 from varve.kafka_server.settings import ServerSettings, TlsSettings
@@ -54,7 +55,7 @@ class SecureServer:
             **security,
         )
         self._fs = MemoryFileSystem(SystemClock())
-        for mechanism in Mechanism:
+        for mechanism in ScramMechanism:
             add_credential(
                 ["data"], fs=self._fs, user=ADMIN, password=PASSWORD, mechanism=mechanism
             )

@@ -155,8 +155,9 @@ def _add_at_broker(client: KafkaClient, user: str, mechanism: Mechanism, iterati
 def _add_to_directories(
     directories: list[Path], user: str, mechanism: Mechanism, iterations: int
 ) -> None:
-    from varve.broker.security.credentials import BY_SASL_NAME, add_credential
+    from varve.broker.security.credentials import add_credential
     from varve.disk import RealFileSystem
+    from varve.foundation.scram import BY_SASL_NAME
 
     add_credential(
         [str(one) for one in directories],

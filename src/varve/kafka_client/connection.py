@@ -266,23 +266,24 @@ class BrokerConnection:
                 f"{self.name} has no login by {address.mechanism}, only by "
                 f"{', '.join(offered.mechanisms) or 'nothing'}: set sasl.mechanism"
             )
-        log_in(address.mechanism, address.username, address.password, self._say)
+        log_in(address.mechanism, address.username, address.password, self)
 
-    def _say(self, data: bytes) -> bytes:
-        answer = self.send(SaslAuthenticateRequest(data), SaslAuthenticateResponse)
-        if answer.error_code:
-            told = answer.error_message or ErrorCode(answer.error_code).name
+    def exchange_token(self, token: bytes) -> bytes:
+        """Sends a SASL token and returns the broker's; raises StoreDenied."""
+        response = self.send(SaslAuthenticateRequest(token), SaslAuthenticateResponse)
+        if response.error_code:
+            reason = response.error_message or ErrorCode(response.error_code).name
             raise StoreDenied(
-                f"{self.name} refuses the login: {told:.300}; set sasl.username and sasl.password "
-                "to those of a user that it knows"
+                f"{self.name} refuses the login: {reason:.300}; set sasl.username and "
+                "sasl.password to those of a user that it knows"
             )
-        return bytes(answer.auth_bytes)
+        return bytes(response.auth_bytes)
 
 
 def _has_ids(request: Message) -> bool:
     """Whether all topics of a request are named by their ids too."""
     return isinstance(request, FetchRequest) and all(
-        one.topic_id != NO_ID for one in request.topics
+        topic.topic_id != NO_ID for topic in request.topics
     )
 
 

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 from varve.broker.broker import Broker
 from varve.broker.request import ANONYMOUS, ConnectionContext, Principal
-from varve.broker.security.credentials import BY_SASL_NAME, ScramCredentials
+from varve.broker.security.credentials import ScramCredentials
 from varve.broker.security.plain_users import PlainUsers, parse_jaas, parse_users
 from varve.broker.settings import MECHANISMS, SecuritySettings
 from varve.foundation.errors import InvalidSetting
+from varve.foundation.scram import BY_SASL_NAME
 from varve.foundation.settings import GivenValue, parse_settings
 from varve.kafka_server.listeners import Listener
 from varve.kafka_server.principal_mapping import NoRuleFits

@@ -12,15 +12,10 @@ import re
 from typing import Final, Protocol
 
 from varve.broker.broker import Broker
-from varve.broker.security.credentials import (
-    Mechanism,
-    ScramCredential,
-    ScramCredentials,
-    is_proof,
-    keyed,
-)
+from varve.broker.security.credentials import ScramCredentials
 from varve.broker.security.plain_users import PlainUsers
 from varve.foundation.errors import StoreError
+from varve.foundation.scram import ScramCredential, ScramMechanism, is_proof, keyed
 
 
 class SaslAuthenticationFailed(StoreError):
@@ -112,7 +107,9 @@ class ScramExchange:
 
     failure_token: bytes | None = b"e=other-error"
 
-    def __init__(self, mechanism: Mechanism, credentials: ScramCredentials, nonce: str) -> None:
+    def __init__(
+        self, mechanism: ScramMechanism, credentials: ScramCredentials, nonce: str
+    ) -> None:
         self._mechanism = mechanism
         self._credentials = credentials
         self._own_nonce = nonce

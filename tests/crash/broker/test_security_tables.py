@@ -14,20 +14,16 @@ from varve.broker.security.acls import (
     PatternType,
     Permission,
 )
-from varve.broker.security.credentials import (
-    CREDENTIALS_FILE,
-    Mechanism,
-    ScramCredentials,
-    make_credential,
-)
+from varve.broker.security.credentials import CREDENTIALS_FILE, ScramCredentials, make_credential
 from varve.broker.security.directory_document import OfflineDirectory
 from varve.broker.security.quotas import QUOTAS_FILE, EntityType, QuotaEntity, QuotaKind, QuotaTable
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, DirectoryOffline, DiskFull, Unavailable
+from varve.foundation.scram import ScramMechanism
 
 PATHS = ["/a", "/b"]
-CREDENTIAL = make_credential("secret", Mechanism.SCRAM_SHA_256, iterations=4_096)
+CREDENTIAL = make_credential("secret", ScramMechanism.SCRAM_SHA_256, iterations=4_096)
 Table = AclTable | ScramCredentials | QuotaTable
 
 
@@ -76,7 +72,7 @@ def _change(table: Table, step: int) -> None:
         else:
             table.add([_right(name)])
     elif isinstance(table, ScramCredentials):
-        table.alter([(name, Mechanism.SCRAM_SHA_256, None if is_removal else CREDENTIAL)])
+        table.alter([(name, ScramMechanism.SCRAM_SHA_256, None if is_removal else CREDENTIAL)])
     else:
         table.alter([(_quota(name), {QuotaKind.PRODUCE: None if is_removal else 1_000.0})])
 

@@ -14,7 +14,6 @@ from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.options import parse_options
 from varve.jobs.source.served_tier import learn_tier
 from varve.kafka_client.client import open_client
-from varve.kafka_client.login import log_in
 from varve.records import Record
 
 
@@ -82,20 +81,3 @@ def test_a_client_without_tls_or_a_login_is_told_so_at_once(
     with pytest.raises(Unavailable, match=r"may want TLS or a login: set security\.protocol"):
         read(server, listener, request_timeout_ms="30000")
     assert monotonic() - began < 5
-
-
-@pytest.mark.parametrize(
-    "challenge", [b"", b"r=x", b"r=other,s=AAAA,i=4096", b"r=,s=AAAA,i=4096", b"e=other-error"]
-)
-def test_a_server_out_of_form_is_refused(challenge: bytes) -> None:
-    with pytest.raises(StoreDenied, match="challenge"):
-        log_in("SCRAM-SHA-256", "u", "p", lambda said: challenge)
-
-
-def test_a_server_that_does_not_know_the_password_is_refused() -> None:
-    def answer(said: bytes) -> bytes:
-        nonce = said.decode().rpartition("r=")[2]
-        return b"v=AAAA" if said.startswith(b"c=") else f"r={nonce}more,s=AAAA,i=4096".encode()
-
-    with pytest.raises(StoreDenied, match="does not prove"):
-        log_in("SCRAM-SHA-512", "u", "p", answer)

@@ -12,15 +12,11 @@ import pytest
 
 from tests.support.broker_kit import BrokerKit
 from varve.broker.request import Principal
-from varve.broker.security.credentials import (
-    Mechanism,
-    credential_of,
-    make_credential,
-    salted_password,
-)
+from varve.broker.security.credentials import make_credential
 from varve.broker.security.plain_users import hash_password
 from varve.broker.settings import SecuritySettings
 from varve.foundation.errors import InvalidSetting
+from varve.foundation.scram import ScramMechanism, credential_of, salted_password
 from varve.kafka_server.authentication import ListenerSasl, ListenerSecurities, SaslSession
 from varve.kafka_server.sasl_mechanisms import SaslAuthenticationFailed, ScramExchange
 from varve.kafka_server.settings import ServerSettings
@@ -69,14 +65,14 @@ class _Client:
         self.shake("PLAIN")
         return self.send(f"\0{user}\0{password}".encode())
 
-    def scram(self, user: str, password: str, mechanism: Mechanism) -> Any:
+    def scram(self, user: str, password: str, mechanism: ScramMechanism) -> Any:
         self.shake(mechanism.sasl_name)
         first = self.send(f"n,,n={user},r=abc".encode())
         assert first.error_code == 0
         return self.send(_final(f"n={user},r=abc", first.auth_bytes.decode(), password, mechanism))
 
 
-def _final(first_bare: str, server_first: str, password: str, mechanism: Mechanism) -> bytes:
+def _final(first_bare: str, server_first: str, password: str, mechanism: ScramMechanism) -> bytes:
     """The client's own reading of RFC 5802."""
     said = dict(part.split("=", 1) for part in server_first.split(","))
     salted = hashlib.pbkdf2_hmac(
@@ -90,13 +86,13 @@ def _final(first_bare: str, server_first: str, password: str, mechanism: Mechani
     return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
 
-def _add(kit: BrokerKit, user: str, password: str, mechanism: Mechanism) -> None:
+def _add(kit: BrokerKit, user: str, password: str, mechanism: ScramMechanism) -> None:
     credential = make_credential(password, mechanism, iterations=4_096)
     kit.broker.credentials.alter([(user, mechanism, credential)])
 
 
 def test_the_exchange_of_rfc_7677_is_answered_as_there(kit: BrokerKit) -> None:
-    mechanism, salt = Mechanism.SCRAM_SHA_256, base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    mechanism, salt = ScramMechanism.SCRAM_SHA_256, base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     salted = salted_password(mechanism, "pencil", salt=salt, iterations=4_096)
     credential = credential_of(mechanism, salted, salt=salt, iterations=4_096)
     kit.broker.credentials.alter([("user", mechanism, credential)])
@@ -110,8 +106,8 @@ def test_the_exchange_of_rfc_7677_is_answered_as_there(kit: BrokerKit) -> None:
     assert (exchange.is_done, exchange.user) == (True, "user")
 
 
-@pytest.mark.parametrize("mechanism", list(Mechanism))
-def test_a_user_logs_in_with_scram(kit: BrokerKit, mechanism: Mechanism) -> None:
+@pytest.mark.parametrize("mechanism", list(ScramMechanism))
+def test_a_user_logs_in_with_scram(kit: BrokerKit, mechanism: ScramMechanism) -> None:
     _add(kit, "alice", "wonderland", mechanism)
     client = _Client(kit)
     answer = client.scram("alice", "wonderland", mechanism)
@@ -123,14 +119,14 @@ def test_a_user_logs_in_with_scram(kit: BrokerKit, mechanism: Mechanism) -> None
 
 
 def test_names_may_hold_commas_and_equals_signs(kit: BrokerKit) -> None:
-    _add(kit, "a=b,c", "x", Mechanism.SCRAM_SHA_256)
+    _add(kit, "a=b,c", "x", ScramMechanism.SCRAM_SHA_256)
     client = _Client(kit)
-    assert client.scram("a=3Db=2Cc", "x", Mechanism.SCRAM_SHA_256).error_code == 0
+    assert client.scram("a=3Db=2Cc", "x", ScramMechanism.SCRAM_SHA_256).error_code == 0
     assert client.server.principal.name == "a=b,c"
 
 
 def test_a_stranger_is_refused_as_somebody_with_a_wrong_password(kit: BrokerKit) -> None:
-    mechanism = Mechanism.SCRAM_SHA_256
+    mechanism = ScramMechanism.SCRAM_SHA_256
     _add(kit, "alice", "wonderland", mechanism)
     answers = []
     for user in ("alice", "mallory"):
@@ -183,7 +179,7 @@ def test_a_first_token_that_cannot_be_read_is_refused(kit: BrokerKit, token: byt
 def test_a_second_token_that_does_not_fit_is_refused(
     kit: BrokerKit, old: bytes, new: bytes
 ) -> None:
-    mechanism = Mechanism.SCRAM_SHA_256
+    mechanism = ScramMechanism.SCRAM_SHA_256
     _add(kit, "alice", "x", mechanism)
     client = _Client(kit)
     client.shake(mechanism.sasl_name)
@@ -194,7 +190,7 @@ def test_a_second_token_that_does_not_fit_is_refused(
 
 
 def test_a_proof_is_good_for_one_exchange_only(kit: BrokerKit) -> None:
-    mechanism = Mechanism.SCRAM_SHA_256
+    mechanism = ScramMechanism.SCRAM_SHA_256
     _add(kit, "alice", "x", mechanism)
     first_client, second_client = _Client(kit), _Client(kit)
     for client in (first_client, second_client):
@@ -351,10 +347,10 @@ def test_nobody_becomes_somebody_else_by_logging_in_again(kit: BrokerKit) -> Non
 
 
 def test_the_mechanism_stays_when_logging_in_again(kit: BrokerKit) -> None:
-    _add(kit, "alice", "wonderland", Mechanism.SCRAM_SHA_256)
+    _add(kit, "alice", "wonderland", ScramMechanism.SCRAM_SHA_256)
     client = _Client(kit, {"connections.max.reauth.ms": "60000"})
     client.plain("alice", "wonderland")
-    answer = client.scram("alice", "wonderland", Mechanism.SCRAM_SHA_256)
+    answer = client.scram("alice", "wonderland", ScramMechanism.SCRAM_SHA_256)
     assert answer.error_code == REFUSED
     assert client.server.has_failed
 
@@ -375,7 +371,7 @@ def test_settings_that_cannot_be_used_are_refused(own: dict[str, str]) -> None:
 
 
 def test_an_exchange_that_is_refused_cannot_go_on(kit: BrokerKit) -> None:
-    exchange = ScramExchange(Mechanism.SCRAM_SHA_256, kit.broker.credentials, "nonce")
+    exchange = ScramExchange(ScramMechanism.SCRAM_SHA_256, kit.broker.credentials, "nonce")
     kit.run(exchange.step(b"n,,n=alice,r=x"))
     with pytest.raises(SaslAuthenticationFailed):
         kit.run(exchange.step(b"c=biws,r=xnonce,p=" + base64.b64encode(bytes(32))))
@@ -399,8 +395,8 @@ def test_a_listener_at_which_nobody_can_log_in_is_told(
     own: dict[str, str],
     is_told: bool,
 ) -> None:
-    credential = make_credential("wonderland", Mechanism.SCRAM_SHA_256)
-    kit.broker.credentials.alter([("alice", Mechanism.SCRAM_SHA_256, credential)])
+    credential = make_credential("wonderland", ScramMechanism.SCRAM_SHA_256)
+    kit.broker.credentials.alter([("alice", ScramMechanism.SCRAM_SHA_256, credential)])
     server = ServerSettings(listeners=("SASL_PLAINTEXT://127.0.0.1:0",))
     settings = SecuritySettings(sasl_enabled_mechanisms=mechanisms)
     ListenerSecurities(server.parsed_listeners(), settings, overrides=own).warn_if_no_users(

@@ -5,15 +5,9 @@ from collections.abc import Iterable
 
 from varve.broker.broker import Broker
 from varve.broker.request import Operation, RequestContext, ResourceType
-from varve.broker.security.credentials import (
-    SALT_BYTES_MAX,
-    Change,
-    Mechanism,
-    check_iterations,
-    check_user,
-    credential_of,
-)
+from varve.broker.security.credentials import SALT_BYTES_MAX, Change, check_iterations, check_user
 from varve.foundation.errors import InvalidRequest, StoreError
+from varve.foundation.scram import ScramMechanism, credential_of
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError, code_for
 from varve.wire.messages.security import (
@@ -118,7 +112,7 @@ def _plan_changes(
 
 def _to_change(broker: Broker, one: _Alteration) -> Change:
     try:
-        mechanism = Mechanism(one.mechanism)
+        mechanism = ScramMechanism(one.mechanism)
     except ValueError:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"Unknown SCRAM mechanism {one.mechanism}"

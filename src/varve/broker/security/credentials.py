@@ -2,22 +2,19 @@
 
 Layout     `varve-credentials.json`: by user and mechanism salt, iterations and keys in base64,
            and a secret. docs/formats/directory.md
-Invariant  neither passwords nor salted passwords are stored; names and passwords are plain UTF-8,
-           as in Kafka, without SASLprep. An unknown user gets a salt derived from the secret and
-           the name, which looks like those of known users and is the same at every try.
+Invariant  neither passwords nor salted passwords are stored. An unknown user gets a salt derived
+           from the secret and the name, which looks like those of known users and is the same at
+           every try.
 Crash      see `directory_document`.
 Threads    changed off the loop, one change at a time under `_lock`; `users` is replaced as a whole
            and read without it.
 """
 
 import base64
-import hashlib
 import hmac
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
 from secrets import token_bytes
 from typing import Any, Final
 
@@ -30,6 +27,12 @@ from varve.broker.security.directory_document import (
 from varve.commit_log.names import LOCK_FILE
 from varve.disk import FileSystem
 from varve.foundation.errors import InvalidRequest, Locked
+from varve.foundation.scram import (
+    ScramCredential,
+    ScramMechanism,
+    credential_of,
+    salted_password,
+)
 
 ITERATIONS_MIN: Final = 4_096
 ITERATIONS_MAX: Final = 16_384
@@ -37,81 +40,13 @@ ITERATIONS: Final = 8_192
 """For credentials that varve makes itself."""
 SALT_BYTES: Final = 24
 SALT_BYTES_MAX: Final = 1_024
-
-
-class Mechanism(IntEnum):
-    """By Kafka's numbers."""
-
-    SCRAM_SHA_256 = 1
-    SCRAM_SHA_512 = 2
-
-    @property
-    def sasl_name(self) -> str:
-        return self.name.replace("_", "-")
-
-    @property
-    def hash(self) -> str:
-        return "sha256" if self is Mechanism.SCRAM_SHA_256 else "sha512"
-
-    @property
-    def key_bytes(self) -> int:
-        return 32 if self is Mechanism.SCRAM_SHA_256 else 64
-
-
-BY_SASL_NAME: Final[dict[str, Mechanism]] = {one.sasl_name: one for one in Mechanism}
-
-
-@dataclass(frozen=True, slots=True)
-class ScramCredential:
-    """What proves a password without telling it."""
-
-    salt: bytes
-    iterations: int
-    stored_key: bytes
-    server_key: bytes
-
-
-def salted_password(mechanism: Mechanism, password: str, *, salt: bytes, iterations: int) -> bytes:
-    """Takes some milliseconds, on purpose."""
-    return hashlib.pbkdf2_hmac(mechanism.hash, password.encode(), salt, iterations)
-
-
-def credential_of(
-    mechanism: Mechanism, salted: bytes, *, salt: bytes, iterations: int
-) -> ScramCredential:
-    """The credential that a salted password makes."""
-    client_key = keyed(mechanism, salted, b"Client Key")
-    return ScramCredential(
-        salt=salt,
-        iterations=iterations,
-        stored_key=hashlib.new(mechanism.hash, client_key).digest(),
-        server_key=keyed(mechanism, salted, b"Server Key"),
-    )
-
-
-def keyed(mechanism: Mechanism, key: bytes, message: bytes) -> bytes:
-    return hmac.digest(key, message, mechanism.hash)
-
-
-def is_proof(
-    mechanism: Mechanism, credential: ScramCredential, proof: bytes, message: bytes
-) -> bool:
-    """Whether a client's proof for what was said shows that it knows the password."""
-    signature = keyed(mechanism, credential.stored_key, message)
-    if len(proof) != len(signature):
-        return False
-    client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
-    found = hashlib.new(mechanism.hash, client_key).digest()
-    return hmac.compare_digest(found, credential.stored_key)
-
-
 CREDENTIALS_FILE: Final = "varve-credentials.json"
 USER_COUNT_MAX: Final = 100_000
 _SECRET_BYTES: Final = 32
 _NAME_LENGTH_MAX: Final = 1_024
 
-Users = Mapping[str, Mapping[Mechanism, ScramCredential]]
-Change = tuple[str, Mechanism, ScramCredential | None]
+Users = Mapping[str, Mapping[ScramMechanism, ScramCredential]]
+Change = tuple[str, ScramMechanism, ScramCredential | None]
 """A user's new credential; None takes it away."""
 
 
@@ -141,7 +76,8 @@ class ScramCredentials:
                 secret = base64.b64decode(content["secret"], validate=True)
                 users = {
                     name: {
-                        Mechanism[key]: _decode(Mechanism[key], item) for key, item in of.items()
+                        ScramMechanism[key]: _decode(ScramMechanism[key], item)
+                        for key, item in of.items()
                     }
                     for name, of in content["users"].items()
                 }
@@ -150,10 +86,10 @@ class ScramCredentials:
             self._secret = secret
             self._replace_locked(users)
 
-    def find(self, user: str, mechanism: Mechanism) -> ScramCredential | None:
+    def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
         return self.users.get(user, {}).get(mechanism)
 
-    def fake_credential(self, user: str, mechanism: Mechanism) -> ScramCredential:
+    def fake_credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
         """For somebody unknown: a credential that nobody can prove, the same at every try."""
         salt_bytes, iterations = self._usual[mechanism]
         seed = f"{mechanism.name}:{user}".encode()
@@ -196,7 +132,7 @@ class ScramCredentials:
 
 def make_credential(
     password: str,
-    mechanism: Mechanism,
+    mechanism: ScramMechanism,
     *,
     iterations: int = ITERATIONS,
     entropy: Callable[[int], bytes] = token_bytes,
@@ -234,7 +170,7 @@ def add_credential(
     fs: FileSystem,
     user: str,
     password: str,
-    mechanism: Mechanism,
+    mechanism: ScramMechanism,
     iterations: int = ITERATIONS,
     entropy: Callable[[int], bytes] = token_bytes,
 ) -> None:
@@ -264,10 +200,10 @@ def add_credential(
             lock.release()
 
 
-def _usual_shapes(users: Users) -> dict[Mechanism, tuple[int, int]]:
+def _usual_shapes(users: Users) -> dict[ScramMechanism, tuple[int, int]]:
     """By mechanism, the size of the salt and the iterations that most credentials have."""
     usual = {}
-    for mechanism in Mechanism:
+    for mechanism in ScramMechanism:
         shapes = Counter(
             (len(one.salt), one.iterations)
             for of in users.values()
@@ -288,7 +224,7 @@ def _encode(credential: ScramCredential) -> dict[str, str | int]:
     }
 
 
-def _decode(mechanism: Mechanism, item: Mapping[str, Any]) -> ScramCredential:
+def _decode(mechanism: ScramMechanism, item: Mapping[str, Any]) -> ScramCredential:
     salt, stored_key, server_key = (
         base64.b64decode(item[name], validate=True) for name in ("salt", "stored_key", "server_key")
     )

@@ -4,8 +4,8 @@ from typing import Any
 
 from tests.support.broker_kit import BrokerKit
 from varve.broker.request import Principal
-from varve.broker.security.credentials import Mechanism, salted_password
 from varve.broker.settings import SecuritySettings
+from varve.foundation.scram import ScramMechanism, salted_password
 from varve.wire import ErrorCode
 from varve.wire.messages.security import (
     AlterUserScramCredentialsRequest,
@@ -15,7 +15,7 @@ from varve.wire.messages.security import (
     UserName,
 )
 
-SALTED = salted_password(Mechanism.SCRAM_SHA_256, "secret", salt=b"salt", iterations=4_096)
+SALTED = salted_password(ScramMechanism.SCRAM_SHA_256, "secret", salt=b"salt", iterations=4_096)
 
 
 def _give(user: str = "alice", **changes: Any) -> ScramCredentialUpsertion:
@@ -55,7 +55,7 @@ def test_credentials_are_given_shown_and_taken_away() -> None:
         answer = kit.ask(AlterUserScramCredentialsRequest(deletions=deletions))
         assert _codes(answer) == {"alice": 0, "carol": ErrorCode.RESOURCE_NOT_FOUND}
         kit.restart(is_crash=True)
-        assert set(kit.broker.credentials.users["alice"]) == {Mechanism.SCRAM_SHA_512}
+        assert set(kit.broker.credentials.users["alice"]) == {ScramMechanism.SCRAM_SHA_512}
         assert set(kit.broker.credentials.users) == {"alice", "bob"}
 
 

@@ -7,21 +7,17 @@ import pytest
 
 from varve.broker.security.credentials import (
     CREDENTIALS_FILE,
-    Mechanism,
     ScramCredentials,
     add_credential,
-    credential_of,
-    is_proof,
-    keyed,
     make_credential,
-    salted_password,
 )
 from varve.broker.security.directory_document import OfflineDirectory
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest, Locked
+from varve.foundation.scram import ScramMechanism, credential_of, is_proof, keyed, salted_password
 
-SHA_256, SHA_512 = Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512
+SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
 
 
 def _fs() -> MemoryFileSystem:
