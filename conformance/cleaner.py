@@ -16,8 +16,8 @@ from typing import Any, Final
 from conformance.recovery import LOG_STARTS, RECOVERY_POINTS, read_checkpoint
 from conformance.shell import JavaShell, ShellFailed
 from varve.commit_log import TopicPartition
-from varve.commit_log.checkpoints import encode_offsets
 from varve.commit_log.names import CLEAN_SHUTDOWN_FILE, CLEANER_OFFSET_FILE
+from varve.commit_log.offset_checkpoints import encode_offsets
 
 DEDUPE_BUFFER_BYTES: Final = 128 << 20
 IO_BUFFER_BYTES: Final = 512 << 10

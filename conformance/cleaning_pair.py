@@ -32,7 +32,14 @@ from varve.cleaning.removals.removal_log import RemovalLog
 from varve.cleaning.report import CleanReport
 from varve.cleaning.retention.retention import LogRetention, RetentionPlan
 from varve.cleaning.settings import CleanerSettings
-from varve.commit_log import AppendOrigin, Log, LogSettings, LogStore, StoreSettings, TopicPartition
+from varve.commit_log import (
+    AppendOrigin,
+    Log,
+    LogManager,
+    LogSettings,
+    StoreSettings,
+    TopicPartition,
+)
 from varve.commit_log.check import Finding, Severity, check_log_directory
 from varve.commit_log.names import LOG
 from varve.disk import RealFileSystem
@@ -66,10 +73,10 @@ class PairSettings:
 
 
 @contextmanager
-def open_store(path: Path, settings: PairSettings, now_ms: int) -> Iterator[LogStore]:
+def open_store(path: Path, settings: PairSettings, now_ms: int) -> Iterator[LogManager]:
     """The log directory as varve opens it at a moment; closed in good order behind."""
     topic = settings.for_varve()
-    store = LogStore(
+    store = LogManager(
         [str(path)],
         fs=RealFileSystem(),
         clock=ManualClock(now_ms),

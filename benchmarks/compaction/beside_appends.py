@@ -22,7 +22,7 @@ from benchmarks.hot_log.logs import BATCH_BYTES, ready_batches
 from benchmarks.measure import Contest, Scale, at_least
 from benchmarks.sizes import SizeUnit, format_bytes
 from benchmarks.workspace import Workspace
-from varve.commit_log import Log, LogStore, TopicPartition
+from varve.commit_log import Log, LogManager, TopicPartition
 
 APPENDED = TopicPartition("appended", 0)
 _POOL_BYTES = 16 << 20
@@ -117,7 +117,7 @@ def append_alone(
 @contextmanager
 def _store_with_target(
     workspace: Workspace, source: KeyedStore, first: bytes
-) -> Iterator[tuple[LogStore, Log]]:
+) -> Iterator[tuple[LogManager, Log]]:
     with workspace.directory("beside-run") as parent:
         directory = parent / "store"
         copy_store(source.directory, directory, with_indexes=False)

@@ -17,14 +17,14 @@ from benchmarks.measure import Scale, Ticker
 from benchmarks.workspace import Workspace
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.settings import CleanerSettings
-from varve.commit_log import LogStore
+from varve.commit_log import LogManager
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 
 _ROOMY_SHARE = 0.75
 
 
-def new_cleaner(store: LogStore, scale: Scale) -> LogCleaner:
+def new_cleaner(store: LogManager, scale: Scale) -> LogCleaner:
     """A cleaner of one thread, without a throttle."""
     settings = CleanerSettings(log_cleaner_dedupe_buffer_size=scale.buffer_bytes)
     return LogCleaner(store, clock=SystemClock(), settings=settings)
@@ -91,7 +91,7 @@ def build_indexes(source: KeyedStore, scale: Scale) -> None:
     change_store(source, lambda store: new_cleaner(store, scale).build_indexes(source.now_ms))
 
 
-def change_store(source: KeyedStore, change: Callable[[LogStore], object]) -> None:
+def change_store(source: KeyedStore, change: Callable[[LogManager], object]) -> None:
     """Opens a prepared store, changes it and closes it, without waiting for the disk."""
     with open_store(source.directory, source.shape, UnsyncedFileSystem()) as store:
         change(store)

@@ -20,7 +20,7 @@ from benchmarks.generators import KEY_BYTES, records_per_batch
 from benchmarks.hot_log.logs import UnsyncedFileSystem
 from benchmarks.measure import Scale
 from benchmarks.sizes import format_bytes
-from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
+from varve.commit_log import Log, LogManager, LogSettings, TopicPartition
 from varve.commit_log.names import KEYS, LOG
 from varve.commit_log.segment_reader import BatchWalk
 from varve.disk import FileSystem, RealFileSystem
@@ -111,10 +111,12 @@ def write_store(directory: Path, shape: LogShape, size: int) -> KeyedStore:
     return KeyedStore(directory, shape, record_count, key_count, end_offset, size)
 
 
-def open_store(directory: Path, shape: LogShape, file_system: FileSystem | None = None) -> LogStore:
+def open_store(
+    directory: Path, shape: LogShape, file_system: FileSystem | None = None
+) -> LogManager:
     """The store of a directory, which is made if it is missing; `open` it or use it in `with`."""
     compacted, plain = shape.settings(), LogSettings()
-    return LogStore(
+    return LogManager(
         [str(directory)],
         fs=file_system or RealFileSystem(),
         clock=SystemClock(),

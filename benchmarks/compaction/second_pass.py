@@ -25,7 +25,7 @@ from benchmarks.compaction.keyed_log import (
 from benchmarks.measure import Contest, Scale, at_most
 from benchmarks.sizes import SizeUnit
 from benchmarks.workspace import Workspace
-from varve.commit_log import LogStore
+from varve.commit_log import LogManager
 from varve.commit_log.names import DELETED
 
 NEW_SHARE = 0.05
@@ -80,7 +80,7 @@ def clean_and_update(dirty: KeyedStore, directory: Path, scale: Scale) -> KeyedS
     update_count = max(1, round(dirty.key_count * NEW_SHARE))
     keys = np.random.default_rng(_SEED).integers(0, dirty.key_count, update_count)
 
-    def clean_then_append(store: LogStore) -> int:
+    def clean_then_append(store: LogManager) -> int:
         new_cleaner(store, scale).clean(PARTITION, clean.now_ms)
         log = store.get(PARTITION)
         append_records(log, clean.shape, keys, clean.now_ms)

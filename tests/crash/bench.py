@@ -11,7 +11,7 @@ from uuid import UUID
 
 from tests.support.cleaned_segment import write_cleaned
 from tests.support.log_model import LogModel, StoredBatch, check_equals, read_all
-from varve.commit_log import Log, LogSettings, LogStore, Segment, StoreSettings, TopicPartition
+from varve.commit_log import Log, LogManager, LogSettings, Segment, StoreSettings, TopicPartition
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound
@@ -34,8 +34,8 @@ def new_disk(seed: int = 0) -> FaultyFileSystem:
 
 def open_store(
     disk: FaultyFileSystem, settings: LogSettings, paths: tuple[str, ...] = ("/d/a",)
-) -> LogStore:
-    return LogStore(
+) -> LogManager:
+    return LogManager(
         paths,
         fs=disk,
         clock=CLOCK,
@@ -91,7 +91,7 @@ class Bench:
 
     disk: FaultyFileSystem
     settings: LogSettings
-    store: LogStore | None = None
+    store: LogManager | None = None
     model: LogModel = field(default_factory=LogModel)
     outcome: LogModel | None = None
     """While an operation runs: the log if it completes."""
@@ -308,7 +308,7 @@ def judge(
     store.abandon()
 
 
-def observe(bench: Bench, store: LogStore, mode: CrashMode) -> LogModel | None:
+def observe(bench: Bench, store: LogManager, mode: CrashMode) -> LogModel | None:
     """The recovered log as a model, checked against what was acknowledged; None: no partition."""
     try:
         log = store.get(PARTITION)

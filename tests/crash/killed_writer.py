@@ -9,8 +9,8 @@ import os
 import random
 import sys
 
-from varve.commit_log import LogSettings, LogStore, TopicPartition
-from varve.commit_log.partition_metadata import random_topic_id
+from varve.commit_log import LogManager, LogSettings, TopicPartition
+from varve.commit_log.directory_files import random_topic_id
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.records import Codec, Record, build_batch, edit_batch
@@ -19,7 +19,7 @@ from varve.records import Codec, Record, build_batch, edit_batch
 def write(path: str, flush: str, seed: int) -> None:
     source = random.Random(seed)
     settings = LogSettings(segment_bytes=20_000, index_interval_bytes=500, flush=flush)
-    store = LogStore(
+    store = LogManager(
         [path],
         fs=RealFileSystem(),
         clock=SystemClock(),

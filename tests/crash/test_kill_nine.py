@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.log_model import read_all
-from varve.commit_log import LogSettings, LogStore, TopicPartition
+from varve.commit_log import LogManager, LogSettings, TopicPartition
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 
@@ -59,7 +59,7 @@ def _append_until_killed(
 def _digests(path: str) -> dict[int, str]:
     """What a fresh start reads, by base offset."""
     settings = LogSettings(segment_bytes=20_000, index_interval_bytes=500)
-    store = LogStore(
+    store = LogManager(
         [path],
         fs=RealFileSystem(),
         clock=SystemClock(),

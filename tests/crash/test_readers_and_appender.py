@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from tests.crash.bench import PARTITION, TOPIC_ID, make_batch
 from tests.support.log_model import read_all, split_batches
-from varve.commit_log import Isolation, Log, LogSettings, LogStore
+from varve.commit_log import Isolation, Log, LogManager, LogSettings
 from varve.disk import Buffer, File, FileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import OffsetOutOfRange, Unavailable
@@ -72,8 +72,8 @@ class WatchedFileSystem(MemoryFileSystem):
         return WatchedFile(super().open_writable(path), self)
 
 
-def _open(fs: FileSystem, settings: LogSettings) -> tuple[LogStore, Log]:
-    store = LogStore(
+def _open(fs: FileSystem, settings: LogSettings) -> tuple[LogManager, Log]:
+    store = LogManager(
         ["/d"], fs=fs, clock=CLOCK, random=random.Random(1), topic_settings=lambda topic: settings
     ).open()
     return store, store.create(PARTITION, TOPIC_ID)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.crash.bench import PARTITION, TOPIC_ID
 from tests.support.cleaned_segment import write_cleaned
-from varve.commit_log import Isolation, Log, LogSettings, LogStore, Segment
+from varve.commit_log import Isolation, Log, LogManager, LogSettings, Segment
 from varve.disk import FileSystem, MemoryFileSystem, RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Unavailable
@@ -33,7 +33,7 @@ def _batch(generation: int, number: int, *, is_sent: bool = False) -> bytes:
 
 
 def _fill(fs: FileSystem, path: str) -> Log:
-    store = LogStore(
+    store = LogManager(
         [path], fs=fs, clock=CLOCK, random=random.Random(1), topic_settings=lambda topic: SETTINGS
     ).open()
     log = store.create(PARTITION, TOPIC_ID)

@@ -12,8 +12,8 @@ from varve.cleaning.removals.removal import (
 )
 from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE, RemovalLog
 from varve.commit_log import TopicPartition
-from varve.commit_log.checkpoints import encode_offsets
 from varve.commit_log.names import LOG_START_OFFSET_FILE, log_name
+from varve.commit_log.offset_checkpoints import encode_offsets
 from varve.commit_log.segment_reader import BatchWalk
 from varve.disk import FileSystem
 from varve.records import Record, build_batch

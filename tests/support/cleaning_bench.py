@@ -16,7 +16,7 @@ from tests.support.log_model import LogModel, read_all, read_committed, split_ba
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.report import CleanReport
 from varve.cleaning.settings import CleanerSettings
-from varve.commit_log import Log, LogSettings, LogStore, StoreSettings, TopicPartition
+from varve.commit_log import Log, LogManager, LogSettings, StoreSettings, TopicPartition
 from varve.commit_log.log_directory import LogDirectory
 from varve.disk import CrashMode, FaultyFileSystem, FileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
@@ -66,7 +66,7 @@ class CleaningBench:
     clock: ManualClock = field(default_factory=lambda: ManualClock(NOW_MS))
     disk: FileSystem = None  # type: ignore[assignment]  # a faulty one unless another is given
     cleaner_settings: CleanerSettings = field(default_factory=CleanerSettings)
-    store: LogStore = field(init=False)
+    store: LogManager = field(init=False)
     cleaner: LogCleaner = field(init=False)
     history: LogModel = field(default_factory=LogModel)
     path: str = "/d"
@@ -101,7 +101,7 @@ class CleaningBench:
     # The life of the store
 
     def open(self) -> None:
-        self.store = LogStore(
+        self.store = LogManager(
             [self.path],
             fs=self.disk,
             clock=self.clock,

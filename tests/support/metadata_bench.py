@@ -71,7 +71,7 @@ class MetadataBench:
             log.abandon()
         self.logs = {}
         self.topic = MetadataTopic(
-            self,  # type: ignore[arg-type]  # of a LogStore it needs `get` alone
+            self,  # type: ignore[arg-type]  # of a LogManager it needs `get` alone
             partition_count=self.partition_count,
             broker_id=7,
             custom_bytes_max=self.custom_bytes_max,

@@ -11,8 +11,8 @@ from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.key_index.key_index import KeyEntry
 from varve.cleaning.remote_tier import NoRemoteTier, RemoteBounds
 from varve.commit_log import LogSettings, TopicPartition
+from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import INDEX, KEYS, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, log_name
-from varve.commit_log.partition_metadata import encode_topic_id
 from varve.disk import CrashMode
 from varve.kernels.crc import crc32c
 from varve.object_store import MemoryObjectStore, ObjectStore

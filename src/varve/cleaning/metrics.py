@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from varve.cleaning.removals.removal import Reason
 from varve.cleaning.report import CleanReport, PartitionHealth
-from varve.commit_log import Log, LogStore, TopicPartition
+from varve.commit_log import Log, LogManager, TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.metrics import Metric, MetricTable, counter, declared_metrics, gauge
 
@@ -175,7 +175,7 @@ class CleanerMetrics:
     The size and offsets of the partitions of `store` are looked up when metrics are collected.
     """
 
-    def __init__(self, *, clock: Clock, store: LogStore) -> None:
+    def __init__(self, *, clock: Clock, store: LogManager) -> None:
         self.table = MetricTable(declared_metrics(sys.modules[__name__]))
         self._clock = clock
         self._store = store

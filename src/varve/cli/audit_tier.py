@@ -11,7 +11,7 @@ from varve.cleaning.removals.audit import AuditReport
 from varve.cleaning.removals.removal_json import encode_removal
 from varve.cli.audit_table import cold_entry, count_noun, print_entries
 from varve.cli.tier_access import find_tiered, find_url, open_manifests, open_tier
-from varve.commit_log import partition_metadata
+from varve.commit_log.directory_files import decode_partition_metadata
 from varve.commit_log.names import PARTITION_METADATA_FILE
 from varve.disk import FileSystem
 from varve.tiering.partition import get_remote_path
@@ -28,7 +28,7 @@ def print_cold_removals(
     if not report.moved_records and report.partition.topic not in find_tiered(fs, log_directory):
         return
     path = f"{directory}/{PARTITION_METADATA_FILE}"
-    topic_id = partition_metadata.decode(fs.read(path), where=path) if fs.exists(path) else None
+    topic_id = decode_partition_metadata(fs.read(path), where=path) if fs.exists(path) else None
     home = get_remote_path(report.partition, topic_id, read_cluster(fs, log_directory))
     objects = open_tier(find_url("", log_directory), store_settings)
     try:

@@ -12,8 +12,8 @@ from varve.cli.tier_access import find_tiered, open_manifests, open_tier
 from varve.commit_log.check import Finding, Severity
 from varve.commit_log.check.directory import DirectoryFacts
 from varve.commit_log.check.partition import PartitionFacts
-from varve.commit_log.checkpoints import decode_offsets
 from varve.commit_log.names import LOG_START_OFFSET_FILE, TopicPartition
+from varve.commit_log.offset_checkpoints import decode_offsets
 from varve.disk import FileSystem
 from varve.embedded.tier_place import DEFAULT_METADATA, TIER_FILE, TierPlace, read_place
 from varve.foundation.errors import Corrupt, StoreError

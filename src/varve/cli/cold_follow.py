@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from varve.cli.tier_access import open_manifests, open_tier
+from varve.commit_log.directory_files import decode_partition_metadata
 from varve.commit_log.names import PARTITION_METADATA_FILE, TopicPartition
-from varve.commit_log.partition_metadata import decode
 from varve.disk import FileSystem
 from varve.embedded.reading import checked_batches, stored_records
 from varve.embedded.stored_record import StoredRecord
@@ -36,7 +36,9 @@ class ColdPart:
         self._partition = partition
         self._objects = open_tier(_find_place(fs, root, partition).url, store_settings)
         path = f"{root}/{partition}/{PARTITION_METADATA_FILE}"
-        home = get_remote_path(partition, decode(fs.read(path), path), read_cluster(fs, root))
+        home = get_remote_path(
+            partition, decode_partition_metadata(fs.read(path), path), read_cluster(fs, root)
+        )
         settings = TierSettings(remote_log_index_file_cache_total_size_bytes=_INDEX_BYTES)
         self._caches = ReadCaches.open(self._objects, SystemClock(), settings)
         self._reader = RemoteLog(

@@ -21,8 +21,8 @@ from varve.cleaning.key_index.key_index import (
 )
 from varve.cli.dump_entry import DumpOptions, Entry, Source
 from varve.commit_log import SegmentFiles
+from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import LOG, log_name
-from varve.commit_log.partition_metadata import encode_topic_id
 from varve.commit_log.segment import Segment
 from varve.kernels.key_entries import ENTRY_WORDS, FLAG_TOMBSTONE
 

@@ -6,11 +6,14 @@ Layout     docs/formats/producer-snapshot.md, checkpoints.md, directory.md
 from collections.abc import Iterator
 
 from varve.cli.dump_entry import DumpOptions, Entry, Source
-from varve.commit_log import partition_metadata
 from varve.commit_log.append_times import decode_append_times
-from varve.commit_log.checkpoints import INT32_MAX, INT64_MAX, decode_checkpoint
-from varve.commit_log.directory_metadata import decode_clean_shutdown, decode_meta_properties
-from varve.commit_log.partition_metadata import encode_topic_id
+from varve.commit_log.directory_files import (
+    decode_clean_shutdown,
+    decode_meta_properties,
+    decode_partition_metadata,
+    encode_topic_id,
+)
+from varve.commit_log.offset_checkpoints import INT32_MAX, INT64_MAX, decode_checkpoint
 from varve.commit_log.producer_snapshots import decode_producer_snapshot
 from varve.commit_log.producer_state import BatchMetadata
 from varve.embedded.topic_table import decode_topics
@@ -59,7 +62,7 @@ def dump_offset_checkpoint(source: Source, options: DumpOptions) -> Iterator[Ent
 
 
 def dump_partition_metadata(source: Source, options: DumpOptions) -> Iterator[Entry]:
-    topic_id = partition_metadata.decode(source.fs.read(source.path), source.path)
+    topic_id = decode_partition_metadata(source.fs.read(source.path), source.path)
     yield Entry("partitionMetadata", {"version": 0, "topicId": encode_topic_id(topic_id)})
 
 

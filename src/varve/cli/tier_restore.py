@@ -19,9 +19,9 @@ from varve.cli.tier_access import (
     open_manifests,
     open_tier,
 )
-from varve.commit_log import LogSettings, LogStore
+from varve.commit_log import LogManager, LogSettings
+from varve.commit_log.directory_files import decode_topic_id
 from varve.commit_log.names import parse_partition_directory
-from varve.commit_log.partition_metadata import decode_topic_id
 from varve.disk import FileSystem, RealFileSystem, write_atomically
 from varve.embedded.tier_place import (
     DEFAULT_METADATA,
@@ -218,7 +218,7 @@ def _remember_store(fs: FileSystem, path: str, url: str, cluster: str) -> None:
     from varve.object_store.opening import normal_url
 
     if read_place(fs, path) is None and read_cluster(fs, path) == cluster:
-        logs = LogStore([path], fs=fs, clock=SystemClock(), random=random.Random())
+        logs = LogManager([path], fs=fs, clock=SystemClock(), random=random.Random())
         remember_place(fs, logs.directories, TierPlace(normal_url(url), DEFAULT_METADATA))
 
 

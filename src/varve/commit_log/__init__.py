@@ -4,8 +4,8 @@ from varve.commit_log.appender import AppendResult
 from varve.commit_log.log import DEFAULT_FETCH_BYTES, Log, LogHooks
 from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.log_loader import LoadRequest
+from varve.commit_log.log_manager import LogManager
 from varve.commit_log.log_reader import AbortedRange, FetchResult, Isolation
-from varve.commit_log.log_store import LogStore
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.producer_state import AppendOrigin, LastRecord
 from varve.commit_log.remote_log import RemoteLogReader, RemoteLogReaders, RemoteRead
@@ -27,8 +27,8 @@ __all__ = [
     "Log",
     "LogDirectory",
     "LogHooks",
+    "LogManager",
     "LogSettings",
-    "LogStore",
     "RemoteLogReader",
     "RemoteLogReaders",
     "RemoteRead",

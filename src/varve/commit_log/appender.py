@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from varve.commit_log.append_rules import AppendRules, CheckedBatch
+from varve.commit_log.batch_validator import BatchValidator, ValidatedBatch
 from varve.commit_log.flusher import Flusher
 from varve.commit_log.log_state import LogState
 from varve.commit_log.producer_snapshots import summarize_row
@@ -32,12 +32,11 @@ from varve.foundation.errors import (
     UnexpectedOffset,
     UnsupportedFormat,
 )
-from varve.kernels.batch_layout import BatchColumn, ScanStatus, status_text
+from varve.kernels.batch_layout import CONTROL_BIT, BatchColumn, ScanStatus, status_text
 from varve.kernels.batch_scan import batch_table, scan_batches
 
 # Base offset, batch length, leader epoch: the part of a batch that the log may rewrite freely.
 _PREFIX: Final = Struct(">qii")
-_CONTROL: Final = 0x20
 _TABLE_ROWS: Final = 1024
 # Each of them keeps its data file open until it is synced.
 _UNSYNCED_SEGMENTS_MAX: Final = 64
@@ -61,7 +60,7 @@ class Appender:
         self._state = state
         self._flusher = flusher
         self._is_alone = is_alone
-        self._rules = AppendRules(settings, str(state.topic_partition))
+        self._rules = BatchValidator(settings, str(state.topic_partition))
         self._roll_rule = RollRule(settings)
         self._segment_bytes = settings.segment_bytes
         self._flush_messages = settings.flush_messages
@@ -86,11 +85,11 @@ class Appender:
             self.settle(result.last_offset + 1)
         return result
 
-    def check(self, data: Buffer) -> CheckedBatch:
+    def check(self, data: Buffer) -> ValidatedBatch:
         """A producer's batch as `append` would store it."""
         return self._rules.check(data, AppendOrigin.CLIENT, self._state.clock.now_ms())
 
-    def is_repeated(self, batch: CheckedBatch) -> bool:
+    def is_repeated(self, batch: ValidatedBatch) -> bool:
         """Whether its producer has appended it before, as its sequences tell."""
         if not batch.has_producer:
             return False
@@ -99,7 +98,7 @@ class Appender:
             known = self._state.producers.entries.get(summary.producer_id)
         return known is not None and known.find_duplicate(summary) is not None
 
-    def append_checked(self, batch: CheckedBatch, *, waits: bool) -> AppendResult:
+    def append_checked(self, batch: ValidatedBatch, *, waits: bool) -> AppendResult:
         """Appends a producer's batch that `check` gave, whole or thinned."""
         state = self._state
         with state.lock:
@@ -128,7 +127,7 @@ class Appender:
         return leader_epoch
 
     def _append_checked_locked(
-        self, batch: CheckedBatch, origin: AppendOrigin, leader_epoch: int | None, now_ms: int
+        self, batch: ValidatedBatch, origin: AppendOrigin, leader_epoch: int | None, now_ms: int
     ) -> AppendResult:
         state = self._state
         state.check_usable()
@@ -307,7 +306,7 @@ class Appender:
 
 
 def _summary(row: list[int], data: memoryview, where: str) -> BatchSummary:
-    is_control = row[BatchColumn.ATTRIBUTES] & _CONTROL
+    is_control = row[BatchColumn.ATTRIBUTES] & CONTROL_BIT
     start = row[BatchColumn.POSITION]
     return summarize_row(
         row, data[start : start + row[BatchColumn.SIZE]] if is_control else None, where

@@ -9,7 +9,7 @@ Threads    changes under the log's lock; readers need none, for the history is r
 from bisect import bisect_right
 from typing import NamedTuple, Self
 
-from varve.commit_log.checkpoints import (
+from varve.commit_log.offset_checkpoints import (
     INT32_MAX,
     INT64_MAX,
     decode_checkpoint,

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from varve.commit_log.append_rules import CheckedBatch
 from varve.commit_log.appender import Appender, AppendResult
+from varve.commit_log.batch_validator import ValidatedBatch
 from varve.commit_log.flusher import Flusher
 from varve.commit_log.leader_epochs import EpochEntry
 from varve.commit_log.log_loader import LoadRequest, LogLoader
@@ -33,7 +33,7 @@ from varve.commit_log.rolling import RollRule
 from varve.commit_log.segment import Segment
 from varve.commit_log.segment_drop import SegmentDrop
 from varve.commit_log.segment_reader import ReadableSegment, TimestampOffset
-from varve.commit_log.segment_swap import SegmentSwap
+from varve.commit_log.segment_replacement import SegmentReplacement
 from varve.commit_log.segment_view import SegmentView
 from varve.commit_log.settings import LogSettings
 from varve.commit_log.transaction_index import AbortedTransaction
@@ -93,7 +93,7 @@ class Log:
             lower_cleaner_offset=hooks.lower_cleaner_offset,
             producer_expiration_ms=request.producer_expiration_ms,
         )
-        self._swap = SegmentSwap(state, self._flusher)
+        self._swap = SegmentReplacement(state, self._flusher)
         self._drop = SegmentDrop(state, write_log_starts=hooks.write_log_starts)
         self._start = LogStart(state, write_log_starts=hooks.write_log_starts)
         self.recovered: list[str] = []
@@ -251,18 +251,18 @@ class Log:
         """
         return self._appender.append(batch, origin=origin, leader_epoch=leader_epoch, waits=waits)
 
-    def check(self, batch: Buffer) -> CheckedBatch:
+    def check(self, batch: Buffer) -> ValidatedBatch:
         """A producer's batch as it would be stored; raises what `append` would refuse it for.
 
         Its sequences are not looked at.
         """
         return self._appender.check(batch)
 
-    def is_repeated(self, batch: CheckedBatch) -> bool:
+    def is_repeated(self, batch: ValidatedBatch) -> bool:
         """Whether its idempotent producer has appended it before."""
         return self._appender.is_repeated(batch)
 
-    def append_checked(self, batch: CheckedBatch, *, waits: bool = True) -> AppendResult:
+    def append_checked(self, batch: ValidatedBatch, *, waits: bool = True) -> AppendResult:
         """Appends what `check` gave, perhaps with fewer records: their offsets stay unused.
 
         Else it is as with `append`.

@@ -18,15 +18,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from uuid import UUID
 
-from varve.commit_log import partition_metadata
-from varve.commit_log.checkpoints import decode_offsets, encode_offsets
-from varve.commit_log.cleaner_checkpoint import CleanerCheckpoint
 from varve.commit_log.directory_failure import failures
-from varve.commit_log.directory_metadata import (
+from varve.commit_log.directory_files import (
     DirectoryMetadata,
     decode_meta_properties,
+    decode_partition_metadata,
     encode_clean_shutdown,
     encode_meta_properties,
+    encode_partition_metadata,
+    random_id_text,
+    random_topic_id,
 )
 from varve.commit_log.log import Log, LogHooks
 from varve.commit_log.log_loader import LoadRequest
@@ -47,6 +48,7 @@ from varve.commit_log.names import (
     parse_partition_directory,
     random_directory_id,
 )
+from varve.commit_log.offset_checkpoints import CleanerCheckpoint, decode_offsets, encode_offsets
 from varve.commit_log.partition_making import PartitionMaking
 from varve.commit_log.remote_log import RemoteLogReaders
 from varve.commit_log.segment import SegmentFiles
@@ -158,9 +160,9 @@ class LogDirectory:
 
     def _make_metadata(self, cluster_id: str | None) -> DirectoryMetadata:
         metadata = DirectoryMetadata(
-            cluster_id=cluster_id or partition_metadata.random_id_text(self._random),
+            cluster_id=cluster_id or random_id_text(self._random),
             node_id=_NODE_ID,
-            directory_id=partition_metadata.random_topic_id(self._random),
+            directory_id=random_topic_id(self._random),
         )
         path = f"{self.path}/{META_PROPERTIES_FILE}"
         write_atomically(self._fs, path, encode_meta_properties(metadata))
@@ -225,7 +227,7 @@ class LogDirectory:
     def _read_topic_id(self, topic_partition: TopicPartition) -> UUID | None:
         path = f"{self.path}/{topic_partition}/{PARTITION_METADATA_FILE}"
         try:
-            return partition_metadata.decode(self._fs.read(path), where=path)
+            return decode_partition_metadata(self._fs.read(path), where=path)
         except FileNotFoundError:
             return None
 
@@ -325,7 +327,7 @@ class LogDirectory:
 
     def _write_topic_id(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         path = f"{self.path}/{topic_partition}/{PARTITION_METADATA_FILE}"
-        write_atomically(self._fs, path, partition_metadata.encode(topic_id))
+        write_atomically(self._fs, path, encode_partition_metadata(topic_id))
         self.topic_ids[topic_partition] = topic_id
 
     def _forget_offsets(self, partitions: Sequence[TopicPartition]) -> None:

@@ -6,20 +6,21 @@ Crash      loading may be cut anywhere and repeated; it only cuts data files beh
            batch, rebuilds indexes and removes files that a finished step made superfluous.
 """
 
+import contextlib
 import logging
 import random
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from varve.commit_log.append_times import AppendSpan, AppendTimes
-from varve.commit_log.failed_sync import has_failed_sync, write_anew
 from varve.commit_log.leader_epochs import LeaderEpochs
-from varve.commit_log.leftovers import resolve_leftovers
 from varve.commit_log.names import (
     INDEX,
     LEADER_EPOCH_FILE,
     LOG,
+    OWN_PREFIX,
     SNAPSHOT,
     TIME_INDEX,
     TXN_INDEX,
@@ -43,7 +44,7 @@ from varve.commit_log.segment_reader import (
     is_zeros,
 )
 from varve.commit_log.segment_recovery import RecoveredSegment, scan_segment, write_recovered
-from varve.commit_log.segment_split import split_segment
+from varve.commit_log.segment_replacement import finish_or_undo_swaps, split_segment
 from varve.commit_log.settings import LogSettings
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.disk import FileInfo, FileSystem, write_atomically
@@ -171,7 +172,7 @@ class LogLoader:
         for entry in entries:
             if is_unfinished_key_index(entry.name):
                 self._fs.remove(f"{self._directory}/{entry.name}")
-        if resolve_leftovers(self._fs, self._directory, [entry.name for entry in entries]):
+        if finish_or_undo_swaps(self._fs, self._directory, [entry.name for entry in entries]):
             entries = self._fs.scan(self._directory)
         return entries
 
@@ -258,8 +259,8 @@ class LogLoader:
             number += 1
         self._drop_leaving_of_roll()
         if has_failed_sync(self._fs, self._directory):
-            self._note("writing anew what an earlier sync failed to bring to the disk")
-            write_anew(self._fs, self._directory, self._segments[first:])
+            self._note("writing again what an earlier sync failed to bring to the disk")
+            rewrite_unsynced(self._fs, self._directory, self._segments[first:])
         return len(self._segments) < count
 
     def _drop_leaving_of_roll(self) -> None:
@@ -368,7 +369,7 @@ class LogLoader:
         self._segments = self._segments[: number + 1]
 
     def _remove_marked(self) -> None:
-        resolve_leftovers(self._fs, self._directory, self._fs.names(self._directory))
+        finish_or_undo_swaps(self._fs, self._directory, self._fs.names(self._directory))
 
     def _split_overflowing(self, error: OffsetOverflow) -> None:
         assert self._overflowing is not None
@@ -492,3 +493,28 @@ class LogLoader:
             "recovery: %s", message, extra={"partition": str(self._request.topic_partition)}
         )
         self._messages.append(message)
+
+
+SYNC_FAILED_FILE: Final = OWN_PREFIX + "sync-failed"
+_CHUNK_BYTES: Final = 4 << 20
+
+
+def mark_failed_sync(fs: FileSystem, directory: str) -> None:
+    """Leaves the note as far as the disk allows."""
+    with contextlib.suppress(OSError):
+        fs.open_writable(f"{directory}/{SYNC_FAILED_FILE}").close()
+
+
+def has_failed_sync(fs: FileSystem, directory: str) -> bool:
+    return fs.exists(f"{directory}/{SYNC_FAILED_FILE}")
+
+
+def rewrite_unsynced(fs: FileSystem, directory: str, segments: Iterable[Segment]) -> None:
+    """Writes the data of the segments over itself, syncs it and takes the note away."""
+    for segment in segments:
+        with fs.open_writable(segment.path(LOG)) as file:
+            for position in range(0, segment.size, _CHUNK_BYTES):
+                size = min(_CHUNK_BYTES, segment.size - position)
+                file.write_at(position, file.read_at(position, size))
+            file.sync()
+    fs.remove(f"{directory}/{SYNC_FAILED_FILE}")

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from varve.commit_log.append_times import AppendSpan
-from varve.commit_log.failed_sync import note_failed_sync
-from varve.commit_log.log_loader import LoadedLog
+from varve.commit_log.log_loader import LoadedLog, mark_failed_sync
 from varve.commit_log.names import (
     DELETED,
     LEADER_EPOCH_FILE,
@@ -190,7 +189,7 @@ class LogState:
 
     def poison(self, error: OSError) -> StoreError:
         """A sync failed: the log takes no more writes."""
-        note_failed_sync(self.fs, self.directory)
+        mark_failed_sync(self.fs, self.directory)
         return self.fail(
             LogPoisoned(
                 f"{self.topic_partition}: sync of {error.filename or self.directory}: "

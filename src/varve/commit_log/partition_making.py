@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 from uuid import UUID
 
-from varve.commit_log import partition_metadata
+from varve.commit_log.directory_files import encode_partition_metadata
 from varve.commit_log.names import PARTITION_METADATA_FILE
 from varve.disk import TEMPORARY_SUFFIX, File, FileSystem
 
@@ -37,7 +37,7 @@ class PartitionMaking:
 
     def write(self, topic_id: UUID) -> None:
         """Makes the directories, each with the topic's id in it."""
-        data = partition_metadata.encode(topic_id)
+        data = encode_partition_metadata(topic_id)
         paths = [f"{one}/{PARTITION_METADATA_FILE}" for one in self._directories]
         with contextlib.ExitStack() as stack:
             files = []

@@ -15,7 +15,7 @@ from varve.cleaning.key_index.key_index import KeyEntry
 from varve.cleaning.remote_tier import RemoteBounds
 from varve.commit_log import (
     Log,
-    LogStore,
+    LogManager,
     RemoteLogReader,
     RemoteRead,
     TimestampOffset,
@@ -87,7 +87,7 @@ class TierRemoteReader:
 class StoreTier:
     """The tier of one store, or the promise of one."""
 
-    def __init__(self, logs: LogStore, *, clock: Clock, opening: TierOpening) -> None:
+    def __init__(self, logs: LogManager, *, clock: Clock, opening: TierOpening) -> None:
         self._logs = logs
         self._clock = clock
         self._opening = opening

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-from varve.commit_log.checkpoints import decode_offsets
 from varve.commit_log.names import (
     LOG,
     LOG_START_OFFSET_FILE,
@@ -20,6 +19,7 @@ from varve.commit_log.names import (
     parse_file_name,
     parse_partition_directory,
 )
+from varve.commit_log.offset_checkpoints import decode_offsets
 from varve.commit_log.segment_reader import BatchTable, BatchWalk
 from varve.disk import FileSystem
 from varve.embedded.reading import stored_records

@@ -19,7 +19,7 @@ from varve.cleaning.explain.explanation import RecordExplanation, SegmentExplana
 from varve.cleaning.remote_tier import RemoteBounds
 from varve.cleaning.retention.forecast import Forecast, forecast
 from varve.cleaning.retention.segments import RemoteSegments
-from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
+from varve.commit_log import Log, LogManager, LogSettings, TopicPartition
 from varve.embedded.cold_tier import StoreTier
 from varve.foundation.errors import StoreError, Unavailable
 from varve.foundation.settings import GivenValue, parse_settings
@@ -28,7 +28,7 @@ from varve.foundation.settings import GivenValue, parse_settings
 class Insight:
     """Explains and forecasts the partitions of one store."""
 
-    def __init__(self, logs: LogStore, cleaner: LogCleaner, tier: StoreTier) -> None:
+    def __init__(self, logs: LogManager, cleaner: LogCleaner, tier: StoreTier) -> None:
         self._logs = logs
         self._cleaner = cleaner
         self._tier = tier

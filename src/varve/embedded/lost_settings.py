@@ -11,7 +11,6 @@ from contextlib import suppress
 
 from varve.cleaning.removals.removal import RemovalKind
 from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE, read_removal_log
-from varve.commit_log.checkpoints import decode_offsets
 from varve.commit_log.names import (
     LOG,
     LOG_START_OFFSET_FILE,
@@ -20,6 +19,7 @@ from varve.commit_log.names import (
     parse_file_name,
     parse_partition_directory,
 )
+from varve.commit_log.offset_checkpoints import decode_offsets
 from varve.disk import FileSystem
 from varve.embedded.topic_table import TOPICS_FILE
 from varve.foundation.errors import StoreError

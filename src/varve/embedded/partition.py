@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from varve.commit_log import AppendResult, Isolation, Log, LogStore, TopicPartition
+from varve.commit_log import AppendResult, Isolation, Log, LogManager, TopicPartition
 from varve.embedded.reading import batches_of, columns_of, read_range, records_of
 from varve.embedded.stored_record import StoredRecord
 from varve.foundation.errors import InvalidRequest
@@ -28,7 +28,7 @@ class PartitionOffsets:
 class Partition:
     """A partition. Made by `Topic.partition`."""
 
-    def __init__(self, topic: str, number: int, logs: LogStore) -> None:
+    def __init__(self, topic: str, number: int, logs: LogManager) -> None:
         self.number = number
         self._topic_partition = TopicPartition(topic, number)
         self._logs = logs

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from varve.commit_log import LogDirectory, LogSettings, LogStore, TopicPartition
+from varve.commit_log import LogDirectory, LogManager, LogSettings, TopicPartition
 from varve.disk import FileSystem
 from varve.embedded.cold_tier import StoreTier
 from varve.embedded.lost_cluster import check_cluster_is_told
@@ -62,7 +62,7 @@ class Store(StoreRemovals):
         self._lock = threading.RLock()
         self._changes = threading.RLock()
         self._is_closed = False
-        logs = LogStore(
+        logs = LogManager(
             paths,
             fs=fs,
             clock=clock,

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from varve.commit_log import LogStore, TopicPartition
+from varve.commit_log import LogManager, TopicPartition
 from varve.disk import FileSystem
 from varve.embedded.cold_tier import StoreTier
 from varve.embedded.topic import Topic
@@ -27,7 +27,7 @@ class StoreRemovals(ABC):
 
     def __init__(
         self,
-        logs: LogStore,
+        logs: LogManager,
         upkeep: Upkeep,
         tier: StoreTier,
         *,

@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from varve.cleaning.compaction.log_cleaner import LogCleaner
-from varve.commit_log import LogStore
+from varve.commit_log import LogManager
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.embedded.mirror_mark import MirrorInSyncFile
 from varve.embedded.store_settings import MIRROR_STORE_PREFIX
@@ -41,7 +41,7 @@ class TierOpening:
 
     def __init__(
         self,
-        logs: LogStore,
+        logs: LogManager,
         *,
         clock: Clock,
         random: Random,

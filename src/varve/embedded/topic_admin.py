@@ -13,9 +13,9 @@ from random import Random
 from typing import Final
 from uuid import UUID
 
-from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
+from varve.commit_log import Log, LogManager, LogSettings, TopicPartition
+from varve.commit_log.directory_files import random_topic_id
 from varve.commit_log.names import validate_topic_name
-from varve.commit_log.partition_metadata import random_topic_id
 from varve.embedded.cold_tier import StoreTier
 from varve.embedded.lost_settings import tell_lost
 from varve.embedded.topic_catalog import TopicCatalog
@@ -44,7 +44,7 @@ class TopicAdmin:
     def __init__(
         self,
         catalog: TopicCatalog,
-        logs: LogStore,
+        logs: LogManager,
         *,
         defaults: LogSettings,
         foreign: Mapping[str, str],

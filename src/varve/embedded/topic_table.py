@@ -16,8 +16,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from varve.commit_log import LogSettings
+from varve.commit_log.directory_files import decode_topic_id, encode_topic_id
 from varve.commit_log.names import PARTITION_MAX, validate_topic_name
-from varve.commit_log.partition_metadata import decode_topic_id, encode_topic_id
 from varve.foundation.errors import Corrupt, StoreError, TopicExists, UnsupportedFormat
 from varve.foundation.settings import parse_settings
 

@@ -23,7 +23,7 @@ from varve.cleaning.retention.retention import (
 )
 from varve.cleaning.retention.segments import list_segments, read_consistently
 from varve.cleaning.settings import CleanerSettings
-from varve.commit_log import Log, LogStore, TopicPartition
+from varve.commit_log import Log, LogManager, TopicPartition
 from varve.embedded.cold_tier import StoreTier
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Unavailable
@@ -85,7 +85,7 @@ class Upkeep:
     """The background work of one open store."""
 
     def __init__(
-        self, logs: LogStore, *, clock: Clock, settings: CleanerSettings, tier: StoreTier
+        self, logs: LogManager, *, clock: Clock, settings: CleanerSettings, tier: StoreTier
     ) -> None:
         self._logs = logs
         self._tier = tier

@@ -18,10 +18,10 @@ from uuid import UUID
 
 from varve.cleaning.key_index.segment_indexes import is_partition_failure, partition_failure
 from varve.cleaning.remote_tier import RemoteBounds
-from varve.commit_log import Log, LogStore, TopicPartition
+from varve.commit_log import Log, LogManager, TopicPartition
 from varve.commit_log.directory_failure import failures
+from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.log_directory import LogDirectory
-from varve.commit_log.partition_metadata import encode_topic_id
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreError, Unavailable
@@ -187,7 +187,7 @@ class TieredPartitions:
 
     def __init__(
         self,
-        store: LogStore,
+        store: LogManager,
         manifests: ManifestStores,
         *,
         clock: Clock,

@@ -24,11 +24,13 @@ from typing import Final
 
 from varve.commit_log import LoadRequest, Log, LogSettings, SegmentFiles, TopicPartition
 from varve.commit_log.append_times import AppendSpan, AppendTimes
-from varve.commit_log.checkpoints import decode_offsets, encode_offsets
-from varve.commit_log.directory_metadata import (
+from varve.commit_log.directory_files import (
     DirectoryMetadata,
     decode_meta_properties,
+    decode_topic_id,
     encode_meta_properties,
+    encode_partition_metadata,
+    random_topic_id,
 )
 from varve.commit_log.names import (
     CLEANER_OFFSET_FILE,
@@ -49,7 +51,7 @@ from varve.commit_log.names import (
     future_directory_name,
     log_name,
 )
-from varve.commit_log.partition_metadata import decode_topic_id, encode, random_topic_id
+from varve.commit_log.offset_checkpoints import decode_offsets, encode_offsets
 from varve.commit_log.segment_reader import find_end
 from varve.disk import File, FileSystem, make_durable_directory, write_atomically
 from varve.foundation.clock import Clock
@@ -351,7 +353,7 @@ class _Restore:
         self._fs.sync_directory(self._log_directory)
         self._remove_others({file.name for file in files})
         fetched, reused = fetcher.fetch_all(self._aside, files)
-        self._write(PARTITION_METADATA_FILE, encode(topic_id))
+        self._write(PARTITION_METADATA_FILE, encode_partition_metadata(topic_id))
         self._write_append_times()
         end_offset = self._cut() if self._plan.is_cut else self._begin_next()
         self._write(RESTORED_FILE, self._mark.encode())

@@ -17,7 +17,7 @@ from typing import Final
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.retention.retention import LogRetention, RetentionPlan
 from varve.cleaning.retention.segments import RemoteSegments
-from varve.commit_log import Log, LogStore, TopicPartition
+from varve.commit_log import Log, LogManager, TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.errors import StoreError, StoreUnavailable
 from varve.foundation.metrics import MetricTable
@@ -67,7 +67,7 @@ class Tier:
 
     def __init__(
         self,
-        store: LogStore,
+        store: LogManager,
         objects: ObjectStore,
         *,
         cleaner: LogCleaner,

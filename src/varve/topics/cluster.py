@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from varve.commit_log import Isolation
-from varve.commit_log.partition_metadata import encode_topic_id
+from varve.commit_log.directory_files import encode_topic_id
 from varve.records import BatchHeader, CommittedBatches
 from varve.topics.position import Position
 

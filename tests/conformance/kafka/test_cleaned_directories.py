@@ -35,8 +35,8 @@ from conformance.toolchain import Toolchain
 from varve.cleaning.key_index.key_index import open_key_index
 from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE
 from varve.commit_log import Isolation, Log
+from varve.commit_log.directory_files import decode_topic_id
 from varve.commit_log.names import APPEND_TIMES_FILE, CLEAN_SHUTDOWN_FILE, KEYS, RECOVERY_POINT_FILE
-from varve.commit_log.partition_metadata import decode_topic_id
 from varve.disk import RealFileSystem
 from varve.records import Record
 

@@ -7,14 +7,16 @@ import pytest
 
 from conformance.fingerprint import fingerprint
 from conformance.golden_reader import GOLDENS, NAMES, GoldenPartition, fields, partitions
-from varve.commit_log import partition_metadata
-from varve.commit_log.checkpoints import decode_offsets, encode_offsets
-from varve.commit_log.directory_metadata import (
+from varve.commit_log.directory_files import (
     decode_clean_shutdown,
     decode_meta_properties,
+    decode_partition_metadata,
     encode_meta_properties,
+    encode_partition_metadata,
+    encode_topic_id,
 )
 from varve.commit_log.leader_epochs import LeaderEpochs
+from varve.commit_log.offset_checkpoints import decode_offsets, encode_offsets
 from varve.commit_log.producer_snapshots import decode_producer_snapshot, encode_producer_snapshot
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.transaction_index import TransactionIndex
@@ -142,10 +144,10 @@ def test_small_files_of_a_partition_are_written_as_kafka_wrote_them(
     epochs = (partition.directory / "leader-epoch-checkpoint").read_bytes()
     assert LeaderEpochs.decode(epochs).encode() == epochs
     metadata = (partition.directory / "partition.metadata").read_bytes()
-    topic_id = partition_metadata.decode(metadata)
-    assert partition_metadata.encode(topic_id) == metadata
+    topic_id = decode_partition_metadata(metadata)
+    assert encode_partition_metadata(topic_id) == metadata
     if "topic_id" in partition.manifest:
-        assert partition_metadata.encode_topic_id(topic_id) == partition.manifest["topic_id"]
+        assert encode_topic_id(topic_id) == partition.manifest["topic_id"]
 
 
 @pytest.mark.parametrize("golden", NAMES)

@@ -16,8 +16,8 @@ from conformance.golden_reader import (
     manifest_of,
 )
 from conformance.our_consumer import consume
-from varve.commit_log import Isolation, LogStore, TopicPartition
-from varve.commit_log.partition_metadata import encode_topic_id
+from varve.commit_log import Isolation, LogManager, TopicPartition
+from varve.commit_log.directory_files import encode_topic_id
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.records import Record, TimestampType, build_batch
@@ -41,13 +41,13 @@ def data(golden: str, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(golden: str, data: Path) -> Iterator[LogStore]:
+def store(golden: str, data: Path) -> Iterator[LogManager]:
     with _open(golden, data) as opened:
         yield opened
 
 
-def _open(golden: str, data: Path) -> LogStore:
-    return LogStore(
+def _open(golden: str, data: Path) -> LogManager:
+    return LogManager(
         [str(data)],
         fs=RealFileSystem(),
         clock=ManualClock(latest_timestamp(golden)),
@@ -61,11 +61,11 @@ def _partitions(golden: str) -> Iterator[tuple[GoldenPartition, TopicPartition]]
         yield GoldenPartition(golden, name), TopicPartition(topic, int(partition))
 
 
-def test_every_partition_is_served(golden: str, store: LogStore) -> None:
+def test_every_partition_is_served(golden: str, store: LogManager) -> None:
     assert sorted(map(str, store.partitions)) == sorted(manifest_of(golden)["partitions"])
 
 
-def test_topic_ids_are_kept(golden: str, store: LogStore) -> None:
+def test_topic_ids_are_kept(golden: str, store: LogManager) -> None:
     for partition, name in _partitions(golden):
         topic_id = store.topic_id(name)
         assert topic_id is not None
@@ -73,7 +73,7 @@ def test_topic_ids_are_kept(golden: str, store: LogStore) -> None:
             assert encode_topic_id(topic_id) == partition.manifest["topic_id"]
 
 
-def test_offsets_are_those_of_the_broker(golden: str, store: LogStore) -> None:
+def test_offsets_are_those_of_the_broker(golden: str, store: LogManager) -> None:
     for partition, name in _partitions(golden):
         log, expected = store.get(name), partition.manifest
         assert (log.log_start_offset, log.high_watermark, log.last_stable_offset) == (
@@ -85,7 +85,7 @@ def test_offsets_are_those_of_the_broker(golden: str, store: LogStore) -> None:
 
 @pytest.mark.parametrize("max_bytes", [1, 700, 1 << 20])
 def test_readers_get_the_records_the_consumer_got(
-    golden: str, store: LogStore, max_bytes: int
+    golden: str, store: LogManager, max_bytes: int
 ) -> None:
     for partition, name in _partitions(golden):
         rows = [
@@ -105,7 +105,7 @@ def test_readers_get_the_records_the_consumer_got(
 
 @pytest.mark.parametrize("max_bytes", [1, 700, 1 << 20])
 def test_readers_of_committed_records_get_those_the_consumer_got(
-    golden: str, store: LogStore, max_bytes: int
+    golden: str, store: LogManager, max_bytes: int
 ) -> None:
     for partition, name in _partitions(golden):
         records = consume(store.get(name), Isolation.READ_COMMITTED, max_bytes)
@@ -113,7 +113,7 @@ def test_readers_of_committed_records_get_those_the_consumer_got(
         assert offsets == partition.manifest["committed_offsets"], name
 
 
-def test_times_lead_to_the_offsets_the_broker_named(golden: str, store: LogStore) -> None:
+def test_times_lead_to_the_offsets_the_broker_named(golden: str, store: LogManager) -> None:
     for partition, name in _partitions(golden):
         for timestamp, offset, found_timestamp in partition.manifest["for_times"]:
             found = store.get(name).find_offset_by_time(timestamp)
@@ -121,7 +121,7 @@ def test_times_lead_to_the_offsets_the_broker_named(golden: str, store: LogStore
             assert seen == (offset, found_timestamp), (name, timestamp)
 
 
-def test_largest_timestamp_is_where_the_broker_found_it(golden: str, store: LogStore) -> None:
+def test_largest_timestamp_is_where_the_broker_found_it(golden: str, store: LogManager) -> None:
     for partition, name in _partitions(golden):
         found = store.get(name).find_max_timestamp()
         assert found is not None

@@ -15,8 +15,8 @@ from conformance.our_consumer import consume
 from conformance.scenario import record
 from conformance.shell import JavaShell, from_text
 from conformance.toolchain import Toolchain
-from varve.commit_log import AppendOrigin, Isolation, Log, LogSettings, LogStore, TopicPartition
-from varve.commit_log.partition_metadata import decode_topic_id
+from varve.commit_log import AppendOrigin, Isolation, Log, LogManager, LogSettings, TopicPartition
+from varve.commit_log.directory_files import decode_topic_id
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.records import Codec, Record, build_batch, end_transaction_marker
@@ -36,8 +36,8 @@ def broker(toolchain: Toolchain, tmp_path: Path) -> Iterator[Broker]:
         yield formatted
 
 
-def _open_store(broker: Broker) -> LogStore:
-    return LogStore(
+def _open_store(broker: Broker) -> LogManager:
+    return LogManager(
         [str(broker.data)],
         fs=RealFileSystem(),
         clock=SystemClock(),

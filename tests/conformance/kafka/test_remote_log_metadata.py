@@ -12,7 +12,7 @@ from conformance.toolchain import Toolchain
 from tests.support.cold_builder import HOME
 from tests.support.metadata_bench import MetadataBench
 from tests.support.tier_history import TierHistory
-from varve.commit_log.partition_metadata import encode_topic_id, random_topic_id
+from varve.commit_log.directory_files import encode_topic_id, random_topic_id
 from varve.foundation.errors import StoreError
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from varve.commit_log import partition_metadata
-from varve.commit_log.checkpoints import decode_offsets, encode_offsets
-from varve.commit_log.directory_metadata import decode_clean_shutdown, decode_meta_properties
+from varve.commit_log.directory_files import (
+    decode_clean_shutdown,
+    decode_meta_properties,
+    decode_partition_metadata,
+    encode_partition_metadata,
+)
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import (
     CLEAN_SHUTDOWN_FILE,
@@ -21,6 +24,7 @@ from varve.commit_log.names import (
     parse_file_name,
     parse_partition_directory,
 )
+from varve.commit_log.offset_checkpoints import decode_offsets, encode_offsets
 from varve.commit_log.producer_snapshots import (
     decode_producer_snapshot,
     encode_producer_snapshot,
@@ -107,7 +111,7 @@ def test_text_files_of_partitions_come_back_as_they_were() -> None:
             assert LeaderEpochs.decode(path.read_bytes(), str(path)).encode() == path.read_bytes()
         for path in directory.glob(f"*/{PARTITION_METADATA_FILE}"):
             data = path.read_bytes()
-            assert partition_metadata.encode(partition_metadata.decode(data, str(path))) == data
+            assert encode_partition_metadata(decode_partition_metadata(data, str(path))) == data
 
 
 def test_checkpoints_come_back_but_for_their_order() -> None:

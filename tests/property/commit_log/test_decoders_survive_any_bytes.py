@@ -9,17 +9,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from varve.commit_log import partition_metadata
-from varve.commit_log.checkpoints import decode_offsets, encode_offsets
-from varve.commit_log.directory_metadata import (
+from varve.commit_log.directory_files import (
     DirectoryMetadata,
     decode_clean_shutdown,
     decode_meta_properties,
+    decode_partition_metadata,
     encode_clean_shutdown,
     encode_meta_properties,
+    encode_partition_metadata,
 )
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import TopicPartition, parse_file_name, parse_partition_directory
+from varve.commit_log.offset_checkpoints import decode_offsets, encode_offsets
 from varve.commit_log.producer_snapshots import (
     SnapshotEntry,
     encode_producer_snapshot,
@@ -81,8 +82,8 @@ def read_offsets(data: bytes) -> None:
 
 
 def read_partition_metadata(data: bytes) -> None:
-    topic_id = partition_metadata.decode(data, "x")
-    assert partition_metadata.decode(partition_metadata.encode(topic_id), "x") == topic_id
+    topic_id = decode_partition_metadata(data, "x")
+    assert decode_partition_metadata(encode_partition_metadata(topic_id), "x") == topic_id
 
 
 def read_meta_properties(data: bytes) -> None:

@@ -16,19 +16,20 @@ from tests.support.check_open_log import check_log
 from varve.cli.dump import dump_paths
 from varve.cli.dump_entry import DumpOptions
 from varve.cli.dump_formats import JsonFormat, TextFormat
-from varve.commit_log import partition_metadata
 from varve.commit_log.check import check_log_directory, inspect_directory
 from varve.commit_log.check.findings import FindingList, Severity
 from varve.commit_log.check.partition import PartitionContext
 from varve.commit_log.check.repair import Quarantine, RepairTools, repair_directory
 from varve.commit_log.check.segment import OffsetEntryCheck, TimeEntryCheck
-from varve.commit_log.checkpoints import decode_offsets, encode_offsets
-from varve.commit_log.directory_metadata import (
+from varve.commit_log.directory_files import (
     decode_clean_shutdown,
     decode_meta_properties,
+    decode_partition_metadata,
     encode_meta_properties,
+    encode_partition_metadata,
 )
 from varve.commit_log.leader_epochs import LeaderEpochs
+from varve.commit_log.offset_checkpoints import decode_offsets, encode_offsets
 from varve.commit_log.producer_snapshots import (
     decode_producer_snapshot,
     encode_producer_snapshot,
@@ -206,8 +207,8 @@ def read_checkpoint(data: bytes, evidence: Evidence) -> None:
 
 
 def read_partition_metadata(data: bytes, evidence: Evidence) -> None:
-    topic_id = partition_metadata.decode(data)
-    assert partition_metadata.decode(partition_metadata.encode(topic_id)) == topic_id
+    topic_id = decode_partition_metadata(data)
+    assert decode_partition_metadata(encode_partition_metadata(topic_id)) == topic_id
 
 
 def read_directory_metadata(data: bytes, evidence: Evidence) -> None:

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.support.cleaned_segment import other_generation, write_cleaned
 from tests.support.log_model import LogModel, StoredBatch, check_equals, read_all, split_batches
-from varve.commit_log import Isolation, Log, LogSettings, LogStore, TopicPartition
+from varve.commit_log import Isolation, Log, LogManager, LogSettings, TopicPartition
 from varve.disk import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import (
@@ -80,8 +80,8 @@ class LogMachine(RuleBasedStateMachine):
         self.settings = log_settings
         self._open().create(PARTITION, TOPIC_ID)
 
-    def _open(self) -> LogStore:
-        self.store = LogStore(
+    def _open(self) -> LogManager:
+        self.store = LogManager(
             ["/d"],
             fs=self.disk,
             clock=self.clock,

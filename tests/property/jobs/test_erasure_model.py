@@ -10,8 +10,8 @@ from tests.support.cold_compaction import ColdCompaction
 from tests.support.log_model import split_batches
 from tests.support.tier_bench import TierBench, tiered
 from varve.cleaning.removals.audit import audit_partition
+from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import LOG
-from varve.commit_log.partition_metadata import encode_topic_id
 from varve.jobs.erase.local import LocalErasure
 from varve.jobs.erase.remote import RemoteErasure
 from varve.jobs.erase.request import RescanMode

@@ -7,8 +7,8 @@ import pytest
 from tests.support.audit_bench import AuditBench
 from varve.cleaning.removals.audit import AUDIT_RULES, AuditReport, Outcome, audit_partition
 from varve.cleaning.removals.removal_log import FIRST_CHAIN
-from varve.commit_log import partition_metadata
 from varve.commit_log.check.findings import Severity
+from varve.commit_log.directory_files import encode_partition_metadata
 from varve.commit_log.names import PARTITION_METADATA_FILE
 from varve.disk import FileInfo, MemoryFileSystem
 from varve.foundation.clock import ManualClock
@@ -275,7 +275,7 @@ def test_an_audit_starts_over_when_a_cleaning_happens_meanwhile(bench: AuditBenc
 def test_keys_that_differ_from_the_record_are_found_when_looked_at(bench: AuditBench) -> None:
     path = f"{bench.directory}/{PARTITION_METADATA_FILE}"
     with bench.fs.open_writable(path) as file:
-        file.write_at(0, partition_metadata.encode(UUID(int=5)))
+        file.write_at(0, encode_partition_metadata(UUID(int=5)))
     bench.write(9, [9])
     bench.compact([bench.write(0, [0, 1, 2])], [1, 2])
     assert bench.audit().findings == ()

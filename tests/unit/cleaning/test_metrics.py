@@ -12,7 +12,7 @@ from varve.cleaning.key_index.segment_indexes import UncleanableSegment
 from varve.cleaning.metrics import CleanerMetrics
 from varve.cleaning.removals.removal import Reason
 from varve.cleaning.report import CleanReport, PartitionHealth
-from varve.commit_log import LogStore, TopicPartition
+from varve.commit_log import LogManager, TopicPartition
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.metrics import declared_metrics, exposition
@@ -43,15 +43,15 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def store(clock: ManualClock) -> Iterator[LogStore]:
+def store(clock: ManualClock) -> Iterator[LogManager]:
     fs = MemoryFileSystem(clock)
-    with LogStore(["/data"], fs=fs, clock=clock, random=random.Random(1)) as store:
+    with LogManager(["/data"], fs=fs, clock=clock, random=random.Random(1)) as store:
         store.create(PARTITION, UUID(int=7))
         yield store
 
 
 @pytest.fixture
-def metrics(clock: ManualClock, store: LogStore) -> CleanerMetrics:
+def metrics(clock: ManualClock, store: LogManager) -> CleanerMetrics:
     return CleanerMetrics(clock=clock, store=store)
 
 
@@ -114,7 +114,7 @@ def test_a_dry_run_counts_for_nothing(metrics: CleanerMetrics) -> None:
 
 
 def test_stale_bytes_of_a_deleted_topic_are_not_shown(
-    metrics: CleanerMetrics, store: LogStore
+    metrics: CleanerMetrics, store: LogManager
 ) -> None:
     metrics.observe_clean(_report(left_stale_bytes=40))
     assert 'varve_cleaner_left_stale_bytes{partition="0",topic="orders"} 40.0\n' in exposition(
@@ -162,7 +162,7 @@ def test_retention_counts_by_reason(metrics: CleanerMetrics) -> None:
 
 
 def test_partitions_are_looked_up_when_somebody_asks(
-    metrics: CleanerMetrics, store: LogStore
+    metrics: CleanerMetrics, store: LogManager
 ) -> None:
     batch = build_batch([Record(key=b"k", value=b"v", timestamp=1)])
     store.get(PARTITION).append(batch)

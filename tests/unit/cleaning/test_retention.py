@@ -22,7 +22,7 @@ from varve.cleaning.removals.removal_log import RemovalLog, RemovalLogs
 from varve.cleaning.retention.retention import LogRetention, Retention
 from varve.cleaning.retention.rules import RetentionLimits, TimestampSource
 from varve.cleaning.retention.segments import list_segments
-from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
+from varve.commit_log import Log, LogManager, LogSettings, TopicPartition
 from varve.disk.faulty import FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DiskFull, OffsetOutOfRange
@@ -210,7 +210,7 @@ class Fleet:
         self.clock = clock
         self.fs = FaultyFileSystem(clock)
         self.policies: dict[str, Any] = {}
-        self.store = LogStore(
+        self.store = LogManager(
             ["d"],
             fs=self.fs,
             clock=clock,

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 import varve
 from varve.cli.main import app
-from varve.commit_log.partition_metadata import encode_topic_id
+from varve.commit_log.directory_files import encode_topic_id
 from varve.jobs.derived_outputs import DerivedOutput, LocalOutputRegistry, OutputKind
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from varve.commit_log.checkpoints import decode_offsets, encode_offsets
 from varve.commit_log.names import TopicPartition
+from varve.commit_log.offset_checkpoints import decode_offsets, encode_offsets
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 
 A0 = TopicPartition("a", 0)

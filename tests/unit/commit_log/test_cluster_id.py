@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from varve.commit_log import LogStore
+from varve.commit_log import LogManager
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InconsistentClusterId
@@ -14,7 +14,7 @@ from varve.foundation.errors import InconsistentClusterId
 def _cluster_ids(
     fs: MemoryFileSystem, paths: Sequence[str], cluster_id: str | None = None, seed: int = 1
 ) -> set[str | None]:
-    store = LogStore(
+    store = LogManager(
         paths, fs=fs, clock=ManualClock(), random=random.Random(seed), cluster_id=cluster_id
     )
     with store:

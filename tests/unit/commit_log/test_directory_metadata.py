@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from varve.commit_log.directory_metadata import (
+from varve.commit_log.directory_files import (
     DirectoryMetadata,
     decode_clean_shutdown,
     decode_meta_properties,

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.support.log_bench import BROKEN, DIRECTORY, Bench, FaultyBench, make_batch, read_all
-from varve.commit_log.leftovers import resolve_leftovers
 from varve.commit_log.names import log_name
+from varve.commit_log.segment_replacement import finish_or_undo_swaps
 from varve.foundation.errors import Corrupt
 
 KINDS = (".log", ".index", ".timeindex")
@@ -75,13 +75,13 @@ def test_snapshots_in_the_range_go_too(old: Bench) -> None:
     put(old, 0, ".swap", batches(5))
     names = old.fs.names(DIRECTORY)
     assert log_name(2, ".snapshot") in names
-    resolve_leftovers(old.fs, DIRECTORY, names)
+    finish_or_undo_swaps(old.fs, DIRECTORY, names)
     assert old.names(".snapshot") == [log_name(6, ".snapshot"), log_name(7, ".snapshot")]
 
 
 def test_the_range_ends_before_the_swaps_next_offset(old: Bench) -> None:
     put(old, 0, ".swap", batches(3))
-    resolve_leftovers(old.fs, DIRECTORY, old.fs.names(DIRECTORY))
+    finish_or_undo_swaps(old.fs, DIRECTORY, old.fs.names(DIRECTORY))
     assert old.names(".log") == [log_name(0), log_name(4), log_name(6)]
 
 
@@ -172,13 +172,13 @@ def test_foreign_files_are_left_alone(old: Bench) -> None:
     for name in ("notes.txt", "12.log", "abc.swap", "00000000000000000001.log.bak"):
         old.fs.open_writable(f"{DIRECTORY}/{name}").close()
     before = old.fs.names(DIRECTORY)
-    assert not resolve_leftovers(old.fs, DIRECTORY, before)
+    assert not finish_or_undo_swaps(old.fs, DIRECTORY, before)
     assert old.fs.names(DIRECTORY) == before
 
 
 def test_an_empty_swap_replaces_the_segment_of_its_name(old: Bench) -> None:
     put(old, 2, ".swap", b"", kinds=(".log",))
-    resolve_leftovers(old.fs, DIRECTORY, old.fs.names(DIRECTORY))
+    finish_or_undo_swaps(old.fs, DIRECTORY, old.fs.names(DIRECTORY))
     assert old.read_file(2) == b""
     assert log_name(2, ".index") not in old.names()
 
@@ -200,7 +200,7 @@ def test_resolving_may_be_cut_at_any_step_and_repeated(faulty: FaultyBench) -> N
     for after in range(40):
         faulty.fs.fail_at(faulty.fs.steps + 1 + after, BROKEN)
         try:
-            resolve_leftovers(faulty.fs, DIRECTORY, faulty.fs.names(DIRECTORY))
+            finish_or_undo_swaps(faulty.fs, DIRECTORY, faulty.fs.names(DIRECTORY))
         except OSError:
             faulty.fs.mend()
             continue

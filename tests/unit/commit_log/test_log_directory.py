@@ -18,7 +18,7 @@ from varve.commit_log import (
     TopicPartition,
     segment_reader,
 )
-from varve.commit_log.checkpoints import decode_offsets
+from varve.commit_log.offset_checkpoints import decode_offsets
 from varve.commit_log.segment import BatchSet, Segment
 from varve.disk.faulty import FaultyFileSystem
 from varve.foundation.clock import ManualClock

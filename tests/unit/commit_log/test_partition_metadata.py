@@ -5,8 +5,13 @@ from uuid import UUID
 
 import pytest
 
-from varve.commit_log import partition_metadata
-from varve.commit_log.partition_metadata import decode_topic_id, encode_topic_id, random_topic_id
+from varve.commit_log.directory_files import (
+    decode_partition_metadata,
+    decode_topic_id,
+    encode_partition_metadata,
+    encode_topic_id,
+    random_topic_id,
+)
 from varve.foundation.errors import Corrupt
 
 ID = UUID("5a1f3c2e-8b6d-4f70-9a21-c3d4e5f60718")
@@ -34,9 +39,9 @@ def test_random_ids_never_look_like_an_option() -> None:
 
 
 def test_file_has_two_lines_and_no_final_newline() -> None:
-    data = partition_metadata.encode(ID)
+    data = encode_partition_metadata(ID)
     assert data == b"version: 0\ntopic_id: " + TEXT.encode()
-    assert partition_metadata.decode(data, "x") == ID
+    assert decode_partition_metadata(data, "x") == ID
 
 
 @pytest.mark.parametrize(
@@ -48,7 +53,7 @@ def test_file_has_two_lines_and_no_final_newline() -> None:
     ],
 )
 def test_order_blanks_and_newer_fields_are_read(data: str) -> None:
-    assert partition_metadata.decode(data.encode(), "x") == ID
+    assert decode_partition_metadata(data.encode(), "x") == ID
 
 
 @pytest.mark.parametrize(
@@ -69,4 +74,4 @@ def test_order_blanks_and_newer_fields_are_read(data: str) -> None:
 )
 def test_broken_file_is_refused_by_name(data: str) -> None:
     with pytest.raises(Corrupt, match="some/file"):
-        partition_metadata.decode(data.encode(), "some/file")
+        decode_partition_metadata(data.encode(), "some/file")

@@ -2,7 +2,7 @@
 
 from tests.support.log_bench import DIRECTORY, Bench, make_batch, offsets_in, read_all
 from varve.commit_log.names import log_name
-from varve.commit_log.segment_split import split_segment
+from varve.commit_log.segment_replacement import split_segment
 
 FAR = 2**31
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from varve.commit_log import LogDirectory, LogStore
+from varve.commit_log import LogDirectory, LogManager
 from varve.disk import FaultyFileSystem, FileSystem, MemoryFileSystem, RealFileSystem
 from varve.embedded.tier_place import (
     TIER_FILE,
@@ -46,7 +46,7 @@ class Unreadable(MemoryFileSystem):
 def directories(fs: FileSystem, *paths: str) -> list[LogDirectory]:
     for path in paths:
         fs.make_directory(path)
-    return LogStore(paths, fs=fs, clock=ManualClock(), random=random.Random(1)).directories
+    return LogManager(paths, fs=fs, clock=ManualClock(), random=random.Random(1)).directories
 
 
 def find(

@@ -5,7 +5,7 @@ import random
 from tests.support.check_open_log import check_log
 from tests.support.cleaning_bench import fold
 from tests.support.log_model import read_committed
-from varve.commit_log import LogStore, TopicPartition
+from varve.commit_log import LogManager, TopicPartition
 from varve.disk import MemoryFileSystem
 from varve.jobs.compact.job import compact_partitions
 from varve.jobs.compact.report import PartitionResult
@@ -131,7 +131,7 @@ def test_a_compacted_bucket_is_found_sound_and_restored() -> None:
     with hold_log_directory(fs, "/restored", cluster=orders.home.cluster):
         plan = plan_restore(manifests, manifests.load())
         restore_partition(orders.kit.objects, plan, fs, "/restored", clock=orders.kit.clock)
-    with LogStore(["/restored"], fs=fs, clock=orders.kit.clock, random=random.Random(3)) as store:
+    with LogManager(["/restored"], fs=fs, clock=orders.kit.clock, random=random.Random(3)) as store:
         records = read_committed(store.get(PARTITION), start_offset=0)
         found = [Record(one.key, one.value, offset=one.offset) for one in records]
         assert fold(found) == fold(orders.appended)

@@ -3,7 +3,7 @@
 from tests.support.cleaning_bench import PARTITION, TOPIC_ID
 from tests.support.cold_compaction import ColdCompaction
 from tests.support.tier_bench import TierBench, tiered
-from varve.commit_log import partition_metadata
+from varve.commit_log.directory_files import encode_partition_metadata
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.disk import MemoryFileSystem
 from varve.jobs.compact.scope import is_left
@@ -89,7 +89,7 @@ def test_the_epochs_are_read_beside_the_log_of_the_same_topic_id() -> None:
     epochs = LeaderEpochs()
     epochs.assign(4, 4)
     files = {
-        "partition.metadata": partition_metadata.encode(TOPIC_ID),
+        "partition.metadata": encode_partition_metadata(TOPIC_ID),
         "leader-epoch-checkpoint": epochs.encode(),
     }
     for name, content in files.items():

@@ -11,8 +11,8 @@ import pytest
 from tests.support.erasure_bench import ErasureBench
 from tests.support.tiered_topic import TieredTopic
 from varve.cleaning.removals.removal_log import RemovalLog
+from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
-from varve.commit_log.partition_metadata import encode_topic_id
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, PowerLoss, Unavailable
 from varve.jobs.derived_outputs import (
     DerivedOutput,

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from tests.support.source_topic import NAME
 from tests.support.table_bench import TABLE, TableBench
-from varve.commit_log.checkpoints import CLEANER_OFFSET_FILE
+from varve.commit_log.names import CLEANER_OFFSET_FILE
 from varve.foundation.errors import (
     Fenced,
     InconsistentTopicId,

@@ -9,7 +9,6 @@ from tests.support.cold_log import HOME, ColdLog, copy_log, make_log, open_manif
 from tests.support.log_bench import NOW_MS, offsets_in
 from varve.commit_log import LogSettings, SegmentFiles, TopicPartition
 from varve.commit_log.check import Severity, check_log_directory
-from varve.commit_log.checkpoints import decode_offsets, encode_offsets
 from varve.commit_log.log import Log
 from varve.commit_log.log_loader import LoadRequest
 from varve.commit_log.names import (
@@ -18,6 +17,7 @@ from varve.commit_log.names import (
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
 )
+from varve.commit_log.offset_checkpoints import decode_offsets, encode_offsets
 from varve.disk.memory import MemoryFileSystem
 from varve.embedded.opening import open as open_store
 from varve.foundation.clock import ManualClock

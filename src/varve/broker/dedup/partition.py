@@ -29,7 +29,7 @@ from varve.broker.dedup.state import (
     write_state_file,
 )
 from varve.commit_log import AppendResult, Isolation, Log
-from varve.commit_log.append_rules import CheckedBatch
+from varve.commit_log.batch_validator import ValidatedBatch
 from varve.dedup.id_store import IdStore
 from varve.dedup.ids import Arrivals, Numbers, fold_chunk
 from varve.dedup.judge import Judge, Judgement
@@ -59,7 +59,7 @@ _READ_BYTES: Final = 4 << 20
 class _ArrivedBatch:
     """A batch, its records, and their ids with the offsets they will have."""
 
-    checked: CheckedBatch
+    checked: ValidatedBatch
     batch: Batch
     columns: RecordColumns
     ids: Arrivals
@@ -218,7 +218,7 @@ class PartitionDedup:
             self.counts += counts
             return result
 
-    def _append_repeated(self, checked: CheckedBatch, store: IdStore) -> AppendResult:
+    def _append_repeated(self, checked: ValidatedBatch, store: IdStore) -> AppendResult:
         """A batch that was sent before: one of duplicates alone gets the original's offset again.
 
         Where the original is no longer remembered, it gets the offset of the batch.
@@ -252,7 +252,7 @@ class PartitionDedup:
         return not self._log.settings.syncs_every_append
 
     def _decode_batch(
-        self, checked: CheckedBatch, store: IdStore, base_offset: int
+        self, checked: ValidatedBatch, store: IdStore, base_offset: int
     ) -> _ArrivedBatch:
         """The batch with the offsets that it has, or will have."""
         batch = Batch(checked.data, self._where)
@@ -298,7 +298,7 @@ class PartitionDedup:
         if checked.has_producer:
             # A batch without records, from which the producer's sequences continue.
             header = arrived.batch.header
-            empty = checked.thinned(empty_batch(header), header.max_timestamp)
+            empty = checked.with_records(empty_batch(header), header.max_timestamp)
             return log.append_checked(empty, waits=self._waits)._replace(base_offset=original)
         is_stamped = log.settings.message_timestamp_type == _LOG_APPEND_TIME
         time_ms = checked.max_timestamp if is_stamped else -1
@@ -377,8 +377,8 @@ def _moved(entries: Arrivals, by: int) -> Arrivals:
 
 
 def without_duplicates(
-    checked: CheckedBatch, batch: Batch, columns: RecordColumns, kept: npt.NDArray[np.bool_]
-) -> CheckedBatch:
+    checked: ValidatedBatch, batch: Batch, columns: RecordColumns, kept: npt.NDArray[np.bool_]
+) -> ValidatedBatch:
     """The batch with the kept records alone, at least one.
 
     Offsets stay: dropped records leave holes, as compaction does, and first and last offset,
@@ -403,7 +403,7 @@ def without_duplicates(
         offset_deltas=chosen.offsets - header.base_offset,
         last_offset_delta=header.last_offset_delta,
     )
-    return checked.thinned(data, decode_header(data).max_timestamp)
+    return checked.with_records(data, decode_header(data).max_timestamp)
 
 
 class DedupReplay:

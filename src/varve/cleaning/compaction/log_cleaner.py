@@ -30,7 +30,7 @@ from varve.cleaning.report import CleanProgress, CleanReport, PartitionHealth
 from varve.cleaning.retention.retention import Retention
 from varve.cleaning.settings import CleanerSettings
 from varve.cleaning.work_budget import Throttle
-from varve.commit_log import Log, LogStore, Segment, TopicPartition
+from varve.commit_log import Log, LogManager, Segment, TopicPartition
 from varve.commit_log.log_directory import LogDirectory
 from varve.foundation.clock import Clock
 from varve.foundation.errors import PolicyViolation, StoreError, Unavailable
@@ -62,7 +62,7 @@ class LogCleaner:
 
     def __init__(
         self,
-        store: LogStore,
+        store: LogManager,
         *,
         clock: Clock,
         settings: CleanerSettings | None = None,

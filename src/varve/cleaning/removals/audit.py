@@ -22,11 +22,12 @@ from typing import Final
 from varve.cleaning.removals.live_segments import Listing, LiveSegment, LiveSegments, list_data
 from varve.cleaning.removals.removal import Reason, Removal, RemovalKind, SegmentSummary, hex_digest
 from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE, RemovalEntry, read_removal_log
-from varve.commit_log import TopicPartition, partition_metadata
+from varve.commit_log import TopicPartition
 from varve.commit_log.check import Severity, find_partition
 from varve.commit_log.check.partition import show_nothing
-from varve.commit_log.checkpoints import LOG_START_OFFSET_FILE, decode_offsets
-from varve.commit_log.names import PARTITION_METADATA_FILE
+from varve.commit_log.directory_files import decode_partition_metadata
+from varve.commit_log.names import LOG_START_OFFSET_FILE, PARTITION_METADATA_FILE
+from varve.commit_log.offset_checkpoints import decode_offsets
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, Unbalanced
 
@@ -318,7 +319,7 @@ class _Audit:
     def _check_keys(self) -> None:
         path = f"{self._directory}/{PARTITION_METADATA_FILE}"
         try:
-            topic_id = partition_metadata.decode(self._fs.read(path), where=path).bytes
+            topic_id = decode_partition_metadata(self._fs.read(path), where=path).bytes
         except (FileNotFoundError, Corrupt) as error:
             self.warn(
                 "keys-differ", f"keys are not compared, as the topic id is not known: {error}"

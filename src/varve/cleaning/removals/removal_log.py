@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from varve.cleaning.removals.removal import Removal
 from varve.cleaning.removals.removal_json import check_number, decode_removal, encode_removal
-from varve.commit_log import Log, LogStore, TopicPartition
+from varve.commit_log import Log, LogManager, TopicPartition
 from varve.commit_log.log_state import NO_ROOM
 from varve.disk import File, FileSystem
 from varve.foundation.errors import Corrupt, InvalidRequest, Unavailable, UnsupportedFormat
@@ -207,7 +207,7 @@ class RemovalLogs:
     Threads    any.
     """
 
-    def __init__(self, store: LogStore) -> None:
+    def __init__(self, store: LogManager) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._known: dict[TopicPartition, tuple[Log, RemovalLog]] = {}  # guarded by _lock

@@ -32,7 +32,7 @@ from varve.cleaning.retention.segments import (
     list_segments,
     read_consistently,
 )
-from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
+from varve.commit_log import Log, LogManager, LogSettings, TopicPartition
 from varve.commit_log.segment import Segment
 from varve.foundation.errors import DiskFull, InvalidRequest, StoreError
 
@@ -304,7 +304,7 @@ class Retention:
     """
 
     def __init__(
-        self, store: LogStore, removals: RemovalLogs, metrics: CleanerMetrics | None = None
+        self, store: LogManager, removals: RemovalLogs, metrics: CleanerMetrics | None = None
     ) -> None:
         self._store = store
         self._removals = removals

@@ -17,8 +17,7 @@ from varve.commit_log.check.partition import (
     PartitionFacts,
     show_nothing,
 )
-from varve.commit_log.checkpoints import decode_offsets
-from varve.commit_log.directory_metadata import decode_meta_properties
+from varve.commit_log.directory_files import decode_meta_properties, encode_topic_id
 from varve.commit_log.names import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
@@ -36,7 +35,7 @@ from varve.commit_log.names import (
     parse_file_name,
     parse_partition_directory,
 )
-from varve.commit_log.partition_metadata import encode_topic_id
+from varve.commit_log.offset_checkpoints import decode_offsets
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from varve.commit_log import partition_metadata
 from varve.commit_log.append_times import ENTRY_BYTES, decode_append_times
 from varve.commit_log.check.findings import Finding, FindingList, Severity
 from varve.commit_log.check.producers import (
@@ -20,6 +19,7 @@ from varve.commit_log.check.producers import (
     read_epochs,
 )
 from varve.commit_log.check.segment import SegmentCheck, SegmentFacts, SegmentPlace, read_indexes
+from varve.commit_log.directory_files import decode_partition_metadata
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import (
     APPEND_TIMES_FILE,
@@ -222,7 +222,7 @@ class PartitionCheck:
             self._found.warning(path, "missing-partition-metadata", message)
             return None
         try:
-            return partition_metadata.decode(self._fs.read(path), where=path)
+            return decode_partition_metadata(self._fs.read(path), where=path)
         except Corrupt as error:
             message = str(error).removeprefix(f"{path}: ")
             self._found.error(path, "partition-metadata-corrupt", message)

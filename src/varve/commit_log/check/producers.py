@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from varve.commit_log.check.findings import FindingList
-from varve.commit_log.checkpoints import decode_checkpoint
 from varve.commit_log.leader_epochs import LeaderEpochs
+from varve.commit_log.offset_checkpoints import decode_checkpoint
 from varve.commit_log.producer_snapshots import SnapshotEntry, load_snapshot, replay_batches
 from varve.commit_log.producer_state import NONE, ProducerStateEntry, ProducerStateManager
 from varve.commit_log.segment_reader import BatchTable

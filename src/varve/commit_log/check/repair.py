@@ -15,21 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from varve.commit_log import partition_metadata
 from varve.commit_log.check.directory import CHECKPOINT_FILES, DirectoryFacts
 from varve.commit_log.check.partition import NEEDS_PERMISSION, Loss, PartitionFacts
-from varve.commit_log.checkpoints import (
-    INT32_MAX,
-    INT64_MAX,
-    CheckpointLine,
-    decode_offsets,
-    encode_offsets,
-)
-from varve.commit_log.directory_metadata import (
+from varve.commit_log.directory_files import (
     DirectoryMetadata,
     decode_meta_properties,
     decode_properties,
     encode_meta_properties,
+    encode_partition_metadata,
+    encode_topic_id,
+    random_topic_id,
 )
 from varve.commit_log.log_loader import LoadedLog, LoadRequest, LogLoader
 from varve.commit_log.names import (
@@ -41,7 +36,13 @@ from varve.commit_log.names import (
     RECOVERY_POINT_FILE,
     TopicPartition,
 )
-from varve.commit_log.partition_metadata import encode_topic_id, random_topic_id
+from varve.commit_log.offset_checkpoints import (
+    INT32_MAX,
+    INT64_MAX,
+    CheckpointLine,
+    decode_offsets,
+    encode_offsets,
+)
 from varve.commit_log.segment import SegmentFiles
 from varve.commit_log.settings import LogSettings
 from varve.disk import FileSystem, copy_range, write_atomically
@@ -158,7 +159,7 @@ class _PartitionRepair:
             return
         topic_id = ids.pop()
         assert topic_id is not None
-        write_atomically(self._fs, path, partition_metadata.encode(topic_id))
+        write_atomically(self._fs, path, encode_partition_metadata(topic_id))
         self._report.done.append(f"{path}: topic id {encode_topic_id(topic_id)} rewritten")
 
     def run(self, *, log_start_offset: int) -> int | None:

@@ -33,7 +33,7 @@ from varve.cleaning.compaction.plan import (
 from varve.cleaning.compaction.segment_plan import RunRules, SegmentFigures
 from varve.cleaning.key_index.key_index import KeyIndexHeader
 from varve.commit_log import TopicPartition
-from varve.commit_log.partition_metadata import decode_topic_id
+from varve.commit_log.directory_files import decode_topic_id
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.clock import Clock
 from varve.foundation.errors import StoreError

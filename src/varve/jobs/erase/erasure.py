@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from varve import __version__, embedded
 from varve.commit_log import Log
+from varve.commit_log.directory_files import decode_topic_id
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
-from varve.commit_log.partition_metadata import decode_topic_id
 from varve.disk import RealFileSystem
 from varve.embedded.tier_place import check_remembered, read_place
 from varve.foundation.clock import Clock, SystemClock

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from varve.commit_log import Log
+from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import DirectoryState, parse_partition_directory
-from varve.commit_log.partition_metadata import encode_topic_id
 from varve.disk import FileSystem
 from varve.embedded import Store
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound

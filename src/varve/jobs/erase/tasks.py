@@ -19,8 +19,8 @@ from varve.cleaning.key_index.builder import build_key_index
 from varve.cleaning.key_index.key_index import KeyIndex, SegmentKeys
 from varve.cleaning.removals.removal import Removal
 from varve.commit_log import LogSettings, TopicPartition
+from varve.commit_log.directory_files import decode_topic_id
 from varve.commit_log.names import KEYS
-from varve.commit_log.partition_metadata import decode_topic_id
 from varve.commit_log.producer_state import LastRecord
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import RealFileSystem

@@ -25,7 +25,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from varve.commit_log import Log, TopicPartition
-from varve.commit_log.partition_metadata import encode_topic_id
+from varve.commit_log.directory_files import encode_topic_id
 from varve.embedded import Store, Topic
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, NotFound, StoreError

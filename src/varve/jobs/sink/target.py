@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from varve.commit_log import LogSettings
-from varve.commit_log.partition_metadata import encode_topic_id
+from varve.commit_log.directory_files import encode_topic_id
 from varve.disk import FileSystem, RealFileSystem
 from varve.embedded import Store
 from varve.embedded import open as open_store

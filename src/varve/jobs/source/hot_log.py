@@ -18,14 +18,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from varve.commit_log.checkpoints import (
-    CLEANER_OFFSET_FILE,
-    LOG_START_OFFSET_FILE,
-    decode_offsets,
-)
+from varve.commit_log.directory_files import decode_partition_metadata as decode_metadata
+from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import (
+    CLEANER_OFFSET_FILE,
     INDEX,
     LOG,
+    LOG_START_OFFSET_FILE,
+    PARTITION_METADATA_FILE,
     SNAPSHOT,
     SWAP,
     DirectoryState,
@@ -34,8 +34,7 @@ from varve.commit_log.names import (
     parse_file_name,
     parse_partition_directory,
 )
-from varve.commit_log.partition_metadata import PARTITION_METADATA_FILE, encode_topic_id
-from varve.commit_log.partition_metadata import decode as decode_metadata
+from varve.commit_log.offset_checkpoints import decode_offsets
 from varve.commit_log.producer_snapshots import load_snapshot, replay_batches
 from varve.commit_log.producer_state import ProducerStateManager
 from varve.commit_log.segment import Segment, SegmentFiles

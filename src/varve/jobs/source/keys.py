@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.cleaning.key_index.key_index import KeyEntry, KeyIndex
-from varve.commit_log.partition_metadata import decode_topic_id
+from varve.commit_log.directory_files import decode_topic_id
 from varve.foundation.errors import Corrupt
 from varve.jobs.source.record_blocks import RecordBlock
 from varve.jobs.tier.files import TierFiles

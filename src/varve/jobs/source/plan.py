@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
+from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import TopicPartition
-from varve.commit_log.partition_metadata import encode_topic_id
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics

@@ -10,8 +10,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
+from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import TopicPartition
-from varve.commit_log.partition_metadata import encode_topic_id
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import NotFound
 from varve.jobs.source.cold_plan import ColdPlan

@@ -6,10 +6,9 @@ alone does not tell that the end of it was left; the log's own epochs do.
 Invariant  reads only, beside a store that has the directory open.
 """
 
-from varve.commit_log import partition_metadata
+from varve.commit_log.directory_files import decode_partition_metadata, encode_topic_id
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, TopicPartition
-from varve.commit_log.partition_metadata import encode_topic_id
 from varve.disk import FileSystem
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import Epochs
@@ -21,6 +20,6 @@ def find_history(fs: FileSystem, directory: str, home: RemotePath) -> Epochs | N
     metadata, epochs = f"{path}/{PARTITION_METADATA_FILE}", f"{path}/{LEADER_EPOCH_FILE}"
     if not fs.exists(metadata) or not fs.exists(epochs):
         return None
-    if encode_topic_id(partition_metadata.decode(fs.read(metadata), metadata)) != home.topic_id:
+    if encode_topic_id(decode_partition_metadata(fs.read(metadata), metadata)) != home.topic_id:
         return None
     return LeaderEpochs.decode(fs.read(epochs), epochs).entries or None

@@ -20,9 +20,9 @@ from varve.cleaning.key_index.segment_indexes import check_keys
 from varve.commit_log.check import hold_lock, inspect_directory
 from varve.commit_log.check.findings import Finding, Severity
 from varve.commit_log.check.partition import PartitionContext, PartitionFacts
-from varve.commit_log.checkpoints import decode_offsets
+from varve.commit_log.directory_files import decode_topic_id
 from varve.commit_log.names import LOG_START_OFFSET_FILE, TopicPartition
-from varve.commit_log.partition_metadata import decode_topic_id
+from varve.commit_log.offset_checkpoints import decode_offsets
 from varve.disk import FileSystem, RealFileSystem
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import Corrupt, Locked, ObjectNotFound, StoreError

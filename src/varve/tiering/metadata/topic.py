@@ -16,7 +16,7 @@ from uuid import UUID
 
 import numpy as np
 
-from varve.commit_log import Log, LogStore, TopicPartition
+from varve.commit_log import Log, LogManager, TopicPartition
 from varve.foundation.errors import Corrupt, InvalidRequest, InvalidSetting
 from varve.foundation.settings import LONG_MAX, GivenValue
 from varve.kernels.hashes import murmur2
@@ -106,7 +106,7 @@ class MetadataTopic:
 
     def __init__(
         self,
-        logs: LogStore,
+        logs: LogManager,
         *,
         partition_count: int,
         broker_id: int = 0,
@@ -134,7 +134,7 @@ class MetadataTopic:
 class MetadataPartition:
     """One partition of the topic, and the states of the user partitions in it."""
 
-    def __init__(self, logs: LogStore, number: int) -> None:
+    def __init__(self, logs: LogManager, number: int) -> None:
         self.number = number
         self._logs = logs
         self._lock = threading.Lock()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import NAMESPACE_OID, UUID, uuid5
 
-from varve.commit_log.partition_metadata import decode_topic_id
+from varve.commit_log.directory_files import decode_topic_id
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, Unavailable
 from varve.object_store import ObjectStore
 from varve.tiering.manifest.commit import ManifestEdit, apply_edit

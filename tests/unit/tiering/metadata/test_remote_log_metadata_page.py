@@ -5,7 +5,7 @@ from pathlib import Path
 from uuid import UUID
 
 from tests.support.cold_builder import HOME
-from varve.commit_log.partition_metadata import decode_topic_id
+from varve.commit_log.directory_files import decode_topic_id
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
 from varve.tiering.metadata.events import TopicIdPartition, encode_event

@@ -11,7 +11,7 @@ from tests.support.cold_builder import HOME
 from tests.support.cold_builder import make_segment as make_plain
 from tests.support.metadata_bench import SETTINGS, MetadataBench, make_id
 from tests.support.tier_history import TierHistory
-from varve.commit_log.partition_metadata import decode_topic_id, encode_topic_id
+from varve.commit_log.directory_files import decode_topic_id, encode_topic_id
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound
 from varve.object_store import MemoryObjectStore
 from varve.records import Record, build_batch

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.log_bench import NOW_MS, make_batch, make_marker
 from varve.commit_log import AppendOrigin, LogSettings
-from varve.commit_log.append_rules import AppendRules, CheckedBatch
+from varve.commit_log.batch_validator import BatchValidator, ValidatedBatch
 from varve.foundation.errors import (
     Corrupt,
     InvalidRecord,
@@ -23,8 +23,10 @@ CODECS = list(Codec)
 DAY_MS = 86_400_000
 
 
-def check(data: bytes, origin: AppendOrigin = AppendOrigin.CLIENT, **settings: Any) -> CheckedBatch:
-    return AppendRules(LogSettings(**settings), "topic-0").check(data, origin, NOW_MS)
+def check(
+    data: bytes, origin: AppendOrigin = AppendOrigin.CLIENT, **settings: Any
+) -> ValidatedBatch:
+    return BatchValidator(LogSettings(**settings), "topic-0").check(data, origin, NOW_MS)
 
 
 def stored(data: bytes, **settings: Any) -> Batch:

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from tests.support.log_bench import BROKEN, NO_ROOM, make_batch, read_all
-from varve.commit_log import Log, LogSettings, LogStore, StoreSettings, TopicPartition
-from varve.commit_log.checkpoints import decode_offsets
+from varve.commit_log import Log, LogManager, LogSettings, StoreSettings, TopicPartition
+from varve.commit_log.offset_checkpoints import decode_offsets
 from varve.disk import RealFileSystem
 from varve.disk.faulty import FaultyFileSystem
 from varve.foundation.clock import ManualClock
@@ -39,11 +39,11 @@ class Stores:
         self.fs = FaultyFileSystem(clock)
         self.topics: dict[str, Any] = {}
 
-    def open(self, *paths: str, **settings: Any) -> LogStore:
+    def open(self, *paths: str, **settings: Any) -> LogManager:
         return self.make(*paths, **settings).open()
 
-    def make(self, *paths: str, **settings: Any) -> LogStore:
-        return LogStore(
+    def make(self, *paths: str, **settings: Any) -> LogManager:
+        return LogManager(
             paths or ("d1", "d2"),
             fs=self.fs,
             clock=self.clock,
@@ -61,14 +61,14 @@ def stores(clock: ManualClock) -> Stores:
     return Stores(clock)
 
 
-def fill(store: LogStore, number: int = 0, count: int = 2) -> Log:
+def fill(store: LogManager, number: int = 0, count: int = 2) -> Log:
     log = store.create(partition(number), ID)
     for _ in range(count):
         log.append(make_batch())
     return log
 
 
-def home(store: LogStore, number: int) -> str:
+def home(store: LogManager, number: int) -> str:
     directory = store.directory_of(partition(number))
     assert directory is not None
     return directory.path
@@ -178,7 +178,7 @@ def test_partitions_that_go_together_wait_for_the_disk_once(stores: Stores) -> N
 @pytest.mark.parametrize("paths", [(), ("d", "d")])
 def test_directories_are_given_once_each(stores: Stores, paths: tuple[str, ...]) -> None:
     with pytest.raises(InvalidRequest, match="once each"):
-        LogStore(paths, fs=stores.fs, clock=stores.clock, random=random.Random())
+        LogManager(paths, fs=stores.fs, clock=stores.clock, random=random.Random())
 
 
 @pytest.mark.parametrize("paths", [("d", "d/e"), ("x", "d/e/f", "d/"), ("d", "./d"), ("/", "/d")])
@@ -196,7 +196,7 @@ def test_a_link_leads_to_no_directory_inside_another(tmp_path: Path, clock: Manu
     (tmp_path / "link").symlink_to(tmp_path / "d")
     paths = [str(tmp_path / "d"), str(tmp_path / "link" / "e")]
     with pytest.raises(InvalidRequest, match="lie inside it"):
-        LogStore(paths, fs=RealFileSystem(), clock=clock, random=random.Random())
+        LogManager(paths, fs=RealFileSystem(), clock=clock, random=random.Random())
 
 
 # Opening

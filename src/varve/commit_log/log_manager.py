@@ -17,10 +17,10 @@ from typing import Final
 from uuid import UUID
 
 from varve.commit_log.directory_failure import failed, failures, remedy
+from varve.commit_log.directory_files import random_id_text
 from varve.commit_log.log import Log
 from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.names import TopicPartition, validate_topic_name
-from varve.commit_log.partition_metadata import random_id_text
 from varve.commit_log.remote_log import RemoteLogReaders
 from varve.commit_log.segment import SegmentFiles
 from varve.commit_log.settings import LONG_MAX, LogSettings, StoreSettings
@@ -44,7 +44,7 @@ _MADE_AT_ONCE: Final = 256
 """Partitions whose files wait for the disk together; each has one open meanwhile."""
 
 
-class LogStore:
+class LogManager:
     """Opens several log directories and serves their partitions. Use as a context manager."""
 
     def __init__(
@@ -90,7 +90,7 @@ class LogStore:
         for directory in self.directories:
             directory.remote_readers = readers
 
-    def open(self) -> "LogStore":
+    def open(self) -> "LogManager":
         """Opens every directory; one that fails goes offline.
 
         Raises when none is left, when a directory is in use by another process, and when they
@@ -344,7 +344,7 @@ class LogStore:
         for directory in self.directories:
             directory.abandon()
 
-    def __enter__(self) -> "LogStore":
+    def __enter__(self) -> "LogManager":
         return self.open()
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:

@@ -1,34 +1,200 @@
-"""Puts a cleaned segment in the place of the segments it was made of.
+"""Replaces segments by others: cleaned ones, and the parts of one that outgrew its indexes.
 
-Layout     the new files wait as `<base>.{log,index,timeindex,txnindex,keys}.cleaned`.
+Layout     new files wait as `<base>.{log,index,timeindex,txnindex,keys}.cleaned`.
            docs/formats/directory.md
 Invariant  readers see the old segments or the new one, never parts of both. Nothing appended before
            is still unsynced when the new segment is committed: what it leaves out because it was
-           superseded further on must not be lost there.
+           superseded further on must not be lost there. A `.swap` set without `.cleaned` files is
+           committed; with `.cleaned` files it is not, and the old segments stand.
 Crash      step 1 renames `.cleaned` to `.swap`; its last rename commits. Before it the old segments
-           stand, after it `resolve_leftovers` removes every plain file from the base offset up to
-           the end of the new data. That end may fall short of the last old segment, for batches
+           stand, after it `finish_or_undo_swaps` removes every plain file from the base offset up
+           to the end of the new data. That end may fall short of the last old segment, for batches
            that lost all their records are gone: an old segment would be left standing beside the
            new one. Then an empty `.log.swap` under the last old base offset marks how far the swap
            reaches; it becomes `.swap` first, and goes once the old segments are durably aside
            (step 2), before the new files take their names (step 3). Whatever fails in step 1 is
            undone by renaming back, the new segment before the mark: one `.cleaned` file at the base
-           offset tells that nothing is committed.
+           offset tells that nothing is committed. Every step may be repeated: swaps stay in place
+           until all they replace is gone.
 Threads    holds the flush lock throughout, so that nothing but a roll changes the segments
            meanwhile; the log's lock only for steps 2 and 3. Readers look again after them.
 """
 
 import contextlib
+import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from varve.commit_log.append_times import AppendSpan
-from varve.commit_log.flusher import Flusher
-from varve.commit_log.log_state import NO_DESCRIPTORS, NO_ROOM, LogState
-from varve.commit_log.names import CLEANED, INDEX, LOG, SWAP, TIME_INDEX, TXN_INDEX, log_name
+from varve.commit_log.names import (
+    CLEANED,
+    DELETED,
+    INDEX,
+    LOG,
+    SWAP,
+    TIME_INDEX,
+    TXN_INDEX,
+    SegmentFileName,
+    log_name,
+    parse_file_name,
+)
 from varve.commit_log.segment import SEGMENT_KINDS, Segment, SegmentFiles, rename_segment_files
-from varve.commit_log.segment_reader import find_end
+from varve.commit_log.segment_reader import BatchWalk, find_end
 from varve.commit_log.segment_view import SegmentView
+from varve.commit_log.sparse_index import RELATIVE_OFFSET_MAX
+from varve.disk import DiskProblem, File, FileSystem, classify_error, copy_range
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreError, Unavailable
+from varve.kernels.batch_layout import BatchColumn
+
+if TYPE_CHECKING:
+    from varve.commit_log.flusher import Flusher
+    from varve.commit_log.log_state import LogState
+
+logger = logging.getLogger(__name__)
+
+_METADATA_SNAPSHOT: Final = ".checkpoint.deleted"
+
+
+def finish_or_undo_swaps(fs: FileSystem, directory: str, names: list[str]) -> bool:
+    """Brings the directory into a state of plain files only; True when something had to change."""
+    marked = [name for name in names if name.endswith((DELETED, CLEANED, SWAP))]
+    parsed = {name: file for name in marked if (file := parse_file_name(name))}
+    deleted = [n for n in marked if n.endswith(DELETED) and not n.endswith(_METADATA_SNAPSHOT)]
+    if not parsed and not deleted:
+        return False
+    cleaned = {name: file for name, file in parsed.items() if file.state == CLEANED}
+    swaps = {name: file for name, file in parsed.items() if file.state == SWAP}
+    first_cleaned = min((file.offset for file in cleaned.values()), default=None)
+    undone = [
+        name
+        for name, file in swaps.items()
+        if first_cleaned is not None and file.offset >= first_cleaned
+    ]
+    # Swaps go, durably, before the cleaned files that prove them uncommitted.
+    _remove(fs, directory, undone)
+    _remove(fs, directory, [*cleaned, *deleted])
+    committed = {name: file for name, file in swaps.items() if name not in undone}
+    _remove(fs, directory, _find_replaced(fs, directory, names, committed))
+    marks = _find_marks(fs, directory, committed)
+    _remove(fs, directory, marks)
+    for name in _swap_order(committed):
+        if name in marks:
+            continue
+        fs.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
+    fs.sync_directory(directory)
+    logger.info(
+        "resolved leftovers",
+        extra={
+            "directory": directory,
+            "deleted": len(deleted),
+            "uncommitted": len(undone) + len(cleaned),
+            "swapped": len(committed),
+        },
+    )
+    return True
+
+
+def _remove(fs: FileSystem, directory: str, names: list[str]) -> None:
+    """Durably, so that no later step outlives a crash that this one does not."""
+    for name in names:
+        fs.remove(f"{directory}/{name}")
+    if names:
+        fs.sync_directory(directory)
+
+
+def _swap_order(committed: dict[str, SegmentFileName]) -> list[str]:
+    """Lowest segment first, each data file before its indexes.
+
+    An index alone is just put in place.
+    """
+    return sorted(committed, key=lambda n: (committed[n].offset, committed[n].kind != LOG, n))
+
+
+def _find_marks(fs: FileSystem, directory: str, committed: dict[str, SegmentFileName]) -> list[str]:
+    logs = [name for name in _swap_order(committed) if committed[name].kind == LOG]
+    return [name for name in logs[1:] if not fs.info(f"{directory}/{name}").size]
+
+
+def _find_replaced(
+    fs: FileSystem, directory: str, names: list[str], committed: dict[str, SegmentFileName]
+) -> list[str]:
+    """The plain files whose offsets the committed swaps cover, highest first."""
+    logs = [file.offset for file in committed.values() if file.kind == LOG]
+    if not logs:
+        return []
+    start = min(logs)
+    ends = [_next_offset(fs, directory, offset) for offset in logs]
+    end = max(*ends, max(logs) + 1)
+    return [
+        name
+        for name in sorted(names, reverse=True)
+        if (file := parse_file_name(name)) is not None
+        and not file.state
+        and start <= file.offset < end
+    ]
+
+
+def _next_offset(fs: FileSystem, directory: str, base_offset: int) -> int:
+    path = f"{directory}/{log_name(base_offset, LOG)}{SWAP}"
+    next_offset = base_offset
+    with fs.open(path) as file:
+        walk = BatchWalk(file, start=0, end=file.size(), verify_crc=False)
+        for table in walk:
+            next_offset = int(table.rows[-1, BatchColumn.LAST_OFFSET]) + 1
+        walk.check_ended(path)
+    return next_offset
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    base_offset: int
+    start: int
+    end: int
+
+
+def split_segment(fs: FileSystem, directory: str, base_offset: int) -> list[int]:
+    """Replaces one segment by several.
+
+    Gives their base offsets. Their indexes are left to recovery.
+    """
+    path = f"{directory}/{log_name(base_offset, LOG)}"
+    with fs.open(path) as file:
+        parts = _plan_parts(file, base_offset)
+        for part in parts:
+            _copy_part(fs, directory, file, part)
+    fs.sync_directory(directory)
+    for part in reversed(parts):
+        name = f"{directory}/{log_name(part.base_offset, LOG)}"
+        fs.rename(name + CLEANED, name + SWAP)
+    fs.sync_directory(directory)
+    finish_or_undo_swaps(fs, directory, fs.names(directory))
+    return [part.base_offset for part in parts]
+
+
+def _plan_parts(file: File, base_offset: int) -> list[_Part]:
+    """Consecutive ranges of batches, each within range of its base.
+
+    The first keeps the old base offset.
+
+    A first part without a batch stays: its swap file is what replaces the old segment.
+    """
+    parts: list[_Part] = []
+    base, start, end = base_offset, 0, 0
+    for table in BatchWalk(file, start=0, end=file.size(), verify_crc=False):
+        for row in table.rows.tolist():
+            if row[BatchColumn.LAST_OFFSET] - base > RELATIVE_OFFSET_MAX:
+                parts.append(_Part(base, start, end))
+                base, start = row[BatchColumn.BASE_OFFSET], end
+            end += row[BatchColumn.SIZE]
+    return [*parts, _Part(base, start, end)]
+
+
+def _copy_part(fs: FileSystem, directory: str, source: File, part: _Part) -> None:
+    with fs.open_writable(f"{directory}/{log_name(part.base_offset, LOG)}{CLEANED}") as target:
+        target.truncate(0)
+        copy_range(source, target, start=part.start, end=part.end)
+        target.sync()
 
 
 class _CleanedSegment(Segment):
@@ -40,10 +206,10 @@ class _CleanedSegment(Segment):
         return super().path(kind) + CLEANED
 
 
-class SegmentSwap:
+class SegmentReplacement:
     """Swaps segments of one log."""
 
-    def __init__(self, state: LogState, flusher: Flusher) -> None:
+    def __init__(self, state: "LogState", flusher: "Flusher") -> None:
         self._state = state
         self._flusher = flusher
 
@@ -170,7 +336,7 @@ class SegmentSwap:
 
     def _refused(self, error: OSError) -> StoreError:
         state = self._state
-        if error.errno in (*NO_ROOM, *NO_DESCRIPTORS):
+        if classify_error(error) in (DiskProblem.FULL, DiskProblem.NO_DESCRIPTORS):
             return state.failed(error, "replace segments of")
         return Unavailable(
             f"{state.topic_partition}: replace segments of {error.filename or state.directory}: "

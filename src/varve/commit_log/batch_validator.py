@@ -6,7 +6,6 @@ Threads    pure; runs before the log's lock is taken.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -22,6 +21,9 @@ from varve.foundation.errors import (
     UnsupportedFormat,
 )
 from varve.kernels.batch_layout import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    LOG_APPEND_TIME_BIT,
     BatchColumn,
     InspectionColumn,
     RecordStatus,
@@ -38,11 +40,6 @@ from varve.records import (
     with_max_timestamp,
 )
 from varve.records.compression import decompress_to_array
-
-_CODEC: Final = 0x07
-_LOG_APPEND_TIME: Final = 0x08
-_TRANSACTIONAL: Final = 0x10
-_CONTROL: Final = 0x20
 
 # Plain ints: an enum member as a list index costs a call, and these run for every append.
 _SIZE = int(BatchColumn.SIZE)
@@ -61,7 +58,7 @@ _OK = int(ScanStatus.OK)
 _RECORDS_OK = int(RecordStatus.OK)
 
 
-class CheckedBatch:
+class ValidatedBatch:
     """A batch that may be appended: its bytes, and what appending needs to know of them."""
 
     __slots__ = ("data", "fields", "has_producer", "last_delta", "marker", "max_timestamp", "size")
@@ -77,9 +74,9 @@ class CheckedBatch:
         self.marker = marker
         self.has_producer = fields[_PRODUCER_ID] >= 0
 
-    def thinned(self, data: Buffer, max_timestamp: int) -> "CheckedBatch":
+    def with_records(self, data: Buffer, max_timestamp: int) -> "ValidatedBatch":
         """The batch with fewer records: those of `data`, which has its header else."""
-        return CheckedBatch(data, self.fields, max_timestamp, self.marker)
+        return ValidatedBatch(data, self.fields, max_timestamp, self.marker)
 
     def summary(self, base_offset: int) -> BatchSummary:
         """What producer state is told, given the offset the batch will have."""
@@ -97,7 +94,7 @@ class _Target:
     level: int | None
 
 
-class AppendRules:
+class BatchValidator:
     """The checks of one topic, with its settings at hand."""
 
     def __init__(self, settings: LogSettings, where: str) -> None:
@@ -113,7 +110,7 @@ class AppendRules:
         self._target = _target_codec(settings)
         self._keeps_plain = not self._log_append_time and self._target.codec in (None, Codec.NONE)
 
-    def check(self, data: Buffer, origin: AppendOrigin, now_ms: int) -> CheckedBatch:
+    def check(self, data: Buffer, origin: AppendOrigin, now_ms: int) -> ValidatedBatch:
         """The batch as it is to be stored.
 
         Raises an InvalidRequest or Corrupt that names the rule.
@@ -125,18 +122,18 @@ class AppendRules:
         if status == VALID_AS_SENT and self._keeps_plain and buffer.size <= self._max_bytes:
             if self._is_choosy:
                 self._check_settings(fields, now_ms)
-            return CheckedBatch(data, fields, fields[_MAX_TIMESTAMP], None)
+            return ValidatedBatch(data, fields, fields[_MAX_TIMESTAMP], None)
         if status not in (_OK, VALID_AS_SENT):
             raise self._refusal(ScanStatus(status), data)
         self._check_header(fields, buffer.size, origin)
         attributes = fields[_ATTRIBUTES]
-        if attributes & _CONTROL:
+        if attributes & CONTROL_BIT:
             marker = decode_marker(memoryview(data), self._where)
             if self._log_append_time:
                 stamped = with_log_append_time(bytearray(data), now_ms)
-                return CheckedBatch(stamped, fields, now_ms, marker)
-            return CheckedBatch(data, fields, fields[_MAX_TIMESTAMP], marker)
-        codec = attributes & _CODEC
+                return ValidatedBatch(stamped, fields, now_ms, marker)
+            return ValidatedBatch(data, fields, fields[_MAX_TIMESTAMP], marker)
+        codec = attributes & CODEC_MASK
         if codec:
             payload = decompress_to_array(
                 Codec(codec), memoryview(data)[HEADER_BYTES:], where=self._where
@@ -189,12 +186,13 @@ class AppendRules:
                 f"{self._where}: a producer's batch has base offset 0, this one has "
                 f"{fields[_BASE_OFFSET]}"
             )
-        if fields[_ATTRIBUTES] & _CONTROL:
+        if fields[_ATTRIBUTES] & CONTROL_BIT:
             raise InvalidRecord(f"{self._where}: producers may not write control batches")
-        if fields[_ATTRIBUTES] & _CODEC > Codec.ZSTD:
+        codec = fields[_ATTRIBUTES] & CODEC_MASK
+        if codec > Codec.ZSTD:
             raise InvalidRecord(
-                f"{self._where}: the batch has codec number {fields[_ATTRIBUTES] & _CODEC}; the "
-                f"known ones are 0 to {int(Codec.ZSTD)}"
+                f"{self._where}: the batch has codec number {codec}; the known ones are 0 to "
+                f"{int(Codec.ZSTD)}"
             )
         if fields[_PRODUCER_ID] >= 0 and fields[_BASE_SEQUENCE] < 0:
             raise InvalidRecord(
@@ -211,11 +209,11 @@ class AppendRules:
                 f"{status_text(fields[_RECORDS_STATUS])}",
             )
         if self._log_append_time:
-            if fields[_ATTRIBUTES] & _LOG_APPEND_TIME:
+            if fields[_ATTRIBUTES] & LOG_APPEND_TIME_BIT:
                 raise InvalidTimestamp(
                     f"{self._where}: the batch claims LogAppendTime, which only the store may set"
                 )
-        elif fields[_ATTRIBUTES] & _LOG_APPEND_TIME:
+        elif fields[_ATTRIBUTES] & LOG_APPEND_TIME_BIT:
             if fields[_MAX_TIMESTAMP] == -1:
                 raise InvalidTimestamp(f"{self._where}: a LogAppendTime batch has no timestamp")
             # Its records all read as the batch's time, whatever their deltas say.
@@ -250,9 +248,9 @@ class AppendRules:
                 f"message.timestamp.after.max.ms = {self._after_max_ms}"
             )
 
-    def _as_stored(self, data: Buffer, fields: list[int], now_ms: int) -> CheckedBatch:
+    def _as_stored(self, data: Buffer, fields: list[int], now_ms: int) -> ValidatedBatch:
         attributes = fields[_ATTRIBUTES]
-        codec = Codec(attributes & _CODEC) if attributes & _CODEC else Codec.NONE
+        codec = Codec(attributes & CODEC_MASK) if attributes & CODEC_MASK else Codec.NONE
         target = codec if self._target.codec is None else self._target.codec
         if target is not codec or (codec and not fields[InspectionColumn.RECORDS_CONSECUTIVE]):
             data = rebuild_batch(bytes(data), codec=target, level=self._target.level)
@@ -263,11 +261,15 @@ class AppendRules:
                     f"more than max.message.bytes = {self._max_bytes}; send smaller batches"
                 )
         if self._log_append_time:
-            return CheckedBatch(with_log_append_time(bytearray(data), now_ms), fields, now_ms, None)
+            return ValidatedBatch(
+                with_log_append_time(bytearray(data), now_ms), fields, now_ms, None
+            )
         timestamp = fields[_RECORDS_MAX_TIMESTAMP]
-        if timestamp == fields[_MAX_TIMESTAMP] and not attributes & _LOG_APPEND_TIME:
-            return CheckedBatch(data, fields, timestamp, None)
-        return CheckedBatch(with_max_timestamp(bytearray(data), timestamp), fields, timestamp, None)
+        if timestamp == fields[_MAX_TIMESTAMP] and not attributes & LOG_APPEND_TIME_BIT:
+            return ValidatedBatch(data, fields, timestamp, None)
+        return ValidatedBatch(
+            with_max_timestamp(bytearray(data), timestamp), fields, timestamp, None
+        )
 
 
 def _target_codec(settings: LogSettings) -> _Target:

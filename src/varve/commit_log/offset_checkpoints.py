@@ -2,33 +2,24 @@
 
 Layout     lines ended by a newline: format version `0`, the number of entries, the entries with
            fields apart by a space. docs/formats/checkpoints.md
-Crash      replaced by rename, so a reader sees the old table or the new one.
+Invariant  an entry of the cleaner's checkpoint never reaches beyond its log: it is lowered,
+           durably, before the log is cut, and removed with the partition.
+Crash      replaced by rename, so a reader sees the old table or the new one. A cleaner offset that
+           lags makes the next cleaning look at more than it must.
+Threads    `CleanerCheckpoint`: one lock around the entries and the file.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from varve.commit_log.names import (
     CLEANER_OFFSET_FILE,
-    HIGH_WATERMARK_FILE,
-    LOG_START_OFFSET_FILE,
-    RECOVERY_POINT_FILE,
     TopicPartition,
 )
+from varve.disk import FileSystem, write_atomically
 from varve.foundation.errors import Corrupt, UnsupportedFormat
-
-__all__ = [
-    "CLEANER_OFFSET_FILE",
-    "HIGH_WATERMARK_FILE",
-    "LOG_START_OFFSET_FILE",
-    "RECOVERY_POINT_FILE",
-    "CheckpointLine",
-    "decode_checkpoint",
-    "decode_offsets",
-    "encode_checkpoint",
-    "encode_offsets",
-]
 
 VERSION: Final = 0
 INT32_MAX: Final = 2**31 - 1
@@ -126,3 +117,48 @@ def decode_offsets(
         offset = line.integer(2, at_least=-INT64_MAX - 1, at_most=INT64_MAX)
         offsets[TopicPartition(line.text(0), partition)] = offset
     return offsets
+
+
+class CleanerCheckpoint:
+    """The checkpoint of one log directory; `hosted` tells which partitions it holds now."""
+
+    def __init__(
+        self, fs: FileSystem, directory: str, hosted: Callable[[], Collection[TopicPartition]]
+    ) -> None:
+        self._fs = fs
+        self._path = f"{directory}/{CLEANER_OFFSET_FILE}"
+        self._hosted = hosted
+        self._lock = threading.Lock()
+        self._offsets: dict[TopicPartition, int] = {}  # guarded by _lock
+
+    def take(self, offsets: dict[TopicPartition, int]) -> None:
+        """What the file said when the directory was opened."""
+        with self._lock:
+            self._offsets = dict(offsets)
+
+    def find(self, partition: TopicPartition) -> int | None:
+        with self._lock:
+            return self._offsets.get(partition)
+
+    def write(self, partition: TopicPartition, offset: int) -> None:
+        """On disk when it returns; entries of partitions that are not here any more go."""
+        with self._lock:
+            self._write_locked({**self._offsets, partition: offset})
+
+    def lower(self, partition: TopicPartition, offset: int) -> None:
+        """Lowers an entry that reaches beyond the offset, durably."""
+        with self._lock:
+            if self._offsets.get(partition, offset) > offset:
+                self._write_locked({**self._offsets, partition: offset})
+
+    def forget(self, partition: TopicPartition) -> None:
+        with self._lock:
+            if partition in self._offsets:
+                rest = {one: at for one, at in self._offsets.items() if one != partition}
+                self._write_locked(rest)
+
+    def _write_locked(self, offsets: dict[TopicPartition, int]) -> None:
+        hosted = self._hosted()
+        offsets = {one: offset for one, offset in offsets.items() if one in hosted}
+        write_atomically(self._fs, self._path, encode_offsets(offsets))
+        self._offsets = offsets

@@ -1,0 +1,196 @@
+"""The small files that say whom a directory belongs to, and how an id is written.
+
+Layout     `partition.metadata`: `version: 0`, a newline, `topic_id: <22 characters of base64url>`,
+           no final newline. `meta.properties`: a Java properties file; version 1 has cluster.id,
+           node.id and directory.id, version 0 has broker.id. `.kafka_cleanshutdown`: one JSON
+           object. docs/formats/directory.md
+Crash      written aside and renamed, the partition's file before the first append. The mark of a
+           clean shutdown counts by existing: a torn one has only lost its broker epoch.
+"""
+
+import json
+import random
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from varve.commit_log.names import (
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+)
+from varve.foundation.errors import Corrupt, UnsupportedFormat
+from varve.foundation.properties import escape_property, parse_properties
+from varve.kernels.batch_layout import INT32_MAX
+
+_METADATA_VERSION = 0
+ZERO_ID = UUID(int=0)
+
+_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+_FIELD_SEPARATOR = re.compile(r":[ \t\n\x0b\f\r]+")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,10}")
+
+
+def encode_topic_id(topic_id: UUID) -> str:
+    """The 22 characters that stand for an id in files and messages."""
+    return urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def decode_topic_id(text: str, where: str = "topic id") -> UUID:
+    """The id behind 22 characters; raises Corrupt for any other text."""
+    if _ID.fullmatch(text) is None:
+        raise Corrupt(f"{where}: {text[:40]!r} is not an id of 22 base64url characters")
+    return UUID(bytes=urlsafe_b64decode(text + "=="))
+
+
+def random_topic_id(rng: random.Random) -> UUID:
+    """A fresh id: never zero, and never beginning with '-', which commands take for an option."""
+    while True:
+        topic_id = UUID(bytes=rng.randbytes(16), version=4)
+        if not encode_topic_id(topic_id).startswith("-"):
+            return topic_id
+
+
+def random_id_text(rng: random.Random) -> str:
+    """A fresh id as it is written."""
+    return encode_topic_id(random_topic_id(rng))
+
+
+def encode_partition_metadata(topic_id: UUID) -> bytes:
+    """The content of `partition.metadata`."""
+    return f"version: {_METADATA_VERSION}\ntopic_id: {encode_topic_id(topic_id)}".encode()
+
+
+def decode_partition_metadata(
+    data: bytes | bytearray | memoryview, where: str = PARTITION_METADATA_FILE
+) -> UUID:
+    """The topic id; raises Corrupt for a malformed line, a missing field or the zero id."""
+    fields = _fields(data, where)
+    version = fields.get("version", "")
+    if _NUMBER.fullmatch(version) is None or int(version) < _METADATA_VERSION:
+        raise Corrupt(
+            f"{where}: version {version[:40]!r} is not a number from {_METADATA_VERSION} on"
+        )
+    if "topic_id" not in fields:
+        raise Corrupt(f"{where}: no topic_id: write the topic's id or remove the file")
+    topic_id = decode_topic_id(fields["topic_id"], where)
+    if topic_id == ZERO_ID:
+        raise Corrupt(f"{where}: the topic id is zero: write the topic's id or remove the file")
+    return topic_id
+
+
+def _fields(data: bytes | bytearray | memoryview, where: str) -> dict[str, str]:
+    fields = {}
+    for number, raw in enumerate(bytes(data).splitlines(), start=1):
+        parts = _FIELD_SEPARATOR.split(raw.decode(errors="replace"))
+        if len(parts) != 2:
+            raise Corrupt(f"{where}: line {number}: {raw[:80]!r} is not `name: value`")
+        fields[parts[0]] = parts[1]
+    return fields
+
+
+_NODE_ID_NAMES: Final = ("broker.id", "node.id")  # by version
+_INTEGER = re.compile(r"[+-]?[0-9]{1,10}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryMetadata:
+    """The owner of a log directory; None is what the file does not say."""
+
+    cluster_id: str | None
+    node_id: int | None
+    directory_id: UUID | None = None
+    version: int = 1
+
+
+def encode_meta_properties(metadata: DirectoryMetadata) -> bytes:
+    """The content of `meta.properties`."""
+    values = {
+        "version": str(metadata.version),
+        "cluster.id": metadata.cluster_id,
+        _NODE_ID_NAMES[metadata.version]: _text_of(metadata.node_id),
+        "directory.id": _text_of_id(metadata.directory_id),
+    }
+    return "".join(
+        f"{escape_property(name)}={escape_property(value)}\n"
+        for name, value in sorted(values.items())
+        if value is not None
+    ).encode("ascii")
+
+
+def _text_of(number: int | None) -> str | None:
+    return None if number is None else str(number)
+
+
+def _text_of_id(directory_id: UUID | None) -> str | None:
+    return None if directory_id is None else encode_topic_id(directory_id)
+
+
+def decode_meta_properties(
+    data: bytes | bytearray | memoryview, where: str = META_PROPERTIES_FILE
+) -> DirectoryMetadata:
+    """The owner of a directory; raises Corrupt for a broken file or one that lacks its owner."""
+    # Java reads properties as ISO 8859-1, in which every byte is a character.
+    properties = decode_properties(bytes(data).decode("iso-8859-1"), where)
+    version = _integer(properties, "version", where) if "version" in properties else 0
+    if version not in (0, 1):
+        raise UnsupportedFormat(f"{where}: version {version}, only 0 and 1 are known")
+    node_id_name = _NODE_ID_NAMES[version]
+    if version == 1:
+        _require(properties, "cluster.id", where)
+        _require(properties, node_id_name, where)
+    return DirectoryMetadata(
+        version=version,
+        cluster_id=properties.get("cluster.id"),
+        node_id=_integer(properties, node_id_name, where) if node_id_name in properties else None,
+        directory_id=_find_directory_id(properties, where),
+    )
+
+
+def _require(properties: Mapping[str, str], name: str, where: str) -> None:
+    if name not in properties:
+        raise Corrupt(f"{where}: version 1 needs {name}: add the line or remove the file")
+
+
+def _find_directory_id(properties: Mapping[str, str], where: str) -> UUID | None:
+    text = properties.get("directory.id")
+    return None if text is None else decode_topic_id(text, f"{where}: directory.id")
+
+
+def _integer(properties: Mapping[str, str], name: str, where: str) -> int:
+    text = properties[name].strip()
+    if _INTEGER.fullmatch(text) is None or not -INT32_MAX - 1 <= int(text) <= INT32_MAX:
+        raise Corrupt(f"{where}: {name} {text[:40]!r} is not a 32-bit number")
+    return int(text)
+
+
+def decode_properties(text: str, where: str) -> dict[str, str]:
+    """The pairs of a Java properties file; raises Corrupt naming the line."""
+    try:
+        return {name: value for _, name, value in parse_properties(text)}
+    except ValueError as error:
+        raise Corrupt(f"{where}: {error}") from None
+
+
+def encode_clean_shutdown(broker_epoch: int = -1) -> bytes:
+    """The content of the clean-shutdown mark."""
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+
+
+def decode_clean_shutdown(data: bytes | bytearray | memoryview) -> int | None:
+    """The broker epoch in the mark; None when it holds none, whatever its bytes are."""
+    try:
+        return _find_broker_epoch(json.loads(bytes(data)))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _find_broker_epoch(value: object) -> int | None:
+    if not isinstance(value, dict) or value.get("version") != 0:
+        return None
+    epoch = value.get("brokerEpoch")
+    if not isinstance(epoch, int) or isinstance(epoch, bool):
+        return None
+    return epoch if epoch >= 0 else None
