@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from varve.cleaning.removals.audit import AUDIT_RULES, AuditedEntry, AuditReport, audit_partition
-from varve.cleaning.removals.removal_json import encode_removal
+from varve.cleaning.removals.removal import encode_removal
 from varve.cli.audit_table import print_report
 from varve.cli.audit_tier import print_cold_removals
 from varve.cli.byte_progress import byte_progress

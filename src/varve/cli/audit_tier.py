@@ -8,14 +8,14 @@ import posixpath
 import sys
 
 from varve.cleaning.removals.audit import AuditReport
-from varve.cleaning.removals.removal_json import encode_removal
+from varve.cleaning.removals.removal import encode_removal
 from varve.cli.audit_table import cold_entry, count_noun, print_entries
 from varve.cli.tier_access import find_tiered, find_url, open_manifests, open_tier
 from varve.commit_log.directory_files import decode_partition_metadata
 from varve.commit_log.names import PARTITION_METADATA_FILE
 from varve.disk import FileSystem
+from varve.tiering.expiry import RemoteRemoval, read_remote_removals
 from varve.tiering.partition import get_remote_path
-from varve.tiering.remote_removals import RemoteRemoval, read_remote_removals
 from varve.tiering.restore import read_cluster
 
 

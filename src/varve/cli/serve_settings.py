@@ -25,8 +25,7 @@ from varve.embedded.store_settings import MIRROR_STORE_PREFIX, TIER_STORE_PREFIX
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import Settings, declared, parse_settings
 from varve.kafka_server.settings import ServerSettings, TlsSettings
-from varve.tiering.metadata.settings import MetadataSettings
-from varve.tiering.settings import TierSettings
+from varve.tiering.settings import MetadataSettings, TierSettings
 
 ENVIRONMENT_PREFIX: Final = "VARVE_"
 _OWN_PREFIX: Final = "varve."

@@ -1,7 +1,8 @@
-"""Topics whose settings are lost while a part of them is in the cold tier.
+"""Tiered logs whose topic settings, or whose cluster id, are lost.
 
-The table of topics tells which topics are in the tier. Where a topic is in no table, its evidence
-still tells that segments left the local disk for object storage.
+The table of topics says which topics are tiered. Where a topic is in no table, its removal log
+still shows that segments were evicted to object storage. The objects of a partition are named by
+its cluster: a new cluster id would find nothing.
 
 Invariant  reads only.
 """
@@ -14,6 +15,7 @@ from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE, read_removal_l
 from varve.commit_log.names import (
     LOG,
     LOG_START_OFFSET_FILE,
+    META_PROPERTIES_FILE,
     DirectoryState,
     TopicPartition,
     parse_file_name,
@@ -21,8 +23,9 @@ from varve.commit_log.names import (
 )
 from varve.commit_log.offset_checkpoints import decode_offsets
 from varve.disk import FileSystem
+from varve.embedded.tier_place import read_place
 from varve.embedded.topic_table import TOPICS_FILE
-from varve.foundation.errors import StoreError
+from varve.foundation.errors import InconsistentClusterId, StoreError
 
 
 def find_lost_settings(
@@ -79,3 +82,23 @@ def _has_cold_part(fs: FileSystem, directory: str, log_start: int | None) -> boo
         return False
     first = min(bases)
     return moved[-1].end_offset >= first and (log_start is None or log_start < first)
+
+
+def check_cluster_is_told(fs: FileSystem, directories: Sequence[str]) -> None:
+    """Raises InconsistentClusterId where logs have a cold tier and no directory has the cluster id.
+
+    What cannot be read is passed over: who opens the directory says why.
+    """
+    if any(fs.exists(f"{directory}/{META_PROPERTIES_FILE}") for directory in directories):
+        return
+    for directory in directories:
+        place = None
+        with suppress(OSError):
+            if any(entry.is_directory for entry in fs.scan(directory)):
+                place = read_place(fs, directory)
+        if place is not None:
+            raise InconsistentClusterId(
+                f"{directory}/{META_PROPERTIES_FILE} is missing, and its cluster.id names the "
+                f"objects of the cold tier: the folder at the top of {place.url} has that name; "
+                "write the file anew with the lines version=1, node.id=1 and cluster.id=NAME"
+            )

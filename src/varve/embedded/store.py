@@ -8,17 +8,16 @@ Threads    any; `_lock` guards the handles made from the table. Who changes topi
 
 import random as random_module
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from varve.cleaning.metrics import CleanerMetrics
 from varve.commit_log import LogDirectory, LogManager, LogSettings, TopicPartition
 from varve.disk import FileSystem
 from varve.embedded.cold_tier import StoreTier
-from varve.embedded.lost_cluster import check_cluster_is_told
-from varve.embedded.lost_settings import tell_lost
+from varve.embedded.lost_settings import check_cluster_is_told, tell_lost
 from varve.embedded.partition import Partition
-from varve.embedded.store_metrics import StoreMetrics
 from varve.embedded.store_removals import StoreRemovals
 from varve.embedded.store_settings import ParsedSettings, parse_store_settings
 from varve.embedded.tier_opening import TierOpening
@@ -34,11 +33,32 @@ from varve.foundation.errors import (
     InvalidSetting,
     StoreError,
 )
+from varve.foundation.metrics import Collector
 from varve.foundation.settings import GivenValue, declared
 
 if TYPE_CHECKING:
+    from prometheus_client import Metric as Family
+
     from varve.object_store import ObjectStore
     from varve.tiering.tier import Tier
+
+
+class StoreMetrics:
+    """A collector for a registry of prometheus_client.
+
+    `find_tier` gives the collector of the cold tier, None while no topic needs one.
+    """
+
+    def __init__(self, cleaner: CleanerMetrics, find_tier: Callable[[], Collector | None]) -> None:
+        self._cleaner = cleaner
+        self._find_tier = find_tier
+
+    def collect(self) -> "Iterator[Family]":
+        """What prometheus_client asks a collector for."""
+        yield from self._cleaner.collect()
+        tier = self._find_tier()
+        if tier is not None:
+            yield from tier.collect()
 
 
 class Store(StoreRemovals):

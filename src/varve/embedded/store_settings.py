@@ -13,8 +13,7 @@ from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import LogSettings, StoreSettings
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import GivenValue, Settings, declared, parse_settings
-from varve.tiering.metadata.settings import MetadataSettings
-from varve.tiering.settings import TierSettings
+from varve.tiering.settings import MetadataSettings, TierSettings
 
 _WHERE = "the store's settings"
 

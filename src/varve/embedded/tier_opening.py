@@ -1,16 +1,23 @@
-"""Opens the cold tier of a store: which object store, who mirrors it, who keeps the manifests.
+"""Opens the tier of a store: its object store, the mirror, and where manifests are kept.
 
-What the tier imports is imported here and now, so that a store without one does not wait for it.
+What the tier imports is imported on opening, so that a store without one does not wait for it.
+
+Layout     `varve-mirror-level` in every log directory that is online, with the URLs of both stores,
+           while the mirror lacks nothing. Unless all of them have it the stores are compared.
+Crash      removed durably from one directory at least before a write that leaves the mirror behind
+           returns; see `varve.object_store.mirror`.
 """
 
+import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.commit_log import LogManager
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
-from varve.embedded.mirror_mark import MirrorInSyncFile
+from varve.disk import FileSystem, write_atomically
 from varve.embedded.store_settings import MIRROR_STORE_PREFIX
 from varve.embedded.tier_place import (
     DEFAULT_METADATA,
@@ -20,11 +27,10 @@ from varve.embedded.tier_place import (
     remember_place,
 )
 from varve.foundation.clock import Clock
-from varve.foundation.errors import DirectoryOffline, InvalidSetting
+from varve.foundation.errors import DirectoryOffline, InvalidSetting, Unavailable
 from varve.foundation.metrics import MetricTable, declared_metrics
 from varve.foundation.settings import GivenValue
-from varve.tiering.metadata.settings import MetadataSettings
-from varve.tiering.settings import TierSettings
+from varve.tiering.settings import MetadataSettings, TierSettings
 
 if TYPE_CHECKING:
     from varve.object_store import ObjectStore
@@ -159,3 +165,56 @@ class TierOpening:
             partition_count=self._metadata.remote_log_metadata_topic_num_partitions,
             custom_bytes_max=self._metadata.remote_log_metadata_custom_metadata_max_bytes,
         )
+
+
+logger = logging.getLogger(__name__)
+
+MARK_FILE: Final = "varve-mirror-level"
+
+
+class MirrorInSyncFile:
+    """An InSyncFlag in log directories, for two stores by their URLs."""
+
+    def __init__(
+        self, fs: FileSystem, directories: Sequence[str], *, url: str, mirror: str
+    ) -> None:
+        self._fs = fs
+        self._directories = directories
+        self._data = json.dumps({"url": url, "mirror": mirror}).encode() + b"\n"
+
+    def is_set(self) -> bool:
+        try:
+            return all(
+                self._fs.read(f"{one}/{MARK_FILE}") == self._data for one in self._directories
+            )
+        except OSError:
+            return False
+
+    def set(self) -> None:
+        """Where that fails nothing is known, and the next to open compares the stores."""
+        for directory in self._directories:
+            try:
+                write_atomically(self._fs, f"{directory}/{MARK_FILE}", self._data)
+            except OSError as error:
+                logger.warning(
+                    "it cannot be remembered that the mirror of the cold tier lacks nothing",
+                    extra={"directory": directory, "error": str(error)},
+                )
+
+    def clear(self) -> None:
+        """Raises Unavailable where no directory lets go of it."""
+        failure: OSError | None = None
+        for directory in self._directories:
+            try:
+                if self._fs.exists(f"{directory}/{MARK_FILE}"):
+                    self._fs.remove(f"{directory}/{MARK_FILE}")
+                self._fs.sync_directory(directory)
+            except OSError as error:
+                failure = error
+            else:
+                return
+        raise Unavailable(
+            f"{MARK_FILE} cannot be removed from {', '.join(self._directories)}: {failure}; the "
+            "mirror of the cold tier is left behind, and who opens the store must know it: mend "
+            "the disk"
+        ) from failure

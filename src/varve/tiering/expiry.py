@@ -1,4 +1,7 @@
-"""Expires what a partition keeps in the cold tier, and takes objects away whose time has come.
+"""Expires the remote segments of a partition, deletes their objects later, and records why.
+
+Layout     `evidence/<id>.json`: one removal, or {"job": ..., "balances": [...]} of a job; each as
+           in docs/formats/evidence.md, without id and chain.
 
 Invariant  the reason is recorded first, then the log start offset is raised on the local disk, then
            the manifest takes the segment out of reading, and its objects are deleted last, when no
@@ -14,18 +17,30 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
-from typing import Final
+from typing import Any, Final
 
-from varve.cleaning.removals.removal import Reason, Removal, RemovalKind, SegmentSummary
-from varve.cleaning.removals.removal_json import encode_removal
-from varve.cleaning.retention.rules import Due, due_now
-from varve.cleaning.retention.segments import RemoteSegmentInfo
+from varve.cleaning.removals.removal import (
+    Reason,
+    Removal,
+    RemovalKind,
+    SegmentSummary,
+    decode_removal,
+    encode_removal,
+)
+from varve.cleaning.retention.rules import Due, RetentionLimits, RetentionScope, due_now
+from varve.cleaning.retention.segments import (
+    RemoteSegmentInfo,
+    RemoteSegments,
+    SegmentLocation,
+    SegmentTimes,
+)
 from varve.commit_log import Log
-from varve.foundation.errors import ObjectExists
+from varve.foundation.errors import Corrupt, ObjectExists, Unbalanced
+from varve.object_store import ObjectStore
 from varve.tiering.manifest.manifest import Manifest
-from varve.tiering.manifest.segment import RemoteSegment, SegmentState
-from varve.tiering.partition import TieredPartition, TieredPartitions
-from varve.tiering.remote_segments import readable_segments, total_retention_scope
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState, is_in_lineage
+from varve.tiering.manifest.store import ManifestStore
+from varve.tiering.partition import TieredPartition, TieredPartitions, get_copied_offset
 
 logger = logging.getLogger(__name__)
 
@@ -201,3 +216,113 @@ def _balance(log: Log, found: Sequence[Due[RemoteSegmentInfo]], now_ms: int) -> 
         rule=f"segment {last.segment.base_offset} of the cold tier, {last.rule}",
         end_offset=last.segment.next_offset,
     )
+
+
+def read_remote_segments(tiered: TieredPartition, *, delete_delay_ms: int) -> RemoteSegments:
+    """All segments of the newest manifest; raises Unavailable when the store does not answer."""
+    manifest = tiered.load()
+    segments = tiered.manifests.segments(manifest)
+    return RemoteSegments(
+        tuple(describe_segment(segment, tiered.log) for segment in segments),
+        get_copied_offset(tiered),
+        manifest.cleaned_up_to,
+        delete_delay_ms,
+    )
+
+
+def readable_segments(tiered: TieredPartition, manifest: Manifest) -> Iterator[RemoteSegmentInfo]:
+    """The readable segments of a manifest, by offset; pages are read as they are reached."""
+    for segment in tiered.manifests.segments(manifest):
+        if segment.is_readable:
+            yield describe_segment(segment, tiered.log)
+
+
+def total_retention_scope(tiered: TieredPartition, manifest: Manifest) -> RetentionScope:
+    """Both tiers of a log by its `retention.*`: each record counts once."""
+    log, copied = tiered.log, tiered.copied_offset or 0
+    local_bytes = sum(one.size for one in log.view if one.base_offset >= copied)
+    remote_bytes = manifest.log_bytes - _other_history_bytes(tiered, manifest, copied)
+    limits = RetentionLimits.total(log.settings)
+    return RetentionScope(limits, remote_bytes + local_bytes, log.log_start_offset)
+
+
+def _other_history_bytes(tiered: TieredPartition, manifest: Manifest, copied_offset: int) -> int:
+    """Bytes of readable segments behind the copied offset: the log was truncated before them.
+
+    They count for no limit, as nothing else must be removed in their stead.
+    """
+    if manifest.highest_offset < copied_offset:
+        return 0
+    behind = tiered.manifests.segments(manifest, from_offset=copied_offset)
+    return sum(one.size for one in behind if one.is_readable)
+
+
+def describe_segment(segment: RemoteSegment, log: Log) -> RemoteSegmentInfo:
+    return RemoteSegmentInfo(
+        id=segment.id,
+        base_offset=segment.base_offset,
+        next_offset=segment.end_offset + 1,
+        size=segment.size,
+        is_in_lineage=is_in_lineage(segment, log.epochs, log_end_offset=log.end_offset),
+        known_times=SegmentTimes(segment.max_timestamp, *segment.append_ms),
+        record_count=segment.record_count,
+        stored_bytes=segment.stored_bytes,
+        location=_location(segment, log),
+        delete_after_ms=segment.replaced_until_ms,
+        stale_bytes=segment.stale_bytes,
+    )
+
+
+def _location(segment: RemoteSegment, log: Log) -> SegmentLocation:
+    if segment.state is SegmentState.COPY_STARTED:
+        return SegmentLocation.COPYING
+    if segment.state is SegmentState.DELETE_STARTED:
+        return SegmentLocation.LEAVING
+    is_local = segment.base_offset >= log.local_start_offset
+    return SegmentLocation.BOTH if is_local else SegmentLocation.COLD
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRemoval:
+    """A removal on record in the bucket, under the key of its evidence."""
+
+    key: str
+    balance: Removal
+    is_done: bool
+
+
+def read_remote_removals(objects: ObjectStore, manifests: ManifestStore) -> list[RemoteRemoval]:
+    """The removals from a partition's cold part, oldest first.
+
+    Raises Corrupt for evidence that cannot be read or does not add up.
+    """
+    manifest = manifests.load()
+    readable = {
+        (one.base_offset, one.end_offset + 1, one.size)
+        for one in manifests.segments(manifest)
+        if one.is_readable
+    }
+    home = manifest.home
+    keys = [info.key for info in objects.list(f"{home.prefix}evidence/")]
+    found = []
+    for key in keys:
+        if key.endswith(".json"):
+            for balance in decode_evidence(objects.get(key), key):
+                inputs = {(one.base_offset, one.next_offset, one.size) for one in balance.inputs}
+                found.append(RemoteRemoval(key, balance, is_done=not inputs & readable))
+    return sorted(found, key=lambda one: (one.balance.at_ms, one.key))
+
+
+def decode_evidence(data: bytes | memoryview, key: str) -> Iterator[Removal]:
+    """The balances of one object, each checked; raises Corrupt."""
+    try:
+        document = json.loads(bytes(data))
+        listed: list[dict[str, Any]] = document.get("balances", [document])
+        for number, one in enumerate(listed, start=1):
+            balance = decode_removal(number, one)
+            balance.check()
+            yield balance
+    except (ValueError, AttributeError, TypeError) as error:
+        raise Corrupt(f"{key}: is no evidence of a removal: {error}") from error
+    except (Corrupt, Unbalanced) as error:
+        raise Corrupt(f"{key}: {error}") from error

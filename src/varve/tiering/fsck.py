@@ -33,7 +33,7 @@ from varve.tiering.manifest.paths import (
 )
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.manifest.store import ObjectManifestStore
-from varve.tiering.named_objects import NamedObjects, collect_named, find_now
+from varve.tiering.manifest.versions import NamedObjects, collect_named
 
 CHUNK_BYTES: Final = 8 << 20
 SETTLE_MS: Final = 3_600_000
@@ -214,7 +214,7 @@ class _PartitionCheck:
 
     def _is_unnamed(self, base_offset: int, id: str, key: str) -> bool:
         """Looks again: it may have been announced or removed since the listing."""
-        now = find_now(self._manifests, base_offset=base_offset, id=id)
+        now = self._manifests.find_listed(base_offset=base_offset, id=id)
         return now is None and self._is_there(key)
 
     def _is_there(self, key: str) -> bool:
@@ -232,6 +232,8 @@ class _PartitionCheck:
         is_page = home.find_page_id(key) is not None
         is_single = key in (home.hint_key, home.lease_key)
         is_work = key.startswith(home.work_folder)
+        if key == home.removal_probe_key:
+            return self._unnamed(entry, _PROBE)
         if not (version or part or is_evidence or is_page or is_single or is_work):
             return ObjectClass.FOREIGN, "not a name of varve's"
         if named is None:
@@ -299,7 +301,7 @@ class _PartitionCheck:
         self.result.damage.append(Damage(key, message, wanted, found))
 
     def _is_still_live(self, segment: RemoteSegment) -> bool:
-        now = find_now(self._manifests, base_offset=segment.base_offset, id=segment.id)
+        now = self._manifests.find_listed(base_offset=segment.base_offset, id=segment.id)
         return now is not None and now.is_readable
 
     # Reading everything again
@@ -353,7 +355,7 @@ class _PartitionCheck:
         orphans = [one for one in self.result.listed if one.kind is ObjectClass.ORPHAN]
         for one in [*orphans, *self._overdue]:
             part = find_part(self._home, one.key)
-            if part is not None and self._may_go(part):
+            if one.reason == _PROBE or (part is not None and self._may_go(part)):
                 self._objects.delete([one.key])
                 self.result.swept.append(one)
         if any(self._home.find_page_id(one.key) is not None for one in orphans):
@@ -363,7 +365,7 @@ class _PartitionCheck:
             self._retire(versions)
 
     def _may_go(self, part: PartKey) -> bool:
-        now = find_now(self._manifests, base_offset=part.base_offset, id=part.id)
+        now = self._manifests.find_listed(base_offset=part.base_offset, id=part.id)
         if now is None:
             return True
         if now.state is SegmentState.DELETE_STARTED:
@@ -397,6 +399,7 @@ class _PartitionCheck:
 
 
 _OVERDUE: Final = "its deletion is overdue"
+_PROBE: Final = "left by the removal of a partition that was interrupted"
 _WHOLE: Final = {LOG_PART, "index", "timeindex", SNAPSHOT_PART, EPOCHS_PART}
 """Parts that every segment has."""
 _FOREVER_MS: Final = 1 << 62

@@ -330,7 +330,6 @@ logger = logging.getLogger(__name__)
 
 _SEGMENTS_MAX: Final = 256
 _KEYS_MAX: Final = 1000
-_PROBE: Final = "removal"
 
 
 def check_removable(partitions: TieredPartitions, tiered: TieredPartition) -> None:
@@ -340,7 +339,7 @@ def check_removable(partitions: TieredPartitions, tiered: TieredPartition) -> No
     and not be written to.
     """
     if tiered.manifests.load().version:
-        probe = f"{tiered.home.prefix}{_PROBE}"
+        probe = tiered.home.removal_probe_key
         partitions.objects.put(probe, b"")
         partitions.objects.delete([probe])
 

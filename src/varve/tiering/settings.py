@@ -1,11 +1,11 @@
-"""What copying to object storage may be told: Kafka's names where it has them."""
+"""Settings of copies to object storage and of their metadata: Kafka's names where it has them."""
 
 from dataclasses import dataclass
 from typing import Final
 
 from varve.foundation.settings import LONG_MAX, check_settings, setting
 
-__all__ = ["TierSettings"]
+__all__ = ["MetadataSettings", "TierSettings"]
 
 DAY_MS: Final = 86_400_000
 
@@ -121,3 +121,36 @@ class TierSettings:
     def replaced_ms(self) -> int:
         """How long objects of replaced and expired segments stay: retained manifests name them."""
         return max(self.varve_tier_grace_ms, self.varve_tier_manifest_retention_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataSettings:
+    """The settings of tier metadata in a topic (varve.tier.metadata=topic)."""
+
+    remote_log_metadata_topic_num_partitions: int = setting(
+        50,
+        "Partitions of the topic __remote_log_metadata when it is made; afterwards it must agree, "
+        "for it decides in which of them the events of a partition stand.",
+        "remote.log.metadata.topic.num.partitions",
+        at_least=1,
+    )
+    remote_log_metadata_topic_retention_ms: int = setting(
+        -1,
+        "How long events stay in the topic __remote_log_metadata when it is made; -1 means for "
+        "ever. Anything else must be longer than the segments of all topics live: a segment whose "
+        "events are gone is lost.",
+        "remote.log.metadata.topic.retention.ms",
+        at_least=1,
+        also=(-1,),
+        long=True,
+    )
+    remote_log_metadata_custom_metadata_max_bytes: int = setting(
+        128,
+        "Most bytes of varve's own that an event may carry about a segment; one that needs more is "
+        "refused.",
+        "remote.log.metadata.custom.metadata.max.bytes",
+        at_least=0,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)

@@ -1,7 +1,11 @@
 """The cold tier of an open store: copies, expiry, local retention and reads, over one object store.
 
-Invariant  the log works without it: a store that is down fails copies, expiry and cold reads, each
-           with an error that may pass, and nothing else.
+Invariant  the log works without it: a store that is down fails copies, expiry and remote reads,
+           each with an error that may pass, and nothing else.
+Invariant  an eviction drops whole segments from the oldest on that end before the copied offset of
+           the newest manifest, and whose copies were compared (`history_check`); the log start
+           offset stays, so every record is still read. An active segment that is due is rolled, so
+           that the next round copies it. An eviction is recorded before the first file is dropped.
 Threads    any; copy, expiry and removal of one partition exclude each other.
 """
 
@@ -12,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate, takewhile
 from typing import Final
 
 from varve.cleaning.compaction.log_cleaner import LogCleaner
@@ -23,8 +28,8 @@ from varve.foundation.errors import StoreError, StoreUnavailable
 from varve.foundation.metrics import MetricTable
 from varve.object_store import ObjectStore
 from varve.tiering.copy.copier import UNAVAILABLE_MAX, CopyReport, Progress, TierCopier
-from varve.tiering.expiry import RemoteExpiry, TierExpiry
-from varve.tiering.local_retention import evict_copied_segments
+from varve.tiering.copy.history_check import check_copied
+from varve.tiering.expiry import RemoteExpiry, TierExpiry, read_remote_segments
 from varve.tiering.metadata.backends import ManifestStores
 from varve.tiering.metadata.topic import MetadataTopic
 from varve.tiering.metrics import TierMetrics
@@ -37,7 +42,6 @@ from varve.tiering.partition import (
 )
 from varve.tiering.read.read_caches import ReadCaches
 from varve.tiering.read.remote_readers import RemoteReaders
-from varve.tiering.remote_segments import read_remote_segments
 from varve.tiering.settings import TierSettings
 from varve.tiering.tier_status import TierStatus, observe_tiers, record_copy_lag, record_remote_size
 
@@ -276,3 +280,35 @@ class Tier:
         """Ends what is under way; the object store stays open."""
         self.stop()
         self._caches.close()
+
+
+STEP_BYTES: Final = 1 << 30
+"""What is read, compared and evicted between two looks at whether to stop."""
+
+
+def evict_copied_segments(
+    tiered: TieredPartition, retention: LogRetention, now_ms: int
+) -> RetentionPlan:
+    """Evicts what is due, at most one step of it; returns what was evicted.
+
+    Raises StoreError when object storage does not answer or does not hold a segment, OSError when
+    the removal cannot be recorded; nothing is evicted then.
+    """
+    planned = retention.plan_eviction(get_copied_offset(tiered), now_ms)
+    if planned.segments:
+        # The log may have been truncated, or the tier changed by another writer, since then.
+        manifest = tiered.load()
+        planned = _first_step(retention.plan_eviction(get_copied_offset(tiered), now_ms))
+    if planned.end_offset is None:
+        if planned.rolls_active:
+            retention.roll()
+        return planned
+    check_copied(tiered, manifest, planned.end_offset)
+    return replace(planned, segments=tuple(retention.evict(planned.segments, now_ms)))
+
+
+def _first_step(planned: RetentionPlan) -> RetentionPlan:
+    """The first segments, up to the one that reaches the limit of one step."""
+    sizes = accumulate(one.size for one in planned.segments)
+    count = sum(1 for _ in takewhile(lambda size: size < STEP_BYTES, sizes)) + 1
+    return replace(planned, segments=planned.segments[:count])

@@ -5,8 +5,13 @@ from hypothesis import strategies as st
 
 from tests.support.audit_bench import AuditBench
 from varve.cleaning.removals.audit import audit_partition
-from varve.cleaning.removals.removal import Reason, Removal, RemovalKind, SegmentSummary
-from varve.cleaning.removals.removal_json import encode_removal
+from varve.cleaning.removals.removal import (
+    Reason,
+    Removal,
+    RemovalKind,
+    SegmentSummary,
+    encode_removal,
+)
 from varve.cleaning.removals.removal_log import FIRST_CHAIN, VERSION, encode_line
 from varve.cli.audit_table import print_report
 from varve.commit_log import TopicPartition

@@ -6,8 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.balances import make_compaction, make_expiry
-from varve.cleaning.removals.removal import Reason, Removal, RemovalKind, SegmentSummary
-from varve.cleaning.removals.removal_json import decode_removal, encode_removal
+from varve.cleaning.removals.removal import (
+    Reason,
+    Removal,
+    RemovalKind,
+    SegmentSummary,
+    decode_removal,
+    encode_removal,
+)
 from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE, RemovalLog, read_removal_log
 from varve.commit_log import TopicPartition
 from varve.disk import MemoryFileSystem

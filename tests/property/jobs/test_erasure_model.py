@@ -20,7 +20,7 @@ from varve.jobs.erase.scan import Matcher
 from varve.jobs.tasks import LocalRunner, run_together
 from varve.jobs.tier.reach import StoreReach
 from varve.records import Batch, Codec, Record
-from varve.tiering.remote_removals import read_remote_removals
+from varve.tiering.expiry import read_remote_removals
 
 PHASES = set(Phase) - {Phase.explain}  # it traces every line, and an erasure runs many
 KEYS = [b"key-%d" % number for number in range(8)]

@@ -10,8 +10,14 @@ from tests.support.balances import make_expiry
 from tests.support.cleaning_bench import PARTITION, CleaningBench, compacted
 from tests.support.evictions import evict_local_segments
 from varve.cleaning.removals.audit import AuditReport, Outcome, audit_partition
-from varve.cleaning.removals.removal import Reason, Removal, RemovalKind, SegmentSummary
-from varve.cleaning.removals.removal_json import decode_removal, encode_removal
+from varve.cleaning.removals.removal import (
+    Reason,
+    Removal,
+    RemovalKind,
+    SegmentSummary,
+    decode_removal,
+    encode_removal,
+)
 from varve.commit_log.check.findings import Severity
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock

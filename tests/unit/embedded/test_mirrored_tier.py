@@ -10,7 +10,7 @@ import pytest
 import varve
 from varve.disk import FaultyFileSystem, MemoryFileSystem
 from varve.embedded import Store
-from varve.embedded.mirror_mark import MARK_FILE, MirrorInSyncFile
+from varve.embedded.tier_opening import MARK_FILE, MirrorInSyncFile
 from varve.embedded.tier_place import TIER_FILE
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest, InvalidSetting, StoreUnavailable, Unavailable

@@ -15,9 +15,8 @@ from varve.foundation.errors import Fenced, OffsetOutOfRange, StoreUnavailable, 
 from varve.object_store import Buffer, MemoryObjectStore, ObjectInfo
 from varve.testing import FaultKind
 from varve.tiering import tier
+from varve.tiering.expiry import read_remote_removals, total_retention_scope
 from varve.tiering.manifest.segment import SegmentState
-from varve.tiering.remote_removals import read_remote_removals
-from varve.tiering.remote_segments import total_retention_scope
 
 
 @pytest.fixture

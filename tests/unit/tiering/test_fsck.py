@@ -116,6 +116,17 @@ def test_the_work_of_a_job_is_pending(objects: MemoryObjectStore, cold: ColdLog)
     assert count(report, ObjectClass.FOREIGN) == 0
 
 
+def test_the_probe_of_an_interrupted_removal_is_swept(
+    objects: MemoryObjectStore, cold: ColdLog
+) -> None:
+    objects.put(HOME.removal_probe_key, b"")
+    assert count(run(objects), ObjectClass.FOREIGN) == 0
+    report = run(objects, sweep=True)
+    assert count(report, ObjectClass.ORPHAN) == 1
+    assert HOME.removal_probe_key not in keys(objects)
+    assert run(objects).is_clean
+
+
 def test_a_tier_without_leftovers_is_clean(objects: MemoryObjectStore, cold: ColdLog) -> None:
     report = run(objects, deep=True)
     assert report.is_clean

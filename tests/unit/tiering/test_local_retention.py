@@ -9,7 +9,7 @@ from tests.support.tiered_topic import MINUTE, PARTITION, TieredTopic, with_crc
 from varve.cleaning.removals.removal import RemovalKind
 from varve.cleaning.retention.retention import LogRetention
 from varve.foundation.errors import Corrupt, StoreUnavailable
-from varve.tiering import local_retention
+from varve.tiering import tier as tier_module
 from varve.tiering.manifest.manifest import Manifest
 
 
@@ -151,7 +151,7 @@ def test_a_log_that_was_cut_and_written_anew_keeps_what_the_cold_tier_does_not_h
 def test_much_leaves_in_steps_that_a_stop_can_come_between(
     orders: TieredTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_retention, "STEP_BYTES", 1)
+    monkeypatch.setattr(tier_module, "STEP_BYTES", 1)
     orders.kit.advance(days=1)
     moved = orders.expire().moved
     assert [one.base_offset for one in moved.segments] == [0, 2, 4]

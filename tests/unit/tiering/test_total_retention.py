@@ -10,8 +10,8 @@ from tests.support.cold_builder import make_segment
 from varve.cleaning.removals.removal import Reason
 from varve.cleaning.retention.rules import RetentionLimits, RetentionScope, due_now
 from varve.commit_log import Log, LogSettings
+from varve.tiering.expiry import describe_segment
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
-from varve.tiering.remote_segments import describe_segment
 
 NOW_MS = 10_000
 SEGMENTS = [make_segment(number, SegmentState.COPY_FINISHED) for number in range(5)]

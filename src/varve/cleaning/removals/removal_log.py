@@ -17,8 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from varve.cleaning.removals.removal import Removal
-from varve.cleaning.removals.removal_json import check_number, decode_removal, encode_removal
+from varve.cleaning.removals.removal import Removal, check_number, decode_removal, encode_removal
 from varve.commit_log import Log, LogManager, TopicPartition
 from varve.commit_log.log_state import NO_ROOM
 from varve.disk import File, FileSystem

@@ -13,8 +13,7 @@ from enum import Enum, auto
 
 from varve.cleaning.compaction.plan import sum_by_reason
 from varve.cleaning.compaction.segment_plan import RunRules, SegmentFigures
-from varve.cleaning.removals.removal import Removal, RemovalKind, hex_digest
-from varve.cleaning.removals.removal_json import encode_removal
+from varve.cleaning.removals.removal import Removal, RemovalKind, encode_removal, hex_digest
 from varve.commit_log import LogSettings, TopicPartition
 from varve.jobs.compact.settings import WRITER
 from varve.jobs.compact.tasks import WrittenGroup

@@ -27,8 +27,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from varve.cleaning.removals.audit import Outcome, find_outcome
 from varve.cleaning.removals.live_segments import LiveSegments
-from varve.cleaning.removals.removal import Reason, Removal, RemovalKind
-from varve.cleaning.removals.removal_json import decode_removal, encode_removal
+from varve.cleaning.removals.removal import (
+    Reason,
+    Removal,
+    RemovalKind,
+    decode_removal,
+    encode_removal,
+)
 from varve.cleaning.removals.removal_log import read_removal_log
 from varve.commit_log import Log
 from varve.commit_log.check.partition import show_nothing

@@ -18,8 +18,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from varve.cleaning.removals.removal import Removal
-from varve.cleaning.removals.removal_json import encode_removal
+from varve.cleaning.removals.removal import Removal, encode_removal
 from varve.commit_log.producer_state import LastRecord
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.clock import Clock

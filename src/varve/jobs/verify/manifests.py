@@ -15,13 +15,13 @@ from varve.jobs.tier.cold_input import ColdInput, open_files
 from varve.jobs.tier.reach import TierReach
 from varve.jobs.verify.result import PUT_BACK, SWEEP, VerifyFinding
 from varve.object_store import ObjectStore
+from varve.tiering.expiry import read_remote_removals
 from varve.tiering.fsck import fsck_partition
 from varve.tiering.fsck_report import Damage, Listed, ObjectClass
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import ANNOUNCEMENT_TIMEOUT_MS, RemoteSegment, SegmentState
 from varve.tiering.manifest.store import ObjectManifestStore
-from varve.tiering.remote_removals import read_remote_removals
 
 _TXN_INDEX = "txnindex"
 

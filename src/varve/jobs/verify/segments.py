@@ -43,7 +43,6 @@ from varve.tiering.copy.segment_upload import (
 )
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, is_in_lineage
-from varve.tiering.named_objects import find_now
 
 _PRODUCER_EXPIRATION_MS: Final = 86_400_000
 _KEYS_REMEDY: Final = "remove the object; `varve job compact` makes it again"
@@ -100,7 +99,7 @@ class SegmentsTask:
 
     def _is_still_live(self, segment: RemoteSegment) -> bool:
         manifests = self.reach.manifests(self.partition)
-        now = find_now(manifests, base_offset=segment.base_offset, id=segment.id)
+        now = manifests.find_listed(base_offset=segment.base_offset, id=segment.id)
         return now is not None and now.is_readable
 
 

@@ -23,12 +23,12 @@ from varve.foundation.errors import Corrupt
 from varve.object_store import ObjectStore
 from varve.tiering.copy.copied_offset import find_closed
 from varve.tiering.copy.segment_upload import LOG_PART, crc32c_of_file
+from varve.tiering.expiry import decode_evidence
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import Epochs, RemoteSegment, is_in_lineage
 from varve.tiering.manifest.store import ManifestStore
 from varve.tiering.partition import TieredPartition
-from varve.tiering.remote_removals import decode_evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

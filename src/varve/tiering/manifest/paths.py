@@ -103,6 +103,11 @@ class RemotePath:
         """Says which job is at work on the partition."""
         return f"{self.prefix}lease.json"
 
+    @property
+    def removal_probe_key(self) -> str:
+        """Written and deleted before a partition is removed, to see whether the store allows it."""
+        return f"{self.prefix}removal"
+
     def find_version(self, key: str) -> int | None:
         """The version a key below `manifest/` stands for; None for the hint and foreign ones."""
         match = _VERSION.fullmatch(key.removeprefix(self.manifest_folder))

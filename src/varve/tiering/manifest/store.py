@@ -123,6 +123,15 @@ class ManifestStore(ABC):
                 return segment
         return None
 
+    def find_listed(self, *, base_offset: int, id: str) -> RemoteSegment | None:
+        """A segment as the newest manifest lists it at this moment; None when it does not."""
+        for segment in self.segments(self.load(), from_offset=base_offset):
+            if segment.base_offset > base_offset:
+                return None
+            if segment.id == id:
+                return segment
+        return None
+
     def find_by_time(self, manifest: Manifest, timestamp: int) -> RemoteSegment | None:
         """The first readable segment from the log start on with a record of this time or later."""
         start = manifest.log_start_offset

@@ -5,6 +5,9 @@ Layout     `manifest/<20-digit version>.json`, and `manifest/hint` with the numb
 Invariant  a version is created once and never changed. Versions are counted from 1 without holes;
            versions below a hole are leftovers and never read. The newest version never expires, nor
            does a page that a version left in the chain names.
+Invariant  what manifests name is read after the objects were listed: a segment is announced before
+           its first object is written, so one that was listed and that nothing names then never
+           will be named.
 Crash      a version is there whole or not at all. The hint may be old, missing or wrong: it only
            says where to begin looking. Pages are deleted before the versions that lead to them.
 Threads    any: `NewestManifest` has a lock, which is not held during I/O.
@@ -12,16 +15,17 @@ Threads    any: `NewestManifest` has a lock, which is not held during I/O.
 
 import logging
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
 from varve.foundation.errors import Corrupt, ObjectNotFound, Unavailable
 from varve.object_store import ObjectInfo, ObjectStore
 from varve.tiering.manifest.codec import decode_manifest, encode_manifest
-from varve.tiering.manifest.manifest import Manifest
-from varve.tiering.manifest.pages import PageStore
+from varve.tiering.manifest.manifest import Manifest, PageRef
+from varve.tiering.manifest.pages import PageCache, PageStore
 from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment
 
 logger = logging.getLogger(__name__)
 
@@ -236,3 +240,71 @@ def find_named_pages(newest: Manifest, versions: ManifestVersions, pages: PageSt
         if manifest is not None:
             named |= {f"{versions.home.prefix}{entry.key}" for entry in manifest.retired}
     return named
+
+
+@dataclass(slots=True, kw_only=True)
+class NamedObjects:
+    """Segments by id, pages by key, versions by number."""
+
+    newest: Manifest
+    segments: dict[str, RemoteSegment] = field(default_factory=dict)
+    pages: set[str] = field(default_factory=set)
+    older_segments: set[str] = field(default_factory=set)
+    older_pages: set[str] = field(default_factory=set)
+    left_over: set[int] = field(default_factory=set)
+
+
+def collect_named(objects: ObjectStore, home: RemotePath, newest: Manifest) -> NamedObjects:
+    """Reads every version that is kept, and every page that one of them names."""
+    versions = ManifestVersions(objects, home)
+    pages = PageStore(objects, home, PageCache())
+    named = NamedObjects(newest=newest)
+    named.segments = {segment.id: segment for segment in newest.segments}
+    for segment in _walk(newest.pages, pages, named.pages):
+        named.segments.setdefault(segment.id, segment)
+    chain, left_over = versions.list_retained()
+    named.left_over = set(left_over)
+    for number in chain:
+        manifest = versions.find(number) if number < newest.version else None
+        if manifest is None:
+            continue
+        named.older_segments |= {segment.id for segment in manifest.segments}
+        _read_older(manifest.pages, pages, named)
+    named.older_segments -= named.segments.keys()
+    named.older_pages -= named.pages
+    # What the newest let go was named by the version before, which may be gone by now.
+    named.older_pages |= {
+        key
+        for entry in newest.retired
+        if (key := f"{home.prefix}{entry.key}").startswith(home.page_folder)
+    } - named.pages
+    return named
+
+
+def _walk(refs: tuple[PageRef, ...], pages: PageStore, keys: set[str]) -> list[RemoteSegment]:
+    found: list[RemoteSegment] = []
+    waiting = list(refs)
+    while waiting:
+        ref = waiting.pop()
+        keys.add(pages.key(ref))
+        page = pages.read(ref)
+        found += page.segments
+        waiting += page.pages
+    return found
+
+
+def _read_older(refs: tuple[PageRef, ...], pages: PageStore, named: NamedObjects) -> None:
+    """Older versions share most of their pages: each is read once."""
+    waiting = list(refs)
+    while waiting:
+        ref = waiting.pop()
+        key = pages.key(ref)
+        if key in named.pages or key in named.older_pages:
+            continue
+        named.older_pages.add(key)
+        try:
+            page = pages.read(ref)
+        except ObjectNotFound:
+            continue  # It went with its version while this was read.
+        named.older_segments |= {segment.id for segment in page.segments}
+        waiting += page.pages

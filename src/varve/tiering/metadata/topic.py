@@ -25,7 +25,7 @@ from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.metadata.events import Event, TopicIdPartition, decode_event, encode_event
 from varve.tiering.metadata.replay import PartitionReplay, StoredCommit, StoredEvent
-from varve.tiering.metadata.settings import MetadataSettings
+from varve.tiering.settings import MetadataSettings
 
 METADATA_TOPIC: Final = "__remote_log_metadata"
 WRITER_HEADER: Final = "varve.writer"

@@ -17,7 +17,6 @@ from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.store import ManifestStore, ObjectManifestStore
 from varve.tiering.metadata import backends
 from varve.tiering.metadata.backends import ManifestStores
-from varve.tiering.metadata.settings import MetadataSettings
 from varve.tiering.metadata.topic import (
     COMMIT_BYTES_MAX,
     METADATA_TOPIC,
@@ -25,7 +24,7 @@ from varve.tiering.metadata.topic import (
     ensure_metadata_topic,
 )
 from varve.tiering.metadata.topic_manifest_store import TopicManifestStore
-from varve.tiering.settings import TierSettings
+from varve.tiering.settings import MetadataSettings, TierSettings
 
 
 def open_stores(backend: str, topic: MetadataTopic | None = None) -> ManifestStores:
