@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.broker_kit import BrokerKit
 from varve.broker.append_scheduler import AppendEntry
-from varve.broker.groups.offsets import CommittedOffset
+from varve.broker.groups.committed_offsets import CommittedOffset
 from varve.broker.settings import TransactionSettings
 from varve.broker.transactions.coordinator import InitResult, TransactionCoordinator
 from varve.commit_log import Log, TopicPartition

@@ -7,8 +7,11 @@ import asyncio
 import heapq
 import itertools
 import logging
+import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
+from functools import partial
+from queue import SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
 
 from varve.foundation.clock import ManualClock
@@ -136,16 +139,78 @@ class BackgroundTasks:
             logger.error("background task failed", exc_info=task.exception())
 
 
+class _DaemonPool(Executor):
+    """Like ThreadPoolExecutor, whose threads keep the process from exiting until they are done."""
+
+    def __init__(self, thread_count: int, name: str) -> None:
+        self._thread_count = thread_count
+        self._name = name
+        self._lock = threading.Lock()
+        self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []  # guarded by _lock, as all below
+        self._idle_count = 0
+        self._is_stopped = False
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
+        future: Future[T] = Future()
+        with self._lock:
+            if self._is_stopped:
+                raise RuntimeError("the pool is stopped")
+            self._queue.put((future, partial(fn, *args, **kwargs)))
+            if self._idle_count > 0:
+                self._idle_count -= 1
+            elif len(self._threads) < self._thread_count:
+                name = f"{self._name}-{len(self._threads)}"
+                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        return future
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            future, work = item
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work())
+                except BaseException as error:
+                    future.set_exception(error)
+            del future, work, item
+            with self._lock:
+                self._idle_count += 1
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        with self._lock:
+            self._is_stopped = True
+            threads = list(self._threads)
+        while cancel_futures and not self._queue.empty():
+            item = self._queue.get()
+            if item is not None:
+                item[0].cancel()
+        for _ in threads:
+            self._queue.put(None)
+        for thread in threads if wait else ():
+            thread.join()
+
+
 class BlockingPool:
     """Runs blocking work in a bounded number of threads."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor | None = None) -> None:
         self._loop = loop
-        self._executor = executor or ThreadPoolExecutor(_POOL_THREADS, "varve-broker")
+        self._executor = executor or _DaemonPool(_POOL_THREADS, "varve-broker")
+        self._running: set[asyncio.Future[Any]] = set()
 
     def run(self, work: Callable[..., T], *args: object) -> "asyncio.Future[T]":
-        return self._loop.run_in_executor(self._executor, work, *args)
+        future = self._loop.run_in_executor(self._executor, work, *args)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return future
 
-    def stop(self) -> None:
-        """Cancels work that has not started; does not wait for work that runs."""
+    async def stop(self, *, timeout_seconds: float) -> None:
+        """Waits for running work, but no longer than the timeout; the rest is left behind.
+
+        A read from a slow object store must keep neither the loop nor the process from ending.
+        """
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=timeout_seconds)
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -22,7 +22,7 @@ from varve.broker.data.parked_fetches import BackgroundReads, ParkedFetches
 from varve.broker.dedup.state import DedupEnvironment
 from varve.broker.dedup.topics import DedupTopics
 from varve.broker.groups.coordinator import GroupCoordinator
-from varve.broker.groups.offsets_log import OffsetsLog
+from varve.broker.groups.records import GroupLog
 from varve.broker.metrics import BrokerMetrics
 from varve.broker.recent_failures import RecentFailures
 from varve.broker.request import AllowAllAuthorizer, Authorizer, ConnectionContext
@@ -38,17 +38,24 @@ from varve.broker.settings import (
     SecuritySettings,
     TransactionSettings,
 )
-from varve.broker.topics import ServedTopic, Topics, TopicsView
+from varve.broker.state_topic import StateTopic
+from varve.broker.topics import (
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    ServedTopic,
+    Topics,
+    TopicsView,
+)
+from varve.broker.transactions.completion import MarkerWriter
 from varve.broker.transactions.coordinator import TransactionCoordinator
-from varve.broker.transactions.markers import Markers
 from varve.broker.transactions.producer_ids import ProducerIds
-from varve.broker.transactions.transaction_log import TransactionLog
 from varve.commit_log import TopicPartition
 from varve.embedded import Store
 from varve.foundation.clock import Clock
 from varve.foundation.settings import Settings
 
 _SYNC_THREADS: Final = 8
+_STOP_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +173,13 @@ class Broker:
 
     def _make_coordinators(self, groups: GroupSettings, transactions: TransactionSettings) -> None:
         self.groups = GroupCoordinator(
-            OffsetsLog(
-                self.store,
-                self.topics,
-                self.appends,
-                clock=self.clock,
-                blocking=self.blocking,
-                settings=groups,
+            GroupLog(
+                self._state_topic(
+                    OFFSETS_TOPIC,
+                    partition_count=groups.offsets_topic_num_partitions,
+                    segment_bytes=groups.offsets_topic_segment_bytes,
+                ),
+                self.clock,
             ),
             self.topics,
             clock=self.clock,
@@ -183,16 +190,30 @@ class Broker:
             blocking=self.blocking,
         )
         self.transactions = TransactionCoordinator(
-            TransactionLog(
-                self.store, self.topics, self.appends, blocking=self.blocking, settings=transactions
+            self._state_topic(
+                TRANSACTIONS_TOPIC,
+                partition_count=transactions.transaction_state_log_num_partitions,
+                segment_bytes=transactions.transaction_state_log_segment_bytes,
             ),
-            Markers(self.topics, self.appends, clock=self.clock, blocking=self.blocking),
+            MarkerWriter(self.topics, self.appends, clock=self.clock, blocking=self.blocking),
+            loop=self.loop,
             clock=self.clock,
             timers=self.timers,
             settings=transactions,
             producer_ids=self.producer_ids,
             offsets=self.groups.offsets,
             groups=self.groups.log,
+        )
+
+    def _state_topic(self, name: str, *, partition_count: int, segment_bytes: int) -> StateTopic:
+        return StateTopic(
+            name,
+            self.store,
+            self.topics,
+            self.appends,
+            self.blocking,
+            partition_count=partition_count,
+            segment_bytes=segment_bytes,
         )
 
     # Starting and stopping
@@ -208,15 +229,18 @@ class Broker:
         await self.groups.load()
         await self.transactions.load()
 
-    async def stop(self) -> None:
-        """Completes what was submitted; the store stays open."""
+    async def stop(self, *, timeout_seconds: float = _STOP_SECONDS) -> None:
+        """Completes what was submitted; the store stays open.
+
+        Reads and other blocking work are not waited for longer than the timeout.
+        """
         await self.transactions.stop()
         await self.groups.stop()
         for appends in (self.appends, self.dedup_appends):
             await self.loop.run_in_executor(None, appends.stop)
         await self.loop.run_in_executor(None, self._sync_pool.shutdown)
         await self.dedup_topics.stop()
-        self.blocking.stop()
+        await self.blocking.stop(timeout_seconds=timeout_seconds)
 
     # Events
 

@@ -1,6 +1,6 @@
-"""What the coordinators of groups and transactions measure, and the gates of topics.
+"""Metrics of groups, transactions and deduplicated topics.
 
-Invariant  coordinators count in plain numbers; whoever collects brings them into the table.
+Invariant  coordinators count in plain numbers, which are copied into the table at collection.
 Threads    counted in the loop's thread, collected in any.
 """
 
@@ -13,7 +13,7 @@ from varve.broker.dedup.topics import DedupTopics
 from varve.broker.groups.coordinator import GroupCoordinator
 from varve.broker.groups.group import GroupKind
 from varve.broker.transactions.coordinator import TransactionCoordinator
-from varve.broker.transactions.state import Status
+from varve.broker.transactions.transaction import Status
 from varve.foundation.metrics import Metric, MetricTable, counter, declared_metrics, gauge
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 GROUPS = gauge(
     "varve_broker_groups",
-    "Groups by the protocol of their members and by state, in Kafka's words.",
+    "Groups by kind and state.",
     unit="groups",
     labels=("kind", "state"),
     kafka_name="kafka.server:type=group-coordinator-metrics,name=group-count",
@@ -32,49 +32,47 @@ GROUP_MEMBERS = gauge(
     unit="members",
     labels=("kind", "state"),
 )
-GROUP_GENERATIONS = counter(
-    "varve_broker_group_generations_total",
-    "Generations, or epochs of groups, that were begun: members came, went or changed.",
-    unit="generations",
+GROUP_REBALANCES = counter(
+    "varve_broker_group_rebalances_total",
+    "Rebalances of classic groups, and new epochs of consumer groups.",
+    unit="rebalances",
     labels=("kind",),
     kafka_name="kafka.server:type=group-coordinator-metrics,name=group-rebalance-count",
 )
 OFFSET_COMMITS = counter(
     "varve_broker_offset_commits_total",
-    "Offsets of partitions that groups have committed, those of committed transactions included.",
+    "Offsets that groups have committed, those of committed transactions included.",
     unit="offsets",
     kafka_name="kafka.server:type=group-coordinator-metrics,name=offset-commit-count",
 )
 TRANSACTIONAL_IDS = gauge(
     "varve_broker_transactional_ids",
-    "Transactional ids by the status of their latest transaction, in Kafka's words.",
+    "Transactional ids by the state of their latest transaction.",
     unit="ids",
     labels=("status",),
 )
 OPEN_TRANSACTIONS = gauge(
     "varve_broker_open_transactions",
-    "Transactions that are not complete: nobody has decided them, or markers are still missing.",
+    "Transactions that are not complete: undecided, or with markers missing.",
     unit="transactions",
 )
 COMPLETED_TRANSACTIONS = counter(
     "varve_broker_completed_transactions_total",
-    "Transactions that were completed, by outcome: committed or aborted.",
+    "Completed transactions by outcome: committed or aborted.",
     unit="transactions",
     labels=("outcome",),
 )
 
 DEDUP_RECORDS = counter(
     "varve_broker_dedup_records_total",
-    "Records produced to topics that take no duplicates, by what they were found to be: kept, "
-    "duplicates, which were left out, or one of late, future, missing (without a time) and no_id, "
-    "which were taken without a look.",
+    "Records produced to deduplicated topics, by verdict: kept, duplicates (dropped), and late, "
+    "future, missing (no timestamp) and no_id (kept without a check).",
     unit="records",
     labels=("topic", "verdict"),
 )
 DEDUP_PARTITIONS = gauge(
     "varve_broker_dedup_partitions",
-    "Partitions of topics that take no duplicates, by the state of their ids: open, restoring or "
-    "failed.",
+    "Deduplicated partitions by state: open, restoring or failed.",
     unit="partitions",
     labels=("state",),
 )
@@ -83,24 +81,24 @@ _OUTCOMES = {Status.COMPLETE_COMMIT: "committed", Status.COMPLETE_ABORT: "aborte
 
 
 class BrokerMetrics:
-    """The figures of one broker; a collector for a registry."""
+    """The metrics of one broker; a collector for a registry."""
 
     def __init__(
-        self, groups: GroupCoordinator, transactions: TransactionCoordinator, gates: DedupTopics
+        self, groups: GroupCoordinator, transactions: TransactionCoordinator, dedup: DedupTopics
     ) -> None:
         self.table = MetricTable(declared_metrics(sys.modules[__name__]))
-        self._gates = gates
+        self._dedup = dedup
         self._groups = groups
         self._transactions = transactions
 
     def collect(self) -> "Iterator[Family]":
-        """What prometheus_client asks a collector for."""
-        self._look_at_groups()
-        self._look_at_transactions()
-        self._look_at_gates()
+        """Called by prometheus_client."""
+        self._collect_groups()
+        self._collect_transactions()
+        self._collect_dedup()
         return self.table.collect()
 
-    def _look_at_groups(self) -> None:
+    def _collect_groups(self) -> None:
         groups, members = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
         for group in self._groups.groups.snapshot():
             labels = (group.kind.value, group.state_name)
@@ -108,17 +106,14 @@ class BrokerMetrics:
             members[labels] += group.member_count
         self.table.replace(GROUPS, {labels: float(count) for labels, count in groups.items()})
         self.table.replace(GROUP_MEMBERS, {labels: float(n) for labels, n in members.items()})
-        for kind, count in (
-            (GroupKind.CLASSIC, self._groups.classic.generation_count),
-            (GroupKind.CONSUMER, self._groups.consumer.generation_count),
-        ):
-            self._raise_to(GROUP_GENERATIONS, count, kind.value)
+        for kind in GroupKind:
+            self._raise_to(GROUP_REBALANCES, self._groups.rebalance_counts[kind], kind.value)
         self._raise_to(OFFSET_COMMITS, self._groups.offsets.commit_count)
 
-    def _look_at_transactions(self) -> None:
+    def _collect_transactions(self) -> None:
         statuses = Counter(entry.current.status for entry in self._transactions.table)
         by_status: dict[tuple[str, ...], float] = {
-            (one.kafka_name,): float(count) for one, count in statuses.items()
+            (one.display_name,): float(count) for one, count in statuses.items()
         }
         self.table.replace(TRANSACTIONAL_IDS, by_status)
         is_open = (Status.ONGOING, Status.PREPARE_COMMIT, Status.PREPARE_ABORT)
@@ -128,11 +123,11 @@ class BrokerMetrics:
                 COMPLETED_TRANSACTIONS, self._transactions.completed_counts[status], outcome
             )
 
-    def _look_at_gates(self) -> None:
-        for labels, count in self._gates.counts().items():
+    def _collect_dedup(self) -> None:
+        for labels, count in self._dedup.counts().items():
             self._raise_to(DEDUP_RECORDS, count, *labels)
         states: dict[tuple[str, ...], float] = {
-            (state,): float(count) for state, count in self._gates.states().items()
+            (state,): float(count) for state, count in self._dedup.states().items()
         }
         self.table.replace(DEDUP_PARTITIONS, states)
 

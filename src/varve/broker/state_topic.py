@@ -1,62 +1,111 @@
-"""An internal topic in which a coordinator keeps its state, of each key the last record.
+"""An internal compacted topic in which a coordinator keeps its state: the last record of each key.
 
-All records of a name (a group, a transactional id) stand in one partition, chosen by Java's hash of
-it. The topic is made when a name is first used.
+All records of a name (a group, a transactional id) are in one partition, chosen by Java's hash of
+the name. The topic is created when a name is first used. Most of its batches hold one record, so
+the records of many batches are parsed as if they were in one: a start after a busy day reads
+millions.
 
-Crash      the topic is made with `flush=ack`: an append to it is answered when it is on disk.
-Threads    the loop's alone; reading at the start and making the topic run off the loop.
+Invariant  `append` and `submit` complete in the order of the calls for one partition: what follows
+           an `await` of them may change memory without looking at others.
+           In a replay the last committed record of a key counts; records of transactions that have
+           not ended are returned separately, with their producer.
+           A batch whose checksum does not match is Corrupt.
+Crash      the topic is created with `flush=ack`: a completed append is on disk. The records of one
+           append are there together or not at all.
+Threads    the loop's; replays and the creation of the topic run in the blocking pool.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from varve.broker.append_scheduler import AppendEntry, AppendScheduler
 from varve.broker.background import BlockingPool
-from varve.broker.topics import Topics
+from varve.broker.topics import Topics, current_leader_epoch
 from varve.commit_log import Log, TopicPartition
+from varve.commit_log.producer_state import AppendOrigin
 from varve.embedded import Store
-from varve.foundation.errors import DirectoryOffline, TopicExists
+from varve.foundation.errors import Corrupt, DirectoryOffline, TopicExists
+from varve.kernels.batch_layout import (
+    NO_LOG_APPEND_TIMESTAMP,
+    BatchColumn,
+    RecordColumn,
+    RecordStatus,
+    ScanStatus,
+    status_text,
+)
+from varve.kernels.batch_scan import batch_table, scan_batches
+from varve.kernels.record_parse import parse_records, record_table
+from varve.records import (
+    HEADER_BYTES,
+    Batch,
+    ControlType,
+    Record,
+    build_batch,
+    decode_control_record,
+)
+from varve.records.header import CODEC_MASK, CONTROL_BIT, TRANSACTIONAL_BIT
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
+_READ_BYTES: Final = 4 << 20
+_BATCHES_AT_ONCE: Final = 8_192
+_NO_PRODUCER: Final = -1
+
+_Table = npt.NDArray[np.int64]
+
+
+class ProducerStamp(NamedTuple):
+    """The producer in whose transaction records are written."""
+
+    producer_id: int
+    producer_epoch: int
 
 
 class StateTopic:
-    """The partitions of one such topic, which may not be there yet."""
+    """The partitions of one such topic, which may not exist yet."""
 
     def __init__(
         self,
         name: str,
         store: Store,
         topics: Topics,
-        *,
+        appends: AppendScheduler,
         blocking: BlockingPool,
+        *,
         partition_count: int,
         segment_bytes: int,
     ) -> None:
-        """Partitions and segments are those it is made with."""
+        """The topic is created with this partition count and segment size."""
         self._name = name
         self._store = store
         self._topics = topics
+        self._appends = appends
         self._blocking = blocking
         self._partition_count = partition_count
         self._segment_bytes = segment_bytes
         self._creation: asyncio.Future[None] | None = None
+        self._last_appends: dict[int, asyncio.Future[int]] = {}
+
+    # Partitions
 
     @property
-    def is_made(self) -> bool:
+    def exists(self) -> bool:
         return self._topics.find(self._name) is not None
 
     def partition_of(self, name: str) -> TopicPartition:
-        """Where a name's records stand, or will stand once the topic is made."""
-        found = self._topics.find(self._name)
-        count = self._partition_count if found is None else len(found.logs)
+        """Where the records of a name are, or will be once the topic is created."""
+        topic = self._topics.find(self._name)
+        count = self._partition_count if topic is None else len(topic.logs)
         return TopicPartition(self._name, partition_for(name, count))
 
     def find_log(self, name: str) -> Log | None:
-        """None where the partition of a name is offline or not made yet."""
+        """None where the partition of a name is offline or not created yet."""
         topic = self._topics.find(self._name)
         return None if topic is None else topic.find_log(partition_for(name, len(topic.logs)))
 
@@ -65,32 +114,28 @@ class StateTopic:
         log = self.find_log(name)
         if log is not None:
             return log
-        if not self.is_made:
+        if not self.exists:
             raise DirectoryOffline(f"{self._name} is gone; restart the broker")
         raise DirectoryOffline(
             f"{self.partition_of(name)} is offline: mend its disk and reopen the store"
         )
 
+    def is_offline(self, name: str) -> bool:
+        """Whether a name may have records that cannot be read."""
+        return self.exists and self.find_log(name) is None
+
+    def leader_epoch(self, name: str) -> int:
+        """Of the partition of a name; raises DirectoryOffline."""
+        return current_leader_epoch(self.get_log(name))
+
     async def ensure(self) -> None:
-        """Makes the topic unless it is there."""
-        if self.is_made:
+        """Creates the topic unless it exists."""
+        if self.exists:
             return
         if self._creation is None:
             self._creation = self._blocking.run(self._create)
             self._creation.add_done_callback(self._created)
         await asyncio.shield(self._creation)
-
-    async def read(self, replay: Callable[[Log], T]) -> AsyncIterator[T]:
-        """What each partition tells; those that are offline are passed over."""
-        topic = self._topics.find(self._name)
-        for number, log in enumerate(() if topic is None else topic.logs):
-            if log is None:
-                logger.warning(
-                    "state of a coordinator is offline",
-                    extra={"topic": self._name, "partition": number},
-                )
-                continue
-            yield await self._blocking.run(replay, log)
 
     def _create(self) -> None:
         try:
@@ -112,6 +157,75 @@ class StateTopic:
         if not creation.cancelled() and creation.exception() is None:
             self._topics.refresh()
 
+    # Appending
+
+    async def append(
+        self, name: str, records: Sequence[Record], *, producer: ProducerStamp | None = None
+    ) -> int:
+        """Writes records of a name as one batch, and creates the topic first where it is missing.
+
+        Returns the offset of the first record; raises what the log rejected the batch for.
+        """
+        await self.ensure()
+        return await asyncio.shield(self.submit(name, records, producer=producer))
+
+    async def append_synced(self, name: str, records: Sequence[Record]) -> None:
+        """Like `append`; on disk when it returns, also where the topic was altered to sync less."""
+        await self.append(name, records)
+        log = self.get_log(name)
+        if not log.settings.syncs_every_append:
+            await self._blocking.run(log.flush)
+
+    def submit(
+        self, name: str, records: Sequence[Record], *, producer: ProducerStamp | None = None
+    ) -> "asyncio.Future[int]":
+        """Like `append`, for a topic that exists: written even if nobody awaits it, and before
+        anything that is submitted later.
+        """
+        if producer is None:
+            batch = build_batch(records)
+        else:
+            batch = build_batch(
+                records,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                transactional=True,
+            )
+        log = self.get_log(name)
+        entry = AppendEntry(log, batch, AppendOrigin.COORDINATOR)
+        appended = self._appends.submit([entry])
+        number = log.topic_partition.partition
+        done = asyncio.ensure_future(_in_order(entry, appended, self._last_appends.get(number)))
+        self._last_appends[number] = done
+        return done
+
+    # Replaying
+
+    async def replay(self) -> "AsyncIterator[StateReplay]":
+        """The content of each partition; logs and skips those that are offline."""
+        topic = self._topics.find(self._name)
+        for number, log in enumerate(() if topic is None else topic.logs):
+            if log is None:
+                logger.warning(
+                    "coordinator state is offline",
+                    extra={"topic": self._name, "partition": number},
+                )
+                continue
+            yield await self._blocking.run(replay_log, log)
+
+
+async def _in_order(
+    entry: AppendEntry, appended: "asyncio.Future[None]", before: "asyncio.Future[int] | None"
+) -> int:
+    """The offset of an entry, not before the one submitted before it is done."""
+    await appended
+    if before is not None:
+        await asyncio.wait([before])
+    if entry.error is not None:
+        raise entry.error
+    assert entry.result is not None
+    return entry.result.base_offset
+
 
 def partition_for(name: str, partition_count: int) -> int:
     """As Kafka chooses: the absolute value of Java's hash, 0 for the one that has none."""
@@ -121,3 +235,161 @@ def partition_for(name: str, partition_count: int) -> int:
         code = (31 * code + (data[index] << 8) + data[index + 1]) & 0xFFFFFFFF
     signed = code - (1 << 32) if code >= 1 << 31 else code
     return 0 if signed == -(1 << 31) else abs(signed) % partition_count
+
+
+class StateRecord(NamedTuple):
+    """A record of a state topic; `producer_id` is set in a transaction that has not ended."""
+
+    offset: int
+    key: bytes
+    value: bytes | None
+    producer_id: int = _NO_PRODUCER
+
+
+@dataclass(slots=True)
+class StateReplay:
+    """Live records in the order of the log, and those of transactions that have not ended."""
+
+    where: str
+    """The partition, for error messages."""
+    live: list[StateRecord] = field(default_factory=list)
+    pending: list[StateRecord] = field(default_factory=list)
+
+
+def replay_log(log: Log) -> StateReplay:
+    """Reads a whole partition; raises Corrupt."""
+    last: dict[bytes, tuple[int, bytes | None]] = {}
+    open_records: dict[int, list[StateRecord]] = {}
+    for records in scan_records(log):
+        for offset, producer_id, attributes, key, value in records.rows():
+            if attributes & CONTROL_BIT:
+                ended = open_records.pop(producer_id, [])
+                if decode_control_record(key, value).type is ControlType.COMMIT:
+                    for record in ended:
+                        # A later record of the key may be in the log already.
+                        if last.get(record.key, (-1, None))[0] < record.offset:
+                            last[record.key] = record.offset, record.value
+            elif key is None:
+                continue
+            elif attributes & TRANSACTIONAL_BIT:
+                record = StateRecord(offset, key, value, producer_id)
+                open_records.setdefault(producer_id, []).append(record)
+            else:
+                last[key] = offset, value
+    live = [
+        StateRecord(offset, key, value)
+        for key, (offset, value) in last.items()
+        if value is not None
+    ]
+    live.sort()
+    return StateReplay(
+        str(log.topic_partition),
+        live,
+        [one for records in open_records.values() for one in records],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedRecords:
+    """Records of some batches in offset order, by column; producer and attributes of the batch."""
+
+    offsets: list[int]
+    producer_ids: list[int]
+    attributes: list[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+
+    def rows(self) -> Iterator[tuple[int, int, int, bytes | None, bytes | None]]:
+        columns = (self.offsets, self.producer_ids, self.attributes, self.keys, self.values)
+        return zip(*columns, strict=True)
+
+    def since(self, offset: int) -> "ScannedRecords":
+        """Those from an offset on."""
+        first = int(np.searchsorted(self.offsets, offset))
+        return ScannedRecords(
+            self.offsets[first:],
+            self.producer_ids[first:],
+            self.attributes[first:],
+            self.keys[first:],
+            self.values[first:],
+        )
+
+
+def scan_records(log: Log) -> Iterator[ScannedRecords]:
+    """All records from the start of the log on, those of control batches included."""
+    where = str(log.topic_partition)
+    start = offset = log.log_start_offset
+    while True:
+        read = log.read(start_offset=offset, max_bytes=_READ_BYTES)
+        if not read.data:
+            return
+        for records in _scan(read.data, where):
+            # The first batch may begin before the log start offset.
+            is_early = records.offsets and records.offsets[0] < start
+            yield records.since(start) if is_early else records
+        offset = read.next_offset
+
+
+def _scan(data: memoryview, where: str) -> Iterator[ScannedRecords]:
+    buffer = np.frombuffer(data, np.uint8)
+    table = batch_table(_BATCHES_AT_ONCE)
+    position = 0
+    while position < len(data):
+        count, position, status = scan_batches(buffer, position, len(data), True, table)
+        if status not in (ScanStatus.FULL, ScanStatus.END):
+            raise Corrupt(
+                f"{where}: {status_text(status)} at position {position} of what was read; "
+                "run `varve check` on the directory to see what is broken"
+            )
+        rows = table[:count]
+        if np.any(rows[:, BatchColumn.ATTRIBUTES] & CODEC_MASK):
+            yield from _scan_compressed(data, rows, where)
+        else:
+            yield _parse(data, rows, where)
+
+
+def _parse(data: memoryview, rows: _Table, where: str) -> ScannedRecords:
+    ends = (rows[:, BatchColumn.POSITION] + rows[:, BatchColumn.SIZE]).tolist()
+    starts = (rows[:, BatchColumn.POSITION] + HEADER_BYTES).tolist()
+    payload = b"".join([data[start:end] for start, end in zip(starts, ends, strict=True)])
+    counts = rows[:, BatchColumn.RECORD_COUNT]
+    count = int(counts.sum())
+    table = record_table(count)
+    buffer = np.frombuffer(payload, np.uint8)
+    status, index = parse_records(
+        buffer, 0, buffer.size, count, 0, 0, NO_LOG_APPEND_TIMESTAMP, table
+    )
+    if status != RecordStatus.OK:
+        raise Corrupt(f"{where}: record {index} of {count}: {status_text(RecordStatus(status))}")
+    offsets = table[:, RecordColumn.OFFSET] + np.repeat(rows[:, BatchColumn.BASE_OFFSET], counts)
+    return ScannedRecords(
+        offsets.tolist(),
+        np.repeat(rows[:, BatchColumn.PRODUCER_ID], counts).tolist(),
+        np.repeat(rows[:, BatchColumn.ATTRIBUTES], counts).tolist(),
+        _slices(payload, table, RecordColumn.KEY_START, RecordColumn.KEY_SIZE),
+        _slices(payload, table, RecordColumn.VALUE_START, RecordColumn.VALUE_SIZE),
+    )
+
+
+def _slices(
+    payload: bytes, table: _Table, start: RecordColumn, size: RecordColumn
+) -> list[bytes | None]:
+    starts, sizes = table[:, start], table[:, size]
+    return [
+        payload[first:end] if end >= first else None
+        for first, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
+    ]
+
+
+def _scan_compressed(data: memoryview, rows: _Table, where: str) -> Iterator[ScannedRecords]:
+    """Batches of which a client has compressed some, one by one."""
+    for position in rows[:, BatchColumn.POSITION].tolist():
+        batch = Batch(data, where, position=position)
+        records = list(batch.records())
+        yield ScannedRecords(
+            [record.offset for record in records],
+            [batch.header.producer_id] * len(records),
+            [batch.header.attributes] * len(records),
+            [record.key for record in records],
+            [record.value for record in records],
+        )

@@ -221,7 +221,7 @@ class Server:
             await asyncio.sleep(_STOP_POLL_SECONDS)
         self._abort_connections()
         await self._end_tasks(deadline)
-        await self.broker.stop()
+        await self.broker.stop(timeout_seconds=max(0.0, deadline - self._loop.time()))
 
     async def _end_tasks(self, deadline: float) -> None:
         """Requests of disconnected clients are carried out, too; long polls are not."""

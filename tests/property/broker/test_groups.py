@@ -1,21 +1,22 @@
 """Classic groups under any sequence of joins, syncs, leaves, silences and failures of the log."""
 
+import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, cast
 
 import hypothesis.strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from tests.support.rounds import machine_settings
-from varve.broker.background import ManualTimers
-from varve.broker.groups.classic_group import ClassicGroup, ClassicState
-from varve.broker.groups.classic_member import Subscriber
-from varve.broker.groups.classic_protocol import ClassicProtocol
-from varve.broker.groups.classic_rebalance import ClassicRebalance, Stored
-from varve.broker.groups.classic_record import from_record, to_record
-from varve.broker.groups.classic_static import StaticRejoin
+from varve.broker.background import BackgroundTasks, ManualTimers
+from varve.broker.groups.classic_group import ClassicGroup, ClassicState, JoinRequest
+from varve.broker.groups.group import GroupServices
+from varve.broker.groups.records import GroupLog, Records
 from varve.broker.settings import GroupSettings
 from varve.foundation.clock import ManualClock
+from varve.foundation.errors import DirectoryOffline
 from varve.wire import ErrorCode
 from varve.wire.messages.groups import (
     JoinGroupResponse,
@@ -46,6 +47,21 @@ class Client:
     session_ms: int = 10_000
 
 
+class FakeLog:
+    """Appends wait until the test completes them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.appends: list[tuple[asyncio.Future[int], GroupMetadataValue]] = []
+
+    async def append(self, group: str, records: Records) -> int:
+        ((_, value),) = records
+        assert isinstance(value, GroupMetadataValue)
+        done: asyncio.Future[int] = self._loop.create_future()
+        self.appends.append((done, value))
+        return await done
+
+
 class Groups(RuleBasedStateMachine):
     clients = Bundle("clients")
 
@@ -53,30 +69,38 @@ class Groups(RuleBasedStateMachine):
         super().__init__()
         self.clock = ManualClock()
         self.timers = ManualTimers(self.clock)
-        self.storing: list[tuple[Stored, GroupMetadataValue]] = []
-        settings = GroupSettings(group_max_size=5)
-        rebalance = ClassicRebalance(
-            clock=self.clock, timers=self.timers, settings=settings, persist=self._persist
-        )
-        self.protocol = ClassicProtocol(
-            rebalance,
-            StaticRejoin(rebalance, self._persist),
-            settings=settings,
+        self.loop = asyncio.new_event_loop()
+        self.log = FakeLog(self.loop)
+        self.services = GroupServices(
+            log=cast(GroupLog, self.log),
+            clock=self.clock,
+            timers=self.timers,
+            settings=GroupSettings(group_max_size=5),
             random=random.Random(1),
+            loop=self.loop,
+            tasks=BackgroundTasks(self.loop),
         )
-        self.group = ClassicGroup("group", self.clock.now_ms())
+        self.group = ClassicGroup("group", self.services)
+        self.waiting: list[tuple[asyncio.Future[Any], Callable[[Any], None]]] = []
         self.everybody: list[Client] = []
         self.leaders: dict[int, set[int]] = {}
         self.assignments: dict[int, list[dict[str, bytes]]] = {}
         self.stored_generations: set[int] = set()
 
-    def _persist(self, group: ClassicGroup, assignments: object, stored: Stored) -> None:
-        _, value = to_record(group, assignments)  # type: ignore[arg-type]  # as ClassicRebalance
-        assert isinstance(value, GroupMetadataValue)
-        self.storing.append((stored, value))
+    def _run(self) -> None:
+        """Runs tasks as far as they get, and passes on responses in the order of requests."""
+        for _ in range(4):
+            self.loop.call_soon(self.loop.stop)
+            self.loop.run_forever()
+        waiting, self.waiting = self.waiting, []
+        for future, receive in waiting:
+            if future.done():
+                receive(future.result())
+            else:
+                self.waiting.append((future, receive))
 
-    def _subscriber(self, client: Client, protocols: str) -> Subscriber:
-        return Subscriber(
+    def _join_request(self, client: Client, protocols: str) -> JoinRequest:
+        return JoinRequest(
             client_id=f"client{client.number}",
             client_host="/127.0.0.1",
             instance_id=client.instance_id,
@@ -112,8 +136,10 @@ class Groups(RuleBasedStateMachine):
             client.joins_waiting -= 1
             self._joined(client, response)
 
-        asked = self._subscriber(client, protocols)
-        self.protocol.join(self.group, client.member_id, asked, version=version, reply=joined)
+        request = self._join_request(client, protocols)
+        future = self.group.join(client.member_id, request, version=version)
+        self.waiting.append((future, joined))
+        self._run()
 
     def _joined(self, client: Client, response: JoinGroupResponse) -> None:
         match response.error_code:
@@ -200,13 +226,12 @@ class Groups(RuleBasedStateMachine):
         request = SyncGroupRequest(
             group_id="group", generation_id=generation, member_id=member_id, assignments=listed
         )
-        self.protocol.sync(self.group, request, synced)
+        self.waiting.append((self.group.sync(request), synced))
+        self._run()
 
     @rule(client=clients)
     def heartbeat(self, client: Client) -> None:
-        code = self.protocol.heartbeat(
-            self.group, client.member_id, client.instance_id, client.generation
-        )
+        code = self.group.heartbeat(client.member_id, client.instance_id, client.generation)
         client.needs_join = code is not ErrorCode.NONE
         if code is ErrorCode.NONE:
             assert self.group.generation == client.generation
@@ -214,7 +239,8 @@ class Groups(RuleBasedStateMachine):
     @rule(client=clients, is_by_instance=st.booleans())
     def leave(self, client: Client, is_by_instance: bool) -> None:
         id = "" if is_by_instance and client.instance_id else client.member_id
-        code = self.protocol.leave(self.group, MemberIdentity(id, client.instance_id))
+        code = self.group.leave(MemberIdentity(id, client.instance_id))
+        self._run()
         if code is ErrorCode.NONE:
             assert client.member_id not in self.group.members or id == ""
 
@@ -229,16 +255,20 @@ class Groups(RuleBasedStateMachine):
             self.clock.advance(min(step_ms, ms))
             ms -= step_ms
             self.timers.run_due()
+            self._run()
 
     @rule(code=st.sampled_from([ErrorCode.NONE] * 4 + [ErrorCode.NOT_COORDINATOR]))
     def store(self, code: ErrorCode) -> None:
-        if self.storing:
-            stored, value = self.storing.pop(0)
+        if self.log.appends:
+            done, value = self.log.appends.pop(0)
             if code is ErrorCode.NONE:
                 self.stored_generations.add(value.generation)
-                back = from_record("group", value, self.clock.now_ms())
+                back = ClassicGroup.from_record("group", value, self.services)
                 assert set(back.members) == {one.member_id for one in value.members}
-            stored(code)
+                done.set_result(0)
+            else:
+                done.set_exception(DirectoryOffline("the disk is gone"))
+            self._run()
 
     # What always holds
 
@@ -254,13 +284,13 @@ class Groups(RuleBasedStateMachine):
         assert (group.leader in group.members) or not group.members
         assert set(group.static_members.values()) <= set(group.members)
         assert group.unsynced <= set(group.members)
-        assert not set(group.expected) & set(group.members)
+        assert not set(group.pending_members) & set(group.members)
         if group.state is ClassicState.COMPLETING_REBALANCE:
             assert self.leaders.get(group.generation), "nobody was told to assign"
         if group.state is ClassicState.EMPTY:
             assert not group.members
         if group.state is ClassicState.STABLE:
-            assert not any(one.sync_reply for one in group.members.values())
+            assert not any(one.sync for one in group.members.values())
 
     @invariant()
     def nobody_is_answered_twice(self) -> None:
@@ -270,13 +300,14 @@ class Groups(RuleBasedStateMachine):
     def teardown(self) -> None:
         """When everybody falls silent all are answered, and the group is empty in the end."""
         for _ in range(4):
-            while self.storing:
+            while self.log.appends:
                 self.store(ErrorCode.NONE)
             self._pass(_PATIENCE_MS // 4, 5_000)
         assert not any(one.joins_waiting or one.syncs_waiting for one in self.everybody)
         assert self.group.state is ClassicState.EMPTY
         assert not self.group.members
-        assert not self.group.expected
+        assert not self.group.pending_members
+        self.loop.close()
 
 
 TestGroups = Groups.TestCase

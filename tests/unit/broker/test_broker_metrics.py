@@ -9,8 +9,8 @@ from tests.support.group_bench import Member, commit
 from tests.support.transaction_bench import QUICK, TransactionBench
 from varve.broker.metrics import (
     COMPLETED_TRANSACTIONS,
-    GROUP_GENERATIONS,
     GROUP_MEMBERS,
+    GROUP_REBALANCES,
     GROUPS,
     OFFSET_COMMITS,
     OPEN_TRANSACTIONS,
@@ -49,12 +49,12 @@ def test_groups_are_counted_by_kind_and_state(kit: BrokerKit) -> None:
     for kind in ("classic", "consumer"):
         assert _value(kit, GROUPS, kind, "Stable") == 1
         assert _value(kit, GROUP_MEMBERS, kind, "Stable") == 1
-        assert _value(kit, GROUP_GENERATIONS, kind) == 1
+        assert _value(kit, GROUP_REBALANCES, kind) == 1
     assert member.leave() == 0
     assert _value(kit, GROUPS, "classic", "Stable") == 0
     assert _value(kit, GROUPS, "classic", "Empty") == 1
     assert _value(kit, GROUP_MEMBERS, "classic", "Empty") == 0
-    assert _value(kit, GROUP_GENERATIONS, "classic") == 2
+    assert _value(kit, GROUP_REBALANCES, "classic") == 2
 
 
 def test_transactions_and_commits_are_counted_by_outcome(kit: BrokerKit) -> None:

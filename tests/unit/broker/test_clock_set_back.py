@@ -49,7 +49,7 @@ def test_members_stay_and_commits_hold(kit: BrokerKit) -> None:
     kit.clock.advance(-TWO_HOURS_MS)
     assert member.heartbeat() == 0
     assert commit(kit, "alone", "events", 0, 4) == 0
-    kit.run(kit.broker.groups.expiry.run_once())
+    kit.run(kit.broker.groups.expire_once())
     assert offset_of(kit, "alone", "events", 0) == 4
     assert member.heartbeat() == 0
     kit.restart()

@@ -1,30 +1,56 @@
-"""A classic group: its members, its generation, and which state it is in.
+"""A classic group: a state machine of its members, with its own timers.
 
     Empty -> PreparingRebalance -> CompletingRebalance -> Stable -> PreparingRebalance ...
 
-Members join until all are there or time is up; that makes a generation. Its leader then brings the
-assignment of each. `classic_rebalance` moves the group from state to state, `classic_protocol`
-answers its members.
+Members join until all have joined or time is up; that makes a generation. Its leader then sends the
+assignment of each member.
 
 Invariant  a generation has one leader and one protocol, which all of its members know. An instance
-           id belongs to one member.
-Threads    the loop's alone.
+           id belongs to one member. A rebalance ends when all have joined or its time is up: who
+           does not join in time is no longer a member, and who does not sync in time causes another
+           rebalance without it. Static members that are away stay until their session ends.
+           Every request is answered once; one of a member that is unknown or of another generation
+           changes nothing.
+Crash      an assignment, and the new id of a static member, is in the log before any member learns
+           of it. A group comes back as Stable with the members of its last stored generation, or
+           as Empty; members that have gone meanwhile are removed when their session ends.
+Threads    the loop's.
 """
 
-from dataclasses import dataclass
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self, TypeVar
+from uuid import UUID
 
 from varve.broker.background import Timer
-from varve.broker.groups.classic_member import ClassicMember
-from varve.broker.groups.group import GroupKind
-from varve.broker.groups.subscription import CONSUMER_PROTOCOL, find_subscribed_topics
-from varve.wire import ErrorCode, Message
-from varve.wire.messages.groups import JoinGroupResponseMember
-from varve.wire.messages.state_records import GroupMetadataKey
+from varve.broker.groups.group import GroupKind, GroupServices, group_error_code
+from varve.broker.groups.records import CONSUMER_PROTOCOL, Records, find_subscribed_topics
+from varve.foundation.errors import StoreError
+from varve.wire import ErrorCode
+from varve.wire.messages.groups import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from varve.wire.messages.state_records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R", JoinGroupResponse, SyncGroupResponse)
 
 NO_MEMBER: Final = ""
-NO_GENERATION: Final = -1
+
+_NEW_MEMBER_TIMEOUT_MS: Final = 300_000
+"""How long a member may wait for its first generation: old clients join again with another id when
+their request times out, and leave the first one behind."""
+_FIRST_WITH_SKIPPED_ASSIGNMENT: Final = 9
+_FIRST_WITH_REQUIRED_MEMBER_ID: Final = 4
 
 
 class ClassicState(StrEnum):
@@ -37,22 +63,116 @@ class ClassicState(StrEnum):
     DEAD = "Dead"
 
 
+_GENERATION_STATES: Final = (ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """Who wants to be a member, and with which protocols and timeouts."""
+
+    client_id: str
+    client_host: str
+    instance_id: str | None
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    """Names and metadata, in the order of preference."""
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+
+    @classmethod
+    def from_message(
+        cls, request: JoinGroupRequest, *, version: int, client_id: str, client_host: str
+    ) -> Self:
+        rebalance_ms = request.session_timeout_ms if version == 0 else request.rebalance_timeout_ms
+        return cls(
+            client_id=client_id,
+            client_host=client_host,
+            instance_id=request.group_instance_id,
+            protocol_type=request.protocol_type,
+            protocols=tuple((one.name, bytes(one.metadata)) for one in request.protocols),
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=rebalance_ms,
+        )
+
+
 @dataclass(slots=True)
-class InitialWait:
-    """The wait of a group that was empty; it goes on while newcomers come and time is left."""
+class ClassicMember:
+    """A member, and the requests it waits for."""
+
+    id: str
+    request: JoinRequest
+    assignment: bytes = b""
+    is_new: bool = False
+    """Whether it waits for its first generation."""
+    join: "asyncio.Future[JoinGroupResponse] | None" = None
+    sync: "asyncio.Future[SyncGroupResponse] | None" = None
+    session: Timer | None = field(default=None, repr=False)
+
+    @property
+    def instance_id(self) -> str | None:
+        return self.request.instance_id
+
+    @property
+    def is_joining(self) -> bool:
+        return self.join is not None
+
+    def metadata_of(self, protocol: str | None) -> bytes:
+        """What it tells the leader in a protocol; empty where it does not know the protocol."""
+        return dict(self.request.protocols).get(protocol or "", b"")
+
+    def vote(self, candidates: set[str]) -> str:
+        """The candidate it prefers; it knows at least one."""
+        return next(name for name, _ in self.request.protocols if name in candidates)
+
+    def answer_join(self, response: JoinGroupResponse) -> None:
+        """Does nothing where it does not wait."""
+        waiting, self.join = self.join, None
+        _answer(waiting, response)
+
+    def answer_sync(self, response: SyncGroupResponse) -> None:
+        waiting, self.sync = self.sync, None
+        _answer(waiting, response)
+
+    def fail(self, error: ErrorCode) -> None:
+        """Answers what it waits for with an error."""
+        self.answer_join(failed_join(self.id, error))
+        self.answer_sync(SyncGroupResponse(error_code=error))
+
+    def stop_session(self) -> None:
+        if self.session is not None:
+            self.session.cancel()
+            self.session = None
+
+
+def _answer(waiting: "asyncio.Future[R] | None", response: R) -> None:
+    # The future is cancelled where the client has disconnected.
+    if waiting is not None and not waiting.done():
+        waiting.set_result(response)
+
+
+def failed_join(member_id: str, error: ErrorCode) -> JoinGroupResponse:
+    return JoinGroupResponse(error_code=error, member_id=member_id, protocol_name=None)
+
+
+@dataclass(slots=True)
+class _InitialWait:
+    """The wait of a group that was empty; it continues while members come and time is left."""
 
     left_ms: int
-    has_newcomer: bool = False
+    has_new_member: bool = False
 
 
 class ClassicGroup:
-    """A group whose members agree among themselves."""
+    """A group whose members agree on assignments among themselves."""
 
-    def __init__(self, id: str, now_ms: int) -> None:
+    def __init__(self, id: str, services: GroupServices) -> None:
         self.id = id
+        self._services = services
+        self._timers = services.timers
+        self._settings = services.settings
         self.state = ClassicState.EMPTY
-        self.state_since_ms: int | None = now_ms
-        """None where the log does not tell."""
+        self.state_since_ms: int | None = services.clock.now_ms()
+        """None where the log does not have it."""
         self.protocol_type = ""
         self.protocol: str | None = None
         self.generation = 0
@@ -60,15 +180,17 @@ class ClassicGroup:
         self.members: dict[str, ClassicMember] = {}
         self.static_members: dict[str, str] = {}
         """Member ids by instance id."""
-        self.expected: dict[str, Timer] = {}
-        """Ids that were given out and have not joined yet, with the end of our patience."""
+        self.pending_members: dict[str, Timer] = {}
+        """Member ids that were assigned and have not joined yet, with their timeouts."""
         self.unsynced: set[str] = set()
-        """Members of this generation that have not asked for their assignment yet."""
-        self.initial_wait: InitialWait | None = None
+        """Members of this generation that have not sent SyncGroup yet."""
+        self._initial_wait: _InitialWait | None = None
         """While the first rebalance waits for more members, however many there are."""
-        self.rebalance_timer: Timer | None = None
-        self.sync_timer: Timer | None = None
+        self._rebalance_timer: Timer | None = None
+        self._sync_timer: Timer | None = None
         self._subscribed: frozenset[str] | None = None
+
+    # As every group
 
     @property
     def kind(self) -> GroupKind:
@@ -86,129 +208,6 @@ class ClassicGroup:
     def member_count(self) -> int:
         return len(self.members)
 
-    @property
-    def is_joining_complete(self) -> bool:
-        """Whether nobody is missing who might still join."""
-        return not self.expected and all(one.is_joining for one in self.members.values())
-
-    @property
-    def rebalance_timeout_ms(self) -> int:
-        return max(
-            (one.subscriber.rebalance_timeout_ms for one in self.members.values()), default=0
-        )
-
-    def become(self, state: ClassicState, now_ms: int) -> None:
-        self.state = state
-        self.state_since_ms = now_ms
-
-    def add(self, member: ClassicMember) -> None:
-        if not self.members:
-            self.protocol_type = member.subscriber.protocol_type
-        self.members[member.id] = member
-        if member.instance_id is not None:
-            self.static_members[member.instance_id] = member.id
-        if self.leader is None:
-            self.leader = member.id
-
-    def remove(self, member: ClassicMember) -> None:
-        member.stop_session()
-        del self.members[member.id]
-        self.unsynced.discard(member.id)
-        if member.instance_id is not None:
-            del self.static_members[member.instance_id]
-        if self.leader == member.id:
-            self.leader = next(iter(self.members), None)
-
-    def rename(self, member: ClassicMember, id: str) -> None:
-        """A static member came back under another id; its place in the group stays."""
-        assert member.instance_id is not None
-        del self.members[member.id]
-        self.unsynced.discard(member.id)
-        if self.leader == member.id:
-            self.leader = id
-        member.id = id
-        self.members[id] = member
-        self.static_members[member.instance_id] = id
-
-    def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Whether somebody is who he says he is."""
-        if instance_id is not None:
-            known = self.static_members.get(instance_id)
-            if known is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            if known != member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
-        known_member = member_id in self.members
-        return ErrorCode.NONE if known_member else ErrorCode.UNKNOWN_MEMBER_ID
-
-    def supports(self, protocol_type: str, names: set[str]) -> bool:
-        """Whether somebody with these protocols could be a member beside the others."""
-        if not self.members:
-            return bool(protocol_type and names)
-        return protocol_type == self.protocol_type and bool(self._candidates() & names)
-
-    def _candidates(self) -> set[str]:
-        """The protocols that all members know."""
-        known = [{name for name, _ in one.subscriber.protocols} for one in self.members.values()]
-        return set.intersection(*known) if known else set()
-
-    def select_protocol(self) -> str:
-        """The one that most members like best; of equals the one that was voted for first."""
-        candidates = self._candidates()
-        votes: dict[str, int] = {}
-        for member in self.members.values():
-            name = member.vote(candidates)
-            votes[name] = votes.get(name, 0) + 1
-        return max(votes, key=lambda name: votes[name])
-
-    def elect_leader(self) -> bool:
-        """Keeps the leader if it joins, else chooses one that does; False where nobody does."""
-        leader = self.members.get(self.leader or NO_MEMBER)
-        if leader is not None and leader.is_joining:
-            return True
-        for member in self.members.values():
-            if member.is_joining:
-                self.leader = member.id
-                return True
-        return False
-
-    def begin_generation(self, now_ms: int) -> None:
-        """Those who are members now make a generation, or leave the group empty."""
-        self.generation += 1
-        if self.members:
-            self.protocol = self.select_protocol()
-            self.become(ClassicState.COMPLETING_REBALANCE, now_ms)
-            self.unsynced = set(self.members)
-        else:
-            self.protocol = None
-            self.become(ClassicState.EMPTY, now_ms)
-            self.unsynced = set()
-        self.note_subscriptions()
-
-    def note_subscriptions(self) -> None:
-        """To be called when members or their protocol have changed."""
-        self._subscribed = None
-        if self.protocol_type == CONSUMER_PROTOCOL:
-            self._subscribed = find_subscribed_topics(
-                one.metadata_of(self.protocol) for one in self.members.values()
-            )
-
-    def is_leader(self, member_id: str) -> bool:
-        return self.leader == member_id
-
-    def described_members(self) -> list[JoinGroupResponseMember]:
-        """What the leader must know to assign."""
-        return [
-            JoinGroupResponseMember(
-                member_id=one.id,
-                group_instance_id=one.instance_id,
-                metadata=one.metadata_of(self.protocol),
-            )
-            for one in self.members.values()
-        ]
-
-    # As every group
-
     def is_subscribed_to(self, topic: str) -> bool:
         if self.is_empty or self.protocol_type != CONSUMER_PROTOCOL:
             return False
@@ -223,13 +222,13 @@ class ClassicGroup:
         version: int,
         is_transactional: bool,
     ) -> ErrorCode:
-        """Who belongs to no generation may commit while there are no members."""
+        """A client without a generation may commit while there are no members."""
         if self.state is ClassicState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if epoch < 0 and self.is_empty:
             return ErrorCode.NONE
         if epoch >= 0 or member_id != NO_MEMBER or instance_id is not None:
-            error = self.check_member(member_id, instance_id)
+            error = self._check_member(member_id, instance_id)
             if error is ErrorCode.NONE and epoch != self.generation:
                 error = ErrorCode.ILLEGAL_GENERATION
             if error is not ErrorCode.NONE:
@@ -241,7 +240,7 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Everybody may."""
+        """Every client may fetch offsets."""
         return ErrorCode.NONE
 
     def expiry_base_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
@@ -252,16 +251,569 @@ class ClassicGroup:
         is_unread = self.state is ClassicState.STABLE and self._subscribed is not None
         return commit_timestamp_ms if is_unread and not self.is_subscribed_to(topic) else None
 
-    def tombstones(self) -> list[tuple[Message, Message | None]]:
+    def tombstones(self) -> Records:
         return [(GroupMetadataKey(group=self.id), None)]
 
     def close(self) -> None:
-        """Who waits is told to look for the group anew."""
+        """Members that wait are told to look for the coordinator again."""
         self.state = ClassicState.DEAD
-        for timer in (self.rebalance_timer, self.sync_timer, *self.expected.values()):
+        for timer in (self._rebalance_timer, self._sync_timer, *self.pending_members.values()):
             if timer is not None:
                 timer.cancel()
-        self.expected.clear()
+        self.pending_members.clear()
         for member in self.members.values():
             member.stop_session()
-            member.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            member.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    # JoinGroup
+
+    def join(
+        self, member_id: str, request: JoinRequest, *, version: int
+    ) -> "asyncio.Future[JoinGroupResponse]":
+        """Answered when the group has a new generation, or at once with an error."""
+        waiting: asyncio.Future[JoinGroupResponse] = self._services.loop.create_future()
+        error = self._check_join(member_id, request)
+        if error is not ErrorCode.NONE:
+            self._forget_pending(member_id)
+            _answer(waiting, failed_join(member_id, error))
+        elif member_id == NO_MEMBER:
+            self._join_as_new(request, version, waiting)
+        elif member_id in self.pending_members:
+            self._add(member_id, request, waiting)
+        else:
+            self._join_again(member_id, request, waiting)
+        return waiting
+
+    def _check_join(self, member_id: str, request: JoinRequest) -> ErrorCode:
+        if not self._may_grow(member_id, request):
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        names = {name for name, _ in request.protocols}
+        if self.members:
+            is_known = request.protocol_type == self.protocol_type
+            is_supported = is_known and bool(self._common_protocols() & names)
+        else:
+            is_supported = bool(request.protocol_type and names)
+        return ErrorCode.NONE if is_supported else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+    def _may_grow(self, member_id: str, request: JoinRequest) -> bool:
+        size_max = self._settings.group_max_size
+        known = self.members.get(member_id)
+        if request.instance_id in self.static_members:
+            return True
+        match self.state:
+            case ClassicState.PREPARING_REBALANCE:
+                joining = sum(member.is_joining for member in self.members.values())
+                return (known is not None and known.is_joining) or joining < size_max
+            case ClassicState.COMPLETING_REBALANCE | ClassicState.STABLE:
+                return known is not None or len(self.members) < size_max
+            case _:
+                return True
+
+    def _join_as_new(
+        self, request: JoinRequest, version: int, waiting: "asyncio.Future[JoinGroupResponse]"
+    ) -> None:
+        prefix = request.client_id if request.instance_id is None else request.instance_id
+        random_bits = self._services.random.getrandbits(128)
+        member_id = f"{prefix}-{UUID(int=random_bits, version=4)}"
+        if request.instance_id is None:
+            if version >= _FIRST_WITH_REQUIRED_MEMBER_ID:
+                self.pending_members[member_id] = self._timers.call_later(
+                    request.session_timeout_ms, lambda: self._forget_pending(member_id)
+                )
+                _answer(waiting, failed_join(member_id, ErrorCode.MEMBER_ID_REQUIRED))
+                return
+        elif request.instance_id in self.static_members:
+            may_skip = version >= _FIRST_WITH_SKIPPED_ASSIGNMENT
+            self._rejoin_static(member_id, request, waiting, may_skip=may_skip)
+            return
+        self._add(member_id, request, waiting)
+
+    def _forget_pending(self, member_id: str) -> None:
+        timer = self.pending_members.pop(member_id, None)
+        if timer is not None:
+            timer.cancel()
+            self._complete_if_all_joined()
+
+    def _add(
+        self, member_id: str, request: JoinRequest, waiting: "asyncio.Future[JoinGroupResponse]"
+    ) -> None:
+        """A new member waits for its first generation."""
+        timer = self.pending_members.pop(member_id, None)
+        if timer is not None:
+            timer.cancel()
+        member = ClassicMember(member_id, request, is_new=True, join=waiting)
+        self._put(member)
+        if self._initial_wait is not None:
+            self._initial_wait.has_new_member = True
+        self._renew_session(member)
+        self._rebalance()
+
+    def _join_again(
+        self, member_id: str, request: JoinRequest, waiting: "asyncio.Future[JoinGroupResponse]"
+    ) -> None:
+        error = self._check_member(member_id, request.instance_id)
+        if error is not ErrorCode.NONE:
+            _answer(waiting, failed_join(member_id, error))
+            return
+        member = self.members[member_id]
+        is_same = member.request.protocols == request.protocols
+        is_follower = self.state is ClassicState.STABLE and self.leader != member_id
+        if is_same and (self.state is ClassicState.COMPLETING_REBALANCE or is_follower):
+            # Its response was lost, or nothing has changed that needs another generation.
+            self._renew_session(member)
+            _answer(waiting, self._joined(member))
+        else:
+            self._wait_for_join(member, request, waiting)
+            self._rebalance()
+
+    def _wait_for_join(
+        self,
+        member: ClassicMember,
+        request: JoinRequest,
+        waiting: "asyncio.Future[JoinGroupResponse]",
+    ) -> None:
+        """A known member waits for a generation; its instance id stays."""
+        # A second request replaces the first.
+        member.fail(ErrorCode.REBALANCE_IN_PROGRESS)
+        member.request = replace(request, instance_id=member.instance_id)
+        member.join = waiting
+
+    def _rejoin_static(
+        self,
+        member_id: str,
+        request: JoinRequest,
+        waiting: "asyncio.Future[JoinGroupResponse]",
+        *,
+        may_skip: bool,
+    ) -> None:
+        """A static member returns under another id (KIP-345); the former one is fenced.
+
+        Where the group is stable and would select the same protocol, it keeps its assignment, and
+        the others notice nothing.
+        """
+        assert request.instance_id is not None
+        member = self.members[self.static_members[request.instance_id]]
+        old_leader = self.leader or ""
+        member.fail(ErrorCode.FENCED_INSTANCE_ID)
+        self._rename(member, member_id)
+        self._wait_for_join(member, request, waiting)
+        self._renew_session(member)
+        if self.state is ClassicState.STABLE and self._select_protocol() == self.protocol:
+            self._update_subscriptions()
+            record = self._to_record({one.id: one.assignment for one in self.members.values()})
+            keeping = self._keep_assignment(member, record, may_skip, old_leader)
+            self._services.tasks.start(keeping)
+        else:
+            self._rebalance()
+
+    async def _keep_assignment(
+        self, member: ClassicMember, record: GroupMetadataValue, may_skip: bool, old_leader: str
+    ) -> None:
+        generation, id = record.generation, member.id
+        error = await self._store(record)
+        is_unchanged = self.state is ClassicState.STABLE and self.generation == generation
+        if self.members.get(id) is not member or not is_unchanged:
+            return  # It waits for the next generation like all others, or was answered.
+        self._renew_session(member)
+        if error is not ErrorCode.NONE:
+            self._remove(member)
+            return
+        skips = may_skip and self.leader == member.id
+        response = self._joined(member, skip_assignment=skips)
+        if not may_skip:
+            # A leader that cannot skip the assignment must not act as the leader.
+            response.leader = old_leader
+            response.members = []
+        member.answer_join(response)
+
+    def _joined(self, member: ClassicMember, *, skip_assignment: bool = False) -> JoinGroupResponse:
+        """The generation of a member; the leader's has all members."""
+        members = []
+        if self.leader == member.id:
+            members = [
+                JoinGroupResponseMember(
+                    member_id=one.id,
+                    group_instance_id=one.instance_id,
+                    metadata=one.metadata_of(self.protocol),
+                )
+                for one in self.members.values()
+            ]
+        return JoinGroupResponse(
+            generation_id=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol,
+            leader=self.leader or "",
+            skip_assignment=skip_assignment,
+            member_id=member.id,
+            members=members,
+        )
+
+    # SyncGroup
+
+    def sync(self, request: SyncGroupRequest) -> "asyncio.Future[SyncGroupResponse]":
+        """Answered when the leader's assignment is stored, or at once with an error."""
+        waiting: asyncio.Future[SyncGroupResponse] = self._services.loop.create_future()
+        error = self._check_sync(request)
+        if error is not ErrorCode.NONE:
+            _answer(waiting, SyncGroupResponse(error_code=error))
+            return waiting
+        member = self.members[request.member_id]
+        self.unsynced.discard(member.id)
+        if self.state is ClassicState.STABLE:
+            self._renew_session(member)
+            _answer(waiting, self._synced(member))
+            return waiting
+        # A second request replaces the first.
+        member.answer_sync(SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+        member.sync = waiting
+        if self.leader == member.id:
+            sent = {one.member_id: bytes(one.assignment) for one in request.assignments}
+            assignments = {id: sent.get(id, b"") for id in self.members}
+            record = self._to_record(assignments)
+            self._services.tasks.start(self._assign(assignments, record))
+        return waiting
+
+    def _check_sync(self, request: SyncGroupRequest) -> ErrorCode:
+        error = self._check_member(request.member_id, request.group_instance_id)
+        if error is not ErrorCode.NONE:
+            return error
+        if request.generation_id != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if request.protocol_type not in (None, self.protocol_type):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if request.protocol_name not in (None, self.protocol):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if self.state is ClassicState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    async def _assign(self, assignments: Mapping[str, bytes], record: GroupMetadataValue) -> None:
+        """Members learn of their assignments once those are in the log."""
+        error = await self._store(record)
+        is_awaited = self.state is ClassicState.COMPLETING_REBALANCE
+        if not is_awaited or self.generation != record.generation:
+            return
+        is_stored = error is ErrorCode.NONE
+        if is_stored:
+            self._become(ClassicState.STABLE)
+        for member in self.members.values():
+            member.assignment = assignments[member.id] if is_stored else b""
+            response = self._synced(member) if is_stored else SyncGroupResponse(error_code=error)
+            self._answer_sync(member, response)
+        if not is_stored:
+            self._rebalance()
+
+    def _synced(self, member: ClassicMember) -> SyncGroupResponse:
+        return SyncGroupResponse(
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol,
+            assignment=member.assignment,
+        )
+
+    def _answer_sync(self, member: ClassicMember, response: SyncGroupResponse) -> None:
+        if member.sync is not None:
+            self._renew_session(member)
+            member.answer_sync(response)
+
+    # Heartbeat and LeaveGroup
+
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        error = self._check_member(member_id, instance_id)
+        if error is not ErrorCode.NONE:
+            return error
+        if generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        self.note_alive(member_id)
+        if self.state is ClassicState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def note_alive(self, member_id: str) -> None:
+        """Renews the session of a member; an unknown one is ignored."""
+        member = self.members.get(member_id)
+        if member is not None and not member.is_new:
+            self._renew_session(member)
+
+    def leave(self, leaving: MemberIdentity) -> ErrorCode:
+        member_id, instance_id = leaving.member_id, leaving.group_instance_id
+        if member_id == NO_MEMBER and instance_id is not None:
+            # An operator removes the member with an instance id.
+            member_id = self.static_members.get(instance_id, NO_MEMBER)
+        if member_id in self.pending_members and instance_id is None:
+            self._forget_pending(member_id)
+            return ErrorCode.NONE
+        error = self._check_member(member_id, instance_id)
+        if error is ErrorCode.NONE:
+            self._remove(self.members[member_id])
+        return error
+
+    def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        if instance_id is not None:
+            known = self.static_members.get(instance_id)
+            if known is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if known != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    # Sessions
+
+    def start_sessions(self) -> None:
+        """To be called for a group that was read from the log."""
+        for member in self.members.values():
+            self._renew_session(member)
+
+    def _renew_session(self, member: ClassicMember) -> None:
+        timeout_ms = member.request.session_timeout_ms
+        if member.is_new:
+            timeout_ms = _NEW_MEMBER_TIMEOUT_MS
+        member.stop_session()
+        member.session = self._timers.call_later(timeout_ms, lambda: self._expire_member(member))
+
+    def _expire_member(self, member: ClassicMember) -> None:
+        member.session = None
+        if self.members.get(member.id) is not member:
+            return
+        is_waiting = member.is_joining or member.sync is not None
+        if is_waiting and not member.is_new:
+            return  # The response starts a new session.
+        self._remove(member)
+
+    # Rebalancing
+
+    def _rebalance(self) -> None:
+        """Starts a rebalance unless there is one, and completes it if all have joined."""
+        if self.state is ClassicState.EMPTY and not self.members:
+            return
+        if self.state is not ClassicState.PREPARING_REBALANCE:
+            self._prepare_rebalance()
+        self._complete_if_all_joined()
+
+    def _prepare_rebalance(self) -> None:
+        """All members must join again."""
+        was_empty = self.is_empty
+        for member in self.members.values():
+            response = SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+            self._answer_sync(member, response)
+        if self._sync_timer is not None:
+            self._sync_timer.cancel()
+            self._sync_timer = None
+        self._become(ClassicState.PREPARING_REBALANCE)
+        timeout_ms = self._rebalance_timeout_ms()
+        if was_empty:
+            delay_ms = self._settings.group_initial_rebalance_delay_ms
+            self._initial_wait = _InitialWait(max(0, timeout_ms - delay_ms))
+            self._wait_for_joins(delay_ms)
+        else:
+            self._wait_for_joins(timeout_ms)
+
+    def _rebalance_timeout_ms(self) -> int:
+        timeouts = (member.request.rebalance_timeout_ms for member in self.members.values())
+        return max(timeouts, default=0)
+
+    def _wait_for_joins(self, timeout_ms: int) -> None:
+        self._rebalance_timer = self._timers.call_later(timeout_ms, self._end_joining)
+
+    def _end_joining(self) -> None:
+        wait = self._initial_wait
+        if wait is not None and wait.has_new_member and wait.left_ms > 0:
+            delay_ms = min(self._settings.group_initial_rebalance_delay_ms, wait.left_ms)
+            self._initial_wait = _InitialWait(wait.left_ms - delay_ms)
+            self._wait_for_joins(delay_ms)
+            return
+        self._complete_rebalance()
+
+    def _complete_if_all_joined(self) -> None:
+        if self.state is not ClassicState.PREPARING_REBALANCE or self._initial_wait is not None:
+            return
+        if self.pending_members or not all(one.is_joining for one in self.members.values()):
+            return
+        self._complete_rebalance()
+
+    def _complete_rebalance(self) -> None:
+        if self._rebalance_timer is not None:
+            self._rebalance_timer.cancel()
+            self._rebalance_timer = None
+        self._initial_wait = None
+        for member in list(self.members.values()):
+            if not member.is_joining and member.instance_id is None:
+                self._take_out(member)
+        if self.members and not self._elect_leader():
+            # Only static members are left, and all are away: their sessions decide.
+            self._wait_for_joins(self._rebalance_timeout_ms())
+            return
+        self._start_generation()
+        self._services.rebalance_counts[self.kind] += 1
+        if self.is_empty:
+            # Need not be in the log before anything else: sessions would end again after a restart.
+            self._services.tasks.start(self._store(self._to_record({})))
+            return
+        generation = self.generation
+        for member in self.members.values():
+            member.is_new = False
+            self._renew_session(member)
+            member.answer_join(self._joined(member))
+        self._sync_timer = self._timers.call_later(
+            self._rebalance_timeout_ms(), lambda: self._end_syncing(generation)
+        )
+
+    def _elect_leader(self) -> bool:
+        """Keeps the leader if it joins, else elects one that does; False where nobody does."""
+        leader = self.members.get(self.leader or NO_MEMBER)
+        if leader is not None and leader.is_joining:
+            return True
+        for member in self.members.values():
+            if member.is_joining:
+                self.leader = member.id
+                return True
+        return False
+
+    def _start_generation(self) -> None:
+        """The members of now make a generation, or leave the group empty."""
+        self.generation += 1
+        self.unsynced = set(self.members)
+        if self.members:
+            self.protocol = self._select_protocol()
+            self._become(ClassicState.COMPLETING_REBALANCE)
+        else:
+            self.protocol = None
+            self._become(ClassicState.EMPTY)
+        self._update_subscriptions()
+
+    def _end_syncing(self, generation: int) -> None:
+        if self.generation != generation or self.state not in _GENERATION_STATES:
+            return
+        late = [self.members[id] for id in self.unsynced]
+        for member in late:
+            self._take_out(member)
+        if late:
+            self._rebalance()
+
+    def _common_protocols(self) -> set[str]:
+        known = [{name for name, _ in one.request.protocols} for one in self.members.values()]
+        return set.intersection(*known) if known else set()
+
+    def _select_protocol(self) -> str:
+        """The one that most members prefer; of equals the one that was voted for first."""
+        candidates = self._common_protocols()
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            name = member.vote(candidates)
+            votes[name] = votes.get(name, 0) + 1
+        return max(votes, key=lambda name: votes[name])
+
+    def _become(self, state: ClassicState) -> None:
+        self.state = state
+        self.state_since_ms = self._services.clock.now_ms()
+
+    def _update_subscriptions(self) -> None:
+        self._subscribed = None
+        if self.protocol_type == CONSUMER_PROTOCOL:
+            self._subscribed = find_subscribed_topics(
+                member.metadata_of(self.protocol) for member in self.members.values()
+            )
+
+    # Members
+
+    def _put(self, member: ClassicMember) -> None:
+        if not self.members:
+            self.protocol_type = member.request.protocol_type
+        self.members[member.id] = member
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.id
+        if self.leader is None:
+            self.leader = member.id
+
+    def _remove(self, member: ClassicMember) -> None:
+        """A member left or expired; the others share its partitions."""
+        self._take_out(member)
+        member.fail(ErrorCode.UNKNOWN_MEMBER_ID)
+        self._rebalance()
+
+    def _take_out(self, member: ClassicMember) -> None:
+        member.stop_session()
+        del self.members[member.id]
+        self.unsynced.discard(member.id)
+        if member.instance_id is not None:
+            del self.static_members[member.instance_id]
+        if self.leader == member.id:
+            self.leader = next(iter(self.members), None)
+
+    def _rename(self, member: ClassicMember, id: str) -> None:
+        """A static member returned under another id."""
+        assert member.instance_id is not None
+        del self.members[member.id]
+        self.unsynced.discard(member.id)
+        if self.leader == member.id:
+            self.leader = id
+        member.id = id
+        self.members[id] = member
+        self.static_members[member.instance_id] = id
+
+    # The log
+
+    async def _store(self, record: GroupMetadataValue) -> ErrorCode:
+        try:
+            await self._services.log.append(self.id, [(GroupMetadataKey(group=self.id), record)])
+        except StoreError as error:
+            logger.warning("group was not stored", extra={"group": self.id, "error": str(error)})
+            return group_error_code(error)
+        except Exception:
+            logger.exception("storing a group failed", extra={"group": self.id})
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        return ErrorCode.NONE
+
+    def _to_record(self, assignments: Mapping[str, bytes]) -> GroupMetadataValue:
+        """The group as it is now, with the assignments that its members will have."""
+        return GroupMetadataValue(
+            protocol_type=self.protocol_type,
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=self.leader,
+            current_state_timestamp=-1 if self.state_since_ms is None else self.state_since_ms,
+            members=[
+                MemberMetadata(
+                    member_id=member.id,
+                    group_instance_id=member.instance_id,
+                    client_id=member.request.client_id,
+                    client_host=member.request.client_host,
+                    rebalance_timeout=member.request.rebalance_timeout_ms,
+                    session_timeout=member.request.session_timeout_ms,
+                    subscription=member.metadata_of(self.protocol),
+                    assignment=assignments.get(member.id, b""),
+                )
+                for member in self.members.values()
+            ],
+        )
+
+    @classmethod
+    def from_record(cls, id: str, value: GroupMetadataValue, services: GroupServices) -> Self:
+        """The group; `start_sessions` is for the caller."""
+        group = cls(id, services)
+        for metadata in value.members:
+            group._put(_member_from_record(metadata, value))
+        group.protocol_type = value.protocol_type
+        group.protocol = value.protocol
+        group.generation = value.generation
+        group.leader = value.leader
+        group.state = ClassicState.STABLE if group.members else ClassicState.EMPTY
+        since_ms = value.current_state_timestamp
+        group.state_since_ms = None if since_ms < 0 else since_ms
+        group._update_subscriptions()
+        return group
+
+
+def _member_from_record(metadata: MemberMetadata, group: GroupMetadataValue) -> ClassicMember:
+    rebalance_ms = metadata.rebalance_timeout
+    if rebalance_ms < 0:
+        rebalance_ms = metadata.session_timeout
+    request = JoinRequest(
+        client_id=metadata.client_id,
+        client_host=metadata.client_host,
+        instance_id=metadata.group_instance_id,
+        protocol_type=group.protocol_type,
+        protocols=((group.protocol or "", bytes(metadata.subscription)),),
+        session_timeout_ms=metadata.session_timeout,
+        rebalance_timeout_ms=rebalance_ms,
+    )
+    return ClassicMember(metadata.member_id, request, bytes(metadata.assignment))

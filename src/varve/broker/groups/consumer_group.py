@@ -1,26 +1,25 @@
-"""A consumer group (KIP-848): the coordinator assigns, and each member hears of it by heartbeats.
+"""A consumer group (KIP-848): the coordinator assigns, and members learn of it by heartbeats.
 
-Invariant  `state` is what the log says; it is replaced once the log has what is new. Every member
-           has a session, and one that must give partitions back has a time to do so.
-Threads    the loop's alone. `line` of the groups keeps changes of one group in order.
+Invariant  `state` is what the log has; it is replaced once the log has the next one. Every member
+           has a session, and one that must revoke partitions has a timeout to do so.
+Threads    the loop's. Changes of one group are ordered by its lock in `Groups`.
 """
 
 from collections.abc import Callable
 from typing import Final
 
 from varve.broker.background import Timer, Timers
-from varve.broker.groups.consumer_member import ConsumerMember
-from varve.broker.groups.consumer_records import Records, tombstones
-from varve.broker.groups.consumer_state import ConsumerState
+from varve.broker.groups.consumer_records import tombstones
+from varve.broker.groups.consumer_state import ConsumerMember, ConsumerState
 from varve.broker.groups.group import GroupKind
-from varve.broker.groups.subscription import CONSUMER_PROTOCOL
+from varve.broker.groups.records import CONSUMER_PROTOCOL, Records
 from varve.wire import ErrorCode
 
 _FIRST_COMMIT_VERSION: Final = 9
-"""Of OffsetCommit: before it, requests had no room for a member epoch."""
+"""Before this version OffsetCommit had no field for a member epoch."""
 
-GiveUp = Callable[["ConsumerGroup", str], None]
-"""A member was not heard of, or did not give its partitions back, for too long."""
+ExpireMember = Callable[["ConsumerGroup", str], None]
+"""Called for a member whose session, or whose time to revoke partitions, is over."""
 
 
 class ConsumerGroup:
@@ -32,26 +31,26 @@ class ConsumerGroup:
         timers: Timers,
         *,
         session_timeout_ms: int,
-        give_up: GiveUp,
+        expire_member: ExpireMember,
         state: ConsumerState | None = None,
     ) -> None:
         self.id = id
         self.state = state or ConsumerState()
         self._timers = timers
         self._session_timeout_ms = session_timeout_ms
-        self._give_up = give_up
+        self._expire_member = expire_member
         self._sessions: dict[str, Timer] = {}
         self._revocations: dict[str, Timer] = {}
         self._is_closed = False
 
     def start(self) -> None:
-        """Members that were read back have all their time before them."""
+        """Starts the timers of members that were read from the log."""
         for member in self.state.members.values():
-            self.heard_of(member.id)
-            self._time_revocation(member)
+            self.renew_session(member.id)
+            self._start_revocation_timer(member)
 
     def become(self, state: ConsumerState) -> None:
-        """The log has what is new."""
+        """To be called when the log has the state."""
         before, self.state = self.state, state
         for id in before.members:
             if id not in state.members:
@@ -60,34 +59,33 @@ class ConsumerGroup:
         for id, member in state.members.items():
             known = before.members.get(id)
             if known is not member and (known is None or not member.is_revoking_as(known)):
-                self._time_revocation(member)
+                self._start_revocation_timer(member)
 
-    def heard_of(self, member_id: str) -> None:
-        """Begins a member's session anew."""
+    def renew_session(self, member_id: str) -> None:
         _cancel(self._sessions.pop(member_id, None))
         if not self._is_closed:
             self._sessions[member_id] = self._timers.call_later(
                 self._session_timeout_ms, lambda: self._end_session(member_id)
             )
 
-    def is_missed(self, member_id: str) -> bool:
-        """Whether a member that was given up is still to be removed: it may have come back."""
+    def is_expired(self, member_id: str) -> bool:
+        """Whether a member is still to be removed: it may be back."""
         member = self.state.members.get(member_id)
         if member is None:
             return False
         is_late = member.is_revoking and member_id not in self._revocations
         return is_late or member_id not in self._sessions
 
-    def wait_again(self, member_id: str) -> None:
-        """A member could not be removed; it is given up once more later."""
-        self.heard_of(member_id)
-        self._time_revocation(self.state.members[member_id])
+    def postpone_expiry(self, member_id: str) -> None:
+        """A member could not be removed; it expires once more later."""
+        self.renew_session(member_id)
+        self._start_revocation_timer(self.state.members[member_id])
 
     def _end_session(self, member_id: str) -> None:
         del self._sessions[member_id]
-        self._give_up(self, member_id)
+        self._expire_member(self, member_id)
 
-    def _time_revocation(self, member: ConsumerMember) -> None:
+    def _start_revocation_timer(self, member: ConsumerMember) -> None:
         _cancel(self._revocations.pop(member.id, None))
         if member.is_revoking and not self._is_closed:
             self._revocations[member.id] = self._timers.call_later(
@@ -96,7 +94,7 @@ class ConsumerGroup:
 
     def _end_revocation(self, member_id: str) -> None:
         del self._revocations[member_id]
-        self._give_up(self, member_id)
+        self._expire_member(self, member_id)
 
     # As every group
 
@@ -132,7 +130,7 @@ class ConsumerGroup:
         version: int,
         is_transactional: bool,
     ) -> ErrorCode:
-        """Who is no member may commit while there are none, or in a transaction."""
+        """A client that is not a member may commit while there are none, or in a transaction."""
         if epoch < 0 and self.is_empty:
             return ErrorCode.NONE
         is_nobody = epoch == -1 and not member_id and instance_id is None

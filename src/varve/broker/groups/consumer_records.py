@@ -1,20 +1,17 @@
 """Consumer groups as records of `__consumer_offsets`.
 
-Invariant  what changed between two states is written, in Kafka's order: what a member has and shall
-           have goes before the member does, and the group goes last. A group without a record of
-           its epoch is none, whatever else is left of it.
+Invariant  the difference between two states is written, in Kafka's order: assignment and target of
+           a member are removed before the member, and the group last. Without a record of its epoch
+           a group does not exist, whatever else of it is in the log.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from varve.broker.groups.assignors import Partitions
-from varve.broker.groups.consumer_member import ConsumerMember, MemberState
-from varve.broker.groups.consumer_state import ConsumerState
-from varve.broker.groups.offsets_log import OffsetsLog
-from varve.broker.groups.record_types import RecordType
+from varve.broker.groups.consumer_state import ConsumerMember, ConsumerState, MemberState
+from varve.broker.groups.records import GroupRecord, Records
 from varve.broker.topics import by_topic
-from varve.wire import Message
 from varve.wire.messages.state_records import (
     AssignedTopicPartitions,
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -29,11 +26,9 @@ from varve.wire.messages.state_records import (
     ConsumerGroupTargetAssignmentMetadataValue,
 )
 
-Records = list[tuple[Message, Message | None]]
-
 
 def changes(group_id: str, before: ConsumerState, after: ConsumerState) -> Records:
-    """Records that lead from one state to the other."""
+    """Records of the difference between two states."""
     records = _removed(group_id, before, after)
     touched = [one for one in after.members.values() if before.members.get(one.id) is not one]
     for member in touched:
@@ -47,7 +42,7 @@ def changes(group_id: str, before: ConsumerState, after: ConsumerState) -> Recor
     for id, target in after.targets.items():
         if before.targets.get(id) != target:
             key = ConsumerGroupTargetAssignmentMemberKey(group_id, id)
-            records.append((key, ConsumerGroupTargetAssignmentMemberValue(_told(target))))
+            records.append((key, ConsumerGroupTargetAssignmentMemberValue(_to_wire(target))))
     if before.assignment_epoch != after.assignment_epoch:
         done = ConsumerGroupTargetAssignmentMetadataValue(after.assignment_epoch)
         records.append((ConsumerGroupTargetAssignmentMetadataKey(group_id), done))
@@ -71,7 +66,7 @@ def _removed(group_id: str, before: ConsumerState, after: ConsumerState) -> Reco
 
 
 def tombstones(group_id: str, state: ConsumerState) -> Records:
-    """Records that take a group out of the log."""
+    """Records that remove a group from the log."""
     return [
         *((ConsumerGroupCurrentMemberAssignmentKey(group_id, id), None) for id in state.members),
         *((ConsumerGroupTargetAssignmentMemberKey(group_id, id), None) for id in state.targets),
@@ -99,24 +94,24 @@ def _current(member: ConsumerMember) -> ConsumerGroupCurrentMemberAssignmentValu
         member_epoch=member.epoch,
         previous_member_epoch=member.previous_epoch,
         state=member.state,
-        assigned_partitions=_told(member.assigned),
-        partitions_pending_revocation=_told(member.revoking),
+        assigned_partitions=_to_wire(member.assigned),
+        partitions_pending_revocation=_to_wire(member.revoking),
     )
 
 
-def _told(partitions: Partitions) -> list[AssignedTopicPartitions]:
+def _to_wire(partitions: Partitions) -> list[AssignedTopicPartitions]:
     return [
         AssignedTopicPartitions(topic, numbers) for topic, numbers in by_topic(partitions).items()
     ]
 
 
-def _read(told: Iterable[AssignedTopicPartitions]) -> Partitions:
-    return frozenset((one.topic_id, number) for one in told for number in one.partitions)
+def _from_wire(partitions: Iterable[AssignedTopicPartitions]) -> Partitions:
+    return frozenset((one.topic_id, number) for one in partitions for number in one.partitions)
 
 
 @dataclass(slots=True)
-class _Found:
-    """The records of one group, in whatever order they stand in the log."""
+class _GroupRecords:
+    """The records of one group, in any order."""
 
     group: ConsumerGroupMetadataValue | None = None
     assignment_epoch: int = 0
@@ -135,71 +130,64 @@ class _Found:
         )
 
 
-class ConsumerRecords:
-    """Gathers the records of all consumer groups while the log is read."""
+class ConsumerStateReader:
+    """Collects the records of all consumer groups while the log is read."""
 
-    def __init__(self, log: OffsetsLog) -> None:
-        self._found: dict[str, _Found] = {}
-        log.on_loaded(RecordType.CONSUMER_GROUP_METADATA, self._load_group)
-        log.on_loaded(RecordType.CONSUMER_GROUP_MEMBER_METADATA, self._load_member)
-        log.on_loaded(RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA, self._load_epoch)
-        log.on_loaded(RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER, self._load_target)
-        log.on_loaded(RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT, self._load_current)
+    def __init__(self) -> None:
+        self._groups: dict[str, _GroupRecords] = {}
 
-    def take(self) -> dict[str, ConsumerState]:
-        """The groups that were found, by name; to be called once, when all is read."""
-        found, self._found = self._found, {}
-        return {id: one.state(one.group) for id, one in found.items() if one.group is not None}
+    def states(self) -> dict[str, ConsumerState]:
+        """The groups by id, once all records are loaded."""
+        return {
+            id: records.state(records.group)
+            for id, records in self._groups.items()
+            if records.group is not None
+        }
 
-    def _of(self, group_id: str) -> _Found:
-        return self._found.setdefault(group_id, _Found())
+    def load(self, record: GroupRecord) -> None:
+        """Takes a live record of a consumer group."""
+        match record.key, record.value:
+            case ConsumerGroupMetadataKey() as key, ConsumerGroupMetadataValue() as group:
+                self._get(key.group_id).group = group
+            case (
+                ConsumerGroupMemberMetadataKey() as key,
+                ConsumerGroupMemberMetadataValue() as metadata,
+            ):
+                member = _to_member(key.member_id, metadata)
+                self._get(key.group_id).members[key.member_id] = member
+            case (
+                ConsumerGroupTargetAssignmentMetadataKey() as key,
+                ConsumerGroupTargetAssignmentMetadataValue() as epoch,
+            ):
+                self._get(key.group_id).assignment_epoch = epoch.assignment_epoch
+            case (
+                ConsumerGroupTargetAssignmentMemberKey() as key,
+                ConsumerGroupTargetAssignmentMemberValue() as target,
+            ):
+                partitions = _from_wire(target.topic_partitions)
+                self._get(key.group_id).targets[key.member_id] = partitions
+            case (
+                ConsumerGroupCurrentMemberAssignmentKey() as key,
+                ConsumerGroupCurrentMemberAssignmentValue() as current,
+            ):
+                self._get(key.group_id).current[key.member_id] = current
 
-    def _load_group(
-        self, key: ConsumerGroupMetadataKey, value: ConsumerGroupMetadataValue, offset: int
-    ) -> None:
-        self._of(key.group_id).group = value
+    def _get(self, group_id: str) -> _GroupRecords:
+        return self._groups.setdefault(group_id, _GroupRecords())
 
-    def _load_member(
-        self,
-        key: ConsumerGroupMemberMetadataKey,
-        value: ConsumerGroupMemberMetadataValue,
-        offset: int,
-    ) -> None:
-        self._of(key.group_id).members[key.member_id] = ConsumerMember(
-            id=key.member_id,
-            instance_id=value.instance_id,
-            rack_id=value.rack_id,
-            client_id=value.client_id,
-            client_host=value.client_host,
-            topic_names=frozenset(value.subscribed_topic_names),
-            topic_regex=value.subscribed_topic_regex,
-            rebalance_timeout_ms=value.rebalance_timeout_ms,
-            server_assignor=value.server_assignor,
-        )
 
-    def _load_epoch(
-        self,
-        key: ConsumerGroupTargetAssignmentMetadataKey,
-        value: ConsumerGroupTargetAssignmentMetadataValue,
-        offset: int,
-    ) -> None:
-        self._of(key.group_id).assignment_epoch = value.assignment_epoch
-
-    def _load_target(
-        self,
-        key: ConsumerGroupTargetAssignmentMemberKey,
-        value: ConsumerGroupTargetAssignmentMemberValue,
-        offset: int,
-    ) -> None:
-        self._of(key.group_id).targets[key.member_id] = _read(value.topic_partitions)
-
-    def _load_current(
-        self,
-        key: ConsumerGroupCurrentMemberAssignmentKey,
-        value: ConsumerGroupCurrentMemberAssignmentValue,
-        offset: int,
-    ) -> None:
-        self._of(key.group_id).current[key.member_id] = value
+def _to_member(id: str, value: ConsumerGroupMemberMetadataValue) -> ConsumerMember:
+    return ConsumerMember(
+        id=id,
+        instance_id=value.instance_id,
+        rack_id=value.rack_id,
+        client_id=value.client_id,
+        client_host=value.client_host,
+        topic_names=frozenset(value.subscribed_topic_names),
+        topic_regex=value.subscribed_topic_regex,
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
+        server_assignor=value.server_assignor,
+    )
 
 
 def _with_current(
@@ -212,6 +200,6 @@ def _with_current(
         epoch=value.member_epoch,
         previous_epoch=value.previous_member_epoch,
         state=MemberState.of(value.state),
-        assigned=_read(value.assigned_partitions),
-        revoking=_read(value.partitions_pending_revocation),
+        assigned=_from_wire(value.assigned_partitions),
+        revoking=_from_wire(value.partitions_pending_revocation),
     )

@@ -1,21 +1,93 @@
-"""What is known of a consumer group at one moment.
+"""The state of a consumer group: its members, their targets, and their way towards them.
 
-    Empty -> Assigning -> Reconciling -> Stable
+    group:   Empty -> Assigning -> Reconciling -> Stable
+    member:  Stable -> UnrevokedPartitions -> (UnreleasedPartitions ->) Stable
 
-Members and subscriptions make the group's epoch; targets are computed for an epoch; each member
-comes to that epoch by itself.
+Members and subscriptions make the epoch of the group; targets are computed for an epoch; each
+member moves to that epoch on its own.
 
-Invariant  never changed, only replaced, so that what is being written stands beside what is in the
-           log. No partition is held by two members.
+Invariant  values are replaced, never changed, so that what is being written exists beside what is
+           in the log. No partition is held by two members.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Self
+from enum import IntEnum, StrEnum
+from typing import Final, Self
 
 from varve.broker.groups.assignors import NO_PARTITIONS, Partitions
-from varve.broker.groups.consumer_member import ConsumerMember
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+STATIC_LEAVE_EPOCH: Final = -2
+
+
+class MemberState(IntEnum):
+    """By Kafka's numbers."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    """It must revoke partitions before it moves to the next epoch."""
+    UNRELEASED_PARTITIONS = 2
+    """It waits for partitions that other members have not revoked."""
+    UNKNOWN = 127
+    """A log that Kafka wrote may have states that are not known here."""
+
+    @classmethod
+    def of(cls, number: int) -> "MemberState":
+        return cls(number) if number in set(cls) else cls.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMember:
+    """A member: its client, its subscription and its progress. Never changed, only replaced."""
+
+    id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topic_names: frozenset[str] = frozenset()
+    topic_regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    epoch: int = JOIN_EPOCH
+    previous_epoch: int = JOIN_EPOCH
+    state: MemberState = MemberState.STABLE
+    assigned: Partitions = NO_PARTITIONS
+    revoking: Partitions = NO_PARTITIONS
+    """Partitions it must revoke; they are its own until it no longer reports them."""
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it is a static member that has left temporarily."""
+        return self.epoch == STATIC_LEAVE_EPOCH
+
+    @property
+    def held(self) -> Partitions:
+        """Partitions that no other member may have."""
+        return self.assigned | self.revoking
+
+    @property
+    def is_revoking(self) -> bool:
+        """Whether it has partitions to revoke; one that has left temporarily has none."""
+        return self.state is MemberState.UNREVOKED_PARTITIONS and bool(self.revoking)
+
+    def is_revoking_as(self, other: Self) -> bool:
+        """Whether it must revoke the same as `other`, so that its timeout continues."""
+        both = self.is_revoking and other.is_revoking
+        return both and (self.epoch, self.revoking) == (other.epoch, other.revoking)
+
+    def is_reconciled_to(self, epoch: int) -> bool:
+        return self.state is MemberState.STABLE and self.epoch == epoch
+
+    def leave_temporarily(self) -> Self:
+        """A static member leaves; it has stopped reading."""
+        return replace(self, epoch=STATIC_LEAVE_EPOCH, revoking=NO_PARTITIONS)
+
+    def rejoin_as(self, id: str) -> Self:
+        """The static member is back, perhaps in another process."""
+        return replace(self, id=id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
 
 
 class ConsumerStateName(StrEnum):
@@ -29,7 +101,7 @@ class ConsumerStateName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
-    """Members by id, what they shall have, and the epochs of both."""
+    """Members by id, their targets, and the epochs of both. Never changed, only replaced."""
 
     epoch: int = 0
     metadata_hash: int = 0
@@ -37,9 +109,9 @@ class ConsumerState:
     members: Mapping[str, ConsumerMember] = field(default_factory=dict)
     targets: Mapping[str, Partitions] = field(default_factory=dict)
     resolved: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Topics by regular expression, as far as they were looked for. Not kept in the log."""
+    """Topics by regular expression, where they were resolved. Not in the log."""
     seen_topics: int = -1
-    """The generation of topics that subscriptions were compared with. Not kept in the log."""
+    """The generation of topics that subscriptions were compared with. Not in the log."""
 
     @property
     def name(self) -> ConsumerStateName:
@@ -56,7 +128,8 @@ class ConsumerState:
         return self.targets.get(member_id, NO_PARTITIONS)
 
     def find_static(self, instance_id: str) -> ConsumerMember | None:
-        return next((one for one in self.members.values() if one.instance_id == instance_id), None)
+        members = self.members.values()
+        return next((one for one in members if one.instance_id == instance_id), None)
 
     def put(self, member: ConsumerMember) -> Self:
         return replace(self, members={**self.members, member.id: member})
@@ -67,21 +140,21 @@ class ConsumerState:
         return replace(self, members=members, targets=targets)
 
     def rename(self, member_id: str, member: ConsumerMember) -> Self:
-        """A static member came back under another id; what it shall have is as before."""
+        """A static member is back under another id; its target does not change."""
         after = self.remove(member_id).put(member)
         return replace(after, targets={**after.targets, member.id: self.target_of(member_id)})
 
     def held_by_others(self, member_id: str, partitions: Partitions) -> Partitions:
-        """Those of some partitions that a member cannot have yet."""
-        found = [
+        """Those of some partitions that other members still hold."""
+        held = [
             partitions & one.held
             for id, one in self.members.items()
             if id != member_id and not one.held.isdisjoint(partitions)
         ]
-        return NO_PARTITIONS.union(*found)
+        return NO_PARTITIONS.union(*held)
 
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
-        """Names that a member subscribes to, whether there are such topics or not."""
+        """The names that a member subscribes to, whether the topics exist or not."""
         if not member.topic_regex:
             return member.topic_names
         return member.topic_names | self.resolved.get(member.topic_regex, frozenset())
@@ -90,13 +163,76 @@ class ConsumerState:
         return frozenset().union(*(self.topics_of(one) for one in self.members.values()))
 
     def regexes(self) -> Iterator[str]:
-        found = {one.topic_regex for one in self.members.values() if one.topic_regex}
-        return iter(sorted(one for one in found if one))
+        return iter(sorted({one.topic_regex for one in self.members.values() if one.topic_regex}))
 
     def preferred_assignor(self, known: tuple[str, ...]) -> str:
-        """The one that most members ask for; the first of those known where nobody asks."""
+        """The one that most members request; the first known one where none does."""
         votes = dict.fromkeys(known, 0)
         for member in self.members.values():
             if member.server_assignor in votes:
                 votes[member.server_assignor] += 1
         return max(votes, key=lambda name: votes[name])
+
+
+FindHeld = Callable[[Partitions], Partitions]
+"""Those of some partitions that other members hold."""
+
+
+def reconcile(
+    member: ConsumerMember,
+    *,
+    target: Partitions,
+    target_epoch: int,
+    owned: Partitions | None,
+    held_by_others: FindHeld,
+) -> ConsumerMember:
+    """The next state of a member; `owned` are the partitions it reports, None if it reports none.
+
+    A member first revokes what it must not keep; only then it moves to the epoch of the target and
+    gets more, as far as others have revoked it. As in Kafka, a partition that a member does not
+    report it has revoked, or never started to read.
+    """
+    if member.is_reconciled_to(target_epoch):
+        return member
+    epoch = member.epoch
+    if member.state is MemberState.UNREVOKED_PARTITIONS:
+        if _owns_any(owned, member.revoking):
+            return member
+        epoch += 1
+    return _advance(member, epoch, target, target_epoch, owned, held_by_others)
+
+
+def _owns_any(owned: Partitions | None, partitions: Partitions) -> bool:
+    """A member that does not report its partitions may still have all of them."""
+    return owned is None or not owned.isdisjoint(partitions)
+
+
+def _advance(
+    member: ConsumerMember,
+    epoch: int,
+    target: Partitions,
+    target_epoch: int,
+    owned: Partitions | None,
+    held_by_others: FindHeld,
+) -> ConsumerMember:
+    kept = member.assigned & target
+    revoking = member.assigned - target
+    if revoking and _owns_any(owned, revoking):
+        return replace(
+            member,
+            state=MemberState.UNREVOKED_PARTITIONS,
+            previous_epoch=member.epoch,
+            epoch=epoch,
+            assigned=kept,
+            revoking=revoking,
+        )
+    unreleased = held_by_others(target - kept)
+    is_complete = not unreleased
+    return replace(
+        member,
+        state=MemberState.STABLE if is_complete else MemberState.UNRELEASED_PARTITIONS,
+        previous_epoch=member.epoch,
+        epoch=target_epoch,
+        assigned=target - unreleased,
+        revoking=NO_PARTITIONS,
+    )

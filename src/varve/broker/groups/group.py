@@ -1,27 +1,50 @@
-"""What groups of every kind have in common, and where they are found.
+"""What groups of both kinds have in common, the table of groups, and the services they use.
 
-Invariant  a name belongs to one group; a group that no longer has anything to remember is removed.
-Threads    the loop's alone.
+Invariant  a group id belongs to one group; a group without members and offsets is removed.
+Threads    the loop's.
 """
 
 import asyncio
+import random
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from varve.wire import ErrorCode, Message
+from varve.broker.background import BackgroundTasks, Timers
+from varve.broker.groups.records import GroupLog, Records
+from varve.broker.settings import GroupSettings
+from varve.foundation.clock import Clock
+from varve.wire import ErrorCode
+from varve.wire.errors import code_for
 
 
 class GroupKind(StrEnum):
-    """By Kafka's names, as ListGroups tells them."""
+    """By Kafka's names, as ListGroups returns them."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
 
 
+@dataclass(slots=True)
+class GroupServices:
+    """What all groups of a broker share."""
+
+    log: GroupLog
+    clock: Clock
+    timers: Timers
+    settings: GroupSettings
+    random: random.Random
+    loop: asyncio.AbstractEventLoop
+    tasks: BackgroundTasks
+    rebalance_counts: Counter[GroupKind] = field(default_factory=Counter)
+    """Generations, or epochs of consumer groups, since the start."""
+
+
 class Group(Protocol):
-    """Some members and what they may do with the offsets of their group."""
+    """Members, and what they may do with the offsets of their group."""
 
     @property
     def id(self) -> str: ...
@@ -31,7 +54,7 @@ class Group(Protocol):
 
     @property
     def protocol_type(self) -> str:
-        """`consumer`, or another that members brought along; empty where there never was one."""
+        """`consumer`, or another that members use; empty where there were never members."""
         ...
 
     @property
@@ -58,66 +81,83 @@ class Group(Protocol):
         version: int,
         is_transactional: bool,
     ) -> ErrorCode:
-        """Whether a member may commit; `epoch` is its generation or its member epoch, `version`
-        that of the request.
+        """Whether a member may commit; `epoch` is its generation or member epoch, `version` that
+        of the request.
         """
         ...
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether a member may ask for offsets; others say no id and an epoch below 0."""
+        """Whether a member may fetch offsets; others have no id and an epoch below 0."""
         ...
 
     def expiry_base_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
-        """From when on the retention of an offset runs; None while it is in use."""
+        """From when on the retention of an offset counts; None while it is in use."""
         ...
 
-    def tombstones(self) -> list[tuple[Message, Message | None]]:
-        """Records that take the group out of the log, offsets aside."""
+    def tombstones(self) -> Records:
+        """Records that remove the group from the log, without its offsets."""
         ...
 
     def close(self) -> None:
-        """The group was removed or replaced: nothing of it may happen any more."""
+        """The group was removed or replaced: its timers stop."""
         ...
 
 
 class Groups:
-    """All groups by name."""
+    """All groups by id."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Group] = {}
-        self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    def line(self, id: str) -> asyncio.Lock:
-        """To be held by whoever writes a group of that name to the log because of what it was."""
-        line = self._lines.get(id)
-        if line is None:
-            line = self._lines[id] = asyncio.Lock()
-        return line
+    def lock(self, id: str) -> asyncio.Lock:
+        """To be held while a change of a group is written that depends on what the group was."""
+        lock = self._locks.get(id)
+        if lock is None:
+            lock = self._locks[id] = asyncio.Lock()
+        return lock
 
     def find(self, id: str) -> Group | None:
         return self._by_id.get(id)
 
     def put(self, group: Group) -> None:
-        """Adds a group; one of the same name that was there before is closed."""
+        """Adds a group; another one with the same id is closed."""
         before = self._by_id.get(group.id)
         if before is not None and before is not group:
             before.close()
         self._by_id[group.id] = group
 
     def take(self, group: Group) -> None:
-        """Its name is free from now on; the group itself is for the caller to close."""
+        """Frees the id of a group; closing it is for the caller."""
         if self._by_id.get(group.id) is group:
             del self._by_id[group.id]
 
-    def remove(self, group: Group) -> None:
-        """Closes a group, whose name is free from now on."""
-        self.take(group)
-        group.close()
-
     def snapshot(self) -> list[Group]:
-        """As they are now, in any order; may be called in any thread."""
+        """In any order; may be called in any thread."""
         return list(self._by_id.values())
 
     def __iter__(self) -> Iterator[Group]:
-        """By name."""
+        """By id."""
         return iter([self._by_id[id] for id in sorted(self._by_id)])
+
+
+def group_error_code(error: Exception) -> ErrorCode:
+    """As Kafka answers members when a record of their group is rejected by the log."""
+    match code_for(error):
+        case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR:
+            return ErrorCode.NOT_COORDINATOR
+        case _:
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def commit_error_code(error: Exception) -> ErrorCode:
+    """For committed offsets, which may exceed a batch or come from a fenced producer."""
+    match code_for(error):
+        case ErrorCode.MESSAGE_TOO_LARGE:
+            return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        case ErrorCode.INVALID_PRODUCER_EPOCH | ErrorCode.INVALID_TXN_STATE as code:
+            return code
+        case _:
+            return group_error_code(error)

@@ -10,8 +10,8 @@ from typing import Final
 from uuid import UUID
 
 from varve.broker.broker import Broker
+from varve.broker.groups.committed_offsets import CommittedOffset
 from varve.broker.groups.group import Group
-from varve.broker.groups.offsets import CommittedOffset
 from varve.broker.request import Operation, RequestContext, ResourceType
 from varve.broker.topics import ServedTopic, by_topic
 from varve.commit_log import TopicPartition

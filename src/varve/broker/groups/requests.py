@@ -4,11 +4,15 @@ from typing import Final
 
 from varve.broker.broker import Broker
 from varve.broker.groups.assignors import Partitions
-from varve.broker.groups.classic_group import ClassicGroup, ClassicState
-from varve.broker.groups.classic_member import ClassicMember, refused_join
+from varve.broker.groups.classic_group import (
+    ClassicGroup,
+    ClassicMember,
+    ClassicState,
+    failed_join,
+)
 from varve.broker.groups.consumer_group import ConsumerGroup
-from varve.broker.groups.consumer_member import ConsumerMember
 from varve.broker.groups.consumer_membership import Client
+from varve.broker.groups.consumer_state import ConsumerMember
 from varve.broker.request import Operation, RequestContext, ResourceType
 from varve.broker.topics import Topics, by_topic
 from varve.wire import ErrorCode
@@ -62,7 +66,7 @@ async def handle_join_group(
             client_host=f"/{context.connection.client_host}",
         )
     else:
-        response = refused_join("", ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        response = failed_join("", ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if response.protocol_name is None and context.version < _FIRST_JOIN_WITH_NULL_PROTOCOL:
         response.protocol_name = ""
     return response
@@ -169,8 +173,8 @@ def _describe_classic_member(member: ClassicMember, protocol: str | None) -> Des
     return DescribedGroupMember(
         member_id=member.id,
         group_instance_id=member.instance_id,
-        client_id=member.subscriber.client_id,
-        client_host=member.subscriber.client_host,
+        client_id=member.request.client_id,
+        client_host=member.request.client_host,
         member_metadata=member.metadata_of(protocol),
         member_assignment=b"" if protocol is None else member.assignment,
     )

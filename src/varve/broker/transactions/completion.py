@@ -1,51 +1,150 @@
 """From a decision to its end: markers in every partition, then the last record of a transaction.
 
-Goes on until it is done. What fails is tried again, with longer and longer pauses; a partition
-whose topic was deleted is left out.
+Retried until it is done, with longer and longer pauses; a partition whose topic was deleted is left
+out.
 
-Crash      a decision that is read back from the log is carried out as one just made.
-Threads    the loop's alone; one task for each transaction on its way.
+Invariant  when `write` of the markers returns, every partition that still exists has its marker on
+           disk, so that the transaction may be forgotten. A marker that is written again, after a
+           failure or a restart, ends nothing and does no harm.
+Crash      a decision that is read from the log is carried out like a new one.
+Threads    the loop's; one task for each decided transaction.
 """
 
-import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
 
-from varve.broker.background import Timers
-from varve.broker.transactions.markers import Markers
-from varve.broker.transactions.state import Status, Transaction
-from varve.broker.transactions.table import TransactionEntry, TransactionTable
-from varve.broker.transactions.transaction_log import TransactionLog
-from varve.commit_log import TopicPartition
+from varve.broker.append_scheduler import AppendEntry, AppendScheduler
+from varve.broker.background import BlockingPool, Timers, sleep_ms
+from varve.broker.groups.committed_offsets import CommittedOffsets
+from varve.broker.state_topic import StateTopic
+from varve.broker.topics import Topics
+from varve.broker.transactions.transaction import (
+    Status,
+    Transaction,
+    TransactionEntry,
+    TransactionTable,
+    encode_transaction,
+)
+from varve.commit_log import Log, TopicPartition
+from varve.commit_log.producer_state import AppendOrigin
 from varve.foundation.clock import Clock
-from varve.foundation.errors import StoreError
+from varve.foundation.errors import CoordinatorFenced, InvalidProducerEpoch, StoreError
+from varve.records import end_transaction_marker
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenMarker:
+    partition: TopicPartition
+    entry: AppendEntry
+
+
+class MarkerWriter:
+    """Writes the markers of decided transactions."""
+
+    def __init__(
+        self, topics: Topics, appends: AppendScheduler, *, clock: Clock, blocking: BlockingPool
+    ) -> None:
+        self._topics = topics
+        self._appends = appends
+        self._clock = clock
+        self._blocking = blocking
+
+    async def write(
+        self,
+        transaction: Transaction,
+        partitions: Iterable[TopicPartition],
+        *,
+        coordinator_epoch: int,
+    ) -> set[TopicPartition]:
+        """Tries each partition once; returns those to retry."""
+        marker = end_transaction_marker(
+            committed=transaction.status is Status.PREPARE_COMMIT,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp=self._clock.now_ms(),
+        )
+        remaining: set[TopicPartition] = set()
+        written: list[_WrittenMarker] = []
+        for partition in sorted(partitions):
+            if not self._exists(partition):
+                extra = {"partition": str(partition)}
+                logger.info("partition of a transaction was deleted", extra=extra)
+                continue
+            log = self._topics.find_log(partition)
+            if log is None:
+                remaining.add(partition)
+            else:
+                entry = AppendEntry(log, marker, AppendOrigin.COORDINATOR)
+                written.append(_WrittenMarker(partition, entry))
+        if written:
+            await self._appends.submit([marker.entry for marker in written])
+        remaining.update(marker.partition for marker in written if not _is_done(marker))
+        logs = [marker.entry.log for marker in written if marker.entry.error is None]
+        return remaining | await self.sync(logs)
+
+    async def sync(self, logs: Iterable[Log]) -> set[TopicPartition]:
+        """Syncs logs that are not synced for every append; returns those that failed."""
+        failed: set[TopicPartition] = set()
+        syncs = [
+            (log, self._blocking.run(log.flush))
+            for log in logs
+            if not log.settings.syncs_every_append
+        ]
+        for log, done in syncs:
+            try:
+                await done
+            except StoreError as error:
+                failed.add(log.topic_partition)
+                _warn("sync of a transaction failed", log.topic_partition, error)
+        return failed
+
+    def logs_of(self, partitions: Iterable[TopicPartition]) -> list[Log]:
+        """Those that exist and are online."""
+        logs = (self._topics.find_log(partition) for partition in partitions)
+        return [log for log in logs if log is not None]
+
+    def _exists(self, partition: TopicPartition) -> bool:
+        topic = self._topics.find(partition.topic)
+        return topic is not None and partition.partition < len(topic.logs)
+
+
+def _is_done(written: _WrittenMarker) -> bool:
+    """Whether it need not be retried: a log that knows a newer producer or coordinator never
+    accepts a marker of an older one.
+    """
+    error = written.entry.error
+    if error is None:
+        return True
+    _warn("transaction marker was rejected", written.partition, error)
+    return isinstance(error, InvalidProducerEpoch | CoordinatorFenced)
+
+
+def _warn(message: str, partition: TopicPartition, error: Exception) -> None:
+    logger.warning(message, extra={"partition": str(partition), "error": str(error)})
+
 
 _PAUSE_FIRST_MS: Final = 50
 _PAUSE_MAX_MS: Final = 10_000
 
 
-class TransactionalOffsets(Protocol):
-    """Offsets that wait for the end of a producer's transaction."""
-
-    def complete_transaction(self, producer_id: int, committed: bool) -> None: ...
-
-
 class Completion:
-    """Brings decided transactions to their end."""
+    """Completes decided transactions."""
 
     def __init__(
         self,
         table: TransactionTable,
-        log: TransactionLog,
-        markers: Markers,
+        log: StateTopic,
+        markers: MarkerWriter,
         *,
         clock: Clock,
         timers: Timers,
-        offsets: TransactionalOffsets,
+        offsets: CommittedOffsets,
     ) -> None:
         self._table = table
         self._log = log
@@ -58,37 +157,37 @@ class Completion:
 
     async def run(self, entry: TransactionEntry) -> None:
         """Returns when the transaction is complete, on disk."""
-        left = set(entry.current.partitions)
+        remaining = set(entry.current.partitions)
         pause_ms = _PAUSE_FIRST_MS
-        while not await self._try(entry, left):
-            await pause(self._timers, pause_ms)
+        while not await self._try(entry, remaining):
+            await sleep_ms(self._timers, pause_ms)
             pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
 
-    async def _try(self, entry: TransactionEntry, left: set[TopicPartition]) -> bool:
-        """Whether it is complete now; takes from `left` the partitions that need no more."""
+    async def _try(self, entry: TransactionEntry, remaining: set[TopicPartition]) -> bool:
+        """Whether it is complete now; removes from `remaining` the partitions that are done."""
         try:
-            await self._mark(entry.current, left)
-            if not left:
-                await self._close(entry)
-            return not left
+            await self._write_markers(entry.current, remaining)
+            if not remaining:
+                await self._complete(entry)
+            return not remaining
         except StoreError as error:
             logger.warning(
-                "the end of a transaction waits",
+                "completion of a transaction is retried",
                 extra={"id": entry.current.transactional_id, "error": str(error)},
             )
         except Exception:
             logger.exception(
-                "the end of a transaction failed", extra={"id": entry.current.transactional_id}
+                "completion of a transaction failed", extra={"id": entry.current.transactional_id}
             )
         return False
 
-    async def _mark(self, decided: Transaction, left: set[TopicPartition]) -> None:
-        if left:
-            epoch = self._log.coordinator_epoch(decided.transactional_id)
-            failed = await self._markers.write(decided, left, coordinator_epoch=epoch)
-            left.intersection_update(failed)
+    async def _write_markers(self, decided: Transaction, remaining: set[TopicPartition]) -> None:
+        if remaining:
+            epoch = self._log.leader_epoch(decided.transactional_id)
+            failed = await self._markers.write(decided, remaining, coordinator_epoch=epoch)
+            remaining.intersection_update(failed)
 
-    async def _close(self, entry: TransactionEntry) -> None:
+    async def _complete(self, entry: TransactionEntry) -> None:
         decided = entry.current
         self._offsets.complete_transaction(
             decided.producer_id, decided.status is Status.PREPARE_COMMIT
@@ -96,38 +195,15 @@ class Completion:
         completed = decided.completed(now_ms=self._clock.now_ms())
         entry.next_status = completed.status
         try:
-            await self._log.append(completed)
+            await append_transaction(self._log, completed)
         finally:
             entry.next_status = None
         self._table.replace(entry, completed)
         self.counts[completed.status] += 1
 
 
-async def pause(timers: Timers, milliseconds: int) -> None:
-    """Waits by the broker's timers."""
-    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    timer = timers.call_later(milliseconds, _waker(over))
-    try:
-        await over
-    finally:
-        timer.cancel()
-
-
-async def wait_for(task: "asyncio.Task[None]", timers: Timers, milliseconds: int) -> None:
-    """Waits for a task, but no longer than this; what becomes of it is not looked at."""
-    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    wake = _waker(over)
-    task.add_done_callback(lambda _: wake())
-    timer = timers.call_later(milliseconds, wake)
-    try:
-        await over
-    finally:
-        timer.cancel()
-
-
-def _waker(future: "asyncio.Future[None]") -> Callable[[], None]:
-    def wake() -> None:
-        if not future.done():
-            future.set_result(None)
-
-    return wake
+async def append_transaction(log: StateTopic, transaction: Transaction) -> None:
+    """On disk when it returns: the order between a decision, its markers and its completion must
+    survive a loss of power. Raises what the log rejected it for.
+    """
+    await log.append_synced(transaction.transactional_id, [encode_transaction(transaction)])

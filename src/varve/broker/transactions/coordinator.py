@@ -1,39 +1,42 @@
-"""Transactions: who may write under a transactional id, and how each transaction ends.
+"""The transaction coordinator: who may write under a transactional id, and how transactions end.
 
-EndTxn is answered when the transaction is complete, so that its producer can begin the next one at
-once and a reader of committed records finds it. Kafka answers when the decision is durable and has
-the next request tried again until the markers are there. Where markers take longer than
-`END_WAIT_MS` the answer is given as Kafka does, and the next request is told
-CONCURRENT_TRANSACTIONS.
+EndTxn is answered when the transaction is complete, so that its producer can start the next one at
+once and a reader of committed records sees it. Kafka answers when the decision is durable, and the
+next request is retried until the markers are written. Where markers take longer than `END_WAIT_MS`,
+EndTxn is answered as in Kafka, and the next request gets CONCURRENT_TRANSACTIONS.
 
 Invariant  memory follows the log: a step counts once its record is on disk. A transaction is
            committed only when its data is on disk in all its partitions, and forgotten only when
            its markers are, whatever the flush settings of their topics.
 Crash      `load` reads the steps back: an open transaction runs into its timeout, a decided one is
-           carried out.
-Threads    the loop's alone. Requests are carried out in tasks of the coordinator's own: a client
-           that goes away in the middle of a step does not cut it.
+           completed.
+Threads    the loop's. Requests run in background tasks: a client that disconnects in the middle of
+           a step does not interrupt it.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final
 
-from varve.broker.background import Timers
+from varve.broker.background import BackgroundTasks, Timers, sleep_ms, wait_with_timeout
+from varve.broker.groups.committed_offsets import CommittedOffsets
+from varve.broker.groups.records import GroupLog
 from varve.broker.settings import TransactionSettings
-from varve.broker.transactions.completion import Completion, TransactionalOffsets, wait_for
-from varve.broker.transactions.markers import Markers
-from varve.broker.transactions.state import (
+from varve.broker.state_topic import StateTopic
+from varve.broker.transactions.completion import Completion, MarkerWriter, append_transaction
+from varve.broker.transactions.producer_ids import ProducerIds
+from varve.broker.transactions.transaction import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     Status,
     Transaction,
+    TransactionEntry,
+    TransactionTable,
+    decode_transaction,
 )
-from varve.broker.transactions.table import TransactionEntry, TransactionTable
-from varve.broker.transactions.transaction_log import TransactionLog
-from varve.broker.transactions.upkeep import TransactionUpkeep
 from varve.commit_log import TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.errors import RecordTooLarge, StoreError
@@ -41,30 +44,15 @@ from varve.wire import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 END_WAIT_MS: Final = 1_000
 
-
-class ProducerIdSource(Protocol):
-    """Gives out producer ids, each once."""
-
-    async def next_id(self) -> int: ...
-
-    def note_used(self, producer_id: int) -> None: ...
-
-
-class GroupPartitions(Protocol):
-    """Where the offsets of groups are kept."""
-
-    async def ensure_topic(self) -> None: ...
-
-    def partition_of(self, group: str) -> TopicPartition: ...
+_ENTRIES_AT_ONCE: Final = 1_000
+_CONCURRENT_ABORTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class InitResult:
-    """Who a producer is from now on, or why it may not be."""
+    """The id and epoch of a producer, or the error."""
 
     error: ErrorCode
     producer_id: int = NO_PRODUCER_ID
@@ -72,19 +60,20 @@ class InitResult:
 
 
 class TransactionCoordinator:
-    """Of all transactional ids: there is one broker, and it coordinates them all."""
+    """Coordinates all transactional ids."""
 
     def __init__(
         self,
-        log: TransactionLog,
-        markers: Markers,
+        log: StateTopic,
+        markers: MarkerWriter,
         *,
+        loop: asyncio.AbstractEventLoop,
         clock: Clock,
         timers: Timers,
         settings: TransactionSettings,
-        producer_ids: ProducerIdSource,
-        offsets: TransactionalOffsets,
-        groups: GroupPartitions,
+        producer_ids: ProducerIds,
+        offsets: CommittedOffsets,
+        groups: GroupLog,
     ) -> None:
         self._log = log
         self._markers = markers
@@ -93,51 +82,104 @@ class TransactionCoordinator:
         self._settings = settings
         self._producer_ids = producer_ids
         self._groups = groups
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = BackgroundTasks(loop)
         self.table = TransactionTable()
         self._completion = Completion(
             self.table, log, markers, clock=clock, timers=timers, offsets=offsets
         )
-        self._upkeep = TransactionUpkeep(self.table, clock=clock, timers=timers, settings=settings)
 
     @property
     def completed_counts(self) -> Mapping[Status, int]:
-        """Transactions completed since the start, by their last status; 0 where there is none."""
+        """Transactions completed since the start, by their last status."""
         return self._completion.counts
 
     async def load(self) -> None:
-        """Reads the log, goes on with what was decided, and begins to look for what is overdue.
+        """Reads the log, completes decided transactions, and starts to expire transactions and ids.
 
-        The offsets that wait for transactions must have been loaded before.
+        The offsets that wait for transactions must be loaded before.
         """
-        for transaction in await self._log.load():
-            self._producer_ids.note_used(transaction.producer_id)
-            entry = self.table.add(transaction)
-            if transaction.is_decided:
-                self._begin(self._completion.run(entry))
-        self._begin(self._upkeep.abort_overdue(self._fence))
-        self._begin(self._upkeep.expire_unused(self._expire))
+        async for replayed in self._log.replay():
+            for record in replayed.live:
+                transaction = decode_transaction(record.key, record.value or b"", replayed.where)
+                if transaction is None:
+                    continue
+                self._producer_ids.note_used(transaction.producer_id)
+                entry = self.table.add(transaction)
+                if transaction.is_decided:
+                    self._tasks.start(self._completion.run(entry))
+        self._tasks.start(self._abort_periodically())
+        self._tasks.start(self._expire_periodically())
 
     async def stop(self) -> None:
-        """Leaves what is on its way to the next start."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Cancels what is in progress; the next start continues it."""
+        await self._tasks.stop(cancels=True)
+
+    # Expiration
+
+    async def _abort_periodically(self) -> None:
+        while True:
+            await sleep_ms(self._timers, self._settings.transaction_abort_interval_ms)
+            await self.abort_overdue()
+
+    async def abort_overdue(self) -> None:
+        """Aborts transactions that are open longer than their timeout, many at a time."""
+        slots = asyncio.Semaphore(_CONCURRENT_ABORTS)
+
+        async def abort(entry: TransactionEntry) -> None:
+            async with slots:
+                try:
+                    await self._fence(entry)
+                except Exception:
+                    extra = {"id": entry.current.transactional_id}
+                    logger.exception("abort of an overdue transaction failed", extra=extra)
+
+        overdue = [entry for entry in self.table.ongoing() if self._is_overdue(entry)]
+        await asyncio.gather(*(abort(entry) for entry in overdue))
+
+    def _is_overdue(self, entry: TransactionEntry) -> bool:
+        open_ms = self._now_ms() - entry.current.start_ms
+        return entry.next_status is None and open_ms > entry.current.timeout_ms
+
+    async def _expire_periodically(self) -> None:
+        while True:
+            await sleep_ms(self._timers, self._settings.transaction_expiration_interval_ms)
+            await self.expire_unused()
+
+    async def expire_unused(self) -> None:
+        """Removes ids that were not used for `transactional.id.expiration.ms`."""
+        for count, entry in enumerate(self.table):
+            if count % _ENTRIES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if not self._is_expired(entry):
+                continue
+            try:
+                if not await self._write(entry, entry.current.dead()):
+                    self.table.remove(entry)
+            except Exception:
+                extra = {"id": entry.current.transactional_id}
+                logger.exception("expiration of a transactional id failed", extra=extra)
+
+    def _is_expired(self, entry: TransactionEntry) -> bool:
+        current = entry.current
+        unused_ms = self._now_ms() - current.update_ms
+        is_unused = unused_ms >= self._settings.transactional_id_expiration_ms
+        return is_unused and current.is_idle and entry.next_status is None
+
+    # Requests
 
     async def init_producer(
         self, transactional_id: str, timeout_ms: int, producer_id: int, producer_epoch: int
     ) -> InitResult:
-        """A new run of a producer: older ones may write no more, what they left open is aborted.
+        """A new run of a producer: older ones are fenced, and their open transaction is aborted.
 
-        Producer id and epoch are those the producer has had, or both -1. The answer is
-        CONCURRENT_TRANSACTIONS until what was open is aborted.
+        Producer id and epoch are those the producer had, or both -1. The error is
+        CONCURRENT_TRANSACTIONS until the open transaction is aborted.
         """
         if not transactional_id or (producer_id < 0) != (producer_epoch < 0):
             return InitResult(ErrorCode.INVALID_REQUEST)
         if not 0 < timeout_ms <= self._settings.transaction_max_timeout_ms:
             return InitResult(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
-        return await self._carry_out(
+        return await self._tasks.finish(
             self._init(transactional_id, timeout_ms, producer_id, producer_epoch)
         )
 
@@ -148,15 +190,15 @@ class TransactionCoordinator:
         producer_epoch: int,
         partitions: frozenset[TopicPartition],
     ) -> ErrorCode:
-        """Has the producer's transaction reach to partitions; begins it where none is open."""
-        return await self._carry_out(
+        """Adds partitions to the producer's transaction; starts one where none is open."""
+        return await self._tasks.finish(
             self._add(transactional_id, producer_id, producer_epoch, partitions)
         )
 
     async def add_offsets(
         self, transactional_id: str, producer_id: int, producer_epoch: int, group: str
     ) -> ErrorCode:
-        """Has the producer's transaction reach to the partition of a group's offsets."""
+        """Adds the partition of a group's offsets to the producer's transaction."""
         try:
             await self._groups.ensure_topic()
         except StoreError as error:
@@ -168,17 +210,17 @@ class TransactionCoordinator:
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, is_commit: bool
     ) -> ErrorCode:
         """Commits or aborts the producer's transaction."""
-        return await self._carry_out(
+        return await self._tasks.finish(
             self._end(transactional_id, producer_id, producer_epoch, is_commit=is_commit)
         )
 
     def find(self, transactional_id: str) -> Transaction | None:
-        """What is known of an id."""
+        """The state of an id."""
         entry = self.table.find(transactional_id)
         return None if entry is None or entry.is_unwritten else entry.current
 
     def known(self) -> list[Transaction]:
-        """What is known of every id."""
+        """The states of all ids."""
         return [entry.current for entry in self.table if not entry.is_unwritten]
 
     def check_produce(
@@ -189,10 +231,10 @@ class TransactionCoordinator:
         producer_epoch: int,
         partition: TopicPartition,
     ) -> ErrorCode:
-        """Whether a batch of a transaction may be appended to a partition.
+        """The error of a transactional batch for a partition; NONE if it may be appended.
 
-        To be asked in the same turn of the loop in which the batch is submitted: markers that are
-        submitted later then stand behind it.
+        To be called in the same turn of the loop in which the batch is submitted, so that markers
+        follow it.
         """
         if not self._settings.transaction_partition_verification_enable:
             return ErrorCode.NONE
@@ -201,26 +243,26 @@ class TransactionCoordinator:
             return ErrorCode.NOT_ENOUGH_REPLICAS
         if entry is None or producer_id != entry.current.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        return entry.refuse_batch(producer_epoch=producer_epoch, partition=partition)
+        return entry.find_batch_error(producer_epoch=producer_epoch, partition=partition)
 
     def _find_for(
         self, transactional_id: str, producer_id: int, producer_epoch: int
     ) -> tuple[TransactionEntry | None, ErrorCode]:
-        """The entry if this producer may change it now, else why not."""
+        """The entry if this producer may change it now, else the error."""
         if not transactional_id:
             return None, ErrorCode.INVALID_REQUEST
         entry = self.table.find(transactional_id)
         if entry is None:
-            return None, self._why_unknown(transactional_id)
-        error = entry.refuse(producer_id=producer_id, producer_epoch=producer_epoch)
+            return None, self._unknown_id_code(transactional_id)
+        error = entry.find_error(producer_id=producer_id, producer_epoch=producer_epoch)
         return (None, error) if error else (entry, ErrorCode.NONE)
 
-    def _why_unknown(self, transactional_id: str) -> ErrorCode:
+    def _unknown_id_code(self, transactional_id: str) -> ErrorCode:
         if self._log.is_offline(transactional_id):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
-    # Requests, each in a task of its own
+    # Requests, each in a background task
 
     async def _init(
         self, transactional_id: str, timeout_ms: int, producer_id: int, producer_epoch: int
@@ -313,19 +355,19 @@ class TransactionCoordinator:
         return InitResult(ErrorCode.NONE, planned.producer_id, planned.producer_epoch)
 
     async def _fence(self, entry: TransactionEntry) -> ErrorCode:
-        """Aborts a transaction under a new epoch: its producer is not asked."""
+        """Aborts a transaction under a new epoch, which fences its producer."""
         if entry.next_status is not None or entry.current.status is not Status.ONGOING:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         fenced = entry.current.fenced()
         error = await self._write(entry, fenced.prepared(is_commit=False, now_ms=self._now_ms()))
         if not error:
-            self._begin(self._completion.run(entry))
+            self._tasks.start(self._completion.run(entry))
         return error
 
     async def _decide(self, entry: TransactionEntry, *, is_commit: bool) -> ErrorCode:
         planned = entry.current.prepared(is_commit=is_commit, now_ms=self._now_ms())
         if is_commit:
-            # From now on no batch is taken; those taken before are on disk when the decision is.
+            # No batch is accepted any more; those accepted before must be on disk first.
             entry.next_status = planned.status
             try:
                 failed = await self._markers.sync(self._markers.logs_of(planned.partitions))
@@ -335,23 +377,19 @@ class TransactionCoordinator:
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
         error = await self._write(entry, planned)
         if not error:
-            completion = self._begin(self._completion.run(entry))
-            await wait_for(completion, self._timers, END_WAIT_MS)
+            completion = self._tasks.start(self._completion.run(entry))
+            with contextlib.suppress(TimeoutError):
+                await wait_with_timeout(self._timers, completion, END_WAIT_MS)
         return error
-
-    async def _expire(self, entry: TransactionEntry) -> None:
-        """Forgets an id that has no transaction."""
-        if not await self._write(entry, entry.current.dead()):
-            self.table.remove(entry)
 
     async def _write(self, entry: TransactionEntry, planned: Transaction) -> ErrorCode:
         """Takes a step: on disk first, then in memory."""
         entry.next_status = planned.status
         try:
-            await self._log.append(planned)
+            await append_transaction(self._log, planned)
         except StoreError as error:
             logger.warning(
-                "a step of a transaction was not written",
+                "transaction step was not written",
                 extra={"transactional_id": planned.transactional_id, "error": str(error)},
             )
             return _code_of(error)
@@ -361,7 +399,7 @@ class TransactionCoordinator:
         return ErrorCode.NONE
 
     def _add_unwritten(self, transactional_id: str) -> TransactionEntry:
-        """An id that was never used; its first step fills it."""
+        """A new id, until its first step is written."""
         return self.table.add(
             Transaction(
                 transactional_id=transactional_id,
@@ -371,28 +409,12 @@ class TransactionCoordinator:
             )
         )
 
-    # Tasks
-
-    async def _carry_out(self, step: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.shield(self._begin(step))
-
-    def _begin(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("a transaction stands still", exc_info=task.exception())
-
     def _now_ms(self) -> int:
         return self._clock.now_ms()
 
 
 def _code_of(error: StoreError) -> ErrorCode:
-    """As Kafka answers where its log of transactions takes no record."""
+    """As Kafka answers where its transaction log rejects a record."""
     if isinstance(error, RecordTooLarge):
         return ErrorCode.UNKNOWN_SERVER_ERROR
     return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -2,14 +2,15 @@
 ListTransactions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from varve.broker.broker import Broker
+from varve.broker.patterns import find_matching
 from varve.broker.request import Operation, RequestContext, ResourceType
 from varve.broker.topics import by_topic
-from varve.broker.transactions.state import BY_KAFKA_NAME, Status, Transaction
+from varve.broker.transactions.transaction import BY_DISPLAY_NAME, Status, Transaction
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
@@ -203,7 +204,7 @@ def _describe(
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
     return DescribedTransaction(
         transactional_id=transactional_id,
-        transaction_state=transaction.status.kafka_name,
+        transaction_state=transaction.status.display_name,
         transaction_timeout_ms=transaction.timeout_ms,
         transaction_start_time_ms=transaction.start_ms,
         producer_id=transaction.producer_id,
@@ -240,7 +241,7 @@ async def handle_list_transactions(
     broker: Broker, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
     names = request.state_filters
-    known = frozenset(BY_KAFKA_NAME[name] for name in names if name in BY_KAFKA_NAME)
+    known = frozenset(BY_DISPLAY_NAME[name] for name in names if name in BY_DISPLAY_NAME)
     filter = _TransactionFilter(
         known if names else None,
         frozenset(request.producer_id_filters),
@@ -251,15 +252,15 @@ async def handle_list_transactions(
     if request.transactional_id_pattern:
         ids = [transaction.transactional_id for transaction in listed]
         pattern = request.transactional_id_pattern
-        matching = await broker.blocking.run(_find_matching, pattern, ids)
+        matching = await broker.blocking.run(find_matching, pattern, ids)
         listed = [one for one in listed if one.transactional_id in matching]
     return ListTransactionsResponse(
-        unknown_state_filters=[name for name in names if name not in BY_KAFKA_NAME],
+        unknown_state_filters=[name for name in names if name not in BY_DISPLAY_NAME],
         transaction_states=[
             ListedTransaction(
                 transactional_id=transaction.transactional_id,
                 producer_id=transaction.producer_id,
-                transaction_state=transaction.status.kafka_name,
+                transaction_state=transaction.status.display_name,
             )
             for transaction in listed
             if context.is_authorized(
@@ -267,18 +268,3 @@ async def handle_list_transactions(
             )
         ],
     )
-
-
-def _find_matching(pattern: str, ids: Sequence[str]) -> frozenset[str]:
-    """The ids that the whole pattern matches; raises KafkaError for an invalid one."""
-    # Here and not above: it takes longer to load than all of the broker, and few ask.
-    import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
-    import pyarrow.compute as pc  # type: ignore[import-untyped]  # ships no types
-
-    column = pa.array(ids, pa.string())
-    try:
-        pc.match_substring_regex(pa.array([""]), pattern=pattern)
-        matches = pc.match_substring_regex(column, pattern=rf"\A(?:{pattern})\z").to_pylist()
-    except pa.ArrowInvalid as error:
-        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
-    return frozenset(id for id, is_match in zip(ids, matches, strict=True) if is_match)

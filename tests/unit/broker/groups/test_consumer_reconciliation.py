@@ -3,8 +3,7 @@
 from uuid import UUID
 
 from varve.broker.groups.assignors import NO_PARTITIONS, Partitions
-from varve.broker.groups.consumer_member import ConsumerMember, MemberState
-from varve.broker.groups.consumer_reconciliation import reconcile
+from varve.broker.groups.consumer_state import ConsumerMember, MemberState, reconcile
 
 TOPIC = UUID(int=7)
 

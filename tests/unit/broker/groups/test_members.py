@@ -427,4 +427,5 @@ def test_rebalance_timeouts_of_version_0_are_session_timeouts(kit: BrokerKit) ->
         protocols=[JoinGroupRequestProtocol("range", b"")],
     )
     kit.begin(request, version=0)
-    assert _group(kit).rebalance_timeout_ms == 9_000
+    (member,) = _group(kit).members.values()
+    assert member.request.rebalance_timeout_ms == 9_000

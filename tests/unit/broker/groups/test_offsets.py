@@ -8,12 +8,14 @@ import pytest
 
 from tests.support.broker_kit import BrokerKit
 from tests.support.group_bench import Member, commit, commit_request, fetch, leap, offset_of
-from varve.broker.groups.offsets import CommittedOffset
+from varve.broker.groups.committed_offsets import CommittedOffset
 from varve.broker.settings import GroupSettings
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.commit_log import TopicPartition
 from varve.wire import ErrorCode
 from varve.wire.messages.groups import (
+    DeleteGroupsRequest,
+    ListGroupsRequest,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -307,6 +309,31 @@ def test_offsets_of_an_empty_group_expire_and_the_group_with_them() -> None:
         assert kit.broker.groups.groups.find("g") is None
         kit.restart()
         assert kit.broker.groups.groups.find("g") is None
+
+
+def test_a_group_that_expires_during_its_first_commit_is_listed_after_it() -> None:
+    with BrokerKit(groups=_SHORT) as kit:
+        kit.make_topic("events")
+        commit(kit, "other", "events", 0, 1)
+        kit.hold_work(appends=True)
+        requested = OffsetCommitRequest(
+            group_id="new",
+            topics=[
+                OffsetCommitRequestTopic(
+                    name="events", partitions=[OffsetCommitRequestPartition(0, 5)]
+                )
+            ],
+        )
+        committing = kit.begin(requested, version=9)
+        kit.advance(2_000)
+        kit.release_work()
+        assert committing.result().topics[0].partitions[0].error_code == ErrorCode.NONE
+        assert offset_of(kit, "new", "events", 0) == 5
+        listed = {group.group_id for group in kit.ask(ListGroupsRequest()).groups}
+        assert listed == {"new", "other"}
+        (deleted,) = kit.ask(DeleteGroupsRequest(groups_names=["new"])).results
+        assert deleted.error_code == ErrorCode.NONE
+        assert offset_of(kit, "new", "events", 0) == -1
 
 
 def test_offsets_are_kept_while_members_read_the_topic() -> None:

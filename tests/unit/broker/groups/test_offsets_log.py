@@ -2,20 +2,21 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from varve.broker.groups.offsets_log import ProducerStamp
-from varve.broker.groups.record_types import (
+from varve.broker.groups.records import (
+    GroupRecord,
     RecordType,
     decode_key,
+    decode_records,
     decode_value,
     encode_record,
     find_format,
 )
-from varve.broker.groups.replay import Replayed, replay
-from varve.broker.state_topic import partition_for
+from varve.broker.state_topic import ProducerStamp, partition_for, replay_log
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.foundation.errors import Corrupt, DirectoryOffline, InvalidProducerEpoch, InvalidRequest
 from varve.records import Codec, Record, build_batch
@@ -38,8 +39,16 @@ def _commit(offset: int, partition: int = 0) -> tuple[Message, Message | None]:
     return OffsetCommitKey("g", "events", partition), OffsetCommitValue(offset=offset)
 
 
+@dataclass(frozen=True)
+class Replayed:
+    records: list[GroupRecord]
+    pending: list[GroupRecord]
+
+
 def _replayed(kit: BrokerKit) -> Replayed:
-    return replay(kit.log(OFFSETS_TOPIC, kit.broker.groups.log.partition_of("g").partition))
+    number = kit.broker.groups.log.partition_of("g").partition
+    replayed = replay_log(kit.log(OFFSETS_TOPIC, number))
+    return Replayed(list(decode_records(replayed.live)), list(decode_records(replayed.pending)))
 
 
 def _offsets(kit: BrokerKit) -> dict[int, int]:

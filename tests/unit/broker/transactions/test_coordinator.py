@@ -11,7 +11,7 @@ from tests.support.transaction_bench import QUICK, TIMEOUT_MS, BenchProducer, Tr
 from varve.broker.settings import TransactionSettings
 from varve.broker.topics import TRANSACTIONS_TOPIC
 from varve.broker.transactions.coordinator import END_WAIT_MS, InitResult
-from varve.broker.transactions.state import EPOCH_MAX, Status
+from varve.broker.transactions.transaction import EPOCH_MAX, Status
 from varve.commit_log import TopicPartition
 from varve.disk import FaultyFileSystem
 from varve.foundation.clock import ManualClock
@@ -285,6 +285,18 @@ def test_without_verification_only_the_log_checks() -> None:
 
 
 # Timeouts and expiry
+
+
+def test_overdue_transactions_are_aborted_together(bench: TransactionBench) -> None:
+    producers = [bench.start(f"t{number}") for number in range(5)]
+    for producer in producers:
+        bench.add(producer, TopicPartition("events", 0))
+    bench.kit.hold_work(appends=True)
+    bench.kit.advance(TIMEOUT_MS + 500)
+    coordinator = bench.coordinator
+    assert {entry.next_status for entry in coordinator.table} == {Status.PREPARE_ABORT}
+    bench.kit.release_work()
+    assert {entry.current.status for entry in coordinator.table} == {Status.COMPLETE_ABORT}
 
 
 def test_a_transaction_past_its_timeout_is_aborted_and_its_producer_fenced(

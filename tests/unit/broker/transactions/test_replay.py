@@ -5,9 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 import varve
-from varve.broker.transactions.replay import replay
-from varve.broker.transactions.state import Transaction
-from varve.broker.transactions.transaction_record import encode_transaction
+from varve.broker.state_topic import replay_log
+from varve.broker.transactions.transaction import (
+    Transaction,
+    decode_transaction,
+    encode_transaction,
+)
 from varve.commit_log import AppendOrigin, Log
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
@@ -32,6 +35,11 @@ def _of(number: int, epoch: int = 0) -> Transaction:
     )
 
 
+def replay(log: Log) -> list[Transaction | None]:
+    replayed = replay_log(log)
+    return [decode_transaction(one.key, one.value or b"", "log") for one in replayed.live]
+
+
 def _append(log: Log, *transactions: Transaction, codec: Codec = Codec.NONE) -> None:
     records = [encode_transaction(one) for one in transactions]
     log.append(build_batch(records, codec=codec), origin=AppendOrigin.COORDINATOR)
@@ -46,7 +54,7 @@ def test_of_each_id_the_last_record_counts(log: Log) -> None:
 
 
 def test_more_batches_than_are_parsed_at_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("varve.broker.state_scan._BATCHES_AT_ONCE", 3)
+    monkeypatch.setattr("varve.broker.state_topic._BATCHES_AT_ONCE", 3)
     for number in range(10):
         _append(log, _of(number))
     assert replay(log) == [_of(number) for number in range(10)]
@@ -55,7 +63,7 @@ def test_more_batches_than_are_parsed_at_once(log: Log, monkeypatch: pytest.Monk
 def test_batches_of_several_records_compressed_or_not(log: Log) -> None:
     _append(log, _of(1), _of(2), codec=Codec.GZIP)
     _append(log, _of(3), _of(2, 1))
-    assert sorted(replay(log), key=lambda one: one.producer_id) == [_of(1), _of(2, 1), _of(3)]
+    assert replay(log) == [_of(1), _of(3), _of(2, 1)]
 
 
 def test_markers_are_passed(log: Log) -> None:

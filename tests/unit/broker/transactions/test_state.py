@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from varve.broker.transactions.state import (
+from varve.broker.transactions.transaction import (
     EPOCH_MAX,
     NO_EPOCH,
     NO_PARTITIONS,
@@ -31,7 +31,7 @@ def _new(**changes: object) -> Transaction:
 
 
 def test_statuses_have_kafkas_numbers_and_names() -> None:
-    assert [(one.value, one.kafka_name) for one in Status] == [
+    assert [(one.value, one.display_name) for one in Status] == [
         (0, "Empty"),
         (1, "Ongoing"),
         (2, "PrepareCommit"),
@@ -60,7 +60,7 @@ def test_a_decided_transaction_knows_its_partitions_until_it_is_complete(is_comm
     completed = decided.completed(now_ms=120)
     assert completed.status is (Status.COMPLETE_COMMIT if is_commit else Status.COMPLETE_ABORT)
     assert completed.partitions == NO_PARTITIONS
-    assert completed.is_at_rest
+    assert completed.is_idle
 
 
 def test_steps_out_of_order_are_our_own_mistake() -> None:

@@ -4,8 +4,9 @@ import struct
 
 import pytest
 
-from varve.broker.transactions.state import Status, Transaction
-from varve.broker.transactions.transaction_record import (
+from varve.broker.transactions.transaction import (
+    Status,
+    Transaction,
     decode_transaction,
     encode_key,
     encode_transaction,

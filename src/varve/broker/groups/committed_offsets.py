@@ -1,24 +1,30 @@
-"""The offsets that groups have committed.
+"""The offsets that groups have committed, and their expiration.
 
 Invariant  memory follows the log: an offset is found once its record is durable. One committed in
            a transaction waits, by producer, for the end of the transaction; it then counts unless a
-           later commit of the same partition stands in the log.
-Crash      all of it is read back from `__consumer_offsets`, what waits included.
-Threads    the loop's alone.
+           later commit of the same partition is in the log.
+Crash      everything is read back from `__consumer_offsets`, pending offsets included.
+Threads    the loop's.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
-from varve.broker.groups.offsets_log import OffsetsLog, ProducerStamp
-from varve.broker.groups.record_types import RecordType
-from varve.broker.groups.replay import ReplayedRecord
+from varve.broker.groups.group import Group
+from varve.broker.groups.records import GroupLog, GroupRecord, Records
+from varve.broker.state_topic import ProducerStamp
+from varve.broker.topics import ServedTopic, Topics
 from varve.commit_log import TopicPartition
-from varve.wire import NO_ID, Message
+from varve.foundation.clock import Clock
+from varve.foundation.errors import StoreError
+from varve.wire import NO_ID
 from varve.wire.messages.state_records import OffsetCommitKey, OffsetCommitValue
+
+logger = logging.getLogger(__name__)
 
 UNWRITTEN: Final = -1
 _TOMBSTONES_AT_ONCE: Final = 1_000
@@ -26,9 +32,9 @@ _TOMBSTONES_AT_ONCE: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """How far a group has come in a partition, and what it noted beside.
+    """The position of a group in a partition.
 
-    `record_offset` is where the log of offsets says so, UNWRITTEN before it does.
+    `record_offset` is that of its record in the log of groups, UNWRITTEN before it has one.
     """
 
     offset: int
@@ -45,18 +51,15 @@ Commits = Mapping[TopicPartition, CommittedOffset]
 _Pending = dict[TopicPartition, CommittedOffset]
 
 
-class Offsets:
+class CommittedOffsets:
     """Committed offsets by group, and those that wait for their transactions."""
 
-    def __init__(self, log: OffsetsLog) -> None:
+    def __init__(self, log: GroupLog) -> None:
         self._log = log
         self._by_group: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._pending: dict[str, dict[int, _Pending]] = {}  # by group, then by producer
         self.commit_count = 0
         """Offsets committed since the start."""
-        log.on_loaded(RecordType.LEGACY_OFFSET_COMMIT, self._load)
-        log.on_loaded(RecordType.OFFSET_COMMIT, self._load)
-        log.on_pending(self._load_pending)
 
     def find(self, group: str, partition: TopicPartition) -> CommittedOffset | None:
         return self._by_group.get(group, {}).get(partition)
@@ -66,23 +69,23 @@ class Offsets:
         return self._by_group.get(group, {})
 
     def groups(self) -> Iterator[str]:
-        """Those that have offsets, or will have some when a transaction is committed."""
+        """Those with offsets, or with some that wait for a transaction."""
         return iter(sorted(self._by_group.keys() | self._pending.keys()))
 
     def is_pending(self, group: str, partition: TopicPartition) -> bool:
-        """Whether a transaction that has not ended will commit an offset of the partition."""
+        """Whether an open transaction will commit an offset in the partition."""
         return any(partition in one for one in self._pending.get(group, {}).values())
 
     def known_partitions(self, group: str) -> set[TopicPartition]:
         """Those with a committed offset, or one that waits for its transaction."""
-        found = set(self._by_group.get(group, ()))
-        return found.union(*self._pending.get(group, {}).values())
+        committed = set(self._by_group.get(group, ()))
+        return committed.union(*self._pending.get(group, {}).values())
 
     def has_any(self, group: str) -> bool:
         return group in self._by_group or group in self._pending
 
     async def commit(self, group: str, offsets: Commits) -> None:
-        """Returns when they are durable; raises what the log refused them for."""
+        """Returns when they are durable; raises what the log rejected them for."""
         base_offset = await self._log.append(group, _records(group, offsets))
         for index, (partition, committed) in enumerate(offsets.items()):
             self._show(group, partition, replace(committed, record_offset=base_offset + index))
@@ -91,47 +94,47 @@ class Offsets:
     async def commit_in_transaction(
         self, group: str, producer_id: int, epoch: int, offsets: Commits
     ) -> None:
-        """Commits when the producer's transaction is committed; returns when that is durable.
+        """Offsets that count once the producer's transaction is committed; durable on return.
 
-        Written in the turn of the loop it is called in, if the topic is there, and whether or not
-        somebody waits.
+        If the topic exists, they are submitted in the turn of the loop in which this is called, and
+        written also where the caller is cancelled.
         """
         await self._log.ensure_topic()
         stamp = ProducerStamp(producer_id, epoch)
         written = self._log.submit(group, _records(group, offsets), producer=stamp)
         mine = self._pending.setdefault(group, {}).setdefault(producer_id, {})
         before = dict(mine)
-        # Told before it is written: the end of the transaction may overtake the answer.
+        # Pending before it is written: the transaction may end before the append completes.
         mine.update(offsets)
 
-        def settle(done: "asyncio.Future[int]") -> None:
+        def written_or_failed(done: "asyncio.Future[int]") -> None:
             if done.cancelled() or done.exception() is not None:
                 self._take_back(group, producer_id, offsets, before)
             else:
-                _note_written(mine, offsets, done.result())
+                _set_record_offsets(mine, offsets, done.result())
 
-        written.add_done_callback(settle)
+        written.add_done_callback(written_or_failed)
         await asyncio.shield(written)
 
     def complete_transaction(self, producer_id: int, committed: bool) -> None:
         """The markers of the producer's transaction are in the log."""
-        for group in [one for one, by in self._pending.items() if producer_id in by]:
+        for group in [group for group, by in self._pending.items() if producer_id in by]:
             pending = self._pending[group].pop(producer_id)
             self._forget_if_idle(group)
             if not committed:
                 continue
-            for partition, one in pending.items():
-                if one.record_offset != UNWRITTEN:
-                    self._show(group, partition, one)
+            for partition, offset in pending.items():
+                if offset.record_offset != UNWRITTEN:
+                    self._show(group, partition, offset)
                     self.commit_count += 1
 
     async def delete(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Takes offsets out, also those that wait for a transaction."""
-        listed = list(partitions)
-        for start in range(0, len(listed), _TOMBSTONES_AT_ONCE):
-            some = listed[start : start + _TOMBSTONES_AT_ONCE]
-            await self._log.append(group, [(_key(group, one), None) for one in some])
-            self._hide(group, some)
+        """Removes offsets, also those that wait for a transaction."""
+        remaining = list(partitions)
+        for start in range(0, len(remaining), _TOMBSTONES_AT_ONCE):
+            chunk = remaining[start : start + _TOMBSTONES_AT_ONCE]
+            await self._log.append(group, [(_key(group, partition), None) for partition in chunk])
+            self._hide(group, chunk)
 
     def _show(self, group: str, partition: TopicPartition, committed: CommittedOffset) -> None:
         offsets = self._by_group.setdefault(group, {})
@@ -145,7 +148,7 @@ class Offsets:
         for partition in partitions:
             offsets.pop(partition, None)
             for one in waiting.values():
-                # One that is not written yet will stand behind the tombstone.
+                # One that is not written yet will follow the tombstone.
                 if partition in one and one[partition].record_offset != UNWRITTEN:
                     del one[partition]
         if not offsets:
@@ -169,28 +172,29 @@ class Offsets:
         if not by_producer:
             self._pending.pop(group, None)
 
-    def _load(self, key: OffsetCommitKey, value: OffsetCommitValue, offset: int) -> None:
-        self._show(key.group, TopicPartition(key.topic, key.partition), _committed(value, offset))
-
-    def _load_pending(self, record: ReplayedRecord) -> None:
-        if not isinstance(record.key, OffsetCommitKey):
-            return
+    def load(self, record: GroupRecord) -> None:
+        """Takes an offset from the log, or one that waits for its transaction."""
         key, value = record.key, record.value
-        mine = self._pending.setdefault(key.group, {}).setdefault(record.producer_id, {})
+        assert isinstance(key, OffsetCommitKey)
         partition = TopicPartition(key.topic, key.partition)
+        if record.producer_id < 0:
+            assert isinstance(value, OffsetCommitValue)
+            self._show(key.group, partition, _from_record(value, record.offset))
+            return
+        mine = self._pending.setdefault(key.group, {}).setdefault(record.producer_id, {})
         if isinstance(value, OffsetCommitValue):
-            mine[partition] = _committed(value, record.offset)
+            mine[partition] = _from_record(value, record.offset)
 
 
-def _note_written(mine: _Pending, offsets: Commits, base_offset: int) -> None:
-    """Gives offsets that still wait their place in the log."""
+def _set_record_offsets(mine: _Pending, offsets: Commits, base_offset: int) -> None:
+    """Of those that still wait for the transaction."""
     for index, (partition, committed) in enumerate(offsets.items()):
         if mine.get(partition) is committed:
             mine[partition] = replace(committed, record_offset=base_offset + index)
 
 
-def _records(group: str, offsets: Commits) -> list[tuple[Message, Message | None]]:
-    return [(_key(group, partition), _value(one)) for partition, one in offsets.items()]
+def _records(group: str, offsets: Commits) -> Records:
+    return [(_key(group, partition), _value(offset)) for partition, offset in offsets.items()]
 
 
 def _key(group: str, partition: TopicPartition) -> OffsetCommitKey:
@@ -208,7 +212,7 @@ def _value(committed: CommittedOffset) -> OffsetCommitValue:
     )
 
 
-def _committed(value: OffsetCommitValue, record_offset: int) -> CommittedOffset:
+def _from_record(value: OffsetCommitValue, record_offset: int) -> CommittedOffset:
     return CommittedOffset(
         value.offset,
         value.leader_epoch,
@@ -218,3 +222,72 @@ def _committed(value: OffsetCommitValue, record_offset: int) -> CommittedOffset:
         value.topic_id,
         record_offset,
     )
+
+
+_MINUTE_MS: Final = 60_000
+
+
+class OffsetExpiry:
+    """Removes offsets past their retention.
+
+    Offsets expire when their group has been empty, or has not read the topic, for
+    `offsets.retention.minutes`; when the retention that an old client requested is over; and with
+    their topic.
+    """
+
+    def __init__(
+        self,
+        offsets: CommittedOffsets,
+        topics: Topics,
+        *,
+        clock: Clock,
+        retention_minutes: int,
+    ) -> None:
+        self._offsets = offsets
+        self._topics = topics
+        self._clock = clock
+        self._retention_ms = retention_minutes * _MINUTE_MS
+
+    async def drop_topic(self, topic: ServedTopic) -> None:
+        """Removes the offsets in a deleted topic; those that cannot be removed expire later."""
+        for group in list(self._offsets.groups()):
+            await asyncio.sleep(0)
+            known = self._offsets.known_partitions(group)
+            gone = [partition for partition in known if self._is_in(topic, group, partition)]
+            try:
+                await self._offsets.delete(group, gone)
+            except StoreError as error:
+                extra = {"group": group, "error": str(error)}
+                logger.warning("offset expiration failed", extra=extra)
+
+    def _is_in(self, topic: ServedTopic, group: str, partition: TopicPartition) -> bool:
+        """A topic that was recreated under the name has another id."""
+        offset = self._offsets.find(group, partition)
+        is_same_name = partition.topic == topic.name
+        return is_same_name and (offset is None or offset.topic_id in (NO_ID, topic.id))
+
+    async def expire(self, group: Group) -> None:
+        """Removes the expired offsets of a group; raises what the log rejected that for."""
+        now_ms = self._clock.now_ms()
+        expired = [
+            partition
+            for partition, offset in self._offsets.of_group(group.id).items()
+            if not self._offsets.is_pending(group.id, partition)
+            and self._is_expired(group, partition, offset, now_ms)
+        ]
+        await self._offsets.delete(group.id, expired)
+        if expired:
+            logger.info("offsets expired", extra={"group": group.id, "count": len(expired)})
+
+    def _is_expired(
+        self, group: Group, partition: TopicPartition, offset: CommittedOffset, now_ms: int
+    ) -> bool:
+        topic = self._topics.find(partition.topic)
+        if topic is None or offset.topic_id not in (NO_ID, topic.id):
+            return True
+        base_ms = group.expiry_base_ms(partition.topic, offset.commit_timestamp_ms)
+        if base_ms is None:
+            return False
+        if offset.expire_timestamp_ms >= 0:
+            return now_ms >= offset.expire_timestamp_ms
+        return now_ms - base_ms >= self._retention_ms
