@@ -1,9 +1,10 @@
 """A snapshot is the state at an offset, with where to read on; the next goes on from it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
@@ -28,10 +29,13 @@ from varve.jobs.snapshot.erase import count_in_snapshot, erase_from_snapshot
 from varve.jobs.snapshot.plan import has_all_tombstones
 from varve.jobs.snapshot.snapshot import take_snapshot
 from varve.jobs.snapshot.store import check_apart, open_snapshot
-from varve.jobs.tasks import LocalRunner
+from varve.jobs.snapshot.tasks import StagedBuckets
+from varve.jobs.tasks import LocalRunner, Task
 from varve.jobs.tier.address import find_cluster
 from varve.object_store import MemoryObjectStore
 from varve.records import Record
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -452,3 +456,41 @@ def test_what_is_not_there_is_told(kit: SnapshotTopic, tmp_path: Path) -> None:
         kit.open()
     with pytest.raises(InvalidRequest, match="say where the topic is"):
         take_snapshot("orders", str(tmp_path / "place"), runner=LocalRunner())
+
+
+def test_staged_buckets_are_selected_by_code_and_found_by_position() -> None:
+    codes, positions = np.array([3, 4, 9]), np.array([0, 10, 25, 40])
+    staged = StagedBuckets("work/a", codes, positions, 7)
+    assert [staged.find_range(code) for code in (2, 3, 4, 5, 9, 10)] == [
+        None,
+        (0, 10),
+        (10, 25),
+        None,
+        (25, 40),
+        None,
+    ]
+    part = staged.select(4, 10)
+    assert part is not None
+    assert (part.find_range(3), part.find_range(4), part.find_range(9)) == (
+        None,
+        (10, 25),
+        (25, 40),
+    )
+    assert staged.select(5, 9) is None
+
+
+def test_a_reading_task_gives_the_driver_one_object_however_many_buckets(
+    kit: SnapshotTopic,
+) -> None:
+    class Recording(LocalRunner):
+        def run(self, stage: str, tasks: Sequence[Task[T]], shared: object = None) -> list[T]:
+            results = super().run(stage, tasks, shared)
+            if stage == "read":
+                given.append((len(tasks), [type(result) for result in results]))
+            return results
+
+    given: list[tuple[int, list[type]]] = []
+    fill(kit)
+    kit.take(runner=Recording(), settings=replace(SMALL, buckets=4))
+    ((count, kinds),) = given
+    assert kinds == [StagedBuckets] * count

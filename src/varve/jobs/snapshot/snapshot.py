@@ -15,8 +15,9 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Final
+
+import numpy as np
 
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
@@ -29,12 +30,11 @@ from varve.jobs.snapshot.plan import PartitionPlan, SnapshotPlan, plan_snapshot
 from varve.jobs.snapshot.store import SnapshotStore, check_apart, check_keep, create_store
 from varve.jobs.snapshot.tasks import (
     BucketMerge,
-    BucketPart,
-    MergeTask,
     ReadTask,
+    StagedBuckets,
     StoreOpener,
     column_types,
-    pack_merges,
+    make_merge_tasks,
 )
 from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.latest_plan import (
@@ -252,8 +252,8 @@ class SnapshotRun:
         try:
             pieces = self._plan(scope, source.topic_id)
             buckets = known_buckets or self._choose_buckets(pieces)
-            parts = self._read(pieces, source.topic, source.topic_id, buckets)
-            written, files = self._write(scope, parts)
+            staged = self._read(pieces, source.topic, source.topic_id, buckets)
+            written, files = self._write(scope, staged, buckets)
             document = SnapshotDocument(
                 snapshot=number,
                 previous=None if scope.previous is None else scope.previous.snapshot,
@@ -279,8 +279,8 @@ class SnapshotRun:
             document,
             is_new=True,
             files_written=len(written),
-            bytes_written=sum(plan.size for plan in written),
-            rows_read=sum(plan.rows for plan in parts),
+            bytes_written=sum(file.size for file in written),
+            rows_read=sum(part.row_count for part in staged),
         )
 
     def _remove_work(self) -> None:
@@ -351,7 +351,7 @@ class SnapshotRun:
 
     def _read(
         self, pieces: dict[int, "_Pieces"], topic: str, topic_id: str, buckets: int
-    ) -> list[BucketPart]:
+    ) -> list[StagedBuckets]:
         split_bytes = self._settings.split_bytes
         runs: list[tuple[AnyPiece, ...]] = []
         for partition in pieces.values():
@@ -369,16 +369,17 @@ class SnapshotRun:
             )
             for number, run in enumerate(runs)
         ]
-        return [part for parts in self._runner.run("read", tasks) for part in parts]
+        return self._runner.run("read", tasks)
 
     def _write(
-        self, scope: SnapshotPlan, parts: Sequence[BucketPart]
+        self, scope: SnapshotPlan, staged: Sequence[StagedBuckets], buckets: int
     ) -> tuple[list[SnapshotFile], list[SnapshotFile]]:
         """The files that were written, and all files of the new state."""
-        works, reused = _plan_merges(scope, parts)
-        runs = pack_merges(works, split_bytes=self._settings.split_bytes)
-        files = self._runner.run("write", [MergeTask(self._opens, run) for run in runs])
-        written = [file for part in files for file in part]
+        merges, reused = _plan_merges(scope, staged, buckets)
+        tasks = make_merge_tasks(
+            self._opens, merges, staged, split_bytes=self._settings.split_bytes
+        )
+        written = [file for part in self._runner.run("write", tasks) for file in part]
         return written, [*written, *reused]
 
     # The end
@@ -441,7 +442,7 @@ def _to_partition_state(scope: PartitionPlan, rows: int) -> PartitionState:
 
 
 def _plan_merges(
-    scope: SnapshotPlan, parts: Sequence[BucketPart]
+    scope: SnapshotPlan, staged: Sequence[StagedBuckets], buckets: int
 ) -> tuple[list[BucketMerge], list[SnapshotFile]]:
     """The buckets that change, and the files of those that do not.
 
@@ -452,23 +453,23 @@ def _plan_merges(
         plan.number for plan in scope.partitions if plan.partition.read_from == starts[plan.number]
     }
     before = {
-        (file.partition, file.bucket): file
+        file.partition * buckets + file.bucket: file
         for file in (() if scope.previous is None else scope.previous.files)
         if file.partition not in full
     }
-    ordered = sorted(parts, key=lambda part: (part.partition, part.bucket, part.key, part.start))
-    fresh = {
-        place: tuple(group)
-        for place, group in groupby(ordered, key=lambda part: (part.partition, part.bucket))
-    }
-    cut = {place for place, file in before.items() if file.min_offset < starts[file.partition]}
-    works = [
-        BucketMerge(number, bucket, starts[number], fresh.get(place, ()), before.get(place))
-        for place in sorted(fresh.keys() | cut)
-        for number, bucket in (place,)
-    ]
-    reused = [file for place, file in before.items() if place not in fresh and place not in cut]
-    return works, reused
+    sizes = np.zeros((max(starts) + 1) * buckets, np.int64)
+    for part in staged:
+        sizes[part.codes] += np.diff(part.positions)
+    fresh = set(np.flatnonzero(sizes).tolist())
+    cut = {code for code, file in before.items() if file.min_offset < starts[file.partition]}
+    merges = []
+    for code in sorted(fresh | cut):
+        number, bucket = divmod(code, buckets)
+        previous = before.get(code)
+        size = int(sizes[code]) + (0 if previous is None else previous.size)
+        merges.append(BucketMerge(code, number, bucket, starts[number], previous, size))
+    reused = [file for code, file in before.items() if code not in fresh and code not in cut]
+    return merges, reused
 
 
 def _is_cold(sources: Sequence[PartitionSource]) -> bool:

@@ -29,6 +29,7 @@ from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.keys import TopicHash
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.source.read import TaskRead, read_rows
+from varve.jobs.tasks import pack_by_size
 from varve.object_store import ObjectStore
 
 Codes = npt.NDArray[np.int64]
@@ -41,7 +42,7 @@ _STATISTICS: Final = ["partition", "offset", "timestamp", "key"]
 
 
 class StoreOpener(Protocol):
-    """StoreOpener the store of snapshots; it travels to other processes."""
+    """Opens the store of snapshots; it travels to other processes."""
 
     def open(self) -> ObjectStore: ...
 
@@ -52,15 +53,32 @@ def bucket_of(hashes: npt.NDArray[np.uint64], buckets: int) -> Codes:
 
 
 @dataclass(frozen=True, slots=True)
-class BucketPart:
-    """The rows of one bucket in an object of work, at [start, end)."""
+class StagedBuckets:
+    """Rows of a reading task in an object of work, a stream for each bucket.
+
+    `codes` number the buckets of all partitions and ascend; the stream of `codes[n]` is at
+    [positions[n], positions[n + 1]). They are arrays because the driver holds one for every task.
+    """
 
     key: str
-    partition: int
-    bucket: int
-    start: int
-    end: int
-    rows: int
+    codes: Codes
+    positions: Codes
+    row_count: int
+
+    def select(self, start: int, end: int) -> "StagedBuckets | None":
+        """The part with codes in [start, end), without its rows counted; None where it is empty."""
+        first, last = np.searchsorted(self.codes, [start, end]).tolist()
+        if first == last:
+            return None
+        codes, positions = self.codes[first:last], self.positions[first : last + 1]
+        return StagedBuckets(self.key, codes.copy(), positions.copy(), 0)
+
+    def find_range(self, code: int) -> tuple[int, int] | None:
+        """Where the stream of a bucket is; None where the object has none of it."""
+        slot = int(np.searchsorted(self.codes, code))
+        if slot == len(self.codes) or self.codes[slot] != code:
+            return None
+        return int(self.positions[slot]), int(self.positions[slot + 1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,25 +91,16 @@ class ReadTask:
     key: str
     buckets: int
 
-    def run(self, shared: None) -> list[BucketPart]:
+    def run(self, shared: None) -> StagedBuckets:
         rows, codes = self._read()
-        if not len(codes):
-            return []
         order = np.argsort(codes, kind="stable")
         distinct, starts = np.unique(codes[order], return_index=True)
-        ends = [*starts[1:].tolist(), len(codes)]
-        streams: list[bytes] = []
-        parts: list[BucketPart] = []
-        position = 0
-        for code, start, end in zip(distinct.tolist(), starts.tolist(), ends, strict=True):
-            data = _write_stream(rows.take(pa.array(order[start:end])))
-            partition, bucket = divmod(code, self.buckets)
-            stop = position + len(data)
-            parts.append(BucketPart(self.key, partition, bucket, position, stop, end - start))
-            streams.append(data)
-            position = stop
-        self.place.open().put_parts(self.key, streams, size=position)
-        return parts
+        groups = np.split(order, starts[1:]) if len(codes) else []
+        streams = [_write_stream(rows.take(pa.array(group))) for group in groups]
+        positions = np.cumsum([0, *map(len, streams)], dtype=np.int64)
+        if streams:
+            self.place.open().put_parts(self.key, streams, size=int(positions[-1]))
+        return StagedBuckets(self.key, distinct, positions, len(codes))
 
     def _read(self) -> tuple[pa.Table, Codes]:
         """The rows, and for each the number of its bucket among those of all partitions."""
@@ -120,67 +129,70 @@ def _write_stream(rows: pa.Table) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class BucketMerge:
-    """One bucket to write: new rows, the file before, and where the log of the partition starts."""
+    """One bucket to write: its number among all, the file before, and where its log starts.
 
+    `size` is about how much is read for it.
+    """
+
+    code: int
     partition: int
     bucket: int
     start_offset: int
-    parts: tuple[BucketPart, ...]
     previous: SnapshotFile | None
-
-    @property
-    def size(self) -> int:
-        before = 0 if self.previous is None else self.previous.size
-        return before + sum(part.end - part.start for part in self.parts)
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """Writes the files of some buckets; a bucket without rows has none."""
+    """Writes the files of buckets that follow each other; a bucket without rows has none."""
 
     place: StoreOpener
-    works: tuple[BucketMerge, ...]
+    merges: tuple[BucketMerge, ...]
+    staged: tuple[StagedBuckets, ...]
 
     def run(self, shared: None) -> list[SnapshotFile]:
         objects = self.place.open()
-        return [file for work in self.works for file in _write_bucket(objects, work)]
+        files = (self._write(objects, merge) for merge in self.merges)
+        return [file for file in files if file is not None]
+
+    def _write(self, objects: ObjectStore, merge: BucketMerge) -> SnapshotFile | None:
+        rows = merge_rows(list(self._read(objects, merge)), start_offset=merge.start_offset)
+        if not len(rows):
+            return None
+        data = write_rows(rows)
+        file = describe(rows, data, partition=merge.partition, bucket=merge.bucket)
+        objects.put(file.path, data)
+        return file
+
+    def _read(self, objects: ObjectStore, merge: BucketMerge) -> Iterator[pa.Table]:
+        try:
+            if merge.previous is not None:
+                data = objects.get(merge.previous.path)
+                yield open_rows(data, merge.previous, objects.name).read()
+            for staged in self.staged:
+                found = staged.find_range(merge.code)
+                if found is not None:
+                    with pa.ipc.open_stream(objects.get_range(staged.key, *found)) as stream:
+                        yield stream.read_all()
+        except ObjectNotFound as error:
+            raise Unavailable(
+                f"{error}; it was removed while a snapshot was made of it: take it again"
+            ) from error
 
 
-def _write_bucket(objects: ObjectStore, work: BucketMerge) -> Iterator[SnapshotFile]:
-    rows = merge_rows(list(_tables(objects, work)), start_offset=work.start_offset)
-    if not len(rows):
-        return
-    data = write_rows(rows)
-    file = describe(rows, data, partition=work.partition, bucket=work.bucket)
-    objects.put(file.path, data)
-    yield file
-
-
-def _tables(objects: ObjectStore, work: BucketMerge) -> Iterator[pa.Table]:
-    try:
-        if work.previous is not None:
-            data = objects.get(work.previous.path)
-            yield open_rows(data, work.previous, objects.name).read()
-        for part in work.parts:
-            with pa.ipc.open_stream(objects.get_range(part.key, part.start, part.end)) as stream:
-                yield stream.read_all()
-    except ObjectNotFound as error:
-        raise Unavailable(
-            f"{error}; it was removed while a snapshot was made of it: take it again"
-        ) from error
-
-
-def pack_merges(works: Sequence[BucketMerge], *, split_bytes: int) -> list[tuple[BucketMerge, ...]]:
-    """Buckets in runs of about the same bytes, in their order."""
-    runs: list[list[BucketMerge]] = []
-    size = split_bytes
-    for work in works:
-        if size >= split_bytes:
-            runs.append([])
-            size = 0
-        runs[-1].append(work)
-        size += work.size
-    return [tuple(run) for run in runs]
+def make_merge_tasks(
+    place: StoreOpener,
+    merges: Sequence[BucketMerge],
+    staged: Sequence[StagedBuckets],
+    *,
+    split_bytes: int,
+) -> list[MergeTask]:
+    """Tasks of about the same bytes; each has the parts of its own buckets."""
+    tasks = []
+    for run in pack_by_size(merges, lambda merge: merge.size, target_bytes=split_bytes):
+        parts = (part.select(run[0].code, run[-1].code + 1) for part in staged)
+        tasks.append(MergeTask(place, tuple(run), tuple(part for part in parts if part)))
+    return tasks
 
 
 # Rows
