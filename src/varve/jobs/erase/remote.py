@@ -323,11 +323,12 @@ class RemoteErasure:
 
 def estimate_cost(findings: Sequence[RemoteFindings], prices: PriceTable) -> ErasureCost:
     """What is still to be requested after a look: the rewrite, and the re-scan of everything."""
-    matched = sum(found.figures.segments_matched for found in findings)
+    matched = sum(partition.figures.segments_matched for partition in findings)
     read_bytes = sum(
-        found.log_bytes + _REWRITE_READS * found.figures.matched_bytes for found in findings
+        partition.log_bytes + _REWRITE_READS * partition.figures.matched_bytes
+        for partition in findings
     )
-    reads = sum(found.log_requests for found in findings) + matched * _REWRITE_REQUESTS
+    reads = sum(partition.log_requests for partition in findings) + matched * _REWRITE_REQUESTS
     writes = matched * _REWRITE_REQUESTS
     requests = {RequestKind.READ: reads, RequestKind.WRITE: writes}
     return ErasureCost(

@@ -65,10 +65,10 @@ def count_in_snapshot(
 
 
 def _find_address(output: DerivedOutput, settings: Mapping[str, GivenValue]) -> TierAddress:
-    given: dict[str, GivenValue] = {**dict(output.how), **settings}
+    opening: dict[str, GivenValue] = {**dict(output.how), **settings}
     if find_scheme(output.place) not in BUCKETS:
-        given = {}  # a directory has none, and what is given is for the stores of others
-    return find_store_address(output.place, given)
+        opening = {}  # a directory has none, and what is given is for the stores of others
+    return find_store_address(output.place, opening)
 
 
 def erase_from_store(
@@ -289,8 +289,8 @@ class RewriteTask:
 
     def run(self, shared: ErasedRows) -> list[RewrittenFile]:
         objects = self.store.open()
-        found = (_rewrite_file(objects, file, shared) for file in self.files)
-        return [file for file in found if file is not None]
+        rewritten = (_rewrite_file(objects, file, shared) for file in self.files)
+        return [file for file in rewritten if file is not None]
 
 
 def _rewrite_file(

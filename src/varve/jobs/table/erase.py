@@ -227,15 +227,15 @@ def find_orphaned(
     with translate_catalog_errors(f"table {output.name}"):
         tables = {f"table {name}": location for name, location in _list_tables(catalog)}
     tables |= {f"a table at {location}": location for location in used}
-    found, unreached = [], []
+    orphans, unreached = [], []
     for location in left:
         with translate_catalog_errors(location):
             orphan = _find_files(output, location, io, tables)
         if isinstance(orphan, OrphanedTable):
-            found.append(orphan)
+            orphans.append(orphan)
         elif orphan is not None:
             unreached.append(orphan)
-    return OrphanedTables(tuple(found), tuple(unreached))
+    return OrphanedTables(tuple(orphans), tuple(unreached))
 
 
 def overlap(location: str, other: str) -> bool:

@@ -210,7 +210,6 @@ def _diverged_finding(
 
 def _hole_finding(partition: RemotePath, segment: RemoteSegment, start: int) -> VerifyFinding:
     return VerifyFinding(
-        severity=Severity.ERROR,
         rule="chain-hole",
         where=partition.part_key(segment, ""),
         message=f"offsets {start} to {segment.base_offset - 1} are in no readable segment",
@@ -224,7 +223,6 @@ def _hole_finding(partition: RemotePath, segment: RemoteSegment, start: int) -> 
 
 def _overlap_finding(partition: RemotePath, segment: RemoteSegment, start: int) -> VerifyFinding:
     return VerifyFinding(
-        severity=Severity.ERROR,
         rule="chain-overlap",
         where=partition.part_key(segment, ""),
         message=f"offsets {segment.base_offset} to {start - 1} are in the segment before as well",
@@ -239,7 +237,6 @@ def _overlap_finding(partition: RemotePath, segment: RemoteSegment, start: int) 
 def _find_damage(damage: Damage) -> VerifyFinding:
     if damage.expected_size is None:
         return VerifyFinding(
-            severity=Severity.ERROR,
             rule="manifest-unreadable",
             where=damage.key,
             message=damage.message,
@@ -247,7 +244,6 @@ def _find_damage(damage: Damage) -> VerifyFinding:
         )
     is_missing = damage.found_size is None
     return VerifyFinding(
-        severity=Severity.ERROR,
         rule="object-missing" if is_missing else "object-size",
         where=damage.key,
         message="the object is missing" if is_missing else "the object has another size",
@@ -283,7 +279,6 @@ def _check_evidence(
     except Corrupt as error:
         key, _, message = str(error).partition(": ")
         yield VerifyFinding(
-            severity=Severity.ERROR,
             rule="evidence-corrupt",
             where=key,
             message=message,

@@ -97,18 +97,18 @@ class _Block:
 
     @property
     def stale_share(self) -> float:
-        size = sum(one.size for one in self.segments)
-        return sum(one.stale_bytes or 0 for one in self.segments) / size if size else 0.0
+        size = sum(segment.size for segment in self.segments)
+        return sum(segment.stale_bytes or 0 for segment in self.segments) / size if size else 0.0
 
     @property
     def max_timestamp(self) -> int:
-        return max(one.max_timestamp for one in self.segments)
+        return max(segment.max_timestamp for segment in self.segments)
 
     @property
     def title(self) -> str:
-        size = sum(one.size for one in self.segments)
-        records = sum(one.record_count for one in self.segments)
-        found = sum(one.finding_count for one in self.segments)
+        size = sum(segment.size for segment in self.segments)
+        records = sum(segment.record_count for segment in self.segments)
+        findings = sum(segment.finding_count for segment in self.segments)
         words = [
             f"offsets {self.base_offset:,} to {self.end_offset:,}",
             f"{records:,} records, {format_bytes(size)}",
@@ -117,30 +117,32 @@ class _Block:
         ]
         if len(self.segments) > 1:
             words.insert(0, f"{len(self.segments)} segments")
-        if found:
-            words.append(f"{found} findings")
+        if findings:
+            words.append(f"{findings} findings")
         return escape("\n".join(words))
 
 
 def _blocks(segments: Sequence[SegmentVerdict]) -> list[_Block]:
     step = -(-len(segments) // _BLOCKS_MAX)
     groups = [tuple(segments[at : at + step]) for at in range(0, len(segments), step)]
-    return [_Block(one[0].base_offset, one[-1].end_offset, one) for one in groups]
+    return [_Block(group[0].base_offset, group[-1].end_offset, group) for group in groups]
 
 
 def draw_segments(partition: PartitionVerdict, *, now_ms: int) -> Markup:
     """Segments along the offsets: how they are, and below how old."""
     blocks = _blocks(partition.segments)
     first, end = blocks[0].base_offset, blocks[-1].end_offset + 1
-    oldest = min((one.max_timestamp for one in blocks if one.max_timestamp >= 0), default=now_ms)
+    oldest = min(
+        (block.max_timestamp for block in blocks if block.max_timestamp >= 0), default=now_ms
+    )
     rows = [_axis_text(f"{first:,}", 0, 12, "start"), _axis_text(f"{end:,}", _WIDTH, 12, "end")]
-    for one in blocks:
-        left = _place(one.base_offset, first, end)
-        width = max(_place(one.end_offset + 1, first, end) - left - 0.6, 0.8)
-        colour, opacity = _state(one)
-        rows.append(_rect(left, 18, width, _STRIP, colour, opacity, one.title))
-        age = _age(one.max_timestamp, oldest, now_ms)
-        rows.append(_rect(left, 44, width, 8, "--cold", 0.15 + 0.85 * age, one.title))
+    for block in blocks:
+        left = _place(block.base_offset, first, end)
+        width = max(_place(block.end_offset + 1, first, end) - left - 0.6, 0.8)
+        colour, opacity = _state(block)
+        rows.append(_rect(left, 18, width, _STRIP, colour, opacity, block.title))
+        age = _age(block.max_timestamp, oldest, now_ms)
+        rows.append(_rect(left, 44, width, 8, "--cold", 0.15 + 0.85 * age, block.title))
     if first < partition.cleaned_up_to <= end:
         at = _place(partition.cleaned_up_to, first, end)
         rows.append(
@@ -151,9 +153,9 @@ def draw_segments(partition: PartitionVerdict, *, now_ms: int) -> Markup:
 
 
 def _state(block: _Block) -> tuple[str, float]:
-    if any(one.damage_count for one in block.segments):
+    if any(segment.damage_count for segment in block.segments):
         return "--bad", 1.0
-    if any(one.finding_count for one in block.segments):
+    if any(segment.finding_count for segment in block.segments):
         return "--warn", 1.0
     if block.stale_share > 0:
         return "--stale", 0.35 + 0.65 * min(block.stale_share, 1.0)
@@ -167,11 +169,13 @@ def _age(timestamp: int, oldest: int, now_ms: int) -> float:
 
 def draw_times(segments: Sequence[SegmentVerdict]) -> Markup:
     """From the first to the largest timestamp of each segment, along the time."""
-    known = [one for one in segments if 0 <= one.first_timestamp <= one.max_timestamp]
+    known = [
+        segment for segment in segments if 0 <= segment.first_timestamp <= segment.max_timestamp
+    ]
     if not known:
         return Markup()
-    start = min(one.first_timestamp for one in known)
-    end = max(max(one.max_timestamp for one in known), start + 1)
+    start = min(segment.first_timestamp for segment in known)
+    end = max(max(segment.max_timestamp for segment in known), start + 1)
     rows = [
         _axis_text(_day(start), 0, 12, "start"),
         _axis_text("timestamps", _WIDTH / 2, 12, "middle"),
@@ -181,8 +185,8 @@ def draw_times(segments: Sequence[SegmentVerdict]) -> Markup:
     step = -(-len(known) // _BLOCKS_MAX)
     for number, at in enumerate(range(0, len(known), step)):
         group = known[at : at + step]
-        left = _place(min(one.first_timestamp for one in group), start, end)
-        right = _place(max(one.max_timestamp for one in group), start, end)
+        left = _place(min(member.first_timestamp for member in group), start, end)
+        right = _place(max(member.max_timestamp for member in group), start, end)
         title = f"offsets {group[0].base_offset:,} to {group[-1].end_offset:,}"
         top = 18 + 5 * (number % lanes)
         rows.append(_rect(left, top, max(right - left, 1.0), 4, "--cold", 0.7, escape(title)))

@@ -50,7 +50,7 @@ class VerifyFinding(JsonFields):
     records. `partition` is None for what is wrong with a topic as a whole or a directory.
     """
 
-    severity: Severity
+    severity: Severity = Severity.ERROR
     rule: str
     where: str
     message: str

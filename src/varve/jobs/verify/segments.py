@@ -230,7 +230,7 @@ class _SegmentVerification:
             is_right = checksum(data) == part.crc32c
             entries = decode_producer_snapshot(data, key)
         except (Corrupt, ObjectNotFound):
-            return None  # Told with the segment that it belongs to.
+            return None  # Reported with the segment that it belongs to.
         return KnownSnapshot(key, data, entries) if is_right else None
 
     # The data, and what is made of it
@@ -398,7 +398,7 @@ class _SegmentVerification:
         try:
             return bool(TransactionIndex.decode(data, self._segment.base_offset).entries())
         except Corrupt:
-            return self._segment.has_aborted  # Told already.
+            return self._segment.has_aborted  # Reported already.
 
     # Findings
 
@@ -440,14 +440,14 @@ class _SegmentVerification:
         if self._has_bad_data() or LOG_PART in self._wrong:
             # What was compared with damaged data means nothing.
             findings = [finding for finding in findings if self._stands_alone(finding)]
-        settled: list[VerifyFinding] = []
+        damaged: list[VerifyFinding] = []
         for part in self._segment.parts:
             key = self._key(part.name)
             if part.name in self._wrong:
                 details = [finding for finding in findings if finding.where == key]
                 findings = [finding for finding in findings if finding.where != key]
-                settled.append(self._checksum_finding(part, details))
-        return [*settled, *findings]
+                damaged.append(self._checksum_finding(part, details))
+        return [*damaged, *findings]
 
     def _stands_alone(self, finding: VerifyFinding) -> bool:
         is_decoded = finding.rule in ("snapshot-corrupt", "epochs-corrupt", "object-missing")
@@ -459,7 +459,6 @@ class _SegmentVerification:
         if first is not None:
             message += f": {first.message}"
         return VerifyFinding(
-            severity=Severity.ERROR,
             rule="object-checksum",
             where=self._key(part.name),
             message=message,

@@ -318,7 +318,6 @@ class _PartitionRun:
 
 def _not_verified(partition: RemotePath, stage: str, message: str) -> VerifyFinding:
     return VerifyFinding(
-        severity=Severity.ERROR,
         rule="not-verified",
         where=partition.prefix,
         message=f"{stage}: {message}",
@@ -350,7 +349,6 @@ def verify_documents(
 
 def _corrupt(topic: str, key: str, message: str) -> VerifyFinding:
     return VerifyFinding(
-        severity=Severity.ERROR,
         rule="note-corrupt",
         where=key,
         message=message,
@@ -422,7 +420,7 @@ def _check_join(
         manifests = reach.manifests(get_remote_path(partition, facts.topic_id, cluster))
         manifest = manifests.load()
     except StoreError:
-        return  # Told with the cold part of it.
+        return  # Reported with the cold part of it.
     if manifest.version == 0:
         return
     local = LocalPart(
@@ -444,7 +442,6 @@ def _tier_finding(
     rule: str, partition: TopicPartition, facts: PartitionFacts, message: str, offset: int
 ) -> VerifyFinding:
     return VerifyFinding(
-        severity=Severity.ERROR,
         rule=rule,
         where=facts.directory,
         message=message,
