@@ -96,7 +96,7 @@ def api_versions_response(
     apis = [APIS[key] for key in sorted(keys)]
     return ApiVersionsResponse(
         error_code=error,
-        api_keys=[ApiVersion(api.key, api.first_told, api.versions.last) for api in apis],
+        api_keys=[ApiVersion(api.key, api.first_advertised, api.versions.last) for api in apis],
     )
 
 

@@ -464,7 +464,7 @@ _kept: dict[ClusterAddress, KafkaClient] = {}  # guarded by _kept_lock
 def open_client(address: ClusterAddress) -> KafkaClient:
     """The client of an address that all tasks of a Spark worker process share.
 
-    The client that was opened first is closed for one too many; who still uses it reconnects.
+    Beyond `_KEPT_MAX` the oldest client is closed; tasks that still use it reconnect.
     """
     with _kept_lock:
         client = _kept.get(address)

@@ -1,7 +1,7 @@
-"""How the name in a client's certificate becomes a user: `ssl.principal.mapping.rules`.
+"""Users by the subject of a client's certificate: `ssl.principal.mapping.rules`.
 
-Invariant  a rule fits when its pattern matches the whole name; the first that fits counts. Where
-           none fits nobody is let in.
+Invariant  a rule applies when its pattern matches the whole subject; the first that matches
+           decides. A client whose subject matches no rule is refused.
 """
 
 import re
@@ -22,12 +22,12 @@ _SETTING: Final = "ssl.principal.mapping.rules"
 
 
 class NoRuleFits(StoreError):
-    """A certificate's name that no rule has a user for."""
+    """No rule matches the subject of a certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A pattern of None takes every name as it is."""
+    """A pattern of None takes every subject as it is."""
 
     pattern: re.Pattern[str] | None
     replacement: str
@@ -47,14 +47,14 @@ class _Rule:
 
 
 class PrincipalMapping:
-    """The rules in order; raises InvalidSetting for what is none."""
+    """The rules in order; raises InvalidSetting for an invalid one."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._rules = _parse(text)
 
     def principal_of(self, certificate: bytes) -> Principal:
-        """Who shows this certificate (DER); raises NoRuleFits."""
+        """The user of a certificate (DER); raises NoRuleFits."""
         return Principal("User", self.apply(subject_name(certificate)))
 
     def apply(self, name: str) -> str:
@@ -66,14 +66,16 @@ class PrincipalMapping:
 
 
 def subject_name(certificate: bytes) -> str:
-    """The subject as RFC 2253 writes it, the most special part first."""
-    # Imported by those who need it: most servers start without certificates.
+    """The subject by RFC 2253, the most specific part first."""
+    # Imported on use: most servers start without certificates.
     from cryptography import x509
 
     try:
         return x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
     except ValueError as error:
-        raise NoRuleFits(f"the name in a client's certificate cannot be read: {error}") from error
+        raise NoRuleFits(
+            f"the subject of a client's certificate cannot be read: {error}"
+        ) from error
 
 
 def _parse(text: str) -> list[_Rule]:
@@ -100,12 +102,12 @@ def _make(match: re.Match[str]) -> _Rule:
         pattern = re.compile(match["pattern"].replace(r"\/", "/"))
     except re.error as error:
         raise InvalidSetting(
-            f"{_SETTING}: {match['pattern']!r:.120} is no pattern: {error}"
+            f"{_SETTING}: {match['pattern']!r:.120} is not a valid pattern: {error}"
         ) from error
     for part in _GROUP.finditer(match["replacement"]):
         if part[2] is not None and int(part[2]) > pattern.groups:
             raise InvalidSetting(
-                f"{_SETTING}: ${part[2]} stands for nothing, {match['pattern']!r:.120} has "
+                f"{_SETTING}: ${part[2]} does not exist, {match['pattern']!r:.120} has "
                 f"{pattern.groups} groups"
             )
     change_case = {"L": str.lower, "U": str.upper}.get(match["case"], str)

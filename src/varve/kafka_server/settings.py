@@ -14,7 +14,7 @@ _STORE_TYPES: Final = ("PEM", "PKCS12", "JKS")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """What the sockets are told."""
+    """Listeners, and the limits of connections and requests."""
 
     listeners: tuple[str, ...] = setting(
         ("PLAINTEXT://127.0.0.1:9092",),
@@ -24,13 +24,13 @@ class ServerSettings:
     )
     advertised_listeners: tuple[str, ...] = setting(
         (),
-        "What clients are told to connect to, by the same names; what is not named here is told "
-        "as in listeners. Port 0 is the one that is listened on.",
+        "The addresses that clients connect to, by the same names; listeners not named here are "
+        "advertised as in listeners. Port 0 is the one that is listened on.",
         "advertised.listeners",
     )
     listener_security_protocol_map: tuple[str, ...] = setting(
         (),
-        "Which protocol a listener's name stands for: NAME:PROTOCOL, several separated by commas. "
+        "The security protocol of a listener's name: NAME:PROTOCOL, several separated by commas. "
         "Names of protocols stand for themselves.",
         "listener.security.protocol.map",
     )
@@ -39,8 +39,8 @@ class ServerSettings:
     )
     request_max_bytes: int = setting(
         8 << 20,
-        "The largest request other than Produce, if socket.request.max.bytes is not less. Small "
-        "parts of such a request become large objects, so that it costs many times its size.",
+        "The largest request other than Produce, if socket.request.max.bytes is not less. Decoded, "
+        "such a request takes many times its size.",
         "varve.request.max.bytes",
         at_least=1,
         is_own=True,
@@ -48,14 +48,14 @@ class ServerSettings:
     request_max_elements: int = setting(
         100_000,
         "How many array elements (topics, partitions, names) a request may have; the connection of "
-        "one with more is closed before they are read.",
+        "one with more is closed before they are decoded.",
         "varve.request.max.elements",
         at_least=1,
         is_own=True,
     )
     socket_listen_backlog_size: int = setting(
         128,
-        "Connections that may wait to be accepted; the system may allow less.",
+        "Connections that may wait to be accepted; the operating system may allow fewer.",
         "socket.listen.backlog.size",
         at_least=1,
     )
@@ -75,16 +75,16 @@ class ServerSettings:
     )
     queued_max_request_bytes: int = setting(
         256 << 20,
-        "Memory for requests that arrive or are being answered, over all connections; who sends "
-        "more waits. One request is always let in.",
+        "Memory for requests that arrive or are in progress, over all connections; further "
+        "connections are not read from. One request is always accepted.",
         "queued.max.request.bytes",
         at_least=1 << 20,
         long=True,
     )
     queued_max_response_bytes: int = setting(
         256 << 20,
-        "Memory for answers that clients have not taken yet, over all connections; further "
-        "requests that may have large answers wait.",
+        "Memory for responses that clients have not read yet, over all connections; further fetch "
+        "requests wait.",
         "varve.queued.max.response.bytes",
         at_least=1 << 20,
         long=True,
@@ -92,7 +92,7 @@ class ServerSettings:
     )
     connection_max_request_bytes: int = setting(
         32 << 20,
-        "Requests of one connection that are being answered; the next waits. One is always let in.",
+        "Bytes of one connection's requests in progress; the next waits. One is always accepted.",
         "varve.connection.max.request.bytes",
         at_least=1,
         long=True,
@@ -128,28 +128,28 @@ class ServerSettings:
     )
     request_receive_timeout_ms: int = setting(
         30_000,
-        "Close a connection whose request has begun and does not arrive whole within this time, or "
-        "that does not say who its client is by then.",
+        "Close a connection whose request does not arrive completely within this time, or whose "
+        "client has not authenticated by then.",
         "varve.request.receive.timeout.ms",
         at_least=1,
         is_own=True,
     )
     response_send_timeout_ms: int = setting(
         60_000,
-        "Close a connection that takes nothing of its answers for this long.",
+        "Close a connection whose client reads nothing of its responses for this long.",
         "varve.response.send.timeout.ms",
         at_least=1,
         is_own=True,
     )
     sasl_server_max_receive_size: int = setting(
         524_288,
-        "The largest request before a client has said who it is.",
+        "The largest request before a client is authenticated.",
         "sasl.server.max.receive.size",
         at_least=1,
     )
     connection_failed_authentication_delay_ms: int = setting(
         100,
-        "How long a client that was refused waits for the answer.",
+        "How long the response to a failed authentication is delayed.",
         "connection.failed.authentication.delay.ms",
         at_least=0,
     )
@@ -183,31 +183,32 @@ class ServerSettings:
         self.parsed_advertised()
 
     def parsed_listeners(self) -> tuple[Listener, ...]:
-        """Where to listen."""
+        """The value of listeners."""
         protocols = parse_protocol_map(self.listener_security_protocol_map)
         return parse_listeners(self.listeners, protocols, "listeners")
 
     def parsed_advertised(self) -> dict[str, Listener]:
-        """What clients are told, by the name of the listener; raises where it cannot be told."""
-        listeners = {one.name: one for one in self.parsed_listeners()}
+        """The advertised address of each listener, by name; raises InvalidSetting."""
+        listeners = {listener.name: listener for listener in self.parsed_listeners()}
         protocols = parse_protocol_map(self.listener_security_protocol_map)
-        told = parse_listeners(self.advertised_listeners, protocols, "advertised.listeners")
-        for one in told:
-            if one.name not in listeners:
+        advertised = parse_listeners(self.advertised_listeners, protocols, "advertised.listeners")
+        for listener in advertised:
+            if listener.name not in listeners:
                 raise InvalidSetting(
-                    f"advertised.listeners has {one.name}, which is not among listeners "
+                    f"advertised.listeners has {listener.name}, which is not among listeners "
                     f"({', '.join(listeners)})"
                 )
-            if one.is_everywhere:
+            if listener.is_everywhere:
                 raise InvalidSetting(
-                    f"advertised.listeners has {one}: clients need the name or address of one host"
+                    f"advertised.listeners has {listener}: clients need the name or address of one "
+                    "host"
                 )
-        return listeners | {one.name: one for one in told}
+        return listeners | {listener.name: listener for listener in advertised}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """Which certificate the server shows, and whose certificates it trusts."""
+    """The server's certificate, and the certificates it trusts."""
 
     keystore_location: str = setting(
         "",
@@ -216,7 +217,7 @@ class TlsSettings:
     )
     keystore_type: str = setting(
         "PEM",
-        "What kind of file that is; what it holds counts. JKS must be converted.",
+        "Accepted for compatibility: the type is recognized by content. JKS must be converted.",
         "ssl.keystore.type",
         choices=_STORE_TYPES,
     )
@@ -238,7 +239,7 @@ class TlsSettings:
     )
     truststore_type: str = setting(
         "PEM",
-        "What kind of file that is; what it holds counts. JKS must be converted.",
+        "Accepted for compatibility: the type is recognized by content. JKS must be converted.",
         "ssl.truststore.type",
         choices=_STORE_TYPES,
     )
@@ -252,21 +253,21 @@ class TlsSettings:
     )
     client_auth: str = setting(
         "none",
-        "Whether clients must show a certificate, may, or are not asked.",
+        "Whether clients must present a certificate, may, or are not asked for one.",
         "ssl.client.auth",
         choices=("none", "requested", "required"),
     )
     enabled_protocols: tuple[str, ...] = setting(
         ("TLSv1.2", "TLSv1.3"),
-        "The versions of TLS that are spoken.",
+        "The enabled versions of TLS.",
         "ssl.enabled.protocols",
         choices=("TLSv1.2", "TLSv1.3"),
     )
     principal_mapping_rules: str = setting(
         "DEFAULT",
-        "How a certificate's name becomes a user: DEFAULT takes it whole, "
-        "RULE:pattern/replacement/ a part of it, with L or U in small or large letters; several "
-        "separated by commas, the first that fits counts.",
+        "How a certificate's subject becomes a user: DEFAULT takes it whole, "
+        "RULE:pattern/replacement/ a part of it, with L or U in lower or upper case; several "
+        "separated by commas, the first that matches applies.",
         "ssl.principal.mapping.rules",
     )
 
@@ -274,7 +275,7 @@ class TlsSettings:
         check_settings(self)
 
     def for_listener(self, overrides: Mapping[str, str], listener: str) -> "TlsSettings":
-        """These settings with what one listener has of its own."""
+        """These settings with the overrides of one listener."""
         known = {one.kafka_name for one in declared(TlsSettings)}
         own = {name: value for name, value in overrides.items() if name in known}
         return parse_settings(TlsSettings, own, f"listener {listener}", base=self)
@@ -300,9 +301,9 @@ class ListenerOverrides:
     between, in lower case, as in `listener.name.sasl_ssl.plain.sasl.jaas.config`.
     """
 
-    def __init__(self, given: Mapping[str, str], listeners: Iterable[str]) -> None:
-        self._by_listener: dict[str, dict[str, str]] = {one.lower(): {} for one in listeners}
-        for key, value in given.items():
+    def __init__(self, overrides: Mapping[str, str], listeners: Iterable[str]) -> None:
+        self._by_listener: dict[str, dict[str, str]] = {name.lower(): {} for name in listeners}
+        for key, value in overrides.items():
             listener, name = self._parse_key(key)
             if name not in _OF_A_LISTENER and name not in _OF_A_MECHANISM:
                 known = ", ".join(sorted(_OF_A_LISTENER | _OF_A_MECHANISM))
@@ -312,17 +313,17 @@ class ListenerOverrides:
             self._by_listener[listener][name] = value
 
     def _parse_key(self, key: str) -> tuple[str, str]:
-        # A listener's name may have dots, so the longest that fits is meant.
+        # A listener's name may have dots: the longest match is meant.
         rest = key.removeprefix(_PREFIX)
-        fitting = [one for one in self._by_listener if rest.startswith(f"{one}.")]
+        fitting = [name for name in self._by_listener if rest.startswith(f"{name}.")]
         if not key.startswith(_PREFIX) or not fitting:
             raise InvalidSetting(
-                f"{key!r:.120} is for no listener of this server; there are "
+                f"{key!r:.120} is not for a listener of this server; it has "
                 f"{', '.join(self._by_listener)}"
             )
         listener = max(fitting, key=len)
         return listener, rest.removeprefix(f"{listener}.")
 
     def of(self, listener: str) -> dict[str, str]:
-        """What a listener has of its own, by the names without the prefix."""
+        """The overrides of a listener, by names without the prefix."""
         return self._by_listener.get(listener.lower(), {})

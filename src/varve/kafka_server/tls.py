@@ -3,7 +3,7 @@
 Keys and certificates come as PEM in a setting, or as PEM or PKCS12 in a file.
 
 Invariant  `context` is read at each handshake. A reloaded context knows no sessions of the one
-           before, so that nobody gets in by an old certificate.
+           before, so that no client resumes one by an old certificate.
 Threads    `reload` may run off the event loop; the context is replaced as a whole.
 """
 
@@ -38,7 +38,7 @@ _JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a server shows of itself: a private key and the chain of its certificate."""
+    """The server's private key and its certificate chain."""
 
     key: PrivateKeyTypes
     chain: tuple[Certificate, ...]
@@ -52,7 +52,7 @@ class Identity:
 
 
 def load_identity(settings: TlsSettings) -> Identity:
-    """The server's own; raises InvalidSetting where there is none or it cannot be read."""
+    """The server's key and chain; raises InvalidSetting where they are missing or invalid."""
     chain, key = settings.keystore_certificate_chain, settings.keystore_key
     if bool(chain) is not bool(key):
         raise InvalidSetting(
@@ -78,7 +78,7 @@ def load_identity(settings: TlsSettings) -> Identity:
 
 
 def load_trusted(settings: TlsSettings) -> str | None:
-    """The certificates that clients' are checked against, in PEM; None where none are told."""
+    """The trusted certificates in PEM; None where none are set."""
     if settings.truststore_certificates:
         where = "ssl.truststore.certificates"
         return _certificates(settings.truststore_certificates.encode(), where)
@@ -161,7 +161,7 @@ _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion
 
 
 class TlsContext:
-    """What a listener with TLS needs; raises InvalidSetting for what cannot be used."""
+    """TLS of one listener; raises InvalidSetting for settings that cannot be used."""
 
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
@@ -176,7 +176,7 @@ class TlsContext:
         self.context = _make_context(self._settings)
 
     def principal_of(self, connection: ssl.SSLObject) -> Principal:
-        """Who is behind a connection; raises NoRuleFits for a name without a user."""
+        """The user of a connection by its certificate; raises NoRuleFits."""
         certificate = connection.getpeercert(binary_form=True)
         return ANONYMOUS if certificate is None else self._mapping.principal_of(certificate)
 
@@ -196,7 +196,7 @@ def _make_context(settings: TlsSettings) -> ssl.SSLContext:
         context.load_verify_locations(cadata=trusted)
     elif settings.client_auth != "none":
         raise InvalidSetting(
-            f"ssl.client.auth is {settings.client_auth}, but nobody is trusted: set "
+            f"ssl.client.auth is {settings.client_auth}, but no certificate is trusted: set "
             "ssl.truststore.location or ssl.truststore.certificates"
         )
     return context
@@ -207,8 +207,9 @@ def _use_identity(
     identity: Identity,
     make_password: Callable[[], str] = token_hex,
 ) -> None:
-    """Hands the key over in a file that only this user can read, encrypted with a password that
-    nobody keeps: the library takes files only.
+    """Loads the key from a temporary file, as `ssl` takes files only.
+
+    The file is readable by this user alone and encrypted with a random password.
     """
     password = make_password()
     descriptor, path = tempfile.mkstemp(prefix="varve-tls-", suffix=".pem")

@@ -2,7 +2,7 @@
 
 A message declares its key and versions itself; the table is collected from the declarations.
 
-Invariant  Produce is told to clients from version 0 on, though served from 3: older librdkafka
+Invariant  Produce is advertised from version 0 on, though served from 3: older librdkafka
            would silently send uncompressed data otherwise, and Kafka does the same.
 """
 
@@ -77,8 +77,8 @@ class Api:
     versions: Versions
 
     @property
-    def first_told(self) -> int:
-        """The first version that clients are told of."""
+    def first_advertised(self) -> int:
+        """The first version that ApiVersions reports."""
         return 0 if self.key is ApiKey.PRODUCE else self.versions.first
 
     def is_flexible(self, version: int) -> bool:

@@ -1,6 +1,6 @@
-"""Makes Python functions of declared messages: one to read and one to write per version.
+"""Compiles declared messages to Python functions: a decoder and an encoder per version.
 
-The text of a function is written out for its version, so that nothing is decided per message: runs
+The source of a function is generated for its version, so that nothing is decided per message: runs
 of fixed-width fields are one call of `struct`, fields that a version lacks cost nothing.
 
 Invariant  reading stays within the bytes it is given and allocates no more than they justify: a
@@ -8,25 +8,23 @@ Invariant  reading stays within the bytes it is given and allocates no more than
            tagged fields are counted before they are made, because an element of two bytes becomes
            an object of a hundred. Unknown tags are skipped. What breaks the format raises
            MalformedMessage.
-Threads    any; a function may be made twice, the last one stays.
+Threads    any; a function may be compiled twice, and the last one stays.
 """
 
 from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError  # noqa: N812  # a class, whatever its name
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from varve.foundation.errors import MalformedMessage
 from varve.wire.schema import FieldType, Kind, WireField, wire_fields
 
 Decoder = Callable[[memoryview, int, list[int]], tuple[Any, int]]
-"""Reads a struct at a position; gives it and where it ends. The list holds the count of array
+"""Reads a struct at a position; returns it and where it ends. The list holds the count of array
 elements and tagged fields that the message may still have."""
 Encoder = Callable[[bytearray, Any], None]
 """Appends a struct."""
-
-_ADDRESS: Final = {"string": "_string", "bytes": "_bytes", "records": "_records"}
 
 
 def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
@@ -77,7 +75,7 @@ def read_text(data: memoryview, at: int, end: int) -> str:
 
 
 class _Source:
-    """The text of a function under way, and what it refers to."""
+    """The source of one function, and the values that it refers to."""
 
     def __init__(self, head: str) -> None:
         self.lines = [head]
@@ -119,7 +117,7 @@ class _Source:
 
 
 class Compiler:
-    """Functions of structs by version, made when first asked for."""
+    """Functions of structs by version, compiled at first use."""
 
     def __init__(self) -> None:
         self._decoders: dict[tuple[type, int, bool], Decoder] = {}
@@ -127,23 +125,23 @@ class Compiler:
 
     def decoder(self, cls: type, version: int, is_flexible: bool) -> Decoder:
         key = (cls, version, is_flexible)
-        found = self._decoders.get(key)
-        if found is None:
-            found = self._decoders[key] = _DecoderText(self, cls, version, is_flexible).make()
-        return found
+        decoder = self._decoders.get(key)
+        if decoder is None:
+            decoder = self._decoders[key] = _DecoderSource(self, cls, version, is_flexible).make()
+        return decoder
 
     def encoder(self, cls: type, version: int, is_flexible: bool) -> Encoder:
         key = (cls, version, is_flexible)
-        found = self._encoders.get(key)
-        if found is None:
-            found = self._encoders[key] = _EncoderText(self, cls, version, is_flexible).make()
-        return found
+        encoder = self._encoders.get(key)
+        if encoder is None:
+            encoder = self._encoders[key] = _EncoderSource(self, cls, version, is_flexible).make()
+        return encoder
 
 
 def _split(
     cls: type, version: int
 ) -> tuple[list[tuple[str, WireField, Any]], list[tuple[str, WireField, Any]]]:
-    """The fields of a version that stand in their place, and those that are tagged."""
+    """The plain and the tagged fields of a version."""
     plain, tagged = [], []
     for name, place, default in wire_fields(cls):
         if version in place.tagged:
@@ -153,7 +151,7 @@ def _split(
     return plain, tagged
 
 
-class _DecoderText:
+class _DecoderSource:
     def __init__(self, compiler: Compiler, cls: type, version: int, is_flexible: bool) -> None:
         self._compiler = compiler
         self._cls = cls
@@ -209,7 +207,7 @@ class _DecoderText:
         self._source.add(f"at += {packed.size}")
 
     def _read(self, type: FieldType, name: str, is_nullable: bool) -> str:
-        """Lines that read a value; gives the name it has then."""
+        """Adds lines that read a value; returns its name."""
         source, value = self._source, self._source.local()
         kind = type.kind
         if kind.is_fixed:
@@ -272,12 +270,12 @@ class _DecoderText:
         end = source.local()
         source.add(f"{end} = at + {length}")
         source.add(f"if {end} > len(data): check_length(data, at, {length})")
-        taken = {
+        expression = {
             Kind.STRING: f"read_text(data, at, {end})",
             Kind.BYTES: f"bytes(data[at:{end}])",
             Kind.RECORDS: f"data[at:{end}]",
         }[kind]
-        source.add(f"{value} = {taken}")
+        source.add(f"{value} = {expression}")
         source.add(f"at = {end}")
         source.out()
 
@@ -300,7 +298,9 @@ class _DecoderText:
             item = Struct(">" + type.element.kind.value)
             source.add(f"check_length(data, at, {count} * {item.size})")
             unpack = source.name(item.iter_unpack, "unpack")
-            source.add(f"{value} = [one for one, in {unpack}(data[at:at + {count} * {item.size}])]")
+            source.add(
+                f"{value} = [item for item, in {unpack}(data[at:at + {count} * {item.size}])]"
+            )
             source.add(f"at += {count} * {item.size}")
         else:
             source.add(f"{value} = []")
@@ -312,7 +312,7 @@ class _DecoderText:
         source.out()
 
     def _count(self, count: str) -> None:
-        """Lines that take elements from those the message may still have."""
+        """Adds lines that check the count of elements against what the message may still have."""
         self._source.add(f"left[0] -= {count}")
         self._source.add("if left[0] < 0: refuse_count()")
 
@@ -341,7 +341,7 @@ class _DecoderText:
         source.out()
 
 
-class _EncoderText:
+class _EncoderSource:
     def __init__(self, compiler: Compiler, cls: type, version: int, is_flexible: bool) -> None:
         self._compiler = compiler
         self._cls = cls
@@ -411,7 +411,7 @@ class _EncoderText:
             self._write_run([(length, Kind.INT16 if kind is Kind.STRING else Kind.INT32)], out)
 
     def _write_null(self, kind: Kind, value: str, is_nullable: bool, out: str) -> None:
-        """Begins the branch of what is not null."""
+        """Writes null, and starts the branch of other values."""
         source = self._source
         source.add(f"if {value} is None:")
         source.into()
@@ -440,22 +440,22 @@ class _EncoderText:
         source = self._source
         self._write_null(Kind.ARRAY, value, is_nullable, out)
         self._write_length(Kind.ARRAY, f"len({value})", out)
-        one = source.local()
-        source.add(f"for {one} in {value}:")
+        item = source.local()
+        source.add(f"for {item} in {value}:")
         source.into()
-        self._write(type.element, one, False, out)
+        self._write(type.element, item, False, out)
         source.out()
         source.out()
 
     def _write_tags(self, tagged: list[tuple[str, WireField, Any]]) -> None:
-        """Those whose value is not the default."""
+        """Writes tagged fields whose value is not the default."""
         source = self._source
         if not tagged:
             source.add("out.append(0)")
             return
         parts = source.local()
         source.add(f"{parts} = []")
-        for name, place, default in sorted(tagged, key=lambda one: one[1].tag or 0):
+        for name, place, default in sorted(tagged, key=lambda field: field[1].tag or 0):
             source.add(f"if {self._differs(name, default)}:")
             source.into()
             part = source.local()

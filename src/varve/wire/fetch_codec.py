@@ -1,7 +1,7 @@
-"""Answers to Fetch by hand: the one message that is both large and asked for all the time.
+"""Fetch responses encoded by hand: the one message that is both large and frequent.
 
-Records are not copied: an answer is a list of buffers, of which those with records are the very
-ones that were read.
+Records are not copied: a response is a list of buffers, and records stay in those they were read
+into.
 
 Invariant  the bytes are those of the compiled functions, in every version; a test compares them.
 """
@@ -40,7 +40,7 @@ _PARTITION_4: Final = Struct(">ihqq")
 
 
 class FetchEncoder:
-    """Writes answers of one version."""
+    """Encodes responses of one version."""
 
     def __init__(self, compiler: Compiler, version: int) -> None:
         self._version = version
@@ -51,7 +51,7 @@ class FetchEncoder:
         self._endpoint = compiler.encoder(NodeEndpoint, version, True)
 
     def encode_parts(self, message: FetchResponse, out: bytearray) -> list[Buffer]:
-        """The answer behind what is in `out`, which is the first part."""
+        """The response behind what is in `out`, which is the first part."""
         parts: list[Buffer] = []
         if self._version >= 7:
             out += _HEAD.pack(message.throttle_time_ms, message.error_code, message.session_id)
@@ -82,20 +82,20 @@ class FetchEncoder:
             write_uvarint(out, len(name) + 1)
             out += name
         write_uvarint(out, len(topic.partitions) + 1)
-        for one in topic.partitions:
+        for partition in topic.partitions:
             out += _PARTITION.pack(
-                one.partition_index,
-                one.error_code,
-                one.high_watermark,
-                one.last_stable_offset,
-                one.log_start_offset,
+                partition.partition_index,
+                partition.error_code,
+                partition.high_watermark,
+                partition.last_stable_offset,
+                partition.log_start_offset,
             )
-            if one.aborted_transactions:
-                self._write_aborted(one.aborted_transactions, out)
+            if partition.aborted_transactions:
+                self._write_aborted(partition.aborted_transactions, out)
             else:
-                out.append(0 if one.aborted_transactions is None else 1)
-            out += _INT32.pack(one.preferred_read_replica)
-            records = one.records
+                out.append(0 if partition.aborted_transactions is None else 1)
+            out += _INT32.pack(partition.preferred_read_replica)
+            records = partition.records
             if not records:
                 out.append(0 if records is None else 1)
             else:
@@ -106,19 +106,23 @@ class FetchEncoder:
                     parts.append(out)
                     parts.append(records)
                     out = bytearray()
-            self._write_tags(one, out)
+            self._write_tags(partition, out)
         out.append(0)
         return out
 
     def _write_aborted(self, aborted: list[AbortedTransaction], out: bytearray) -> None:
         write_uvarint(out, len(aborted) + 1)
-        for one in aborted:
-            out += _ABORTED.pack(one.producer_id, one.first_offset)
+        for transaction in aborted:
+            out += _ABORTED.pack(transaction.producer_id, transaction.first_offset)
             out.append(0)
 
-    def _write_tags(self, one: PartitionData, out: bytearray) -> None:
+    def _write_tags(self, partition: PartitionData, out: bytearray) -> None:
         tagged: list[tuple[int, bytearray]] = []
-        epoch, leader, snapshot = one.diverging_epoch, one.current_leader, one.snapshot_id
+        epoch, leader, snapshot = (
+            partition.diverging_epoch,
+            partition.current_leader,
+            partition.snapshot_id,
+        )
         if (epoch.epoch, epoch.end_offset) != (-1, -1):
             tagged.append((0, _written(self._epoch, epoch)))
         if (leader.leader_id, leader.leader_epoch) != (-1, -1):
@@ -136,8 +140,8 @@ class FetchEncoder:
             return
         written = bytearray()
         write_uvarint(written, len(endpoints) + 1)
-        for one in endpoints:
-            self._endpoint(written, one)
+        for endpoint in endpoints:
+            self._endpoint(written, endpoint)
         _write_tagged([(0, written)], out)
 
     # Up to version 11
@@ -149,9 +153,9 @@ class FetchEncoder:
         out += _INT16.pack(len(name))
         out += name
         out += _INT32.pack(len(topic.partitions))
-        for one in topic.partitions:
-            self._write_old_partition(one, out)
-            records = one.records
+        for partition in topic.partitions:
+            self._write_old_partition(partition, out)
+            records = partition.records
             out += _INT32.pack(-1 if records is None else len(records))
             if not records:
                 continue
@@ -163,18 +167,23 @@ class FetchEncoder:
                 out = bytearray()
         return out
 
-    def _write_old_partition(self, one: PartitionData, out: bytearray) -> None:
-        head = one.partition_index, one.error_code, one.high_watermark, one.last_stable_offset
+    def _write_old_partition(self, partition: PartitionData, out: bytearray) -> None:
+        head = (
+            partition.partition_index,
+            partition.error_code,
+            partition.high_watermark,
+            partition.last_stable_offset,
+        )
         if self._version >= 5:
-            out += _PARTITION.pack(*head, one.log_start_offset)
+            out += _PARTITION.pack(*head, partition.log_start_offset)
         else:
             out += _PARTITION_4.pack(*head)
-        aborted = one.aborted_transactions
+        aborted = partition.aborted_transactions
         out += _INT32.pack(-1 if aborted is None else len(aborted))
-        for aborted_one in aborted or ():
-            out += _ABORTED.pack(aborted_one.producer_id, aborted_one.first_offset)
+        for transaction in aborted or ():
+            out += _ABORTED.pack(transaction.producer_id, transaction.first_offset)
         if self._version >= 11:
-            out += _INT32.pack(one.preferred_read_replica)
+            out += _INT32.pack(partition.preferred_read_replica)
 
 
 def _written(write: Callable[[bytearray, object], None], value: object) -> bytearray:

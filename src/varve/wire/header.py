@@ -1,7 +1,8 @@
-"""The headers in front of requests and responses.
+"""The headers of requests and responses.
 
-Invariant  the client id keeps the old form of a text in every version; the answer to ApiVersions
-           has the old header in every version, so that a client can read it before it knows more.
+Invariant  the client id is a non-compact string in every version. The response to ApiVersions has
+           the non-flexible header in every version, so that a client can read it before it knows
+           the server's versions.
 """
 
 from struct import Struct
@@ -15,13 +16,13 @@ API_VERSIONS: Final = 18
 _REQUEST: Final = Struct(">hhih")
 _CORRELATION: Final = Struct(">i")
 _TAG_COUNT_MAX: Final = 256
-"""No client sends any; nothing is known of a request yet that would justify the time for more."""
+"""No known client sends any, and the client is not authenticated yet."""
 
 
 class RequestHeader(NamedTuple):
-    """What a request says of itself; `end` is where its message begins, once tags are passed over.
+    """A request's header; `end` is where its tagged fields start, or else its message.
 
-    Whether tags follow depends on the version, so that `skip_tags` is called for it.
+    Only flexible versions have tagged fields: `skip_tags` is for them.
     """
 
     api_key: int
@@ -34,7 +35,7 @@ class RequestHeader(NamedTuple):
 def read_request_header(data: memoryview) -> RequestHeader:
     """The header of a frame without its length; raises MalformedMessage."""
     if len(data) < _REQUEST.size:
-        raise MalformedMessage(f"a request of {len(data)} bytes has no whole header")
+        raise MalformedMessage(f"a request of {len(data)} bytes has no complete header")
     api_key, version, correlation_id, length = _REQUEST.unpack_from(data)
     at = _REQUEST.size
     if length < 0:

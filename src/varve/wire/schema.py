@@ -1,11 +1,10 @@
-"""How Kafka's messages are declared: dataclasses whose fields know their place on the wire.
+"""Declarations of Kafka's messages: dataclasses whose fields know their encoding.
 
 A field has a type, the versions that carry it and, where it may be null or is tagged, the versions
 in which it is. Versions are written as in Kafka's own tables: `0+`, `3-7`, `4`. A message looks the
 same in every version: fields that a version lacks have their defaults.
 
-Invariant  a declaration holds facts of the protocol and nothing else; `compiler` makes functions of
-           it.
+Invariant  a declaration holds facts of the protocol and nothing else; `compiler` compiles it.
 """
 
 from collections.abc import Callable
@@ -20,11 +19,11 @@ T = TypeVar("T")
 
 VERSION_END: Final = 1 << 15
 NO_ID: Final = UUID(int=0)
-"""Stands for no id where the wire has no null."""
+"""Means no id, where the protocol has no null."""
 
 
 class Kind(Enum):
-    """What a field is on the wire; those with one letter are known to `struct` by it."""
+    """The encoding of a field; those of one letter are format characters of `struct`."""
 
     BOOLEAN = "?"
     INT8 = "b"
@@ -48,7 +47,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """From the first to the last, both included."""
+    """A range of versions, both ends included."""
 
     first: int
     last: int
@@ -91,7 +90,7 @@ RECORDS: Final = FieldType(Kind.RECORDS)
 
 @dataclass(frozen=True, slots=True)
 class WireField:
-    """A field as the wire has it."""
+    """The encoding of one field."""
 
     type: FieldType
     versions: Versions
@@ -103,11 +102,16 @@ class WireField:
 def _declare(
     type: FieldType, versions: str, nullable: str, tag: int | None, tagged: str | None
 ) -> dict[str, WireField]:
-    in_tags = "none" if tag is None else tagged or versions
-    found = WireField(
-        type, Versions.parse(versions), Versions.parse(nullable), tag, Versions.parse(in_tags)
-    )
-    return {"wire": found}
+    tagged_versions = "none" if tag is None else tagged or versions
+    return {
+        "wire": WireField(
+            type,
+            Versions.parse(versions),
+            Versions.parse(nullable),
+            tag,
+            Versions.parse(tagged_versions),
+        )
+    }
 
 
 def scalar(
@@ -119,7 +123,7 @@ def scalar(
     tag: int | None = None,
     tagged: str | None = None,
 ) -> Any:
-    """A number, a truth value, an id, a text or bytes."""
+    """A number, boolean, UUID, string or bytes."""
     return field(default=default, metadata=_declare(type, versions, nullable, tag, tagged))
 
 
@@ -149,7 +153,7 @@ def nested(
     tag: int | None = None,
     tagged: str | None = None,
 ) -> Any:
-    """One struct; by default that of its defaults, or with `is_null` None."""
+    """One struct; by default one with default values, or with `is_null` None."""
     place = _declare(FieldType(Kind.STRUCT, struct=kind), versions, nullable, tag, tagged)
     if is_null:
         return field(default=None, metadata=place)
@@ -174,9 +178,9 @@ def _getter_of(cls: Any) -> Callable[[Any], Any]:
 
 
 def _as_dataclass(cls: Any) -> Any:
-    """With a text, a comparison and a docstring that are not made for each class.
+    """A dataclass whose `repr`, comparison and docstring are not generated for each class.
 
-    There are hundreds, and making these was half the time that importing them took.
+    There are hundreds, and generating these took half of the import time.
     """
     cls.__doc__ = cls.__doc__ or cls.__name__
     cls.__repr__, cls.__eq__ = _show, _equals
@@ -185,20 +189,20 @@ def _as_dataclass(cls: Any) -> Any:
 
 @dataclass_transform()
 def wire_struct(cls: type[T]) -> type[T]:
-    """A part of messages."""
+    """A struct within messages."""
     return _as_dataclass(cls)  # type: ignore[no-any-return]  # the class it was given
 
 
 class Message:
-    """Base of whole messages: what is told of them beside their fields."""
+    """Base of messages, with what is declared of them beside their fields."""
 
     __slots__ = ()
 
     API_KEY: ClassVar[int] = -1
-    """-1 for what is no request or response."""
+    """-1 for records of internal topics."""
     VERSIONS: ClassVar[Versions]
     SERVED: ClassVar[Versions]
-    """The versions that the server offers; fewer where newer ones need what it does not do."""
+    """The versions that the server offers; fewer where newer ones need unsupported features."""
     FLEXIBLE: ClassVar[int]
     """The first version with compact lengths and tagged fields."""
 
@@ -207,25 +211,27 @@ class Message:
 def wire_message(
     versions: str, *, flexible: str = "none", api_key: int = -1, served: str | None = None
 ) -> Callable[[type[T]], type[T]]:
-    """A whole message: a request, a response, or a record of an internal topic."""
+    """A message: a request, a response, or a record of an internal topic."""
 
     def make(cls: type[T]) -> type[T]:
-        made: Any = _as_dataclass(cls)
-        made.API_KEY = api_key
-        made.VERSIONS = Versions.parse(versions)
-        made.SERVED = Versions.parse(served or versions)
-        made.FLEXIBLE = Versions.parse(flexible).first
-        return made  # type: ignore[no-any-return]  # the class it was given, as a dataclass
+        message: Any = _as_dataclass(cls)
+        message.API_KEY = api_key
+        message.VERSIONS = Versions.parse(versions)
+        message.SERVED = Versions.parse(served or versions)
+        message.FLEXIBLE = Versions.parse(flexible).first
+        return message  # type: ignore[no-any-return]  # the class it was given, as a dataclass
 
     return make
 
 
 def wire_fields(cls: type) -> list[tuple[str, WireField, Any]]:
-    """Name, place and default of each field, in the order of the wire; the default of a list is
-    the class `list`, that of a struct its class.
+    """Name, encoding and default of each field in wire order.
+
+    The default of a list is the class `list`, that of a struct its class.
     """
-    found = []
-    for one in fields(cls):
-        made = one.default_factory
-        found.append((one.name, one.metadata["wire"], made if callable(made) else one.default))
-    return found
+    encoded = []
+    for item in fields(cls):
+        factory = item.default_factory
+        default = factory if callable(factory) else item.default
+        encoded.append((item.name, item.metadata["wire"], default))
+    return encoded

@@ -223,7 +223,7 @@ def test_settings_that_cannot_be_used_are_told(world: _World, tmp_path: Path) ->
         ({"keystore_key": world.alice.key_pem("x")}, r"ssl\.key\.password"),
         ({"keystore_certificate_chain": "nonsense"}, "no certificate in PEM"),
         ({"truststore_certificates": "nonsense"}, "no certificate in PEM"),
-        ({"truststore_certificates": "", "client_auth": "required"}, "nobody is trusted"),
+        ({"truststore_certificates": "", "client_auth": "required"}, "no certificate is trusted"),
         ({"enabled_protocols": ()}, "is empty"),
         ({"principal_mapping_rules": "nonsense"}, "cannot be read"),
     ]

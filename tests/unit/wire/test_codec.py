@@ -94,8 +94,10 @@ def test_the_answer_to_api_versions_has_the_old_header() -> None:
 
 def test_produce_is_told_from_zero_on() -> None:
     api = APIS[ApiKey.PRODUCE]
-    assert (api.first_told, api.versions.first) == (0, 3)
-    assert all(one.first_told == one.versions.first for one in APIS.values() if one is not api)
+    assert (api.first_advertised, api.versions.first) == (0, 3)
+    assert all(
+        one.first_advertised == one.versions.first for one in APIS.values() if one is not api
+    )
 
 
 def test_messages_are_equal_when_their_classes_and_all_fields_are() -> None:
