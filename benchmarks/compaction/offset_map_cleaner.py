@@ -40,8 +40,8 @@ from varve.foundation.errors import InvalidRequest
 from varve.kernels.batch_layout import HEADER_BYTES, BatchColumn, RecordStatus, status_text
 from varve.kernels.key_entries import ENTRY_WORDS, Entries, scan_keys, scan_payload_keys
 from varve.records import Batch, BinaryColumn, build_batch_from_columns, empty_batch
+from varve.records.batch_format import decode_header
 from varve.records.compression import compress
-from varve.records.header import decode_header
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -14,11 +14,10 @@ from varve.commit_log.index_builder import SegmentIndexer
 from varve.commit_log.names import CLEANED, INDEX, LOG, TIME_INDEX
 from varve.commit_log.segment_reader import BatchTable
 from varve.disk import FileSystem
-from varve.kernels.batch_layout import BATCH_COLUMN_COUNT, HEADER_BYTES, BatchColumn
+from varve.kernels.batch_layout import BATCH_COLUMN_COUNT, CODEC_MASK, HEADER_BYTES, BatchColumn
 from varve.kernels.batch_scan import scan_batches
 from varve.records import Codec
 from varve.records.compression import decompress_to_array
-from varve.records.header import CODEC_MASK
 
 Bytes = npt.NDArray[np.uint8]
 

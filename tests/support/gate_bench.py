@@ -8,8 +8,9 @@ from tests.support.data_requests import produce
 from tests.support.log_bench import NOW_MS
 from varve.commit_log import Isolation, Log
 from varve.disk import FileSystem
+from varve.kernels.batch_layout import LENGTH_OVERHEAD
 from varve.records import Batch, Codec, Headers, Record, build_batch
-from varve.records.header import LENGTH_OVERHEAD, PREFIX
+from varve.records.batch_format import PREFIX
 
 TOPIC: Final = "orders"
 WINDOW_MS: Final = 1_000

@@ -5,8 +5,8 @@ from uuid import UUID
 
 from varve.foundation.errors import NotFound, OffsetOutOfRange
 from varve.records import BatchHeader, CommittedBatches, build_batch, decode_header
+from varve.records.batch import Record
 from varve.records.building import empty_batch
-from varve.records.record import Record
 from varve.topics import OffsetRange, Position, TopicInfo
 
 

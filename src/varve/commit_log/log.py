@@ -18,7 +18,6 @@ from varve.commit_log.flusher import Flusher
 from varve.commit_log.leader_epochs import EpochEntry
 from varve.commit_log.log_loader import LoadRequest, LogLoader
 from varve.commit_log.log_reader import FetchResult, Isolation, LogReader
-from varve.commit_log.log_start import LogStart
 from varve.commit_log.log_state import LogState
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.producer_snapshots import ProducerSnapshots, read_snapshot
@@ -31,13 +30,12 @@ from varve.commit_log.producer_state import (
 from varve.commit_log.remote_log import RemoteLogReader
 from varve.commit_log.rolling import RollRule
 from varve.commit_log.segment import Segment
-from varve.commit_log.segment_drop import SegmentDrop
 from varve.commit_log.segment_reader import ReadableSegment, TimestampOffset
 from varve.commit_log.segment_replacement import SegmentReplacement
 from varve.commit_log.segment_view import SegmentView
 from varve.commit_log.settings import LogSettings
 from varve.commit_log.transaction_index import AbortedTransaction
-from varve.commit_log.truncation import Truncation
+from varve.commit_log.truncation import LogStart, SegmentDrop, Truncation
 from varve.disk import Buffer
 from varve.foundation.errors import (
     StoreError,

@@ -1,19 +1,29 @@
-"""Cuts a log at its end, or empties it.
+"""Shortens a log: cuts it at its end, drops segments at its beginning, raises its start offset.
 
-Crash      recovery point and cleaner offset are lowered on disk first; later segments go highest
-           first, so that a crash never leaves a gap; then the cut itself is synced. What was to go
-           may be back after a crash in between, nothing else can be missing.
-Threads    holds the flush lock and the log's lock throughout; readers look again when it is done.
+Crash      Truncation: recovery point and cleaner offset are lowered on disk first; later segments
+           go highest first, so that a crash never leaves a gap; then the cut itself is synced. What
+           was to go may be back after a crash in between, nothing else can be missing.
+           Dropping: the log start offset is raised on disk before the first file goes, so that no
+           crash shows some of the dropped records and not others; the renames are durable before
+           anything else may take the first segment's name for the log start. On a disk too full for
+           the checkpoint the files go all the same, for they are what fills it: lowest first, so
+           that a crash in between leaves a shorter log without a gap.
+           Raising the start: the offset is on disk before this returns; the files behind it go with
+           the next retention pass, the remote segments with their next expiry.
+Threads    a truncation holds the flush lock and the log's lock throughout; dropping holds the flush
+           lock throughout and the log's lock for each change. Readers retry until it is done.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from varve.commit_log.append_times import AppendSpan
 from varve.commit_log.leader_epochs import LeaderEpochs
-from varve.commit_log.log_state import LogState
+from varve.commit_log.log_state import NO_ROOM, LogState
 from varve.commit_log.producer_snapshots import ProducerLoad, load_producers
 from varve.commit_log.producer_state import ProducerStateManager
+from varve.commit_log.segment import Segment
 from varve.commit_log.segment_reader import (
     ReadableSegment,
     find_batch_position,
@@ -24,7 +34,13 @@ from varve.commit_log.segment_reader import (
 from varve.commit_log.segment_view import SegmentView
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.transaction_index import TransactionIndex
-from varve.foundation.errors import InvalidRequest
+from varve.foundation.errors import (
+    DiskFull,
+    InvalidRequest,
+    OffsetOutOfRange,
+    PolicyViolation,
+    Unavailable,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,3 +227,165 @@ class Truncation:
             state.fs.sync_directory(state.directory)
             self._write_recovery_points()
             self._write_log_starts()
+
+
+class SegmentDrop:
+    """Drops segments of one log; the log start checkpoint is written through a hook."""
+
+    def __init__(self, state: LogState, *, write_log_starts: Callable[[], None]) -> None:
+        self._state = state
+        self._write_log_starts = write_log_starts
+
+    def drop_before(self, offset: int, *, now_ms: int) -> list[Segment]:
+        """The dropped segments; raises InvalidRequest unless a segment begins at the offset."""
+        state = self._state
+        with state.flush_lock:
+            with state.lock:
+                state.check_usable()
+                self._check_locked(offset)
+                if offset == state.end_offset:
+                    with state.io("roll"):
+                        state.roll_locked(offset)
+                dropped = [one for one in state.view.closed if one.base_offset < offset]
+                if not dropped:
+                    return []
+                state.raise_log_start_locked(offset)
+                state.is_start_known = True
+            with state.io("checkpoint of"), _unless_full():
+                self._write_log_starts()
+            self._drop(dropped, now_ms)
+        return dropped
+
+    def drop_local_before(self, offset: int, *, now_ms: int) -> list[Segment]:
+        """Drops segments that are kept elsewhere too; the log start offset stays.
+
+        It is on disk before they go: without it only the cold tier can tell. On a disk too full for
+        the checkpoint they go all the same.
+        """
+        state = self._state
+        with state.flush_lock:
+            with state.lock:
+                state.check_usable()
+                self._check_locked(offset)
+                dropped = [one for one in state.view.closed if one.base_offset < offset]
+            if not dropped:
+                return []
+            with state.io("checkpoint of"), _unless_full():
+                self._write_log_starts()
+            self._drop(dropped, now_ms)
+        return dropped
+
+    def _drop(self, dropped: list[Segment], now_ms: int) -> None:
+        with self._state.lock:
+            self._state.check_usable()
+            self._drop_locked(dropped, now_ms)
+
+    def _check_locked(self, offset: int) -> None:
+        state = self._state
+        bases = {segment.base_offset for segment in state.view}
+        if offset not in bases and offset != state.end_offset:
+            raise InvalidRequest(
+                f"{state.topic_partition}: cannot drop the segments before offset {offset}: no "
+                f"segment begins there; the log ends at {state.end_offset}"
+            )
+        if offset > state.high_watermark:
+            raise OffsetOutOfRange(
+                f"{state.topic_partition}: cannot drop the segments before offset {offset}: the "
+                f"high watermark is {state.high_watermark}, and what lies above it must stay"
+            )
+
+    def _drop_locked(self, dropped: list[Segment], now_ms: int) -> None:
+        state = self._state
+        kept = state.view.closed[len(dropped) :]
+        with state.cutting_locked("drop segments of"):
+            with _unless_full():
+                state.trim_epochs_locked()
+            for segment in dropped:
+                state.set_aside_locked(segment, now_ms)
+                state.append_times.forget(segment.base_offset)
+                if segment.base_offset in state.snapshots.offsets:
+                    state.snapshots.set_aside(segment.base_offset)
+            state.fs.sync_directory(state.directory)
+            gone = {segment.base_offset for segment in dropped}
+            state.unsynced = [one for one in state.unsynced if one.base_offset not in gone]
+            state.view = SegmentView(kept, state.view.active)
+
+
+@contextlib.contextmanager
+def _unless_full() -> Iterator[None]:
+    """Passes over a full disk: what could not be written is told by the files that stay."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+
+
+class LogStart:
+    """The beginning of one log; its checkpoint is written through a hook."""
+
+    def __init__(self, state: LogState, *, write_log_starts: Callable[[], None]) -> None:
+        self._state = state
+        self._write_log_starts = write_log_starts
+
+    def delete_records(self, before_offset: int) -> int:
+        """What a client may ask for, -1 meaning the high watermark; gives the new log start."""
+        state = self._state
+        if not isinstance(before_offset, int):
+            raise InvalidRequest(
+                f"{state.topic_partition}: cannot delete records before {before_offset!r:.40}; "
+                "give the offset as an int"
+            )
+        if "delete" not in state.settings.cleanup_policy:
+            raise PolicyViolation(
+                f"{state.topic_partition}: records are deleted only where cleanup.policy contains "
+                f"delete; it is {','.join(state.settings.cleanup_policy)}"
+            )
+        self._check_known(before_offset)
+        return self.raise_to(before_offset)
+
+    def _check_known(self, before_offset: int) -> None:
+        """A log start made up from a lower offset would promise records that are long gone."""
+        state = self._state
+        local_start = state.view.first_base_offset
+        if not state.is_start_known and 0 <= before_offset < local_start:
+            raise Unavailable(
+                f"{state.topic_partition}: cannot delete records before {before_offset} yet: "
+                "where the log starts is known to the cold tier alone, which was not read since "
+                f"the store was opened; try again, or delete those before {local_start} or more"
+            )
+
+    def raise_to(self, before_offset: int) -> int:
+        """Raises OffsetOutOfRange above the high watermark; a lower offset changes nothing."""
+        state = self._state
+        with state.lock:
+            state.check_usable()
+            offset = state.high_watermark if before_offset == -1 else before_offset
+            if not 0 <= offset <= state.high_watermark:
+                raise OffsetOutOfRange(
+                    f"{state.topic_partition}: cannot delete records before {before_offset}; "
+                    "the high "
+                    f"watermark is {state.high_watermark}"
+                )
+            state.raise_log_start_locked(offset)
+            state.is_start_known = True
+        self._write(offset)
+        with state.lock:
+            state.check_usable()
+            with state.io("delete records of"):
+                state.trim_epochs_locked()
+        return state.log_start_offset
+
+    def _write(self, offset: int) -> None:
+        state = self._state
+        try:
+            self._write_log_starts()
+        except OSError as error:
+            failure = state.failed(error, "checkpoint of")
+            if isinstance(failure, DiskFull):
+                failure = DiskFull(
+                    f"{state.topic_partition}: records before {offset} are no longer read, "
+                    "but the disk is "
+                    "too full to note it for the next start; free some space and delete them again"
+                )
+            raise failure from error

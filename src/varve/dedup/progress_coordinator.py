@@ -18,8 +18,8 @@ from varve.dedup.progress import Progress, find_progress, progress_batch
 from varve.dedup.topics import DedupTopics
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, StoreError
+from varve.kernels.batch_layout import INT32_MAX
 from varve.records import Producer, increment_sequence, stamp_producer
-from varve.records.sequence import INT_MAX
 from varve.topics import StoreCluster, StoreTransaction
 from varve.topics.store_transaction import (
     FIRST_PRODUCER_ID,
@@ -170,7 +170,7 @@ def _is_decided(log: Log, progress: Progress | None, entry: ProducerStateEntry) 
         return False
     expected = progress.sequences.get(log.topic_partition.topic, 0)
     following = increment_sequence(entry.last_sequence, 1)
-    missing = (expected - following) % (INT_MAX + 1)
+    missing = (expected - following) % (INT32_MAX + 1)
     if 0 < missing < _MISSING_MAX:
         raise Corrupt(
             f"{log.topic_partition} has records up to sequence {entry.last_sequence} of a "

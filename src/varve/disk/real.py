@@ -7,17 +7,20 @@ Crash      `sync` is fdatasync, which includes the size; on macOS F_FULLFSYNC, s
            stops at the drive's cache. Many files are synced by one syncfs on Linux.
 """
 
+import ctypes
 import errno
 import fcntl
 import os
+import re
 import shutil
 import stat
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Final
 
 from varve.disk.file_system import Buffer, Closing, File, FileInfo, sync_each
-from varve.disk.system_sync import find_system_sync
 from varve.foundation.errors import Locked
 
 BUFFERS_PER_CALL_MAX = 1024
@@ -299,3 +302,27 @@ def _unlock_descriptor(descriptor: int) -> None:
 def _whole_file(kind: int) -> bytes:
     """Linux's `struct flock`: type, whence, start, length (0: to the end), pid (must be 0)."""
     return struct.pack("hhqqi0q", kind, os.SEEK_SET, 0, 0, 0)
+
+
+_TELLS_OF_FAILURES: Final = (5, 8)
+
+
+@cache
+def find_system_sync() -> Callable[[int], bool] | None:
+    """Syncs the file system that a descriptor is of, and says whether that went well.
+
+    None where the system cannot.
+    """
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if sys.platform != "linux" or release is None:
+        return None
+    if (int(release[1]), int(release[2])) < _TELLS_OF_FAILURES:
+        return None
+    call = getattr(ctypes.CDLL(None), "syncfs", None)
+    if call is None:
+        return None
+
+    def sync(descriptor: int) -> bool:
+        return int(call(descriptor)) == 0
+
+    return sync

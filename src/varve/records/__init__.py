@@ -1,7 +1,17 @@
 """Batches and records as bytes, checksums, compression."""
 
+from varve.kernels.batch_layout import HEADER_BYTES
 from varve.kernels.crc import crc32c_of
-from varve.records.batch import Batch, RecordColumns
+from varve.records.batch import Batch, Headers, Record, RecordColumns
+from varve.records.batch_format import (
+    BatchHeader,
+    Buffer,
+    Codec,
+    TimestampType,
+    decode_header,
+    decrement_sequence,
+    increment_sequence,
+)
 from varve.records.building import (
     BatchFields,
     build_batch,
@@ -26,16 +36,6 @@ from varve.records.editing import (
     with_log_append_time,
     with_max_timestamp,
 )
-from varve.records.header import (
-    HEADER_BYTES,
-    BatchHeader,
-    Buffer,
-    Codec,
-    TimestampType,
-    decode_header,
-)
-from varve.records.record import Headers, Record
-from varve.records.sequence import decrement_sequence, increment_sequence
 
 __all__ = [
     "DECOMPRESSED_BYTES_MAX",

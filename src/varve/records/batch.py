@@ -6,12 +6,15 @@ Threads    nothing is changed once made; a batch looks into its buffer, which mu
 """
 
 import struct
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.kernels.batch_layout import (
+    CRC_START,
+    HEADER_BYTES,
     NO_LOG_APPEND_TIMESTAMP,
     RecordColumn,
     RecordStatus,
@@ -20,23 +23,28 @@ from varve.kernels.batch_layout import (
 from varve.kernels.crc import crc32c
 from varve.kernels.hashes import hash_keys
 from varve.kernels.record_parse import count_fits, parse_records, record_table
+from varve.records.batch_format import BatchHeader, Buffer, Codec, TimestampType, decode_header
 from varve.records.columns import BinaryColumn, EncodedHeaders, frozen_bytes, frozen_integers
 from varve.records.compression import DECOMPRESSED_BYTES_MAX, decompress_to_array
-from varve.records.header import (
-    CRC_START,
-    HEADER_BYTES,
-    BatchHeader,
-    Buffer,
-    Codec,
-    TimestampType,
-    decode_header,
-)
-from varve.records.record import Headers, Record
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 
 _TOPIC_ID = struct.Struct("<QQ")
+
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Key, value and headers, with the timestamp (-1 is none) and, once read, the offset."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp: int = -1
+    offset: int = -1
 
 
 class RecordColumns:

@@ -16,7 +16,20 @@ import numpy.typing as npt
 
 from varve.foundation.errors import InvalidRecord, InvalidRequest
 from varve.kernels.batch_build import BuildStatus, measure_records, write_records
+from varve.kernels.batch_layout import (
+    CONTROL_BIT,
+    CRC_START,
+    DELETE_HORIZON_BIT,
+    HEADER_BYTES,
+    INT32_MAX,
+    LENGTH_OVERHEAD,
+    LOG_APPEND_TIME_BIT,
+    MAGIC,
+    TRANSACTIONAL_BIT,
+)
 from varve.kernels.crc import crc32c
+from varve.records.batch import Record
+from varve.records.batch_format import HEADER, BatchHeader, Codec, TimestampType
 from varve.records.columns import (
     NO_CELLS,
     NO_HEADERS,
@@ -30,22 +43,6 @@ from varve.records.columns import (
     plain_integers,
 )
 from varve.records.compression import DECOMPRESSED_BYTES_MAX, compress
-from varve.records.header import (
-    CONTROL_BIT,
-    CRC_START,
-    DELETE_HORIZON_BIT,
-    HEADER,
-    HEADER_BYTES,
-    LENGTH_OVERHEAD,
-    LOG_APPEND_TIME_BIT,
-    MAGIC,
-    TRANSACTIONAL_BIT,
-    BatchHeader,
-    Codec,
-    TimestampType,
-)
-from varve.records.record import Record
-from varve.records.sequence import INT_MAX
 
 LONG_MAX = 2**63 - 1
 _uncleared_bytes = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_ssize_t)(
@@ -62,7 +59,7 @@ _PROBLEMS = {
     BuildStatus.BAD_OFFSET_DELTA: "has an offset delta that is negative, above INT_MAX or no larger"
     " than the one before",
     BuildStatus.BAD_HEADER_COUNT: "has a header count that its headers cannot have",
-    BuildStatus.TOO_LARGE: f"exceeds INT_MAX ({INT_MAX}) bytes",
+    BuildStatus.TOO_LARGE: f"exceeds INT_MAX ({INT32_MAX}) bytes",
     BuildStatus.NO_ROOM: "changed while it was written",
 }
 
@@ -162,9 +159,9 @@ def build_batch_from_columns(
         encoded.cells.sizes,
         encoded.counts,
     )
-    if not 0 <= size <= INT_MAX - HEADER_BYTES:
+    if not 0 <= size <= INT32_MAX - HEADER_BYTES:
         raise InvalidRecord(
-            f"{count} records take more than INT_MAX ({INT_MAX}) bytes: use several batches"
+            f"{count} records take more than INT_MAX ({INT32_MAX}) bytes: use several batches"
         )
     columns = (
         times,

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from varve.foundation.errors import InvalidRecord, InvalidRequest
 from varve.kernels.batch_build import BuildStatus, encode_headers
+from varve.kernels.batch_layout import INT32_MAX
 from varve.kernels.record_columns import join_byte_strings
-from varve.records.sequence import INT_MAX
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -176,8 +176,8 @@ class HeaderColumns:
         keys, values = self.keys, self.values
         content = int(np.maximum(keys.sizes, 0).sum() + np.maximum(values.sizes, 0).sum())
         room = content + _HEADER_OVERHEAD * len(keys)
-        if not 0 <= room <= INT_MAX:
-            raise InvalidRecord(f"headers of {room} bytes, at most {INT_MAX} can be encoded")
+        if not 0 <= room <= INT32_MAX:
+            raise InvalidRecord(f"headers of {room} bytes, at most {INT32_MAX} can be encoded")
         out = np.empty(room, np.uint8)
         starts = np.empty(len(self), np.int64)
         sizes = np.empty(len(self), np.int64)

@@ -17,8 +17,13 @@ import numpy.typing as npt
 from varve.foundation.errors import Corrupt, StoreError
 from varve.kernels.batch_layout import (
     BATCH_COLUMN_COUNT,
+    CODEC_MASK,
+    CONTROL_BIT,
+    HEADER_BYTES,
+    LOG_APPEND_TIME_BIT,
     NO_LOG_APPEND_TIMESTAMP,
     RECORD_SIZE_MIN,
+    TRANSACTIONAL_BIT,
     BatchColumn,
     RecordStatus,
     ScanStatus,
@@ -28,20 +33,10 @@ from varve.kernels.batch_scan import scan_batches
 from varve.kernels.record_columns import PLACE_COUNT, parse_batches
 from varve.kernels.record_parse import record_table
 from varve.records.batch import Batch, RecordColumns
+from varve.records.batch_format import BatchHeader, Buffer, Codec, decode_header
 from varve.records.columns import Bytes, Integers, frozen_bytes
 from varve.records.compression import decompress_to_array
 from varve.records.control import ControlType, decode_control_record
-from varve.records.header import (
-    CODEC_MASK,
-    CONTROL_BIT,
-    HEADER_BYTES,
-    LOG_APPEND_TIME_BIT,
-    TRANSACTIONAL_BIT,
-    BatchHeader,
-    Buffer,
-    Codec,
-    decode_header,
-)
 
 Table = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

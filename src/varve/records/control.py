@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from varve.foundation.errors import Corrupt
+from varve.records.batch import Record
 from varve.records.building import build_batch
-from varve.records.record import Record
 
 _KEY = struct.Struct(">hh")
 _MARKER = struct.Struct(">hi")

@@ -8,20 +8,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from varve.foundation.errors import InvalidRequest
+from varve.kernels.batch_layout import CRC_START, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT
 from varve.kernels.crc import crc32c_of
 from varve.records.batch import Batch
-from varve.records.building import LONG_MAX, build_batch_from_columns
-from varve.records.header import (
-    CRC_START,
+from varve.records.batch_format import (
     HEADER,
-    LOG_APPEND_TIME_BIT,
-    TRANSACTIONAL_BIT,
     BatchHeader,
     Codec,
     TimestampType,
     decode_header,
+    increment_sequence,
 )
-from varve.records.sequence import increment_sequence
+from varve.records.building import LONG_MAX, build_batch_from_columns
 
 _NO_TIMESTAMP = -1
 _FIRST_FIELD_IN_CRC = BatchHeader._fields.index("attributes")

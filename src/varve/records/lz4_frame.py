@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from varve.foundation.errors import Corrupt
 from varve.kernels.compressed_frames import xxhash32
-from varve.records.header import Buffer
+from varve.records.batch_format import Buffer
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -7,7 +7,7 @@ import pytest
 from tests.support.topics_bench import StoreBench
 from varve.commit_log import Log
 from varve.records import Producer, build_batch, stamp_producer
-from varve.records.record import Record
+from varve.records.batch import Record
 from varve.topics import Position
 from varve.topics.store_cluster import StoreReader
 

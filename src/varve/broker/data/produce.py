@@ -21,8 +21,14 @@ from varve.broker.request import CloseConnection, Operation, RequestContext, Res
 from varve.broker.topics import ServedTopic, current_leader_epoch
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import Closed, InvalidRecord
+from varve.kernels.batch_layout import (
+    CODEC_MASK,
+    CRC_START,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    TRANSACTIONAL_BIT,
+)
 from varve.records import HEADER_BYTES, Codec
-from varve.records.header import CODEC_MASK, CRC_START, LENGTH_OVERHEAD, MAGIC, TRANSACTIONAL_BIT
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError, code_for
 from varve.wire.messages.data import (

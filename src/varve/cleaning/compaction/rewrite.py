@@ -48,11 +48,18 @@ from varve.kernels.batch_filter import (
     rewrite_batches,
     seal_batch,
 )
-from varve.kernels.batch_layout import HEADER_BYTES, BatchColumn, ScanStatus
+from varve.kernels.batch_layout import (
+    CODEC_MASK,
+    DELETE_HORIZON_BIT,
+    HEADER_BYTES,
+    LOG_APPEND_TIME_BIT,
+    BatchColumn,
+    ScanStatus,
+)
 from varve.kernels.batch_scan import batch_table, scan_batches
 from varve.records import compress
+from varve.records.batch_format import Codec
 from varve.records.compression import decompress_to_array
-from varve.records.header import CODEC_MASK, DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, Codec
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -24,11 +24,18 @@ from varve.cleaning.key_index.key_index import (
 from varve.commit_log.segment_reader import BatchTable
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, OffsetOverflow
-from varve.kernels.batch_layout import BatchColumn, RecordStatus, status_text
+from varve.kernels.batch_layout import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    TRANSACTIONAL_BIT,
+    BatchColumn,
+    RecordStatus,
+    status_text,
+)
 from varve.kernels.transaction_marks import ABORTED_COLUMNS, find_aborted, read_control_types
 from varve.records import Batch
 from varve.records.control import ControlType, decode_control_record
-from varve.records.header import CODEC_MASK, CONTROL_BIT, DELETE_HORIZON_BIT, TRANSACTIONAL_BIT
 
 Integers = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]

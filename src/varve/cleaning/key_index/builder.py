@@ -38,8 +38,14 @@ from varve.commit_log.segment_reader import BatchTable, BatchWalk
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import TEMPORARY_SUFFIX, File, FileSystem
 from varve.foundation.errors import Corrupt
+from varve.kernels.batch_layout import (
+    CODEC_MASK,
+    BatchColumn,
+    RecordStatus,
+    ScanStatus,
+    status_text,
+)
 from varve.kernels.batch_layout import HEADER_BYTES as BATCH_HEADER_BYTES
-from varve.kernels.batch_layout import BatchColumn, RecordStatus, ScanStatus, status_text
 from varve.kernels.crc import extend_crc32c
 from varve.kernels.key_entries import (
     ENTRY_WORDS,
@@ -48,8 +54,8 @@ from varve.kernels.key_entries import (
     scan_payload_keys,
 )
 from varve.kernels.key_sort import sort_entries
+from varve.records.batch_format import Codec
 from varve.records.compression import decompress_to_array
-from varve.records.header import CODEC_MASK, Codec
 
 RUN_SUFFIX: Final = ".run"
 _HASH_END: Final = 1 << 64

@@ -24,10 +24,10 @@ from varve.jobs.sink.batch_builder import (
     SinkRows,
     make_rows,
 )
+from varve.kernels.batch_layout import LENGTH_OVERHEAD
 from varve.kernels.crc import crc32c
 from varve.object_store import ObjectStore
 from varve.records import decode_header
-from varve.records.header import LENGTH_OVERHEAD
 
 CHUNK_BYTES: Final = 32 << 20
 """Rows are collected up to this size before batches are cut, so that batches are big."""

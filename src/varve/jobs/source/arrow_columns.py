@@ -14,14 +14,19 @@ import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 from varve.foundation.errors import Corrupt, InvalidRecord
 from varve.jobs.source.columns import arrow_schema
 from varve.jobs.source.record_blocks import RecordBlock
-from varve.kernels.batch_layout import BatchColumn, RecordColumn, RecordStatus, status_text
+from varve.kernels.batch_layout import (
+    LOG_APPEND_TIME_BIT,
+    BatchColumn,
+    RecordColumn,
+    RecordStatus,
+    status_text,
+)
 from varve.kernels.record_columns import (
     HEADER_CELL_COUNT,
     column_offsets,
     copy_cells,
     find_header_cells,
 )
-from varve.records.header import LOG_APPEND_TIME_BIT
 
 Numbers = npt.NDArray[np.int64]
 

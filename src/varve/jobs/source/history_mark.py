@@ -22,8 +22,7 @@ from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.piece_stretches import open_objects, open_stretches, wanted_of
 from varve.jobs.source.plan import PartitionSource
 from varve.jobs.source.record_blocks import Table, read_batches
-from varve.kernels.batch_layout import BatchColumn
-from varve.records.header import DELETE_HORIZON_BIT
+from varve.kernels.batch_layout import DELETE_HORIZON_BIT, BatchColumn
 
 _BITS_32 = (1 << 32) - 1
 _EPOCH_MAX = (1 << 31) - 1

@@ -20,7 +20,9 @@ from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.foundation.settings import LONG_MAX
 from varve.kernels.batch_layout import (
     BATCH_COLUMN_COUNT,
+    CODEC_MASK,
     HEADER_BYTES,
+    LOG_APPEND_TIME_BIT,
     NO_LOG_APPEND_TIMESTAMP,
     RECORD_SIZE_MIN,
     BatchColumn,
@@ -33,8 +35,8 @@ from varve.kernels.batch_scan import scan_batches
 from varve.kernels.record_columns import PLACE_COUNT, parse_batches
 from varve.kernels.record_parse import record_table
 from varve.kernels.transaction_marks import find_aborted
+from varve.records.batch_format import Codec
 from varve.records.compression import decompress_to_array
-from varve.records.header import CODEC_MASK, LOG_APPEND_TIME_BIT, Codec
 
 Bytes = npt.NDArray[np.uint8]
 Table = npt.NDArray[np.int64]

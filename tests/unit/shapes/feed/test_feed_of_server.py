@@ -14,7 +14,7 @@ from varve.foundation.errors import NotFound
 from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import KafkaClient
 from varve.records import Producer, build_batch, stamp_producer
-from varve.records.record import Record
+from varve.records.batch import Record
 from varve.shapes.feed.changes import Transaction
 from varve.shapes.feed.decoders import PlainDecoder
 from varve.shapes.feed.initial_load import FullScan

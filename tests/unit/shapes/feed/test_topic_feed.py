@@ -11,7 +11,7 @@ from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed
 from varve.records import CommittedBatches, Producer, build_batch, stamp_producer
-from varve.records.record import Record as LogRecord
+from varve.records.batch import Record as LogRecord
 from varve.shapes.feed.changes import Transaction
 from varve.shapes.feed.decoders import PlainDecoder
 from varve.shapes.feed.initial_load import FullScan

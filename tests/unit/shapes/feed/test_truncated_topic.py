@@ -13,7 +13,7 @@ from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.kafka_client.address import parse_cluster_address
 from varve.records import Producer, build_batch, stamp_producer
-from varve.records.record import Record
+from varve.records.batch import Record
 from varve.shapes.feed.decoders import PlainDecoder
 from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.feed.topic_feed import TopicFeed

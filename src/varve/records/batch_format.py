@@ -1,6 +1,7 @@
-"""The 61 bytes before a batch's records.
+"""The header of a batch: its fields, attributes and sequences.
 
-Layout     magic 2; big-endian, signed but for the CRC. docs/formats/record-batch.md
+Layout     message format 2; the offsets of the fields are declared in `kernels.batch_layout`.
+           docs/formats/record-batch.md
 """
 
 import struct
@@ -8,26 +9,24 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from varve.foundation.errors import Corrupt, UnsupportedFormat
-from varve.records.sequence import increment_sequence
+from varve.kernels.batch_layout import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    HEADER_BYTES,
+    INT32_MAX,
+    LENGTH_MIN,
+    LENGTH_OVERHEAD,
+    LOG_APPEND_TIME_BIT,
+    MAGIC,
+    TRANSACTIONAL_BIT,
+)
 
 Buffer = bytes | bytearray | memoryview
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
-HEADER_BYTES = HEADER.size
-# A batch's length field counts the bytes after itself; offset and length come before.
-LENGTH_OVERHEAD = 12
-LENGTH_MIN = HEADER_BYTES - LENGTH_OVERHEAD
-MAGIC = 2
 # Offset, length, four bytes of the version's own, magic: the same in every version.
 PREFIX = struct.Struct(">qi4xb")
-# The CRC covers the batch from its attributes on.
-CRC_START = 21
-
-CODEC_MASK = 0x07
-LOG_APPEND_TIME_BIT = 0x08
-TRANSACTIONAL_BIT = 0x10
-CONTROL_BIT = 0x20
-DELETE_HORIZON_BIT = 0x40
 
 
 class Codec(IntEnum):
@@ -158,3 +157,17 @@ def _explain(buffer: Buffer, position: int, where: str) -> Corrupt:
     if length < LENGTH_MIN:
         return Corrupt(f"{what} has length {length}, the least is {LENGTH_MIN}")
     return Corrupt(f"{what}: {available} bytes of a header of {HEADER_BYTES}")
+
+
+def increment_sequence(sequence: int, count: int) -> int:
+    """The sequence `count` records later."""
+    if sequence > INT32_MAX - count:
+        return count - (INT32_MAX - sequence) - 1
+    return sequence + count
+
+
+def decrement_sequence(sequence: int, count: int) -> int:
+    """The sequence `count` records earlier."""
+    if sequence < count:
+        return INT32_MAX - (count - sequence) + 1
+    return sequence - count
