@@ -173,11 +173,11 @@ class Bench:
         self.durable_end = min(self.durable_end, offset)
         self._run(lambda: self.log.truncate_to(offset), outcome)
 
-    def restart_at(self, offset: int) -> None:
+    def reset_at(self, offset: int) -> None:
         outcome = self.model.copy()
-        outcome.restart_at(offset)
+        outcome.reset_at(offset)
         self.durable_end = 0
-        self._run(lambda: self.log.restart_at(offset), outcome)
+        self._run(lambda: self.log.reset_at(offset), outcome)
         self.durable_end = offset
 
     def delete_records(self, offset: int) -> None:
@@ -220,7 +220,7 @@ class Bench:
         outcome = self.model.copy()
         outcome.log_start_offset = max(offset, self.model.log_start_offset)
         if offset == self.model.end_offset:
-            outcome.restart_at(offset)
+            outcome.reset_at(offset)
         self._run(lambda: self.log.drop_segments_before(offset, now_ms=CLOCK.now_ms()), outcome)
 
     def close(self) -> None:

@@ -83,13 +83,13 @@ def _truncate_below_log_start(bench: Bench) -> None:
 
 
 def _restart_above(bench: Bench) -> None:
-    bench.restart_at(100)
+    bench.reset_at(100)
     bench.append(2)
 
 
 def _restart_below(bench: Bench) -> None:
     bench.delete_records(5)
-    bench.restart_at(3)
+    bench.reset_at(3)
     bench.append(2)
 
 

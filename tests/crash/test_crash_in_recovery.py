@@ -198,7 +198,7 @@ def test_g3_a_torn_batch_that_its_checksum_does_not_betray_is_cut(
     """The checksum leaves out the base offset; without its magic a batch looks like an old one."""
     bench = Bench(new_disk(), LogSettings())
     bench.start()
-    bench.restart_at(300)
+    bench.reset_at(300)
     bench.append(4)
     bench.flush()
     disk = bench.disk.after_crash(CrashMode.LOSE_UNSYNCED)

@@ -121,9 +121,9 @@ class OpenLogCheck:
             if file.kind not in (LOG, SNAPSHOT) and file.offset not in bases:
                 path = f"{self._where}/{log_name(file.offset, file.kind)}"
                 self._found.error(path, "orphan-index", "an index without its data file")
-        doomed = {path for _, path in self._state.doomed}
+        pending = {path for _, path in self._state.pending_deletions}
         for name, file in parsed.items():
-            if file.state and f"{self._where}/{name}" not in doomed:
+            if file.state and f"{self._where}/{name}" not in pending:
                 path = f"{self._where}/{name}"
                 rule = f"leftover-{file.state.removeprefix('.')}"
                 self._found.warning(path, rule, "the open log knows nothing of this file")

@@ -85,7 +85,7 @@ class LogModel:
         self.end_offset = offset
         self.log_start_offset = min(self.log_start_offset, offset)
 
-    def restart_at(self, offset: int) -> None:
+    def reset_at(self, offset: int) -> None:
         self.batches = []
         self.end_offset = self.log_start_offset = offset
 

@@ -32,7 +32,10 @@ from varve.commit_log.producer_state import AppendOrigin
 from varve.embedded import Store
 from varve.foundation.errors import Corrupt, DirectoryOffline, TopicExists
 from varve.kernels.batch_layout import (
+    CODEC_MASK,
+    CONTROL_BIT,
     NO_LOG_APPEND_TIMESTAMP,
+    TRANSACTIONAL_BIT,
     BatchColumn,
     RecordColumn,
     RecordStatus,
@@ -49,7 +52,6 @@ from varve.records import (
     build_batch,
     decode_control_record,
 )
-from varve.records.header import CODEC_MASK, CONTROL_BIT, TRANSACTIONAL_BIT
 
 logger = logging.getLogger(__name__)
 

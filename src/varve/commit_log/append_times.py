@@ -9,7 +9,7 @@ Layout     `varve-append-times`: 32-byte entries of base offset, first and last 
 Invariant  an entry is written with a segment's first append and when it is closed. Where a time is
            in doubt it is too late rather than too early: nothing expires before its day.
 Crash      entries that do not match their CRC are passed over; a segment without one counts as
-           appended when its data file was last changed. Synced with the segments it tells of.
+           appended when its data file was last changed. Synced with its segments.
 Threads    one lock around the file and its size: a roll writes under the log's lock, a swap and a
            flush under the flush lock. The lock is not held during a sync. Look-ups need no lock.
 """

@@ -269,7 +269,7 @@ class Appender:
                     state.write_epochs()
             if self._roll_rule.should_roll(state.view.active, batches, now_ms):
                 state.roll_locked(batches.first_offset)
-            state.note_append_locked(now_ms)
+            state.record_append_locked(now_ms)
             state.view.active.append(batches)
         except OSError as error:
             state.epochs.truncate_from_end(state.end_offset)
@@ -283,7 +283,7 @@ class Appender:
     def _show_locked(self, end_offset: int) -> None:
         """Without followers, what is appended may be read: the high watermark follows.
 
-        Producers are told first, so that a transaction is open before readers reach it.
+        Producer state is updated first, so that a transaction is open before readers reach it.
         """
         state = self._state
         if end_offset > state.high_watermark:

@@ -79,7 +79,7 @@ class ValidatedBatch:
         return ValidatedBatch(data, self.fields, max_timestamp, self.marker)
 
     def summary(self, base_offset: int) -> BatchSummary:
-        """What producer state is told, given the offset the batch will have."""
+        """What producer state needs of it, given the offset the batch will have."""
         return BatchSummary.of_batch(
             self.fields,
             base_offset=base_offset,

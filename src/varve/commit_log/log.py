@@ -1,8 +1,7 @@
 """One partition's log: append, read, roll, flush, truncate, close.
 
-This is the door; the phases of a log's life have a module each: `log_loader` (open), `appender`,
-`log_reader`, `flusher`, `truncation`, `segment_swap`, `segment_drop`, and `log_state` for what they
-share.
+`Log` is the interface. Each phase has a module: `log_loader` (open), `appender`, `log_reader`,
+`flusher`, `truncation`, `segment_replacement`; `log_state` holds what they share.
 
 Threads    every method may be called from any thread; see the phases for what waits for what.
 """
@@ -62,7 +61,7 @@ def _unmoved(offset: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogHooks:
-    """What a log asks of the directory it lives in."""
+    """What a log needs of its log directory."""
 
     on_failure: Callable[[StoreError], None] = field(default=_ignore)
     write_recovery_points: Callable[[], None] = field(default=_nothing)
@@ -220,7 +219,7 @@ class Log:
     def producer_snapshot(self, offset: int) -> bytes:
         """What the file of the producer snapshot at the beginning of a segment holds.
 
-        One that is missing or damaged is made anew from an older one and the batches behind it.
+        One that is missing or damaged is rebuilt from an older one and the batches behind it.
         """
         state = self._state
         with state.lock:
@@ -401,9 +400,9 @@ class Log:
         """Drops every batch that reaches the offset or beyond; False when there is none."""
         return self._truncation.truncate_to(offset)
 
-    def restart_at(self, offset: int) -> None:
-        """Drops everything and begins anew at the offset."""
-        self._truncation.restart_at(offset)
+    def reset_at(self, offset: int) -> None:
+        """Drops everything and starts again, empty, at the offset."""
+        self._truncation.reset_at(offset)
 
     def replace_segments(
         self, old: Sequence[Segment], *, base_offset: int, size: int, has_txn_index: bool
@@ -438,7 +437,7 @@ class Log:
     def appended_ms(self, segment: ReadableSegment) -> tuple[int, int]:
         """When the first and the last record of a segment were appended, by our clock.
 
-        Where nothing tells, both are the time its data file was last changed. Raises Unavailable
+        Where neither is known, both are the time its data file was last changed. Raises Unavailable
         for a segment that has left the log.
         """
         try:
@@ -473,15 +472,15 @@ class Log:
         if state.failure is not None:
             return
         self._flusher.flush_if_due(now_ms)
-        self.remove_doomed(now_ms)
+        self.delete_expired_files(now_ms)
         self._write_rebuilt_indexes()
         if self._roll_rule.should_roll_idle(state.view.active, now_ms):
             self._roll_idle(now_ms)
 
-    def remove_doomed(self, now_ms: int) -> None:
+    def delete_expired_files(self, now_ms: int) -> None:
         """Removes the files of segments that left the log, those whose delay is over by then."""
         with self._state.io("remove files of"):
-            self._state.remove_doomed(now_ms)
+            self._state.delete_expired_files(now_ms)
 
     def _write_rebuilt_indexes(self) -> None:
         """Replaces the index files that reading found to be missing or wrong.
@@ -522,7 +521,7 @@ class Log:
             with state.lock, state.io("close"):
                 active = state.view.active
                 active.close_indexes()
-                state.note_closing_locked(active)
+                state.record_closing_locked(active)
                 state.producers.map_end_offset = active.next_offset
                 state.snapshots.write(state.producers)
                 state.unsynced.append(active)
@@ -539,8 +538,8 @@ class Log:
         state = self._state
         with state.flush_lock, state.lock:
             state.close()
-            # A read in flight would find the other log's files; it looks again and is told.
-            state.cuts += 2
+            # A read in flight would find the other log's files; it retries and fails.
+            state.generation += 2
 
     def abandon(self, reason: StoreError | None = None) -> None:
         """Stops using the log without touching its files."""

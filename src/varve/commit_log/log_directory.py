@@ -97,7 +97,7 @@ class LogDirectory:
         self._directory_lock: Lock | None = None
         self._was_clean = False
         self._inherited: dict[str, dict[TopicPartition, int]] = {}
-        self._doomed: list[tuple[int, str]] = []  # guarded by _lock
+        self._pending_deletions: list[tuple[int, str]] = []  # guarded by _lock
         self._cleaner = CleanerCheckpoint(
             self._fs, path, lambda: {*self.logs.copy(), *self.unreadable.copy()}
         )
@@ -135,7 +135,7 @@ class LogDirectory:
         self._was_clean = self._take_clean_mark()
         if not self._was_clean:
             # A killed process may have left a checkpoint that only memory knows by its name: what
-            # is told from it, as where a log starts, a loss of power must not take back.
+            # is read from it, as where a log starts, a loss of power must not take back.
             self._fs.sync_directory(self.path)
         for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE):
             self._inherited[name] = self._read_offsets(name)
@@ -204,7 +204,7 @@ class LogDirectory:
             if directory.state is DirectoryState.ACTIVE:
                 found.append(directory.topic_partition)
             elif directory.state is DirectoryState.DELETE:
-                self._doomed.append((self._clock.now_ms(), f"{self.path}/{entry.name}"))
+                self._pending_deletions.append((self._clock.now_ms(), f"{self.path}/{entry.name}"))
         return found
 
     def _load(self, topic_partition: TopicPartition) -> None:
@@ -346,21 +346,21 @@ class LogDirectory:
         Together they wait for the disk once.
         """
         self.check_online()
-        doomed: list[tuple[int, str]] = []
+        pending: list[tuple[int, str]] = []
         try:
             for one in topic_partitions:
-                self._take_out(one, doomed)
+                self._take_out(one, pending)
         finally:
             # Files must not go from a directory that may get its name back.
             self._fs.sync_directory(self.path)
             with self._lock:
-                self._doomed += doomed
+                self._pending_deletions += pending
         for one in topic_partitions:
             self._cleaner.forget(one)
         self.write_checkpoints()
 
-    def _take_out(self, topic_partition: TopicPartition, doomed: list[tuple[int, str]]) -> None:
-        """Renames its directory; `doomed` gets when that is removed, and the new name."""
+    def _take_out(self, topic_partition: TopicPartition, pending: list[tuple[int, str]]) -> None:
+        """Renames its directory; `pending` gets when that is removed, and the new name."""
         log = self.logs[topic_partition]
         log.retire()
         with self._lock:
@@ -371,7 +371,7 @@ class LogDirectory:
             del self.logs[topic_partition]
             self.topic_ids.pop(topic_partition, None)
             due_ms = self._clock.now_ms() + log.settings.file_delete_delay_ms
-            doomed.append((due_ms, f"{self.path}/{name}"))
+            pending.append((due_ms, f"{self.path}/{name}"))
             for offsets in self._inherited.values():
                 offsets.pop(topic_partition, None)
 
@@ -401,7 +401,7 @@ class LogDirectory:
         self.write_high_watermarks()
 
     def cleaner_offset(self, partition: TopicPartition) -> int | None:
-        """Up to where the partition is clean; None when no cleaning has told."""
+        """Up to where the partition is clean; None before the first cleaning."""
         return self._cleaner.find(partition)
 
     def write_cleaner_offset(self, partition: TopicPartition, offset: int) -> None:
@@ -426,11 +426,13 @@ class LogDirectory:
                     offsets[partition] = offset
             write_atomically(self._fs, f"{self.path}/{name}", encode_offsets(offsets))
 
-    def remove_doomed(self, now_ms: int) -> None:
+    def delete_expired_files(self, now_ms: int) -> None:
         """Removes the directories of deleted partitions whose time has come."""
         with self._lock:
-            due = [path for due_ms, path in self._doomed if due_ms <= now_ms]
-            self._doomed = [entry for entry in self._doomed if entry[0] > now_ms]
+            due = [path for due_ms, path in self._pending_deletions if due_ms <= now_ms]
+            self._pending_deletions = [
+                entry for entry in self._pending_deletions if entry[0] > now_ms
+            ]
         for path in due:
             with contextlib.suppress(FileNotFoundError):
                 self._fs.remove_tree(path)

@@ -127,7 +127,7 @@ class LogLoader:
         self._make_time_indexes()
         next_offset = self._end_offset()
         if not self._segments or next_offset < request.log_start_offset:
-            wiped = self._start_anew() or wiped
+            wiped = self._drop_all_segments() or wiped
             next_offset = request.log_start_offset
         first_base = self._segments[0].base_offset if self._segments else next_offset
         log_start_offset = request.log_start_offset
@@ -243,7 +243,7 @@ class LogLoader:
         try:
             segment.txn_index().check(segment.path(TXN_INDEX))
         except Corrupt as error:
-            self._note(f"rebuilding the indexes of segment {segment.base_offset}: {error}")
+            self._log_recovery(f"rebuilding the indexes of segment {segment.base_offset}: {error}")
             return False
         return True
 
@@ -259,7 +259,7 @@ class LogLoader:
             number += 1
         self._drop_leaving_of_roll()
         if has_failed_sync(self._fs, self._directory):
-            self._note("writing again what an earlier sync failed to bring to the disk")
+            self._log_recovery("writing again what an earlier sync failed to bring to the disk")
             rewrite_unsynced(self._fs, self._directory, self._segments[first:])
         return len(self._segments) < count
 
@@ -314,7 +314,7 @@ class LogLoader:
         )
         self._recovered[segment.base_offset] = recovered
         if recovered.bytes_cut:
-            self._note(
+            self._log_recovery(
                 f"cut {recovered.bytes_cut} bytes off {segment.path(LOG)} ({recovered.reason})"
             )
         producers.map_end_offset = recovered.next_offset
@@ -325,7 +325,7 @@ class LogLoader:
         log_start_offset = self._request.log_start_offset
         if not self._request.settings.remote_storage_enable:
             log_start_offset = max(log_start_offset, self._segments[0].base_offset)
-        # Else the snapshot at the first local segment is all that tells of producers before it.
+        # Else the snapshot at the first local segment is all that is known of producers before it.
         load = self._producer_load(log_start_offset)
         # A scratch state must not take the shortcut for directories without snapshots.
         return ProducerLoad(
@@ -353,14 +353,14 @@ class LogLoader:
     ) -> None:
         """Removes all later segments, the last first, so that a crash leaves no gap.
 
-        Before the cut: once the bad bytes are gone, nothing tells that these segments must go.
+        Before the cut: once the bad bytes are gone, nothing shows that these segments must go.
         """
         if number + 1 == len(self._segments):
             return
         for segment in self._segments[number + 1 :]:
             self._check_loss(segment, 0)
         for segment in reversed(self._segments[number + 1 :]):
-            self._note(f"dropped {segment.path(LOG)}: it {why}")
+            self._log_recovery(f"dropped {segment.path(LOG)}: it {why}")
             segment.mark_deleted()
             if segment.base_offset in self._snapshots.offsets:
                 self._snapshots.remove(segment.base_offset)
@@ -373,7 +373,7 @@ class LogLoader:
 
     def _split_overflowing(self, error: OffsetOverflow) -> None:
         assert self._overflowing is not None
-        self._note(f"splitting a segment: {error}")
+        self._log_recovery(f"splitting a segment: {error}")
         split_segment(self._fs, self._directory, self._overflowing.base_offset)
         self._files.forget(self._overflowing)
 
@@ -386,14 +386,14 @@ class LogLoader:
             return recovered.next_offset
         return find_end(last, size=last.size)[0]
 
-    def _start_anew(self) -> bool:
+    def _drop_all_segments(self) -> bool:
         """Removes every segment of a log that ends before its log start offset.
 
         True if there was one.
         """
         had_segments = bool(self._segments)
         if had_segments:
-            self._note(
+            self._log_recovery(
                 f"the log ends before its log start offset {self._request.log_start_offset}: "
                 "all segments dropped"
             )
@@ -456,7 +456,7 @@ class LogLoader:
     def _load_append_times(
         self, segments: Sequence[ReadableSegment], active: ActiveSegment
     ) -> AppendTimes:
-        """Of the last segment the file tells the first append only: its data file tells the rest.
+        """The file has only the first append of the last segment; its data file has the rest.
 
         So it is with segments beyond the recovery point, whose last entry a crash may have taken.
         """
@@ -488,7 +488,7 @@ class LogLoader:
         if data != self._epoch_file:
             write_atomically(self._fs, f"{self._directory}/{LEADER_EPOCH_FILE}", data)
 
-    def _note(self, message: str) -> None:
+    def _log_recovery(self, message: str) -> None:
         logger.warning(
             "recovery: %s", message, extra={"partition": str(self._request.topic_partition)}
         )

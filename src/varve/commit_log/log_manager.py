@@ -1,4 +1,4 @@
-"""All log directories of one process: where a partition lives, where a new one goes.
+"""All log directories of one process: which one holds a partition, which one gets a new one.
 
 Invariant  a partition stands in one directory; a new one goes to the live directory with the
            fewest. Only the process that opened the directories uses them: a forked child
@@ -309,16 +309,16 @@ class LogManager:
                 directory.write_log_starts()
             if "high watermarks" in due:
                 directory.write_high_watermarks()
-            directory.remove_doomed(now_ms)
+            directory.delete_expired_files(now_ms)
 
-    def remove_doomed(self) -> None:
+    def delete_expired_files(self) -> None:
         """Removes all files that wait for `file.delete.delay.ms` now: for when nobody reads."""
         for directory in self.directories:
             if directory.failure is None:
                 for log in list(directory.logs.values()):
-                    log.remove_doomed(LONG_MAX)
+                    log.delete_expired_files(LONG_MAX)
                 with failures(directory, "removal of files"):
-                    directory.remove_doomed(LONG_MAX)
+                    directory.delete_expired_files(LONG_MAX)
 
     def close(self) -> None:
         """Closes every directory; raises the first error after trying all.

@@ -29,7 +29,7 @@ from varve.foundation.errors import InvalidRequest, OffsetOutOfRange, StoreError
 
 T = TypeVar("T")
 
-_LOOKS_MAX: Final = 8
+STABLE_READ_ATTEMPTS: Final = 8
 _ENDS_MAX: Final = 1024
 
 
@@ -81,7 +81,7 @@ class LogReader:
             )
         while True:
             look = partial(self._read_once, start_offset, max_bytes, isolation, min_one)
-            found = self._steadily(look)
+            found = self._read_stable(look)
             if found is not None:
                 return found
             found, start_offset = self._read_remote(start_offset, max_bytes, isolation, min_one)
@@ -162,18 +162,18 @@ class LogReader:
             )
         return self.remote
 
-    def _steadily(self, look: Callable[[], T]) -> T:
-        """The outcome of a look at the log during which no change of files began or ended.
+    def _read_stable(self, look: Callable[[], T]) -> T:
+        """What `look` returns if no change of files began or ended meanwhile: a sequence lock.
 
-        A segment that left the log meanwhile, and what a truncation or a swap made of files under
-        the reader's eyes, make it look again. Other I/O errors take the log down.
+        It is called again after a truncation, a swap or a segment that left the log. Other I/O
+        errors take the log down.
         """
         state = self._state
-        for _ in range(_LOOKS_MAX):
-            cuts = state.cuts
-            if cuts % 2:
+        for _ in range(STABLE_READ_ATTEMPTS):
+            generation = state.generation
+            if generation % 2:
                 with state.lock:
-                    cuts = state.cuts
+                    generation = state.generation
             state.check_readable()
             try:
                 outcome = look()
@@ -182,14 +182,14 @@ class LogReader:
             except OSError as error:
                 raise state.failed(error, "read") from error
             except StoreError:
-                if state.cuts == cuts:
+                if state.generation == generation:
                     raise
                 continue
-            if state.cuts == cuts:
+            if state.generation == generation:
                 return outcome
         raise Unavailable(
-            f"{state.topic_partition}: segments were replaced {_LOOKS_MAX} times during one read; "
-            "try again"
+            f"{state.topic_partition}: segments were replaced {STABLE_READ_ATTEMPTS} times during "
+            "one read; try again"
         )
 
     def _read_view(
@@ -245,7 +245,7 @@ class LogReader:
             if start_offset < local_start:
                 found = self._search_remote_time(timestamp, start_offset, local_start)
             if found is None:
-                found = self._steadily(lambda: self._search_time(state.view, timestamp))
+                found = self._read_stable(lambda: self._search_time(state.view, timestamp))
             # What moved from one side to the other meanwhile was seen on neither.
             is_steady = state.view.first_base_offset == local_start
             if state.log_start_offset == start_offset and is_steady:
@@ -280,7 +280,7 @@ class LogReader:
 
     def find_max_timestamp(self) -> TimestampOffset | None:
         """The first record with the largest timestamp of the log."""
-        return self._steadily(self._search_max_timestamp)
+        return self._read_stable(self._search_max_timestamp)
 
     def _search_max_timestamp(self) -> TimestampOffset | None:
         segments: list[ReadableSegment] = list(self._state.view)
@@ -289,11 +289,13 @@ class LogReader:
 
     def collect_aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that touch [start, end), in the order of their markers."""
-        return self._steadily(lambda: _collect_aborted(self._state.view, start_offset, end_offset))
+        return self._read_stable(
+            lambda: _collect_aborted(self._state.view, start_offset, end_offset)
+        )
 
     def aborted_transactions(self) -> list[AbortedTransaction]:
         """Every aborted transaction the indexes know."""
-        return self._steadily(
+        return self._read_stable(
             lambda: [
                 aborted
                 for segment in self._state.view.may_hold_aborted()

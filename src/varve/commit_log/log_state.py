@@ -91,10 +91,10 @@ class LogState:
         self.unsynced: list[ActiveSegment | Segment] = self._segments_after(self.recovery_point)
         self.snapshots.mark_unsynced_from(self.recovery_point)
         self.has_new_files = True
-        self.doomed: list[tuple[int, str]] = []  # when to remove which file
+        self.pending_deletions: list[tuple[int, str]] = []  # when to remove which file
         self.last_flush_ms = clock.now_ms()
         self.reader_events: tuple[threading.Event, ...] = ()  # replaced under lock
-        self.cuts = 0  # beginnings and ends of changes to files: odd while one is under way
+        self.generation = 0  # counts starts and ends of changes to files: odd during a change
         self.failure: StoreError | None = None
 
     def _segments_after(self, offset: int) -> list[ActiveSegment | Segment]:
@@ -134,13 +134,13 @@ class LogState:
             raise self.failure.again()
 
     @contextlib.contextmanager
-    def cutting_locked(self, doing: str) -> Iterator[None]:
+    def changing_files_locked(self, doing: str) -> Iterator[None]:
         """Around a change of files that readers may be reading.
 
         What fails in it leaves the log neither as it was nor as it should be, so even a full disk
         takes it down: a reopen finds out what is there.
         """
-        self.cuts += 1
+        self.generation += 1
         try:
             yield
         except OSError as error:
@@ -149,7 +149,7 @@ class LogState:
             self.failure = self.failure or error
             raise
         finally:
-            self.cuts += 1
+            self.generation += 1
 
     def close(self) -> None:
         if self.failure is None:
@@ -208,7 +208,7 @@ class LogState:
         path = f"{self.directory}/{LEADER_EPOCH_FILE}"
         write_atomically(self.fs, path, self.epochs.encode())
 
-    def note_append_locked(self, now_ms: int) -> None:
+    def record_append_locked(self, now_ms: int) -> None:
         """Before the bytes are written: a segment with records has an entry of when they came."""
         active = self.view.active
         if active.appended is None:
@@ -218,7 +218,7 @@ class LogState:
         elif now_ms > active.appended.last_ms:
             active.appended = AppendSpan(active.appended.first_ms, now_ms)
 
-    def note_closing_locked(self, active: ActiveSegment) -> None:
+    def record_closing_locked(self, active: ActiveSegment) -> None:
         """When the records of a segment came, once nothing more is appended to it."""
         span = active.appended
         if span is not None and span != self.append_times.find(active.base_offset):
@@ -261,7 +261,7 @@ class LogState:
         )
 
     def new_active(self, base_offset: int) -> ActiveSegment:
-        """An empty segment; leavings with its names are removed first."""
+        """An empty segment; files left with its names are removed first."""
         self._remove_files(base_offset)
         active = self.reopen_active(base_offset)
         if self.settings.preallocate:
@@ -293,7 +293,7 @@ class LogState:
             raise self.poison(error) from error
         self.producers.map_end_offset = base_offset
         self.snapshots.write(self.producers)
-        self.note_closing_locked(active)
+        self.record_closing_locked(active)
         try:
             fresh = self.new_active(base_offset)
         except OSError:
@@ -304,7 +304,7 @@ class LogState:
         self.unsynced.append(active)
         self.view = self.view.rolled(active.closed(), fresh)
 
-    def set_aside_locked(self, segment: ReadableSegment, now_ms: int | None = None) -> None:
+    def mark_deleted_locked(self, segment: ReadableSegment, now_ms: int | None = None) -> None:
         """Renames a segment's files `.deleted`; they go `file.delete.delay.ms` from now.
 
         Readers that have them open go on.
@@ -312,19 +312,23 @@ class LogState:
         if isinstance(segment, Segment):
             self.files.forget(segment)
         rename_segment_files(self.files, self.directory, segment.base_offset, "", DELETED)
-        self._doom(segment.base_offset, self.clock.now_ms() if now_ms is None else now_ms)
+        self._schedule_deletion(
+            segment.base_offset, self.clock.now_ms() if now_ms is None else now_ms
+        )
 
-    def _doom(self, base_offset: int, now_ms: int) -> None:
+    def _schedule_deletion(self, base_offset: int, now_ms: int) -> None:
         due_ms = now_ms + self.settings.file_delete_delay_ms
         for kind in (*SEGMENT_KINDS, SNAPSHOT):
             path = f"{self.directory}/{log_name(base_offset, kind)}{DELETED}"
-            self.doomed.append((due_ms, path))
+            self.pending_deletions.append((due_ms, path))
 
-    def remove_doomed(self, now_ms: int) -> int:
+    def delete_expired_files(self, now_ms: int) -> int:
         """Removes what is due; gives how many files went."""
         with self.lock:
-            due = [path for due_ms, path in self.doomed if due_ms <= now_ms]
-            self.doomed = [entry for entry in self.doomed if entry[0] > now_ms]
+            due = [path for due_ms, path in self.pending_deletions if due_ms <= now_ms]
+            self.pending_deletions = [
+                entry for entry in self.pending_deletions if entry[0] > now_ms
+            ]
         removed = 0
         for path in due:
             with contextlib.suppress(FileNotFoundError):

@@ -120,7 +120,7 @@ def decode_offsets(
 
 
 class CleanerCheckpoint:
-    """The checkpoint of one log directory; `hosted` tells which partitions it holds now."""
+    """The checkpoint of one log directory; `hosted` returns the partitions it holds now."""
 
     def __init__(
         self, fs: FileSystem, directory: str, hosted: Callable[[], Collection[TopicPartition]]

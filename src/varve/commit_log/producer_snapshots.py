@@ -466,7 +466,7 @@ def restore_cached_batches(
     try:
         found = _replay_tails(segments)
     except Corrupt:
-        return  # who reads or checks the log is told; what the snapshot says is enough to go on
+        return  # reads and checks report it; what the snapshot says is enough to go on
     for producer_id, entry in producers.entries.items():
         other = found.entries.get(producer_id)
         if other is not None and _is_incomplete(entry) and _leads_to(other, entry):

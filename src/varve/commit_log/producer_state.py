@@ -46,7 +46,7 @@ class AppendOrigin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The end of a transaction, as a control batch tells it."""
+    """The end of a transaction, as a control batch says."""
 
     committed: bool
     coordinator_epoch: int

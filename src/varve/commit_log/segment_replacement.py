@@ -14,7 +14,7 @@ Crash      step 1 renames `.cleaned` to `.swap`; its last rename commits. Before
            reaches; it becomes `.swap` first, and goes once the old segments are durably aside
            (step 2), before the new files take their names (step 3). Whatever fails in step 1 is
            undone by renaming back, the new segment before the mark: one `.cleaned` file at the base
-           offset tells that nothing is committed. Every step may be repeated: swaps stay in place
+           offset shows that nothing is committed. Every step may be repeated: swaps stay in place
            until all they replace is gone.
 Threads    holds the flush lock throughout, so that nothing but a roll changes the segments
            meanwhile; the log's lock only for steps 2 and 3. Readers look again after them.
@@ -350,9 +350,9 @@ class SegmentReplacement:
             state.check_usable()
             number = self._find(old)
             assert number is not None
-            with state.cutting_locked("replace segments of"):
+            with state.changing_files_locked("replace segments of"):
                 for segment in old:
-                    state.set_aside_locked(segment)
+                    state.mark_deleted_locked(segment)
                 state.fs.sync_directory(state.directory)
                 for mark in bases[:-1]:
                     state.fs.remove(f"{state.directory}/{log_name(mark, LOG)}{SWAP}")

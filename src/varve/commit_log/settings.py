@@ -1,4 +1,4 @@
-"""What a topic and a store may be told: Kafka's names, defaults, ranges and meanings."""
+"""The settings of topics and of a store: Kafka's names, defaults, ranges and meanings."""
 
 from dataclasses import dataclass
 from typing import Final

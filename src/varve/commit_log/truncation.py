@@ -92,8 +92,8 @@ class Truncation:
                 self._cut_locked(offset)
         return True
 
-    def restart_at(self, offset: int) -> None:
-        """Drops everything and begins anew at the offset."""
+    def reset_at(self, offset: int) -> None:
+        """Drops everything and starts again, empty, at the offset."""
         state = self._state
         self._check(offset)
         with state.flush_lock, state.lock:
@@ -125,9 +125,9 @@ class Truncation:
         with state.io("read"):
             remainder = self._remainder(kept[-1], offset)
         self._lower_locked(offset)
-        with state.cutting_locked("truncate"):
+        with state.changing_files_locked("truncate"):
             for segment in reversed(segments[len(kept) :]):
-                state.set_aside_locked(segment)
+                state.mark_deleted_locked(segment)
             if len(kept) < len(segments):
                 state.fs.sync_directory(state.directory)
             self._make_last_locked(remainder, offset, number=len(kept) - 1)
@@ -206,14 +206,14 @@ class Truncation:
     def _restart_locked(self, offset: int) -> None:
         state = self._state
         self._lower_locked(offset)
-        with state.cutting_locked("truncate"):
+        with state.changing_files_locked("truncate"):
             first, *later = state.view
             for segment in reversed(later):
-                state.set_aside_locked(segment)
+                state.mark_deleted_locked(segment)
             # Once no segment is left, loading begins where the log start checkpoint says.
             state.log_start_offset = offset
             self._write_log_starts()
-            state.set_aside_locked(first)
+            state.mark_deleted_locked(first)
             for snapshot in list(state.snapshots.offsets):
                 state.snapshots.remove(snapshot)
             state.view = SegmentView([], state.new_active(offset))
@@ -297,11 +297,11 @@ class SegmentDrop:
     def _drop_locked(self, dropped: list[Segment], now_ms: int) -> None:
         state = self._state
         kept = state.view.closed[len(dropped) :]
-        with state.cutting_locked("drop segments of"):
+        with state.changing_files_locked("drop segments of"):
             with _unless_full():
                 state.trim_epochs_locked()
             for segment in dropped:
-                state.set_aside_locked(segment, now_ms)
+                state.mark_deleted_locked(segment, now_ms)
                 state.append_times.forget(segment.base_offset)
                 if segment.base_offset in state.snapshots.offsets:
                     state.snapshots.set_aside(segment.base_offset)
@@ -313,7 +313,7 @@ class SegmentDrop:
 
 @contextlib.contextmanager
 def _unless_full() -> Iterator[None]:
-    """Passes over a full disk: what could not be written is told by the files that stay."""
+    """Passes over a full disk: what could not be written can be read from the files that stay."""
     try:
         yield
     except OSError as error:

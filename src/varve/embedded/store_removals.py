@@ -75,7 +75,7 @@ class StoreRemovals(ABC):
             self._upkeep.clean(one, now_ms, dry_run=dry_run, progress=progress) for one in chosen
         ]
         if at_once:
-            self._logs.remove_doomed()
+            self._logs.delete_expired_files()
         return cleaned
 
     def partitions(

@@ -270,7 +270,7 @@ class TopicAdmin:
                 f"deleted again or the store reopened: {error}"
             ) from error
         if at_once:
-            self._logs.remove_doomed()
+            self._logs.delete_expired_files()
 
     def _remove_partitions(self, entry: TopicEntry) -> None:
         local = []

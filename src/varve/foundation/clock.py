@@ -1,6 +1,6 @@
 """Wall-clock time as an argument.
 
-Threads    both clocks may be shared; `ManualClock` moves only when told.
+Threads    both clocks may be shared; `ManualClock` moves only when it is set.
 """
 
 import time

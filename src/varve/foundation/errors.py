@@ -10,7 +10,7 @@ class StoreError(Exception):
     retriable = False
 
     def again(self) -> "StoreError":
-        """The same to be raised anew: an object raised over and over drags its traces along."""
+        """A copy to raise again: an object raised over and over keeps all its tracebacks."""
         return type(self)(*self.args)
 
 
@@ -102,7 +102,7 @@ class Unavailable(StoreError):
 
 
 class DiskFull(Unavailable):
-    """The disk has no room for the write; nothing was changed."""
+    """The disk has no space for the write; nothing was changed."""
 
 
 class Locked(Unavailable):

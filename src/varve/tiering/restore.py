@@ -429,7 +429,7 @@ class _Restore:
             # Within a batch or a gap the log still ends where it was told to; its records do not.
             last = list(log.view)[-1]
             log.truncate_to(find_end(last, size=last.size)[0])
-            log.remove_doomed(self._clock.now_ms() + log.settings.file_delete_delay_ms)
+            log.delete_expired_files(self._clock.now_ms() + log.settings.file_delete_delay_ms)
             end_offset = log.end_offset
             log.close()
         except BaseException:

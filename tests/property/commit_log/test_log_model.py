@@ -227,8 +227,8 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(offset=st.integers(0, 400))
     def restart(self, offset: int) -> None:
-        self.log.restart_at(offset)
-        self.model.restart_at(offset)
+        self.log.reset_at(offset)
+        self.model.reset_at(offset)
         self.durable_end = offset
 
     @rule(share=st.floats(0, 1))

@@ -9,9 +9,9 @@ from varve.broker.state_topic import scan_records
 from varve.commit_log import AppendOrigin, Log
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
+from varve.kernels.batch_layout import CONTROL_BIT as CONTROL
+from varve.kernels.batch_layout import TRANSACTIONAL_BIT as TRANSACTIONAL
 from varve.records import Codec, Record, build_batch, end_transaction_marker
-from varve.records.header import CONTROL_BIT as CONTROL
-from varve.records.header import TRANSACTIONAL_BIT as TRANSACTIONAL
 
 Told = tuple[int, bytes | None, bytes | None]
 

@@ -113,7 +113,7 @@ def test_a_base_offset_that_comes_again_has_new_times(bench: Bench) -> None:
     bench.log.roll()
     fill(bench, (90,))
     assert spans(bench.log) == [(1, 2), (90, 90)]
-    bench.log.restart_at(0)
+    bench.log.reset_at(0)
     fill(bench, (95,))
     assert spans(bench.log) == [(95, 95)]
     bench.crash()

@@ -407,7 +407,7 @@ def test_a_followers_abort_is_indexed_too(bench: Bench) -> None:
     in_transaction(bench, 1)
     bench.log.end_transaction(producer_id=1, producer_epoch=0, committed=False)
     data, expected = bench.read_file(0), bench.log.aborted_transactions()
-    bench.log.restart_at(0)
+    bench.log.reset_at(0)
     bench.log.append_replicated(data)
     assert bench.log.aborted_transactions() == expected
 
@@ -494,7 +494,7 @@ def test_a_closed_log_refuses_everything(bench: Bench) -> None:
         log.roll,
         log.flush,
         lambda: log.truncate_to(0),
-        lambda: log.restart_at(0),
+        lambda: log.reset_at(0),
         lambda: log.delete_records(0),
         lambda: log.find_offset_by_time(0),
         log.find_max_timestamp,

@@ -44,14 +44,14 @@ def test_a_log_holds_its_invariants_through_its_life(store: OpenStore) -> None:
     assert check_log(log) == []
     log.delete_records(60)
     assert check_log(log) == []
-    log.restart_at(500)
+    log.reset_at(500)
     assert check_log(log) == []
     fill(log, store.clock, leader_epoch=9)
     assert check_log(log) == []
 
 
 def test_an_empty_log_holds_its_invariants(store: OpenStore) -> None:
-    store.log.restart_at(0)
+    store.log.reset_at(0)
     assert check_log(store.log) == []
 
 

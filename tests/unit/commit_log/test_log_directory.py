@@ -187,7 +187,7 @@ def test_closing_writes_the_checkpoints(house: House) -> None:
 
 def test_a_log_start_its_first_segment_tells_is_not_written(house: House) -> None:
     house.open()
-    house.fill().restart_at(7)
+    house.fill().reset_at(7)
     house.close()
     assert house.offsets("log-start-offset-checkpoint") == {}
     assert house.open().logs[A].log_start_offset == 7
@@ -299,7 +299,7 @@ def test_stray_and_future_directories_are_kept_and_not_served(house: House, stat
     name = f"{PATH}/a-0.{'0' * 32}-{state}"
     house.fs.make_directory(name)
     house.open()
-    house.directory.remove_doomed(house.clock.now_ms() + 10**9)
+    house.directory.delete_expired_files(house.clock.now_ms() + 10**9)
     house.close()
     assert house.fs.exists(name)
     assert house.directory.logs == {}
@@ -312,7 +312,7 @@ def test_directories_marked_for_deletion_are_removed(house: House) -> None:
         file.write_at(0, b"x")
     house.open()
     assert house.directory.logs == {}
-    house.directory.remove_doomed(house.clock.now_ms())
+    house.directory.delete_expired_files(house.clock.now_ms())
     assert not house.fs.exists(name)
 
 
@@ -321,7 +321,7 @@ def test_a_directory_someone_else_removed_is_no_failure(house: House) -> None:
     house.fs.make_directory(name)
     house.open()
     house.fs.remove_tree(name)
-    house.directory.remove_doomed(house.clock.now_ms())
+    house.directory.delete_expired_files(house.clock.now_ms())
 
 
 def test_a_partition_that_cannot_be_read_is_set_apart(house: House) -> None:
@@ -405,9 +405,9 @@ def test_deleting_renames_at_once_and_removes_after_the_delay(house: House) -> N
     assert house.offsets("recovery-point-offset-checkpoint") == {}
     with pytest.raises(Exception, match="closed"):
         log.append(make_batch())
-    house.directory.remove_doomed(house.clock.now_ms() + 999)
+    house.directory.delete_expired_files(house.clock.now_ms() + 999)
     assert house.fs.exists(f"{PATH}/{marked}")
-    house.directory.remove_doomed(house.clock.now_ms() + 1000)
+    house.directory.delete_expired_files(house.clock.now_ms() + 1000)
     assert not house.fs.exists(f"{PATH}/{marked}")
 
 

@@ -242,7 +242,7 @@ def test_the_log_start_is_the_later_of_checkpoint_and_first_segment(
     bench: Bench, checkpoint: int, expected: int
 ) -> None:
     bench.open()
-    bench.log.restart_at(5)
+    bench.log.reset_at(5)
     bench.fill(4)
     bench.log.close()
     assert bench.open(clean=True, log_start_offset=checkpoint).log_start_offset == expected

@@ -72,7 +72,7 @@ def test_offsets_that_do_not_ascend_are_cut_where_they_begin(bench: Bench) -> No
 
 def test_an_offset_below_the_base_is_cut(bench: Bench) -> None:
     bench.open()
-    bench.log.restart_at(10)
+    bench.log.reset_at(10)
     append_bytes(bench, make_batch(base_offset=10) + make_batch(base_offset=3), 10)
     assert read_all(bench.crash()) == [10]
 

@@ -9,7 +9,7 @@ def bases(bench: Bench, offset: int) -> list[int]:
 
 def test_a_view_leads_from_the_segment_that_would_hold_an_offset(bench: Bench) -> None:
     bench.open()
-    bench.log.restart_at(10)
+    bench.log.reset_at(10)
     bench.fill(2, 3, 4)
     assert len(bench.log.view) == 3
     expected = {0: [10, 12, 15], 10: [10, 12, 15], 11: [10, 12, 15], 12: [12, 15], 14: [12, 15]}

@@ -45,14 +45,14 @@ def test_at_the_log_end_epochs_that_begin_there_are_dropped(bench: Bench) -> Non
 
 def test_a_negative_offset_is_refused(bench: Bench) -> None:
     bench.open()
-    for act in (bench.log.truncate_to, bench.log.restart_at):
+    for act in (bench.log.truncate_to, bench.log.reset_at):
         with pytest.raises(InvalidRequest):
             act(-1)
 
 
 def test_below_the_first_segment_everything_goes_and_the_log_starts_there(bench: Bench) -> None:
     bench.open()
-    bench.log.restart_at(10)
+    bench.log.reset_at(10)
     bench.fill(2, 2)
     assert bench.log.truncate_to(4)
     assert bases(bench) == [4]
@@ -244,7 +244,7 @@ def test_restart_leaves_one_empty_segment_at_the_offset(bench: Bench) -> None:
         make_batch(2, producer_id=1, producer_epoch=0, base_sequence=0), leader_epoch=4
     )
     bench.fill(1, 1)
-    bench.log.restart_at(20)
+    bench.log.reset_at(20)
     assert bases(bench) == [20]
     assert bench.names(".snapshot") == []
     assert epochs(bench) == b"0\n0\n"
@@ -260,7 +260,7 @@ def test_restart_leaves_one_empty_segment_at_the_offset(bench: Bench) -> None:
 def test_restart_at_an_offset_the_log_holds_begins_empty(bench: Bench) -> None:
     bench.open()
     bench.fill(3, 3)
-    bench.log.restart_at(3)
+    bench.log.reset_at(3)
     assert (bench.log.size, bench.log.end_offset) == (0, 3)
     bench.fill(1)
     bench.crash()
@@ -305,7 +305,7 @@ def test_the_key_indexes_of_what_is_cut_go(bench: Bench) -> None:
         bench.write(offset, ".keys", b"sidecar")
     bench.log.truncate_to(3)
     assert bench.names(".keys") == [log_name(0, ".keys")]
-    bench.log.restart_at(0)
+    bench.log.reset_at(0)
     assert bench.names(".keys") == []
 
 
@@ -319,5 +319,5 @@ def test_the_cleaner_offset_is_lowered_before_the_cut(bench: Bench) -> None:
     bench.log.truncate_to(9)
     assert seen == []
     bench.log.truncate_to(3)
-    bench.log.restart_at(1)
+    bench.log.reset_at(1)
     assert seen == [(3, 4), (1, 3)]

@@ -43,7 +43,7 @@ class Fault:
 
 
 class BatchCheck:
-    """One walk over a data file; afterwards it tells how far the file is good."""
+    """One walk over a data file; afterwards it knows how far the file is good."""
 
     def __init__(
         self,

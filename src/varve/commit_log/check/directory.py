@@ -114,7 +114,7 @@ class DirectoryCheck:
             self._found.warning(path, "missing-meta-properties", message)
         except Corrupt as error:
             message = str(error).removeprefix(f"{path}: ")
-            repair = "keep the lines that can be read, draw the rest anew"
+            repair = "keep the lines that can be read, make up the rest"
             self._found.error(path, "meta-properties-corrupt", message, repair=repair)
 
     def _read_offsets(self, name: str) -> Offsets | None:
@@ -254,7 +254,7 @@ def inspect_partition(fs: FileSystem, directory: str, context: PartitionContext)
 
 
 def find_partition(directory: str) -> TopicPartition | None:
-    """The partition that a directory's name tells; None for other names and those set aside."""
+    """The partition that a directory is named after; None for other names and those set aside."""
     try:
         parsed = parse_partition_directory(posixpath.basename(directory.rstrip("/")))
     except Corrupt:

@@ -122,7 +122,7 @@ class PartitionFacts:
     epochs: LeaderEpochs
     """As the batches tell it."""
     history: LeaderEpochs
-    """As the stored file tells it, which knows of what is no longer here as well."""
+    """As the stored file says, which also knows epochs that are no longer here."""
     topic_id: UUID | None
     losses: list[Loss] = field(default_factory=list)
     segments: list[SegmentFacts] = field(default_factory=list)

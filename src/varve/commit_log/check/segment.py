@@ -261,7 +261,7 @@ class SegmentCheck:
         for table, is_good in batches.tables(file, size):
             offsets.observe(table)
             times.observe(table)
-            # What follows a cut goes with it, and tells nothing about what stays.
+            # What follows a cut goes with it, and says nothing about what stays.
             if is_good and not self._is_cut:
                 self._epochs.observe(table, path)
                 self._producers.observe(table, replayed, path)

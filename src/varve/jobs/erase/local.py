@@ -86,7 +86,7 @@ class LocalErasure:
             return self._found
         for base_offset, scan in matched.items():
             self._erase(self._closed(base_offset), scan)
-        self._log.remove_doomed(LONG_MAX)
+        self._log.delete_expired_files(LONG_MAX)
         self._remove_set_aside()
         return self._found
 
@@ -190,7 +190,7 @@ class LocalErasure:
                     "meanwhile; erase again"
                 )
             self._evidence.mark_done(balance.id)
-        self._log.remove_doomed(LONG_MAX)
+        self._log.delete_expired_files(LONG_MAX)
         after = _describe(new)
         self._found.changes.append(ObjectChange(before, after))
 
