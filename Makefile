@@ -1,7 +1,7 @@
-# The words of this house; `make help` lists them. Nothing but python3 (3.11 or newer) is needed
-# for `make setup check test run`, which install a Java for Spark, and Node.js and Chromium for the
-# tests of shape clients, from the system's packages where there are none; `make conformance` wants
-# a JDK, Maven, Go, nginx and PostgreSQL besides.
+# Commands for developers; `make help` lists them. `make setup check test run` need only python3
+# (3.11 or newer). They install a Java for Spark, and Node.js and Chromium for the tests of shape
+# clients, from the system's packages if they are missing. `make conformance` also needs a JDK,
+# Maven, Go, nginx and PostgreSQL.
 
 PYTHON ?= python3
 WORKERS ?= 3

@@ -94,6 +94,12 @@ def test_the_docstring_of_a_package_is_its_sentence_in_the_table(package: str) -
     assert sentence == _packages_in_table()[package]
 
 
+def test_files_named_in_the_architecture_exist() -> None:
+    files = re.findall(r"`((?:\w+/)+\w+\.py)`", _read("ARCHITECTURE.md"))
+    assert len(files) > 6
+    assert [file for file in files if not (PACKAGE / file).exists()] == []
+
+
 def _documented_imports() -> list[tuple[str, str, str]]:
     """Page, module and name of every import from varve in the Python blocks of the documents."""
     imports = set()

@@ -1,1 +1,1 @@
-"""Topics, groups, transactions; a handler per Kafka API: request in, response out, no sockets."""
+"""Kafka's APIs without sockets: produce, fetch, groups, transactions, administration, security."""

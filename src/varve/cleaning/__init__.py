@@ -1,1 +1,1 @@
-"""Retention, the key index, plan, local compaction, the swap, who is due next."""
+"""Key indexes, compaction, retention, and the record of every removal."""

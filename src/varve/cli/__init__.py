@@ -1,1 +1,1 @@
-"""One module per command; the only place that builds the whole from settings."""
+"""The command line: one module per command, which parses, calls the library and prints."""

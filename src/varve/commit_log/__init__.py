@@ -1,4 +1,6 @@
-"""Segment, indexes, append, read, recovery, producer state, epochs, log directories."""
+"""Logs on a local disk: segments, indexes, append, read, recovery, producer state, log
+directories.
+"""
 
 from varve.commit_log.appender import AppendResult
 from varve.commit_log.log import DEFAULT_FETCH_BYTES, Log, LogHooks

@@ -1,4 +1,4 @@
-"""Copy a topic without its duplicates: the rules, the remembered ids, the processor."""
+"""Copies a topic without duplicates: the rules, the remembered ids, the processor."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final

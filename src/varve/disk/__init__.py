@@ -1,4 +1,4 @@
-"""The file system as an argument: real, in memory, faulty; operations on whole files; errors."""
+"""The file system as an argument: real, in memory, faulty; atomic writes; errors."""
 
 from varve.disk.errors import DiskProblem, classify_error, describe_error, to_store_error
 from varve.disk.faults import Step

@@ -1,4 +1,4 @@
-"""The public face: open a directory, its topics, append and read."""
+"""The public Python API: open a directory, its topics, append and read."""
 
 from varve.embedded.opening import open  # noqa: A004, the word users expect
 from varve.embedded.packing import AppendSummary

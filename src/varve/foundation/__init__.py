@@ -1,1 +1,1 @@
-"""Errors, clock, settings, supervised workers."""
+"""Errors, clock, settings, metrics, workers, backoff, units."""

@@ -1,2 +1,1 @@
-"""The HTTP door for apps: one ASGI application with the shape API,
-its events, limits and answers."""
+"""The HTTP server, and the shape API on it."""

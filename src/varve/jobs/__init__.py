@@ -1,3 +1,3 @@
-"""Jobs over both tiers, without pyspark: rows, sink, compaction, erasure, snapshot, table, dedup,
-verify.
+"""Plans, tasks and commits of the Spark jobs, without pyspark: read, write, compact, erase,
+snapshot, table, verify.
 """

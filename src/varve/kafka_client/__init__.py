@@ -1,4 +1,4 @@
-"""A blocking client of the Kafka protocol: raw batches, offsets, appends in transactions."""
+"""A blocking client of Kafka's protocol: raw batches, offsets, transactional appends."""
 
 from varve.kafka_client.address import ClusterAddress, parse_cluster_address
 from varve.kafka_client.client import FetchedBatches, KafkaClient, TopicMetadata

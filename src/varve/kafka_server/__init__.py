@@ -1,4 +1,4 @@
-"""Sockets, frames, TLS, SASL and the life of connections in front of the broker."""
+"""Sockets in front of the broker: frames, TLS, SASL, connections and their limits."""
 
 from varve.kafka_server.server import Server
 from varve.kafka_server.settings import ServerSettings

@@ -1,4 +1,3 @@
-"""numba loops over byte buffers: scan batches, parse records, hash keys, build, checksum.
-
-No I/O, no objects.
+"""numba loops over byte buffers: scan, parse, build, filter, hash, checksum. No I/O, no Python
+objects.
 """

@@ -1,5 +1,5 @@
-"""Object stores: a directory, memory, S3, GCS and Azure behind one protocol, and stores in front of
-others that retry, meter or mirror.
+"""Object stores behind one protocol: a directory, memory, S3, GCS, Azure; retries, metering, a
+mirror.
 """
 
 from varve.object_store.cloud import AzureObjectStore, AzureSettings, GcsObjectStore, GcsSettings

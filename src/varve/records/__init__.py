@@ -1,4 +1,4 @@
-"""Batches and records as bytes, checksums, compression."""
+"""Record batches as bytes: headers, columns, compression, committed batches."""
 
 from varve.kernels.batch_layout import HEADER_BYTES
 from varve.kernels.crc import crc32c_of

@@ -1,1 +1,1 @@
-"""RocksDB databases in segments of time: options, batches, scans, errors, one memory budget."""
+"""RocksDB databases, one per time segment: options, batches, scans, errors, one memory budget."""

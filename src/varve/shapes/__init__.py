@@ -1,3 +1,1 @@
-"""Shapes: filtered views of keyed topics, their tables, snapshots, logs, compaction and
-recovery.
-"""
+"""Shapes: filtered live views of keyed topics, with their tables, snapshots, logs and filters."""

@@ -1,4 +1,4 @@
-"""varve on Spark: the data source, and jobs that run on the user's session."""
+"""varve on Spark: the data source, and jobs on the user's session. The only pyspark."""
 
 from varve.jobs.table.catalog import CatalogAddress as Catalog
 from varve.jobs.tier.address import TierAddress as Bucket

@@ -1,4 +1,4 @@
-"""A test kit for other projects: a store in the process, a virtual clock, planned crashes."""
+"""A test kit for other projects: an in-process store, a virtual clock, planned crashes."""
 
 from varve.disk import CrashMode, PowerLoss
 from varve.testing.faulty_object_store import (

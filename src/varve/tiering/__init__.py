@@ -1,3 +1,3 @@
-"""Copy sealed segments out, read and expire them there, their manifests, restore, and an account of
-every object.
+"""The remote tier: copies closed segments to object storage, reads and expires them there,
+manifests, restore, fsck.
 """

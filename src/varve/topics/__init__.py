@@ -1,4 +1,4 @@
-"""Read committed records and write exactly once: in an open store or through the Kafka protocol."""
+"""Reads committed records and writes exactly once, in an open store or through Kafka's protocol."""
 
 from varve.topics.cluster import Cluster, OffsetRange, TopicInfo, TopicReader
 from varve.topics.kafka_cluster import KafkaCluster

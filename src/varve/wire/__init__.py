@@ -1,4 +1,4 @@
-"""Kafka's messages as Python objects and as bytes: declared once, compiled per version."""
+"""Kafka's messages: declared once, encoded and decoded by functions compiled per version."""
 
 from varve.wire.apis import APIS, Api, ApiKey
 from varve.wire.codec import decode, decode_exactly, encode, encode_parts
