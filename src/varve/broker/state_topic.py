@@ -181,7 +181,7 @@ class StateTopic:
     def submit(
         self, name: str, records: Sequence[Record], *, producer: ProducerStamp | None = None
     ) -> "asyncio.Future[int]":
-        """Like `append`, for a topic that exists: written even if nobody awaits it, and before
+        """Like `append`, for a topic that exists: written even if it is not awaited, and before
         anything that is submitted later.
         """
         if producer is None:

@@ -11,7 +11,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 
 from tests.support.rounds import machine_settings
 from varve.broker.background import BackgroundTasks, ManualTimers
-from varve.broker.groups.classic_group import ClassicGroup, ClassicState, JoinRequest
+from varve.broker.groups.classic_group import ClassicGroup, ClassicState
+from varve.broker.groups.classic_member import JoinRequest
 from varve.broker.groups.group import GroupServices
 from varve.broker.groups.records import GroupLog, Records
 from varve.broker.settings import GroupSettings

@@ -241,7 +241,7 @@ class Fetch:
         active = log.view.active
         current.ends[log.topic_partition] = _SeenEnd(log, offset, limit, active, active.size)
         records = _NO_RECORDS
-        # None tells readers of uncommitted records that aborted transactions were not looked up.
+        # None for readers of uncommitted records: aborted transactions were not looked up.
         aborted: list[AbortedTransaction] | None = [] if is_committed else None
         if offset < limit:
             is_hot = offset >= active.base_offset

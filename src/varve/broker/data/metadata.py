@@ -129,13 +129,13 @@ async def _describe_requested_topic(
         return _describe_topic(broker, context, request, topic)
     try:
         context.authorize(Operation.DESCRIBE, ResourceType.TOPIC, name)
-        found = broker.topics.find(name)
-        if found is None:
+        served = broker.topics.find(name)
+        if served is None:
             _check_creatable(broker, context, request, name)
-            found = await _create_topic(broker, name)
+            served = await _create_topic(broker, name)
     except StoreError as error:
         return MetadataResponseTopic(code_for(error), name, is_internal=name in INTERNAL_TOPICS)
-    return _describe_topic(broker, context, request, found)
+    return _describe_topic(broker, context, request, served)
 
 
 def _check_creatable(

@@ -7,6 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
+from functools import partial
 from typing import Final, NamedTuple
 
 from varve.broker.background import wait_with_timeout
@@ -171,12 +172,13 @@ class _OffsetListing:
     ) -> None:
         try:
             if timestamp in (SpecialTime.LATEST_TIERED, SpecialTime.EARLIEST_PENDING_UPLOAD):
-                found = await self._find_tiered(topic, log, timestamp)
+                position = await self._find_tiered(topic, log, timestamp)
             elif timestamp == SpecialTime.MAX_TIMESTAMP:
-                found = await self._find_record(log, log.find_max_timestamp)
+                position = await self._find_record(log, log.find_max_timestamp)
             else:
-                found = await self._find_record(log, lambda: log.find_offset_by_time(timestamp))
-            _fill(result, found)
+                find = partial(log.find_offset_by_time, timestamp)
+                position = await self._find_record(log, find)
+            _fill(result, position)
         except TimeoutError:
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
         except StoreError as failure:
@@ -191,10 +193,10 @@ class _OffsetListing:
         self, log: Log, look_up: Callable[[], TimestampOffset | None]
     ) -> _OffsetAtTime:
         work = self._broker.blocking.run(look_up)
-        found = await wait_with_timeout(self._broker.timers, work, self._timeout_ms)
-        if found is None or found.offset >= self._limit(log):
+        record = await wait_with_timeout(self._broker.timers, work, self._timeout_ms)
+        if record is None or record.offset >= self._limit(log):
             return _NOT_FOUND
-        return _OffsetAtTime(found.offset, epoch_at(log, found.offset), found.timestamp)
+        return _OffsetAtTime(record.offset, epoch_at(log, record.offset), record.timestamp)
 
     async def _find_tiered(self, topic: ServedTopic, log: Log, timestamp: int) -> _OffsetAtTime:
         """By what is copied to object storage; not found where the topic is not tiered."""
@@ -218,8 +220,8 @@ def _at(log: Log, offset: int) -> _OffsetAtTime:
     return _OffsetAtTime(offset, epoch_at(log, offset))
 
 
-def _fill(result: ListOffsetsPartitionResponse, found: _OffsetAtTime) -> None:
-    result.offset, result.leader_epoch, result.timestamp = found
+def _fill(result: ListOffsetsPartitionResponse, position: _OffsetAtTime) -> None:
+    result.offset, result.leader_epoch, result.timestamp = position
 
 
 # OffsetForLeaderEpoch

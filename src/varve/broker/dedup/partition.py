@@ -442,8 +442,8 @@ class DedupReplay:
         log, rules = self._log, self._store.rules
         newest = max(segment.max_timestamp for segment in log.view)
         slack_ms = rules.retention_ms + rules.before_ms
-        found = log.find_offset_by_time(max(0, newest - slack_ms)) if newest >= 0 else None
-        start = log.log_start_offset if found is None else found.offset
+        oldest = log.find_offset_by_time(max(0, newest - slack_ms)) if newest >= 0 else None
+        start = log.log_start_offset if oldest is None else oldest.offset
         position = self.learn(start, NO_STREAM_TIME_MS, now_ms)
         is_short = self._store.stream_time_ms + rules.before_ms < newest
         if is_short and start > log.log_start_offset:

@@ -1,8 +1,8 @@
-"""Which member of a consumer group shall read which partition.
+"""Assignors of consumer groups: which member reads which partition.
 
-`uniform` gives all members as equal a number of partitions as their subscriptions allow, and moves
-no more than that needs. `range` gives each subscriber of a topic a run of its partitions, so that
-partitions of one number in topics of one size come together.
+`uniform` assigns as equal numbers of partitions as subscriptions allow, and moves no more than that
+needs. `range` assigns each subscriber of a topic a range of its partitions, so that partitions with
+the same number in topics of the same size go to one member.
 
 Invariant  every partition of a topic with a subscriber has exactly one owner, who subscribes to it;
            no other partition has any. Equal arguments give equal results.
@@ -33,15 +33,15 @@ def assign_range(
     subscriptions: Subscriptions, partition_counts: Mapping[UUID, int], before: Targets
 ) -> dict[str, Partitions]:
     """Members take their runs in the order of their ids."""
-    given: dict[str, set[PartitionId]] = {member: set() for member in subscriptions}
+    assigned: dict[str, set[PartitionId]] = {member: set() for member in subscriptions}
     for topic, members in _subscribers(subscriptions, partition_counts).items():
         quota, extra = divmod(partition_counts[topic], len(members))
         start = 0
         for index, member in enumerate(members):
             end = start + quota + (index < extra)
-            given[member].update((topic, number) for number in range(start, end))
+            assigned[member].update((topic, number) for number in range(start, end))
             start = end
-    return {member: frozenset(own) for member, own in given.items()}
+    return {member: frozenset(own) for member, own in assigned.items()}
 
 
 def assign_uniform(
@@ -62,12 +62,12 @@ def _subscribers(
     subscriptions: Subscriptions, partition_counts: Mapping[UUID, int]
 ) -> dict[UUID, tuple[str, ...]]:
     """Members by topic, both in order."""
-    found: dict[UUID, list[str]] = {}
+    members: dict[UUID, list[str]] = {}
     for member in sorted(subscriptions):
         for topic in subscriptions[member]:
             if partition_counts.get(topic, 0) > 0:
-                found.setdefault(topic, []).append(member)
-    return {topic: tuple(found[topic]) for topic in sorted(found)}
+                members.setdefault(topic, []).append(member)
+    return {topic: tuple(members[topic]) for topic in sorted(members)}
 
 
 class _Sharing:
@@ -113,8 +113,8 @@ class _Sharing:
     def even(self) -> None:
         """Takes from those who have most, perhaps by way of others, while that evens loads.
 
-        Once nobody who can be reached from the member with most has two less, neither it nor they
-        can give anything: no later step changes their loads.
+        Once no member that can be reached from the one with most has two less, none of them can
+        give a partition away: no later step changes their loads.
         """
         active = dict.fromkeys(self._load)
         while active:

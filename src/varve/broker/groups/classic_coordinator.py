@@ -5,12 +5,8 @@ Threads    the loop's.
 
 from collections.abc import Sequence
 
-from varve.broker.groups.classic_group import (
-    NO_MEMBER,
-    ClassicGroup,
-    JoinRequest,
-    failed_join,
-)
+from varve.broker.groups.classic_group import NO_MEMBER, ClassicGroup
+from varve.broker.groups.classic_member import JoinRequest, failed_join
 from varve.broker.groups.group import Group, Groups, GroupServices, group_error_code
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode

@@ -20,18 +20,24 @@ Threads    the loop's.
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 from uuid import UUID
 
 from varve.broker.background import Timer
+from varve.broker.groups.classic_member import (
+    ClassicMember,
+    JoinRequest,
+    answer,
+    failed_join,
+    member_from_record,
+)
 from varve.broker.groups.group import GroupKind, GroupServices, group_error_code
 from varve.broker.groups.records import CONSUMER_PROTOCOL, Records, find_subscribed_topics
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
 from varve.wire.messages.groups import (
-    JoinGroupRequest,
     JoinGroupResponse,
     JoinGroupResponseMember,
     MemberIdentity,
@@ -41,8 +47,6 @@ from varve.wire.messages.groups import (
 from varve.wire.messages.state_records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 
 logger = logging.getLogger(__name__)
-
-R = TypeVar("R", JoinGroupResponse, SyncGroupResponse)
 
 NO_MEMBER: Final = ""
 
@@ -64,94 +68,6 @@ class ClassicState(StrEnum):
 
 
 _GENERATION_STATES: Final = (ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE)
-
-
-@dataclass(frozen=True, slots=True)
-class JoinRequest:
-    """Who wants to be a member, and with which protocols and timeouts."""
-
-    client_id: str
-    client_host: str
-    instance_id: str | None
-    protocol_type: str
-    protocols: tuple[tuple[str, bytes], ...]
-    """Names and metadata, in the order of preference."""
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-
-    @classmethod
-    def from_message(
-        cls, request: JoinGroupRequest, *, version: int, client_id: str, client_host: str
-    ) -> Self:
-        rebalance_ms = request.session_timeout_ms if version == 0 else request.rebalance_timeout_ms
-        return cls(
-            client_id=client_id,
-            client_host=client_host,
-            instance_id=request.group_instance_id,
-            protocol_type=request.protocol_type,
-            protocols=tuple((one.name, bytes(one.metadata)) for one in request.protocols),
-            session_timeout_ms=request.session_timeout_ms,
-            rebalance_timeout_ms=rebalance_ms,
-        )
-
-
-@dataclass(slots=True)
-class ClassicMember:
-    """A member, and the requests it waits for."""
-
-    id: str
-    request: JoinRequest
-    assignment: bytes = b""
-    is_new: bool = False
-    """Whether it waits for its first generation."""
-    join: "asyncio.Future[JoinGroupResponse] | None" = None
-    sync: "asyncio.Future[SyncGroupResponse] | None" = None
-    session: Timer | None = field(default=None, repr=False)
-
-    @property
-    def instance_id(self) -> str | None:
-        return self.request.instance_id
-
-    @property
-    def is_joining(self) -> bool:
-        return self.join is not None
-
-    def metadata_of(self, protocol: str | None) -> bytes:
-        """What it tells the leader in a protocol; empty where it does not know the protocol."""
-        return dict(self.request.protocols).get(protocol or "", b"")
-
-    def vote(self, candidates: set[str]) -> str:
-        """The candidate it prefers; it knows at least one."""
-        return next(name for name, _ in self.request.protocols if name in candidates)
-
-    def answer_join(self, response: JoinGroupResponse) -> None:
-        """Does nothing where it does not wait."""
-        waiting, self.join = self.join, None
-        _answer(waiting, response)
-
-    def answer_sync(self, response: SyncGroupResponse) -> None:
-        waiting, self.sync = self.sync, None
-        _answer(waiting, response)
-
-    def fail(self, error: ErrorCode) -> None:
-        """Answers what it waits for with an error."""
-        self.answer_join(failed_join(self.id, error))
-        self.answer_sync(SyncGroupResponse(error_code=error))
-
-    def stop_session(self) -> None:
-        if self.session is not None:
-            self.session.cancel()
-            self.session = None
-
-
-def _answer(waiting: "asyncio.Future[R] | None", response: R) -> None:
-    # The future is cancelled where the client has disconnected.
-    if waiting is not None and not waiting.done():
-        waiting.set_result(response)
-
-
-def failed_join(member_id: str, error: ErrorCode) -> JoinGroupResponse:
-    return JoinGroupResponse(error_code=error, member_id=member_id, protocol_name=None)
 
 
 @dataclass(slots=True)
@@ -255,7 +171,7 @@ class ClassicGroup:
         return [(GroupMetadataKey(group=self.id), None)]
 
     def close(self) -> None:
-        """Members that wait are told to look for the coordinator again."""
+        """Members that wait get an error, with which they look for the coordinator again."""
         self.state = ClassicState.DEAD
         for timer in (self._rebalance_timer, self._sync_timer, *self.pending_members.values()):
             if timer is not None:
@@ -275,7 +191,7 @@ class ClassicGroup:
         error = self._check_join(member_id, request)
         if error is not ErrorCode.NONE:
             self._forget_pending(member_id)
-            _answer(waiting, failed_join(member_id, error))
+            answer(waiting, failed_join(member_id, error))
         elif member_id == NO_MEMBER:
             self._join_as_new(request, version, waiting)
         elif member_id in self.pending_members:
@@ -320,7 +236,7 @@ class ClassicGroup:
                 self.pending_members[member_id] = self._timers.call_later(
                     request.session_timeout_ms, lambda: self._forget_pending(member_id)
                 )
-                _answer(waiting, failed_join(member_id, ErrorCode.MEMBER_ID_REQUIRED))
+                answer(waiting, failed_join(member_id, ErrorCode.MEMBER_ID_REQUIRED))
                 return
         elif request.instance_id in self.static_members:
             may_skip = version >= _FIRST_WITH_SKIPPED_ASSIGNMENT
@@ -353,7 +269,7 @@ class ClassicGroup:
     ) -> None:
         error = self._check_member(member_id, request.instance_id)
         if error is not ErrorCode.NONE:
-            _answer(waiting, failed_join(member_id, error))
+            answer(waiting, failed_join(member_id, error))
             return
         member = self.members[member_id]
         is_same = member.request.protocols == request.protocols
@@ -361,7 +277,7 @@ class ClassicGroup:
         if is_same and (self.state is ClassicState.COMPLETING_REBALANCE or is_follower):
             # Its response was lost, or nothing has changed that needs another generation.
             self._renew_session(member)
-            _answer(waiting, self._joined(member))
+            answer(waiting, self._joined(member))
         else:
             self._wait_for_join(member, request, waiting)
             self._rebalance()
@@ -455,13 +371,13 @@ class ClassicGroup:
         waiting: asyncio.Future[SyncGroupResponse] = self._services.loop.create_future()
         error = self._check_sync(request)
         if error is not ErrorCode.NONE:
-            _answer(waiting, SyncGroupResponse(error_code=error))
+            answer(waiting, SyncGroupResponse(error_code=error))
             return waiting
         member = self.members[request.member_id]
         self.unsynced.discard(member.id)
         if self.state is ClassicState.STABLE:
             self._renew_session(member)
-            _answer(waiting, self._synced(member))
+            answer(waiting, self._synced(member))
             return waiting
         # A second request replaces the first.
         member.answer_sync(SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
@@ -658,7 +574,7 @@ class ClassicGroup:
         )
 
     def _elect_leader(self) -> bool:
-        """Keeps the leader if it joins, else elects one that does; False where nobody does."""
+        """Keeps the leader if it joins, else elects one that does; False where none joins."""
         leader = self.members.get(self.leader or NO_MEMBER)
         if leader is not None and leader.is_joining:
             return True
@@ -791,7 +707,7 @@ class ClassicGroup:
         """The group; `start_sessions` is for the caller."""
         group = cls(id, services)
         for metadata in value.members:
-            group._put(_member_from_record(metadata, value))
+            group._put(member_from_record(metadata, value))
         group.protocol_type = value.protocol_type
         group.protocol = value.protocol
         group.generation = value.generation
@@ -801,19 +717,3 @@ class ClassicGroup:
         group.state_since_ms = None if since_ms < 0 else since_ms
         group._update_subscriptions()
         return group
-
-
-def _member_from_record(metadata: MemberMetadata, group: GroupMetadataValue) -> ClassicMember:
-    rebalance_ms = metadata.rebalance_timeout
-    if rebalance_ms < 0:
-        rebalance_ms = metadata.session_timeout
-    request = JoinRequest(
-        client_id=metadata.client_id,
-        client_host=metadata.client_host,
-        instance_id=metadata.group_instance_id,
-        protocol_type=group.protocol_type,
-        protocols=((group.protocol or "", bytes(metadata.subscription)),),
-        session_timeout_ms=metadata.session_timeout,
-        rebalance_timeout_ms=rebalance_ms,
-    )
-    return ClassicMember(metadata.member_id, request, bytes(metadata.assignment))

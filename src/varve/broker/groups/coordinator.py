@@ -103,7 +103,7 @@ class GroupCoordinator:
         self._schedule_expiry()
 
     async def stop(self) -> None:
-        """Closes all groups; members that wait are told to look for the coordinator again."""
+        """Closes all groups; members that wait get an error and look for the coordinator again."""
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
             self._expiry_timer = None

@@ -228,15 +228,15 @@ class GroupLog:
 def find_subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
     """The topics of all members with the consumer protocol; None where one is unreadable.
 
-    The coordinator passes on what members tell each other; it reads only the topics, because
-    offsets in those are in use.
+    The coordinator passes the metadata of members on unread, except for the topics: offsets in
+    those are in use.
     """
     topics: set[str] = set()
     for data in subscriptions:
-        found = _find_topics(data)
-        if found is None:
+        subscribed = _find_topics(data)
+        if subscribed is None:
             return None
-        topics.update(found)
+        topics.update(subscribed)
     return frozenset(topics)
 
 

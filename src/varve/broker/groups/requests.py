@@ -4,12 +4,8 @@ from typing import Final
 
 from varve.broker.broker import Broker
 from varve.broker.groups.assignors import Partitions
-from varve.broker.groups.classic_group import (
-    ClassicGroup,
-    ClassicMember,
-    ClassicState,
-    failed_join,
-)
+from varve.broker.groups.classic_group import ClassicGroup, ClassicState
+from varve.broker.groups.classic_member import ClassicMember, failed_join
 from varve.broker.groups.consumer_group import ConsumerGroup
 from varve.broker.groups.consumer_membership import Client
 from varve.broker.groups.consumer_state import ConsumerMember

@@ -26,13 +26,13 @@ from varve.foundation.errors import InvalidRequest
 
 WILDCARD: Final = "*"
 ANY_PRINCIPAL: Final = "User:*"
-"""The principal that stands for all of them."""
+"""The principal that stands for all."""
 
 _NAME_BYTES_MAX: Final = 4096
 
 
 class PatternType(IntEnum):
-    """How the name of a right is compared; ANY and MATCH stand in filters only."""
+    """How the name of a resource is compared; ANY and MATCH are for filters only."""
 
     ANY = 1
     MATCH = 2
@@ -41,7 +41,7 @@ class PatternType(IntEnum):
 
 
 class Permission(IntEnum):
-    """ANY stands in filters only."""
+    """ANY is for filters only."""
 
     ANY = 1
     DENY = 2
@@ -57,7 +57,7 @@ _IMPLIED_BY: Final[dict[Operation, frozenset[Operation]]] = {
 
 
 def is_covered(wanted: Operation, operation: Operation, permission: Permission) -> bool:
-    """Whether a right to `operation` says something of what is wanted."""
+    """Whether a binding for `operation` covers the wanted one."""
     if operation in (Operation.ALL, wanted):
         return True
     return permission is Permission.ALLOW and operation in _IMPLIED_BY.get(wanted, ())
@@ -65,7 +65,7 @@ def is_covered(wanted: Operation, operation: Operation, permission: Permission) 
 
 @dataclass(frozen=True, slots=True)
 class AclBinding:
-    """What one principal, coming from one host, may or may not do to some resources."""
+    """What a principal, connected from a host, may or may not do to resources."""
 
     type: ResourceType
     name: str
@@ -90,14 +90,14 @@ class AclBinding:
         if not self.host:
             raise InvalidRequest("Invalid host: it must be an address, or * for any")
         if max(len(self.principal), len(self.host), len(self.name)) > _NAME_BYTES_MAX:
-            raise InvalidRequest(f"a name of a right is longer than {_NAME_BYTES_MAX} characters")
+            raise InvalidRequest(f"a name in an ACL is longer than {_NAME_BYTES_MAX} characters")
 
     def matches_principal(self, principal: str, host: str) -> bool:
-        """Whether it says something of this principal coming from this host."""
+        """Whether it applies to this principal connected from this host."""
         return self.principal in (ANY_PRINCIPAL, principal) and self.host in (WILDCARD, host)
 
     def matches_resource(self, type: ResourceType, name: str) -> bool:
-        """Whether it says something of this resource."""
+        """Whether it applies to this resource."""
         if self.type is not type:
             return False
         if self.pattern is PatternType.PREFIXED:
@@ -118,7 +118,7 @@ def _check_resource(type: ResourceType, name: str, pattern: PatternType) -> None
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """Finds bindings; ANY and None let everything through, MATCH all that speak of a name."""
+    """Matches bindings; ANY and None match everything, MATCH all that apply to a name."""
 
     type: ResourceType
     name: str | None
@@ -153,7 +153,7 @@ BINDING_COUNT_MAX: Final = 100_000
 
 
 class AclTable:
-    """All rights. `load` before use."""
+    """All bindings. `load` before use."""
 
     def __init__(self, fs: FileSystem, directories: Sequence[DocumentDirectory]) -> None:
         self._file = DirectoryDocument(fs, directories, ACLS_FILE)
@@ -161,7 +161,7 @@ class AclTable:
         self.bindings: tuple[AclBinding, ...] = ()
 
     def load(self) -> None:
-        """Reads the rights; raises Corrupt for what it cannot understand."""
+        """Reads the bindings; raises Corrupt for what it cannot decode."""
         with self._lock:
             content = self._file.read()
             try:
@@ -171,26 +171,27 @@ class AclTable:
             self.bindings = tuple(dict.fromkeys(bindings))
 
     def add(self, bindings: Iterable[AclBinding]) -> None:
-        """Gives rights, all or none; those that are there already stay."""
+        """Adds bindings, all or none; existing ones stay."""
         with self._lock:
             grown = tuple(dict.fromkeys((*self.bindings, *bindings)))
             if len(grown) > BINDING_COUNT_MAX:
                 raise InvalidRequest(
-                    f"there would be {len(grown)} rights, the limit is {BINDING_COUNT_MAX}; use "
+                    f"there would be {len(grown)} ACLs, the limit is {BINDING_COUNT_MAX}; use "
                     "prefixes and wildcards"
                 )
             self._write_locked(grown)
 
     def remove(self, filters: Sequence[AclFilter]) -> list[list[AclBinding]]:
-        """Takes the rights away that the filters find, all or none; what each filter found."""
+        """Removes the bindings that the filters match, all or none; those of each filter."""
         with self._lock:
-            found = [[one for one in self.bindings if by.matches(one)] for by in filters]
-            gone = {one for some in found for one in some}
-            self._write_locked(tuple(one for one in self.bindings if one not in gone))
-            return found
+            matching = [self.find(filter) for filter in filters]
+            gone = {binding for bindings in matching for binding in bindings}
+            kept = (binding for binding in self.bindings if binding not in gone)
+            self._write_locked(tuple(kept))
+            return matching
 
-    def find(self, by: AclFilter) -> list[AclBinding]:
-        return [one for one in self.bindings if by.matches(one)]
+    def find(self, filter: AclFilter) -> list[AclBinding]:
+        return [binding for binding in self.bindings if filter.matches(binding)]
 
     def _write_locked(self, bindings: tuple[AclBinding, ...]) -> None:
         if bindings != self.bindings:
@@ -244,8 +245,8 @@ class _Question(NamedTuple):
     name: str
 
 
-class _OwnRights:
-    """The bindings that speak to one principal at one host, by what they speak of."""
+class _PrincipalAcls:
+    """The bindings of one principal at one host, by resource."""
 
     __slots__ = ("literal", "prefix_lengths", "prefixed")
 
@@ -259,7 +260,7 @@ class _OwnRights:
             else:
                 self.prefixed.setdefault((one.type, one.name), []).append(one)
                 lengths.setdefault(one.type, set()).add(len(one.name))
-        self.prefix_lengths = {type: sorted(found) for type, found in lengths.items()}
+        self.prefix_lengths = {type: sorted(sizes) for type, sizes in lengths.items()}
 
     def of(self, type: ResourceType, name: str) -> Iterable[AclBinding]:
         yield from self.literal.get((type, name), ())
@@ -271,25 +272,25 @@ class _OwnRights:
             yield from self.prefixed.get((type, name[:length]), ())
 
 
-class _Memory:
-    """What was found out about one state of the table."""
+class _Cache:
+    """Decisions for one state of the table."""
 
     __slots__ = ("answers", "bindings", "owners")
 
     def __init__(self, bindings: tuple[AclBinding, ...]) -> None:
         self.bindings = bindings
         self.answers: dict[tuple[str, str, str, int, str], bool] = {}
-        self.owners: dict[tuple[str, str], _OwnRights] = {}
+        self.owners: dict[tuple[str, str], _PrincipalAcls] = {}
 
 
 class AclAuthorizer:
-    """Denies what nobody allowed."""
+    """Decides by the bindings of the table."""
 
     def __init__(self, table: AclTable, settings: SecuritySettings) -> None:
         self._table = table
         self._super_users = frozenset(settings.super_user_names)
         self._is_open = settings.allow_everyone_if_no_acl_found
-        self._memory = _Memory(table.bindings)
+        self._cache = _Cache(table.bindings)
 
     def is_allowed(
         self, connection: ConnectionContext, operation: Operation, type: ResourceType, name: str
@@ -297,13 +298,13 @@ class AclAuthorizer:
         principal, host = connection.principal, connection.client_host
         # Plain values: enums and dataclasses are hashed by Python code.
         key = (principal.kind, principal.name, host, operation * _TYPE_COUNT_MAX + type, name)
-        memory = self._current()
-        answer = memory.answers.get(key)
+        cache = self._current()
+        answer = cache.answers.get(key)
         if answer is None:
-            answer = self._find_out(memory, _Question(str(principal), host, operation, type, name))
-            if len(memory.answers) >= _ANSWER_COUNT_MAX:
-                memory.answers.clear()
-            memory.answers[key] = answer
+            answer = self._decide(cache, _Question(str(principal), host, operation, type, name))
+            if len(cache.answers) >= _ANSWER_COUNT_MAX:
+                cache.answers.clear()
+            cache.answers[key] = answer
         return answer
 
     def is_allowed_somewhere(
@@ -315,7 +316,7 @@ class AclAuthorizer:
         principal, host = str(connection.principal), connection.client_host
         if principal in self._super_users:
             return True
-        own = self._own_rights(self._current(), principal, host)
+        own = self._acls_of(self._current(), principal, host)
         found = [
             one
             for table in (own.literal, own.prefixed)
@@ -330,57 +331,57 @@ class AclAuthorizer:
             one.permission is Permission.ALLOW and not _is_denied(one, denials) for one in found
         )
 
-    def _current(self) -> _Memory:
-        memory = self._memory
-        if memory.bindings is not self._table.bindings:
-            memory = self._memory = _Memory(self._table.bindings)
-        return memory
+    def _current(self) -> _Cache:
+        cache = self._cache
+        if cache.bindings is not self._table.bindings:
+            cache = self._cache = _Cache(self._table.bindings)
+        return cache
 
-    def _find_out(self, memory: _Memory, question: _Question) -> bool:
+    def _decide(self, cache: _Cache, question: _Question) -> bool:
         principal, host, operation, type, name = question
         if principal in self._super_users:
             return True
         is_given = False
-        for one in self._own_rights(memory, principal, host).of(type, name):
+        for one in self._acls_of(cache, principal, host).of(type, name):
             if not is_covered(operation, one.operation, one.permission):
                 continue
             if one.permission is Permission.DENY:
-                _tell_denied(question)
+                _log_denied(question)
                 return False
             is_given = True
         if is_given:
             return True
-        if self._is_open and not any(one.matches_resource(type, name) for one in memory.bindings):
+        if self._is_open and not any(one.matches_resource(type, name) for one in cache.bindings):
             return True
-        _tell_denied(question)
+        _log_denied(question)
         return False
 
-    def _own_rights(self, memory: _Memory, principal: str, host: str) -> _OwnRights:
-        found = memory.owners.get((principal, host))
+    def _acls_of(self, cache: _Cache, principal: str, host: str) -> _PrincipalAcls:
+        found = cache.owners.get((principal, host))
         if found is None:
-            if len(memory.owners) >= _OWNER_COUNT_MAX:
-                memory.owners.clear()
-            found = _OwnRights(
-                one for one in memory.bindings if one.matches_principal(principal, host)
+            if len(cache.owners) >= _OWNER_COUNT_MAX:
+                cache.owners.clear()
+            found = _PrincipalAcls(
+                one for one in cache.bindings if one.matches_principal(principal, host)
             )
-            memory.owners[principal, host] = found
+            cache.owners[principal, host] = found
         return found
 
 
-def _is_denied(given: AclBinding, denials: list[AclBinding]) -> bool:
-    """Whether a denial covers all that a permission speaks of."""
-    if given.pattern is PatternType.LITERAL and given.name == WILDCARD:
+def _is_denied(allowed: AclBinding, denials: list[AclBinding]) -> bool:
+    """Whether a DENY binding covers all that an ALLOW binding matches."""
+    if allowed.pattern is PatternType.LITERAL and allowed.name == WILDCARD:
         return False
     for one in denials:
         if one.pattern is PatternType.PREFIXED:
-            if given.name.startswith(one.name):
+            if allowed.name.startswith(one.name):
                 return True
-        elif given.pattern is PatternType.LITERAL and given.name == one.name:
+        elif allowed.pattern is PatternType.LITERAL and allowed.name == one.name:
             return True
     return False
 
 
-def _tell_denied(question: _Question) -> None:
+def _log_denied(question: _Question) -> None:
     principal, host, operation, type, name = question
     logger.info(
         "denied",

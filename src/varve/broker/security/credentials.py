@@ -63,7 +63,7 @@ class ScramCredentials:
         self._file = DirectoryDocument(fs, directories, CREDENTIALS_FILE, is_private=True)
         self._lock = threading.Lock()
         self._secret = entropy(_SECRET_BYTES)
-        self._usual = _usual_shapes({})
+        self._typical = _typical_parameters({})
         self.users: Users = {}
 
     def load(self) -> None:
@@ -90,8 +90,8 @@ class ScramCredentials:
         return self.users.get(user, {}).get(mechanism)
 
     def fake_credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
-        """For somebody unknown: a credential that nobody can prove, the same at every try."""
-        salt_bytes, iterations = self._usual[mechanism]
+        """For an unknown user: a credential without a password, the same at every try."""
+        salt_bytes, iterations = self._typical[mechanism]
         seed = f"{mechanism.name}:{user}".encode()
         salt = b""
         while len(salt) < salt_bytes:
@@ -117,7 +117,7 @@ class ScramCredentials:
             self._replace_locked(users)
 
     def _replace_locked(self, users: Users) -> None:
-        self._usual = _usual_shapes(users)
+        self._typical = _typical_parameters(users)
         self.users = users
 
     def _encode(self, users: Users) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def add_credential(
     iterations: int = ITERATIONS,
     entropy: Callable[[int], bytes] = token_bytes,
 ) -> None:
-    """Lets a user log in to a store that nobody serves now: the way to the first one.
+    """Adds a user to a store that is not served now: how the first user is created.
 
     `paths` are all log directories of the store. Raises Locked while a server has them.
     """
@@ -200,7 +200,7 @@ def add_credential(
             lock.release()
 
 
-def _usual_shapes(users: Users) -> dict[ScramMechanism, tuple[int, int]]:
+def _typical_parameters(users: Users) -> dict[ScramMechanism, tuple[int, int]]:
     """By mechanism, the size of the salt and the iterations that most credentials have."""
     usual = {}
     for mechanism in ScramMechanism:

@@ -1,11 +1,11 @@
-"""A small JSON document that is kept in every log directory.
+"""A small JSON document that is stored in every log directory.
 
 Layout     `format`, `version`, and the document's own names. docs/formats/directory.md
-Invariant  the version rises with every write; the highest one found counts. What cannot be read
-           or understood is an error: rights that are forgotten would be rights given or taken.
-Crash      written aside and renamed. A write that fails uses its version up, as some directories
-           may have it.
-Threads    one at a time; who owns the document sees to it.
+Invariant  the version rises with every write; the highest one counts. A document that cannot be
+           read is an error: lost ACLs would grant or revoke permissions.
+Crash      written aside and renamed. A write that fails uses up its version, because some
+           directories may have it.
+Threads    one at a time; its owner takes care of that.
 """
 
 import json
@@ -77,8 +77,8 @@ class DirectoryDocument:
 
         Raises Corrupt for one that is not of the format, Unavailable for one that cannot be read.
         """
-        found = [self._read_one(directory) for directory in self._live]
-        version, content = max(found, key=lambda one: one[0], default=(0, {}))
+        documents = [self._read_one(directory) for directory in self._live]
+        version, content = max(documents, key=lambda document: document[0], default=(0, {}))
         self.version = version
         return content
 

@@ -42,8 +42,7 @@ class _Hash:
     key: bytes
 
     def is_of(self, password: str) -> bool:
-        found = _scrypt(password, self.salt, self.cost)
-        return hmac.compare_digest(found, self.key)
+        return hmac.compare_digest(_scrypt(password, self.salt, self.cost), self.key)
 
 
 def hash_password(password: str, *, entropy: Callable[[int], bytes] = token_bytes) -> str:
@@ -64,7 +63,7 @@ class PlainUsers:
         entropy: Callable[[int], bytes] = token_bytes,
     ) -> None:
         self._hashes = {name: _parse_hash(name, text) for name, text in (hashes or {}).items()}
-        self._nobody = _Hash(_COST, entropy(_SALT_BYTES), entropy(_KEY_BYTES))
+        self._unused = _Hash(_COST, entropy(_SALT_BYTES), entropy(_KEY_BYTES))
         self._secret = entropy(_KEY_BYTES)
         self._digests = {name: self._digest(text) for name, text in (passwords or {}).items()}
 
@@ -80,8 +79,8 @@ class PlainUsers:
         by_digest = hmac.compare_digest(
             self._digests.get(user, self._secret), self._digest(password)
         )
-        # Somebody unknown is compared with nobody's hash, so that it takes the same time.
-        by_hash = self.is_slow and self._hashes.get(user, self._nobody).is_of(password)
+        # An unknown user is compared with an unused hash, so that it takes the same time.
+        by_hash = self.is_slow and self._hashes.get(user, self._unused).is_of(password)
         return by_digest or by_hash
 
     def _digest(self, password: str) -> bytes:
@@ -90,7 +89,7 @@ class PlainUsers:
 
 def parse_users(text: str, where: str) -> dict[str, str]:
     """The lines of a file of users; raises InvalidSetting for one it cannot read."""
-    found: dict[str, str] = {}
+    users: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
         if not line or line.startswith("#"):
@@ -101,10 +100,10 @@ def parse_users(text: str, where: str) -> dict[str, str]:
                 f"{where}, line {number}: not name=hash; `hash_password` makes the hash"
             )
         _parse_hash(name, hashed)
-        if name in found:
+        if name in users:
             raise InvalidSetting(f"{where}, line {number}: {name} stands there twice")
-        found[name] = hashed
-    return found
+        users[name] = hashed
+    return users
 
 
 def parse_jaas(text: str, where: str) -> dict[str, str]:
@@ -132,13 +131,13 @@ def parse_jaas(text: str, where: str) -> dict[str, str]:
 def _parse_hash(name: str, text: str) -> _Hash:
     try:
         kind, cost, salt, key = text.split("$")
-        found = _Hash(
+        parsed = _Hash(
             int(cost), base64.b64decode(salt, validate=True), base64.b64decode(key, validate=True)
         )
-        is_power = found.cost > 1 and found.cost & (found.cost - 1) == 0
-        is_valid = kind == "scrypt" and is_power and found.cost <= _COST_MAX
-        if is_valid and found.salt and len(found.key) == _KEY_BYTES:
-            return found
+        is_power = parsed.cost > 1 and parsed.cost & (parsed.cost - 1) == 0
+        is_valid = kind == "scrypt" and is_power and parsed.cost <= _COST_MAX
+        if is_valid and parsed.salt and len(parsed.key) == _KEY_BYTES:
+            return parsed
     except ValueError:
         pass
     raise InvalidSetting(

@@ -47,7 +47,7 @@ class QuotaKind(StrEnum):
 
 
 class EntityType(StrEnum):
-    """By what clients are told apart."""
+    """What distinguishes clients."""
 
     USER = "user"
     CLIENT_ID = "client-id"
@@ -62,19 +62,19 @@ class QuotaEntity:
     @classmethod
     def of(cls, names: Iterable[tuple[EntityType, str | None]]) -> "QuotaEntity":
         """Raises InvalidRequest for a type twice or none at all."""
-        found = tuple(sorted(names, key=lambda one: one[0]))
-        types = [type for type, _ in found]
+        ordered = tuple(sorted(names, key=lambda item: item[0]))
+        types = [type for type, _ in ordered]
         if not types:
             raise InvalidRequest("Invalid empty client quota entity")
         if len(set(types)) < len(types):
-            raise InvalidRequest(f"Invalid client quota entity, {types[0]} stands there twice")
-        for _, name in found:
+            raise InvalidRequest(f"Invalid client quota entity, {types[0]} is named twice")
+        for _, name in ordered:
             if name is not None and not 0 < len(name) <= _NAME_LENGTH_MAX:
                 raise InvalidRequest(
                     f"Invalid client quota entity, a name of {len(name)} characters; it has 1 to "
                     f"{_NAME_LENGTH_MAX}"
                 )
-        return cls(found)
+        return cls(ordered)
 
     def get(self, type: EntityType) -> tuple[bool, str | None]:
         """Whether the type is part of it, and the name."""
@@ -200,7 +200,7 @@ class ClientQuotas:
         self._settings = settings
         self._clock = clock
         self._quotas = table.quotas
-        self._found: dict[tuple[QuotaKind, str, str], tuple[float, _Payer] | None] = {}
+        self._cache: dict[tuple[QuotaKind, str, str], tuple[float, _Payer] | None] = {}
         self._meters: OrderedDict[_Payer, _Meter] = OrderedDict()
 
     @property
@@ -233,14 +233,14 @@ class ClientQuotas:
     def _current(self) -> Quotas:
         if self._quotas is not self.table.quotas:
             self._quotas = self.table.quotas
-            self._found.clear()
+            self._cache.clear()
         return self._quotas
 
     def _note(self, kind: QuotaKind, user: str, client_id: str, value: float) -> int:
-        found = self._find(kind, user, client_id)
-        if found is None:
+        quota_and_payer = self._find(kind, user, client_id)
+        if quota_and_payer is None:
             return 0
-        quota, payer = found
+        quota, payer = quota_and_payer
         rate, elapsed_ms = self._meter(payer).add(value, self._clock.now_ms())
         if rate <= quota:
             return 0
@@ -248,12 +248,12 @@ class ClientQuotas:
         return min(round((rate - quota) / quota * elapsed_ms), window_ms)
 
     def _find(self, kind: QuotaKind, user: str, client_id: str) -> tuple[float, _Payer] | None:
-        asked = (kind, user, client_id)
-        if asked not in self._found:
-            if len(self._found) >= _ANSWER_COUNT_MAX:
-                self._found.clear()
-            self._found[asked] = _find_quota(self._quotas, kind, user, client_id)
-        return self._found[asked]
+        key = (kind, user, client_id)
+        if key not in self._cache:
+            if len(self._cache) >= _ANSWER_COUNT_MAX:
+                self._cache.clear()
+            self._cache[key] = _find_quota(self._quotas, kind, user, client_id)
+        return self._cache[key]
 
     def _meter(self, payer: _Payer) -> _Meter:
         meter = self._meters.get(payer)

@@ -157,4 +157,4 @@ def test_questions_without_end_are_not_remembered_without_end() -> None:
     )
     for number in range(20_000):
         assert authorizer.is_allowed(_asks(), Operation.WRITE, TOPIC, f"t{number}")
-    assert len(authorizer._memory.answers) <= 16_384
+    assert len(authorizer._cache.answers) <= 16_384

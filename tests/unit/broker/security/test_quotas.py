@@ -177,7 +177,7 @@ def test_clients_without_end_are_not_remembered_without_end(
     for number in range(300):
         bench.produce(1, client=f"c{number}")
     assert len(bench.quotas._meters) == 100
-    assert len(bench.quotas._found) <= 100
+    assert len(bench.quotas._cache) <= 100
 
 
 def test_a_clock_that_goes_back_does_no_harm() -> None:
