@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.memory_changelog import MemoryChangelog
 from varve.disk import FileSystem, MemoryFileSystem, RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.rocks.database import Databases, RocksDatabases
 from varve.rocks.memory_database import MemoryDatabases
-from varve.windows.changelog import Changelog, LoggedWrite, MemoryChangelog
-from varve.windows.local_store import LocalStore
+from varve.windows.changelog import Changelog, LoggedWrite
 from varve.windows.logged_store import LoggedStore
 from varve.windows.segmented_store import SegmentedStore
 from varve.windows.settings import WindowSettings
@@ -53,7 +53,7 @@ class WindowBench:
 
     def local(self, **changes: Any) -> WindowStore:
         """An open store without a changelog."""
-        return WindowStore(LocalStore(self.segmented(**changes))).open()
+        return WindowStore(LoggedStore(self.segmented(**changes), None)).open()
 
     def store(self, **changes: Any) -> WindowStore:
         """An open store, restored from the changelog."""

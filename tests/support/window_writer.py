@@ -12,13 +12,14 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from tests.support.memory_changelog import MemoryChangelog
 from tests.support.window_bench import SMALL_MEMORY_BYTES, window_settings
 from varve.disk import RealFileSystem
 from varve.disk.real import RealFile
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import StoreError
 from varve.rocks.database import RocksDatabases
-from varve.windows.changelog import LoggedWrite, MemoryChangelog
+from varve.windows.changelog import LoggedWrite
 from varve.windows.logged_store import LoggedStore
 from varve.windows.segmented_store import SegmentedStore
 from varve.windows.window_store import WindowStore

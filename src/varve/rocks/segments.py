@@ -38,12 +38,7 @@ class Segment:
 
 
 class Segments:
-    """The registry of one store's segments.
-
-    `strict_reference` takes back what is done better than in the reference: foreign names and
-    segments that cannot be opened end the scan without an error, segments are deleted in place,
-    and the first error ends a close.
-    """
+    """The registry of one store's segments."""
 
     def __init__(
         self,
@@ -54,7 +49,6 @@ class Segments:
         file_system: FileSystem,
         segment_ms: int,
         retention_ms: int,
-        strict_reference: bool = False,
     ) -> None:
         if segment_ms < 1 or retention_ms < 0:
             raise InvalidRequest(
@@ -70,7 +64,6 @@ class Segments:
         """Directories that were to go and are still there; the next opening tries again."""
         self._databases = databases
         self._file_system = file_system
-        self._strict = strict_reference
         self._by_id: dict[int, Segment] = {}
         self._ids: list[int] = []
         self._missing_ids: list[int] = []
@@ -119,11 +112,7 @@ class Segments:
         if not self._ids or self._ids[0] >= first_live_id:
             return 0
         expired_ids = self._ids[: bisect_left(self._ids, first_live_id)]
-        if self._strict:
-            for id in expired_ids:
-                self._destroy([self._drop(id)])
-        else:
-            self._destroy([self._drop(id) for id in expired_ids])
+        self._destroy([self._drop(id) for id in expired_ids])
         return len(expired_ids)
 
     def lost_ids(self, stream_time_ms: int) -> list[int]:
@@ -181,10 +170,7 @@ class Segments:
         try:
             self.acquire()
             self._is_scanned = True
-            if self._strict:
-                self._open_as_the_reference()
-            else:
-                self._open_all(expected_ids, stream_time_ms)
+            self._open_all(expected_ids, stream_time_ms)
             self.cleanup(stream_time_ms)
         except BaseException as error:
             with contextlib.suppress(StoreError):
@@ -209,7 +195,7 @@ class Segments:
         """Close all segments, then raise the first error there was; closing twice is harmless."""
         errors: list[StoreError] = []
         try:
-            while self._ids and not (errors and self._strict):
+            while self._ids:
                 try:
                     self._by_id.pop(self._ids.pop(0)).database.close()
                 except StoreError as error:
@@ -242,20 +228,6 @@ class Segments:
                 raise Corrupt(f"{self._path(id)}: a segment of the checkpoint is not there")
         for id in found_ids:
             self._open(id, must_exist=id in expected_ids)
-
-    def _open_as_the_reference(self) -> None:
-        """One foreign name opens none; the first segment that fails ends it, without an error."""
-        starts = []
-        for name in self._file_system.names(self.directory):
-            if _is_own(name):
-                continue
-            start_ms = decode_directory_name(self.name, name)
-            if start_ms is None:
-                return
-            starts.append(start_ms)
-        with contextlib.suppress(StoreError):
-            for id in sorted({self.segment_id(start_ms) for start_ms in starts}):
-                self._open(id)
 
     def _wipe_name(self, name: str) -> None:
         path = f"{self.directory}/{name}"
@@ -295,8 +267,6 @@ class Segments:
         try:
             segment.database.close()
         except StoreError as error:
-            if self._strict:
-                raise
             logger.error(
                 "an expired segment did not close",
                 extra={"store": self.name, "path": path, "error": str(error)},
@@ -310,14 +280,12 @@ class Segments:
 
         What fails is counted, and left to the next opening.
         """
-        renamed = paths
-        if not self._strict:
-            renamed = [path + DELETING_SUFFIX for path in paths if self._rename(path)]
-            try:
-                self._file_system.sync_directory(self.directory)
-            except OSError as error:
-                self._count_failure(self.directory, error)
-                return
+        renamed = [path + DELETING_SUFFIX for path in paths if self._rename(path)]
+        try:
+            self._file_system.sync_directory(self.directory)
+        except OSError as error:
+            self._count_failure(self.directory, error)
+            return
         for path in renamed:
             self._remove_tree(path)
 

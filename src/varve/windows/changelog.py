@@ -1,14 +1,26 @@
-"""The log of a store's writes, from which it is restored.
+"""The log of a store's writes, from which it is restored, and its topic.
 
-Invariant  holds every write since its start offset, in order; offsets may have holes.
+Layout     records of one partition: the key is the composite key of the entry, the value that of
+           the entry or null for a deletion, the timestamp its time. docs/formats/window-store.md
+Invariant  holds every write since its start offset, in order; offsets may have gaps.
 Threads    one writer at a time; reading needs no lock.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from varve.foundation.errors import OffsetOutOfRange
+from varve.embedded import Partition, Record, RecordColumns, Store, Topic
+from varve.foundation.errors import Corrupt, OffsetOutOfRange
+from varve.foundation.settings import LONG_MAX, GivenValue
 from varve.rocks.database import Put
+from varve.windows.settings import WindowSettings
+
+RETENTION_ADDED_MS: Final = 24 * 3_600_000
+"""How much longer than its store a changelog keeps entries, for restores after an outage."""
+_ROLL_MS_MIN: Final = 10 * 60_000
+_ROLL_MS_MAX: Final = 7 * 24 * 3_600_000
+_FRAME_BYTES: Final = 256
+"""What a batch of one record has besides key and value, and some more for compression."""
 
 
 class LoggedWrite(NamedTuple):
@@ -51,38 +63,6 @@ class Changelog(Protocol):
         """From an offset to where the log ends now; `OffsetOutOfRange` for one outside it."""
 
 
-class MemoryChangelog:
-    """A changelog in memory, for tests."""
-
-    def __init__(self, *, batch_count_max: int = 1_000) -> None:
-        self._writes: list[LoggedWrite] = []
-        self._batch_count_max = batch_count_max
-        self.start_offset = 0
-        self.write_bytes_max = 1 << 30
-
-    @property
-    def end_offset(self) -> int:
-        return len(self._writes)
-
-    def append(self, writes: Sequence[LoggedWrite]) -> int:
-        self._writes.extend(writes)
-        return self.end_offset
-
-    def flush(self) -> None:
-        """Nothing to do: it lives as long as the process."""
-
-    def read(self, start_offset: int) -> Iterator[ChangelogBatch]:
-        check_offset(self, start_offset, "the changelog in memory")
-        return self._batches(start_offset, self.end_offset)
-
-    def _batches(self, start: int, end: int) -> Iterator[ChangelogBatch]:
-        while start < end:
-            next_offset = min(start + self._batch_count_max, end)
-            writes = self._writes[start:next_offset]
-            yield ChangelogBatch([(write.key, write.value) for write in writes], next_offset)
-            start = next_offset
-
-
 def check_offset(changelog: Changelog, offset: int, where: str) -> None:
     """Raises `OffsetOutOfRange` unless a read may begin there."""
     if not changelog.start_offset <= offset <= changelog.end_offset:
@@ -90,3 +70,75 @@ def check_offset(changelog: Changelog, offset: int, where: str) -> None:
             f"{where}: offset {offset} is outside {changelog.start_offset} to "
             f"{changelog.end_offset}; restore from the start"
         )
+
+
+class TopicChangelog:
+    """A changelog in one partition of a topic; only committed records are read."""
+
+    def __init__(self, topic: Topic, partition: int) -> None:
+        self._topic = topic
+        self._partition: Partition = topic.partition(partition)
+
+    @property
+    def start_offset(self) -> int:
+        return self._partition.offsets().log_start
+
+    @property
+    def end_offset(self) -> int:
+        return self._partition.offsets().last_stable
+
+    @property
+    def write_bytes_max(self) -> int:
+        settings = self._topic.settings
+        return min(settings.max_message_bytes, settings.segment_bytes) - _FRAME_BYTES
+
+    def append(self, writes: Sequence[LoggedWrite]) -> int:
+        records = (Record(key=key, value=value, timestamp=time) for key, value, time in writes)
+        self._topic.append_many(records, partition=self._partition.number)
+        return self.end_offset
+
+    def flush(self) -> None:
+        self._partition.flush()
+
+    def read(self, start_offset: int) -> Iterator[ChangelogBatch]:
+        check_offset(self, start_offset, f"{self._topic.name}-{self._partition.number}")
+        columns = self._partition.columns(start_offset, isolation="read_committed")
+        return map(self._to_batch, columns)
+
+    def _to_batch(self, columns: RecordColumns) -> ChangelogBatch:
+        payload = columns.payload.tobytes()
+        puts: list[Put] = []
+        for row in columns.table.tolist():
+            offset, _, key, key_size, value, value_size, *_ = row
+            if key_size < 0:
+                where = f"{self._topic.name}-{self._partition.number}"
+                raise Corrupt(f"{where}: the record at {offset} has no key, so it is no write")
+            given = None if value_size < 0 else payload[value : value + value_size]
+            puts.append((payload[key : key + key_size], given))
+        return ChangelogBatch(puts, int(columns.offsets[-1]) + 1)
+
+
+def create_changelog_topic(
+    store: Store, name: str, settings: WindowSettings, *, partitions: int = 1
+) -> Topic:
+    """The topic of a window store's changelog, made if absent."""
+    return store.create_topic(
+        name, partitions=partitions, settings=changelog_settings(settings), exist_ok=True
+    )
+
+
+def changelog_settings(settings: WindowSettings) -> dict[str, GivenValue]:
+    """What the topic is made with.
+
+    Dropping a segment writes no tombstones, and composite keys hardly repeat, so that compaction
+    alone would let it grow for ever. Times are the entries' own, however far from the present.
+    """
+    policy = "delete" if settings.retain_duplicates else "compact,delete"
+    return {
+        "cleanup.policy": policy,
+        "retention.ms": min(settings.retention_ms + RETENTION_ADDED_MS, LONG_MAX),
+        "segment.ms": min(max(settings.segment_ms, _ROLL_MS_MIN), _ROLL_MS_MAX),
+        "message.timestamp.type": "CreateTime",
+        "message.timestamp.before.max.ms": LONG_MAX,
+        "message.timestamp.after.max.ms": LONG_MAX,
+    }

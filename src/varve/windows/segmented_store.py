@@ -3,7 +3,8 @@
 Invariant  stream time is the greatest time ever put, removed or restored, and never goes back.
            An entry is seen from `stream time - retention + 1` on; a segment exists from that of
            `stream time - retention` on. Reads change nothing.
-Crash      holds what the last checkpoint says, and perhaps more; the owner restores the rest from
+           At most one warning of expired puts a second; a clock that goes back starts a new one.
+Crash      holds what the last checkpoint has, and perhaps more; the owner restores the rest from
            the changelog.
 Threads    one thread at a time.
 """
@@ -12,6 +13,7 @@ import contextlib
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
@@ -21,21 +23,19 @@ from varve.rocks.segments import Segment, Segments
 from varve.rocks.state_files import (
     NO_STREAM_TIME_MS,
     Checkpoint,
-    Position,
-    Source,
     StoreMeta,
     find_checkpoint,
     keep_meta,
     write_checkpoint,
 )
-from varve.windows.expired_puts import ExpiredPuts
 from varve.windows.settings import WindowSettings
 from varve.windows.window_iterator import WindowIterator
 from varve.windows.window_key import TIME_MAX_MS, KeyRange, check_time, decode_time
 
 logger = logging.getLogger(__name__)
 
-LAYOUT = "key-time-sequence"
+LAYOUT: Final = "key-time-sequence"
+WARNING_INTERVAL_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,35 @@ class RestoredBatch:
     expired_count: int
 
 
+class ExpiredPuts:
+    """The puts of one store that came too late: counted all, warned of now and then."""
+
+    def __init__(self, store_name: str, clock: Clock) -> None:
+        self.count = 0
+        self._store_name = store_name
+        self._clock = clock
+        self._warned_ms: int | None = None
+        self._warned_count = 0
+
+    def record(self, time_ms: int, stream_time_ms: int) -> None:
+        self.count += 1
+        now_ms = self._clock.now_ms()
+        if self._warned_ms is None or not 0 <= now_ms - self._warned_ms < WARNING_INTERVAL_MS:
+            logger.warning(
+                "puts are expired and skipped",
+                extra={
+                    "store": self._store_name,
+                    "count": self.count - self._warned_count,
+                    "time_ms": time_ms,
+                    "stream_time_ms": stream_time_ms,
+                },
+            )
+            self._warned_ms = now_ms
+            self._warned_count = self.count
+
+
 class SegmentedStore:
-    """The segments of a window store, its stream time and its position."""
+    """The segments of a window store, and its stream time."""
 
     def __init__(
         self,
@@ -60,10 +87,9 @@ class SegmentedStore:
     ) -> None:
         self.settings = settings
         self.stream_time_ms = NO_STREAM_TIME_MS
-        self.position = Position()
         self.dead_on_arrival_count = 0
         """Entries that were kept, as their segment is, and were too old to be seen."""
-        self.expired_puts = ExpiredPuts(settings.name, clock, warns=not settings.strict_reference)
+        self.expired_puts = ExpiredPuts(settings.name, clock)
         self.segments = Segments(
             name=settings.name,
             directory=directory,
@@ -71,7 +97,6 @@ class SegmentedStore:
             file_system=file_system,
             segment_ms=settings.segment_ms,
             retention_ms=settings.retention_ms,
-            strict_reference=settings.strict_reference,
         )
         self._directory = directory
         self._file_system = file_system
@@ -110,33 +135,28 @@ class SegmentedStore:
             raise
 
     def _open(self) -> Checkpoint | None:
-        is_strict = self.settings.strict_reference
-        if not is_strict:
-            has_segments = self.segments.has_directories()
-            keep_meta(self._file_system, self._directory, self._meta, is_empty=not has_segments)
+        has_segments = self.segments.has_directories()
+        keep_meta(self._file_system, self._directory, self._meta, is_empty=not has_segments)
         checkpoint = find_checkpoint(self._file_system, self._directory)
         expected: list[int] = []
         if checkpoint is not None:
-            self.position.merge(checkpoint.position)
             self._raise_stream_time(checkpoint.stream_time_ms)
             expected = [self.segments.segment_id(one) for one in checkpoint.segment_starts_ms]
         self.segments.open_existing(self.stream_time_ms, expected)
-        if checkpoint is None and not is_strict:
+        if checkpoint is None:
             self._seed_stream_time()
         return checkpoint
 
     def checkpoint(self, changelog_offset: int) -> Checkpoint:
         """Flush, and note that all of the changelog before this offset is on disk."""
         self.segments.flush()
-        is_strict = self.settings.strict_reference
-        made = Checkpoint(
-            stream_time_ms=NO_STREAM_TIME_MS if is_strict else self.stream_time_ms,
+        checkpoint = Checkpoint(
+            stream_time_ms=self.stream_time_ms,
             changelog_offset=changelog_offset,
             segment_starts_ms=tuple(segment.start_ms for segment in self.segments),
-            position=self.position.copy(),
         )
-        write_checkpoint(self._file_system, self._directory, made)
-        return made
+        write_checkpoint(self._file_system, self._directory, checkpoint)
+        return checkpoint
 
     def flush(self) -> None:
         self.segments.flush()
@@ -148,7 +168,6 @@ class SegmentedStore:
         """Remove all of a closed store; what is not the store's own stays."""
         self.segments.wipe()
         self.stream_time_ms = NO_STREAM_TIME_MS
-        self.position = Position()
 
     def _seed_stream_time(self) -> None:
         """Without a checkpoint stream time is at least the start of the newest segment."""
@@ -158,9 +177,7 @@ class SegmentedStore:
 
     # Writes
 
-    def put(
-        self, key: bytes, value: bytes | None, time_ms: int, source: Source | None = None
-    ) -> bool:
+    def put(self, key: bytes, value: bytes | None, time_ms: int) -> bool:
         """Keep a value under a composite key, or delete it with None; False when it is expired."""
         check_time(time_ms)
         self.segments.check_open()
@@ -171,8 +188,6 @@ class SegmentedStore:
             self.expired_puts.record(time_ms, self.stream_time_ms)
             return False
         segment.database.write([(key, value)])
-        if source is not None:
-            self.position.update(source)
         if time_ms < self.visible_from_ms:
             self.dead_on_arrival_count += 1
         return True
@@ -214,13 +229,11 @@ class SegmentedStore:
         return RestoredBatch(written_count, sum(map(len, by_id.values())) - written_count)
 
     def maintain(self, stream_time_ms: int) -> int:
-        """Let what is expired go although nothing is put; tells how many segments were dropped.
+        """Drops what is expired although nothing is put; returns how many segments were dropped.
 
-        The stream time is that of the task, which moves with every record it reads; never the
-        time of the machine. The reference has nothing like it, so when strict nothing happens.
+        The stream time is that of the task, which advances with every record it reads; never the
+        time of the machine. Kafka Streams has nothing like it.
         """
-        if self.settings.strict_reference:
-            return 0
         self.segments.check_open()
         self._raise_stream_time(stream_time_ms)
         return self.segments.cleanup(self.stream_time_ms)

@@ -19,7 +19,6 @@ class WindowSettings:
     """A store's name, its times, and how it treats entries of one key and time.
 
     `segment_ms` is half the retention, or a minute if that is longer, when it is 0.
-    `strict_reference` takes back every departure from Kafka Streams. docs/windows.md
     """
 
     name: str
@@ -27,7 +26,6 @@ class WindowSettings:
     window_ms: int = 0
     segment_ms: int = 0
     retain_duplicates: bool = False
-    strict_reference: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

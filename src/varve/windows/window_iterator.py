@@ -49,13 +49,6 @@ class WindowIterator:
     def has_next(self) -> bool:
         return self._look() is not None
 
-    def peek_next_key(self) -> tuple[bytes, int]:
-        """Key and time of the next entry, which stays the next; StopIteration at the end."""
-        entry = self._look()
-        if entry is None:
-            raise StopIteration
-        return entry.key, entry.time_ms
-
     def close(self) -> None:
         """Let go of all it holds; it has no more entries then. Closing twice is harmless."""
         self._waiting.clear()

@@ -65,16 +65,6 @@ def check_time(time_ms: int) -> None:
         )
 
 
-def window_end_ms(start_ms: int, window_ms: int) -> int:
-    """Where a window ends, for display; what would not fit into 63 bits ends there."""
-    if start_ms + window_ms > TIME_MAX_MS:
-        logger.warning(
-            "a window's end is cut", extra={"start_ms": start_ms, "window_ms": window_ms}
-        )
-        return TIME_MAX_MS
-    return start_ms + window_ms
-
-
 @dataclass(frozen=True, slots=True)
 class KeyRange:
     """Entries from key `first` to `last` and from one time to another, all inclusive.

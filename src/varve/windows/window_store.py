@@ -1,57 +1,37 @@
-"""The window store's face: values by key and start of window, read by time.
+"""A window store: values by key and start of window, read by time.
 
 Invariant  times are inclusive at both ends and mean starts of windows. Results of one key are in
            order of time; those of several are in order of segment, then of key bytes, then of time.
 Threads    one thread at a time.
 """
 
-from typing import Final, Protocol, Self
+from collections.abc import Callable
+from typing import Final, Self
 
+from varve.disk import FileSystem, RealFileSystem
 from varve.disk.file_system import Closing
+from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest
-from varve.rocks.state_files import Position, Source
+from varve.rocks.database import Databases, RocksDatabases
+from varve.windows.changelog import Changelog
+from varve.windows.logged_store import LoggedStore, RestoreProgress
 from varve.windows.segmented_store import SegmentedStore, check_key
 from varve.windows.settings import WindowSettings
-from varve.windows.window_iterator import WindowEntry, WindowIterator
+from varve.windows.window_iterator import WindowIterator
 from varve.windows.window_key import (
     SEQUENCE_MAX,
     TIME_MAX_MS,
     check_time,
     encode_window_key,
-    window_end_ms,
 )
 
 _BEGIN_MS: Final = 0
 
 
-class Writes(Protocol):
-    """Where writes go: to the segments, or to the segments and then to the changelog."""
-
-    @property
-    def store(self) -> SegmentedStore: ...
-
-    def open(self) -> object: ...
-
-    def put(
-        self, key: bytes, value: bytes | None, time_ms: int, source: Source | None = None
-    ) -> bool: ...
-
-    def remove(self, key: bytes, time_ms: int) -> bool: ...
-
-    def flush(self) -> None: ...
-
-    def checkpoint(self) -> object: ...
-
-    def close(self) -> None: ...
-
-
 class WindowStore(Closing):
-    """Values by key and time, forgotten when stream time has gone on by the retention.
+    """Values by key and time, removed when stream time has advanced by the retention."""
 
-    Made over a `LocalStore`, or over a `LoggedStore`, whose changelog restores it.
-    """
-
-    def __init__(self, writes: Writes) -> None:
+    def __init__(self, writes: LoggedStore) -> None:
         self._writes = writes
         self._store = writes.store
         self._sequence = 0
@@ -71,11 +51,6 @@ class WindowStore(Closing):
         return self._store.stream_time_ms
 
     @property
-    def position(self) -> Position:
-        """How far the inputs have come whose effects are in the store."""
-        return self._store.position.copy()
-
-    @property
     def expired_count(self) -> int:
         """Puts that were skipped because they came too late."""
         return self._store.expired_puts.count
@@ -92,9 +67,7 @@ class WindowStore(Closing):
 
     # Writes
 
-    def put(
-        self, key: bytes, value: bytes | None, time_ms: int, source: Source | None = None
-    ) -> bool:
+    def put(self, key: bytes, value: bytes | None, time_ms: int) -> bool:
         """Keep a value; None deletes. Tells whether it was written: False when it is expired.
 
         Of one key and time the last value stays, unless the store retains duplicates: then all
@@ -110,7 +83,7 @@ class WindowStore(Closing):
             if value is None:
                 return False
             self._sequence = (self._sequence + 1) & SEQUENCE_MAX
-        return self._writes.put(self._encode(key, time_ms), value, time_ms, source)
+        return self._writes.put(self._encode(key, time_ms), value, time_ms)
 
     def remove(self, key: bytes, time_ms: int) -> bool:
         """Delete one entry; unlike a put of None it makes and drops no segment."""
@@ -172,10 +145,6 @@ class WindowStore(Closing):
     def backward_all(self) -> WindowIterator:
         return self.backward_fetch_all(_BEGIN_MS, TIME_MAX_MS)
 
-    def end_of_window_ms(self, entry: WindowEntry) -> int:
-        """Where an entry's window ends, for display."""
-        return window_end_ms(entry.time_ms, self.settings.window_ms)
-
     def _fetch(self, key: bytes, from_ms: int, to_ms: int, *, backward: bool) -> WindowIterator:
         check_key(key, self._store.name)
         return self._store.scan(key, key, from_ms=from_ms, to_ms=to_ms, backward=backward)
@@ -183,3 +152,28 @@ class WindowStore(Closing):
     def _encode(self, key: bytes, time_ms: int) -> bytes:
         check_time(time_ms)
         return encode_window_key(key, time_ms, self._sequence)
+
+
+def open_window_store(
+    settings: WindowSettings,
+    *,
+    directory: str,
+    changelog: Changelog | None = None,
+    databases: Databases | None = None,
+    file_system: FileSystem | None = None,
+    clock: Clock | None = None,
+    on_progress: Callable[[RestoreProgress], None] | None = None,
+) -> WindowStore:
+    """The store in a directory of its own, made if absent, and restored from its changelog.
+
+    Stores that are open together share memory when they are given the same `databases`. Without
+    a changelog a damaged directory raises `Corrupt`.
+    """
+    store = SegmentedStore(
+        settings,
+        directory=directory,
+        databases=databases or RocksDatabases(),
+        file_system=file_system or RealFileSystem(),
+        clock=clock or SystemClock(),
+    )
+    return WindowStore(LoggedStore(store, changelog, on_progress=on_progress)).open()

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.memory_changelog import MemoryChangelog
 from tests.support.window_bench import WindowBench, put_all, rocks_bench, times, visible
 from tests.support.window_model import WindowModel
 from tests.support.window_writer import parse_line
 from varve.foundation.errors import Corrupt, DiskFull, Locked, Unavailable
 from varve.rocks.errors import rocks_failure
-from varve.windows.changelog import LoggedWrite, MemoryChangelog
+from varve.windows.changelog import LoggedWrite
 from varve.windows.logged_store import LoggedStore
 from varve.windows.window_iterator import WindowEntry
 from varve.windows.window_key import decode_window_key

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.memory_changelog import MemoryChangelog
 from tests.support.window_bench import WindowBench, memory_bench, put_all, visible
 from tests.support.window_model import WindowModel
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DiskFull, StoreError
 from varve.rocks.memory_database import LOG_NAME, MemoryDatabases
-from varve.windows.changelog import MemoryChangelog
 from varve.windows.logged_store import LoggedStore
 from varve.windows.window_iterator import WindowEntry
 from varve.windows.window_key import decode_window_key

@@ -9,7 +9,7 @@ import varve
 from tests.support.window_bench import WindowBench, memory_bench, put_all, times, window_settings
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.windows.topic_changelog import TopicChangelog, create_changelog_topic
+from varve.windows.changelog import TopicChangelog, create_changelog_topic
 
 YEAR_MS = 365 * 24 * 3_600_000
 NOW_MS = ManualClock().now_ms()

@@ -1,4 +1,4 @@
-"""The store's small files: meta, checkpoint, position, and the log of a database in memory."""
+"""The store's small files: meta, checkpoint, and the log of a database in memory."""
 
 import json
 import logging
@@ -12,13 +12,9 @@ from varve.rocks.memory_database import LOG_NAME, MemoryDatabase, MemoryDatabase
 from varve.rocks.state_files import (
     Checkpoint,
     MetaChanged,
-    Position,
-    Source,
     StoreMeta,
     decode_checkpoint,
-    decode_position,
     encode_checkpoint,
-    encode_position,
     find_checkpoint,
     keep_meta,
     write_checkpoint,
@@ -29,7 +25,6 @@ CHECKPOINT = Checkpoint(
     stream_time_ms=36_000,
     changelog_offset=17,
     segment_starts_ms=(10_000, 30_000),
-    position=Position({("in", 0): 5, ("in", 12): 6, ("other", 0): 0}),
 )
 
 
@@ -117,6 +112,20 @@ def test_a_changed_number_in_a_checkpoint_is_noticed() -> None:
         decode_checkpoint(data.replace(b": 17", b": 18"))
 
 
+def test_a_checkpoint_with_the_position_of_an_earlier_version_is_read() -> None:
+    data = b"""{
+  "format": 1,
+  "stream_time_ms": 36500,
+  "changelog_offset": 17,
+  "segment_starts_ms": [30000],
+  "position": {"in": {"0": 5}},
+  "crc": 2903442190
+}
+"""
+    expected = Checkpoint(stream_time_ms=36_500, changelog_offset=17, segment_starts_ms=(30_000,))
+    assert decode_checkpoint(data) == expected
+
+
 @pytest.mark.parametrize("data", [b"0\n1\nin 0 5\n", b"[1]", b'{"format": 2}', b'"x"', b"\xff\x00"])
 def test_a_foreign_checkpoint_is_corrupt(data: bytes) -> None:
     with pytest.raises(Corrupt, match="checkpoint"):
@@ -133,45 +142,9 @@ def test_a_full_disk_leaves_the_old_checkpoint() -> None:
     assert find_checkpoint(file_system, "/d") == CHECKPOINT
 
 
-def test_a_position_only_rises() -> None:
-    position = Position()
-    for offset in (5, 3, 8, 8):
-        position.update(Source("in", 0, offset))
-    assert position.find("in", 0) == 8
-    position.merge(Position({("in", 0): 7, ("in", 1): 1}))
-    assert list(position) == [Source("in", 0, 8), Source("in", 1, 1)]
-
-
-def test_a_copied_position_stays() -> None:
-    position = Position({("in", 0): 1})
-    copy = position.copy()
-    position.update(Source("in", 0, 2))
-    assert copy.find("in", 0) == 1
-
-
-def test_a_position_reaches_a_bound_by_its_partition_alone() -> None:
-    position = Position({("a", 0): 5, ("a", 1): 1})
-    assert position.has_reached(Position(), 0)
-    assert position.has_reached(Position({("a", 0): 5}), 0)
-    assert not position.has_reached(Position({("a", 0): 6}), 0)
-    assert position.has_reached(Position({("a", 0): 5, ("a", 1): 9}), 0)
-    assert not position.has_reached(Position({("b", 0): 0}), 0)
-
-
-def test_a_position_comes_back_from_json() -> None:
-    position = Position({("a", 0): 5, ("a", 11): 1, ("b", 2): 0})
-    assert encode_position(position) == {"a": {"0": 5, "11": 1}, "b": {"2": 0}}
-    assert decode_position(encode_position(position)) == position
-
-
 @pytest.mark.parametrize(
     "encoded", [None, [], {"a": 5}, {"a": {"x": 5}}, {"a": {"0": -1}}, {"a": {"0": "5"}}]
 )
-def test_a_foreign_position_is_corrupt(encoded: object) -> None:
-    with pytest.raises(Corrupt, match="position"):
-        decode_position(encoded)
-
-
 # The log of a database in memory
 
 

@@ -2,12 +2,13 @@
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import varve
+from tests.support.memory_changelog import MemoryChangelog
 from tests.support.window_bench import (
     WindowBench,
     changelog_of,
@@ -15,28 +16,25 @@ from tests.support.window_bench import (
     memory_bench,
     put_all,
     times,
-    visible,
     window_settings,
 )
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import (
-    Closed,
     Corrupt,
     OffsetOutOfRange,
     RecordTooLarge,
     Unavailable,
 )
 from varve.foundation.settings import LONG_MAX
-from varve.windows.changelog import Changelog, LoggedWrite, MemoryChangelog
-from varve.windows.logged_store import LoggedStore
-from varve.windows.restore import RestoreProgress, restore
-from varve.windows.standby import Standby
-from varve.windows.topic_changelog import (
+from varve.windows.changelog import (
+    Changelog,
+    LoggedWrite,
     TopicChangelog,
     changelog_settings,
     create_changelog_topic,
 )
+from varve.windows.logged_store import LoggedStore, RestoreProgress, restore
 from varve.windows.window_key import encode_window_key
 from varve.windows.window_store import WindowStore
 
@@ -291,71 +289,3 @@ def test_the_store_is_opened_from_a_directory_and_a_topic(
         assert times(store.all()) == [1, 2]
     with open_window_store(settings, **given) as store:
         assert times(store.all()) == [1, 2]
-
-
-# Standby
-
-
-@pytest.fixture
-def standby_bench(bench: WindowBench) -> WindowBench:
-    other = memory_bench()
-    other.changelog = bench.changelog
-    return other
-
-
-def test_a_standby_follows_and_takes_over(bench: WindowBench, standby_bench: WindowBench) -> None:
-    store = bench.store()
-    standby = Standby(standby_bench.segmented(), bench.changelog)
-    standby.open()
-    put_all(store, [7_000, 31_000])
-    store.checkpoint()
-    assert standby.lag == 2
-    assert standby.run_once().written_count == 2
-    assert standby.lag == 0
-    put_all(store, [36_000, 12_000])
-    before = visible(store)
-    store.close()
-    copy = standby.promote()
-    assert standby_bench.starts() == [10_000, 30_000]
-    logged = LoggedStore(copy, bench.changelog)
-    assert logged.open().written_count == 0
-    taken_over = WindowStore(logged)
-    assert visible(taken_over) == before
-    assert taken_over.put(b"k", b"v", 37_000)
-    taken_over.close()
-
-
-def test_a_standby_goes_on_from_its_checkpoint(
-    bench: WindowBench, standby_bench: WindowBench
-) -> None:
-    bench.changelog.append([write(time) for time in range(10)])
-    standby = Standby(standby_bench.segmented(), bench.changelog)
-    standby.open()
-    standby.run_once()
-    standby.checkpoint()
-    standby.close()
-    bench.changelog.append([write(10)])
-    again = Standby(standby_bench.segmented(), bench.changelog)
-    again.open()
-    assert again.offset == 10
-    assert again.run_once().written_count == 1
-
-
-def test_a_standby_takes_bounded_steps(standby_bench: WindowBench) -> None:
-    changelog = changelog_of(map(write, range(50_000)), batch_count_max=1_000)
-    standby = Standby(standby_bench.segmented(), changelog)
-    standby.open()
-    assert standby.run_once(count_max=15_000).offset == 20_000
-    assert standby.lag == 30_000
-    assert standby.run_once(count_max=1_500).offset == 22_000
-
-
-def test_a_promoted_standby_is_closed(standby_bench: WindowBench) -> None:
-    standby = Standby(standby_bench.segmented(), standby_bench.changelog)
-    standby.open()
-    standby.promote()
-    standby.close()
-    uses: list[Callable[[], object]] = [standby.run_once, standby.checkpoint, standby.promote]
-    for use in uses:
-        with pytest.raises(Closed, match="promoted"):
-            use()

@@ -1,4 +1,4 @@
-"""Where the store departs from Kafka Streams: with and without `strict_reference`.
+"""Where the store departs from Kafka Streams.
 
 The numbers are those of docs/windows.md.
 """
@@ -20,7 +20,7 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, Unavailable
 from varve.rocks.memory_database import LOG_NAME, MemoryDatabase, MemoryDatabases
 from varve.rocks.state_files import MetaChanged
-from varve.windows.local_store import LocalStore
+from varve.windows.logged_store import LoggedStore
 from varve.windows.window_store import WindowStore
 
 
@@ -56,15 +56,6 @@ def test_d1_without_a_changelog_a_changed_interval_is_refused(bench: WindowBench
         bench.local(segment_ms=4_000)
 
 
-def test_d1_strict_a_changed_interval_orphans_segments(bench: WindowBench) -> None:
-    with bench.store(strict_reference=True) as store:
-        put_all(store, [5_000, 12_000, 27_000])
-    with bench.store(strict_reference=True, segment_ms=15_000) as store:
-        assert times(store.all()) == [5_000]
-        assert bench.starts() == [0, 10_000, 15_000, 20_000]
-    assert not bench.file_system.exists(bench.path("meta.json"))
-
-
 # D-2: stream time survives a restart
 
 
@@ -87,24 +78,6 @@ def test_d2_without_a_checkpoint_the_newest_segment_tells(bench: WindowBench) ->
         assert times(store.all()) == [31_000]
 
 
-def test_d2_strict_expired_entries_are_seen_again(bench: WindowBench) -> None:
-    with bench.local(strict_reference=True) as store:
-        put_all(store, [7_000, 31_000, 33_500])
-        assert times(store.all()) == [31_000, 33_500]
-    with bench.local(strict_reference=True) as store:
-        assert store.stream_time_ms == -1
-        assert times(store.all()) == [7_000, 31_000, 33_500]
-
-
-def test_d2_strict_the_same_object_cleans_when_it_is_opened_again(bench: WindowBench) -> None:
-    store = bench.local(strict_reference=True)
-    put_all(store, [7_000, 31_000])
-    store.remove(b"k", 36_000)
-    store.close()
-    store.open()
-    assert bench.starts() == [30_000]
-
-
 # D-3: an idle store shrinks
 
 
@@ -117,13 +90,6 @@ def test_d3_maintain_drops_what_the_tasks_stream_time_expires(bench: WindowBench
     assert store.stream_time_ms == 36_000
     assert bench.starts() == [30_000]
     assert not store.put(b"k", b"v", 9_999)
-
-
-def test_d3_strict_an_idle_store_never_shrinks(bench: WindowBench) -> None:
-    store = bench.local(strict_reference=True)
-    put_all(store, [7_000, 31_000])
-    assert store.maintain(99_000) == 0
-    assert bench.starts() == [0, 30_000]
 
 
 # D-4: renamed, then deleted
@@ -170,10 +136,10 @@ def test_d4_a_failed_rename_leaves_the_segment_to_the_next_opening(
     store.open()
     store.put(b"k" + bytes(12), b"v", 7_000)
     store.flush()
-    assert WindowStore(LocalStore(store)).removal_failure_count == 0
+    assert WindowStore(LoggedStore(store, None)).removal_failure_count == 0
     file_system.fail_under(f"{bench.directory}/s.0", OSError(5, "Input/output error"))
     assert store.put(b"k" + bytes(12), b"v", 36_000)
-    assert WindowStore(LocalStore(store)).removal_failure_count == 1
+    assert WindowStore(LoggedStore(store, None)).removal_failure_count == 1
     assert bench.names() == ["s.0", "s.30000"]
     file_system.mend()
     store.checkpoint(0)
@@ -182,54 +148,33 @@ def test_d4_a_failed_rename_leaves_the_segment_to_the_next_opening(
     assert bench.names() == ["s.30000"]
 
 
-def test_d4_strict_a_segment_is_deleted_in_place_and_a_failure_is_only_logged(
-    faulty: tuple[WindowBench, FaultyFileSystem], caplog: pytest.LogCaptureFixture
-) -> None:
-    bench, file_system = faulty
-    store = bench.segmented(strict_reference=True)
-    store.open()
-    store.put(b"k" + bytes(12), b"v", 7_000)
-    store.flush()
-    file_system.fail_under(f"{bench.directory}/s.0/{LOG_NAME}", OSError(5, "Input/output error"))
-    assert store.put(b"k" + bytes(12), b"v", 36_000)
-    assert bench.names() == ["s.0", "s.30000"]
-    assert "was not removed" in caplog.text
-
-
 # D-5: warnings are few
 
 
-@pytest.mark.parametrize(("is_strict", "warning_count"), [(False, 1), (True, 0)])
-def test_d5_expired_puts_warn_once_and_strictly_never(
-    bench: WindowBench, caplog: pytest.LogCaptureFixture, is_strict: bool, warning_count: int
-) -> None:
-    store = bench.local(strict_reference=is_strict)
+def test_d5_expired_puts_warn_once(bench: WindowBench, caplog: pytest.LogCaptureFixture) -> None:
+    store = bench.local()
     with caplog.at_level(logging.WARNING):
         put_all(store, [100_000, *range(50)])
-    assert len(caplog.records) == warning_count
+    assert len(caplog.records) == 1
     assert store.expired_count == 50
 
 
 # D-6: only what was written is logged
 
 
-@pytest.mark.parametrize(("is_strict", "logged_count"), [(False, 1), (True, 4)])
-def test_d6_skipped_writes_are_not_logged_and_strictly_are(
-    bench: WindowBench, is_strict: bool, logged_count: int
-) -> None:
-    with bench.store(strict_reference=is_strict) as store:
+def test_d6_skipped_writes_are_not_logged(bench: WindowBench) -> None:
+    with bench.store() as store:
         put_all(store, [100_000, 1, 2])
         store.remove(b"k", 3)
-    assert len(logged_writes(bench.changelog)) == logged_count
+    assert len(logged_writes(bench.changelog)) == 1
 
 
-@pytest.mark.parametrize("is_strict", [False, True])
-def test_d6_a_restore_gives_the_same_either_way(bench: WindowBench, is_strict: bool) -> None:
-    with bench.store(strict_reference=is_strict) as store:
+def test_d6_a_restore_gives_the_same(bench: WindowBench) -> None:
+    with bench.store() as store:
         put_all(store, [100_000, 1, 2, 90_000])
         before = visible(store)
     bench.file_system.remove_tree(bench.directory)
-    with bench.store(strict_reference=is_strict) as store:
+    with bench.store() as store:
         assert visible(store) == before
         assert store.expired_count == 0
 
@@ -291,22 +236,6 @@ def test_d7_without_a_changelog_damage_is_raised_and_nothing_stays_open(
             bench.local()
 
 
-def test_d7_strict_one_foreign_name_opens_no_segment(bench: WindowBench) -> None:
-    with bench.local(strict_reference=True) as store:
-        put_all(store, [5_000, 12_000])
-    bench.write_file("s.0~", b"an editor's backup")
-    with bench.local(strict_reference=True) as store:
-        assert times(store.all()) == []
-
-
-def test_d7_strict_the_first_damaged_segment_ends_the_scan(bench: WindowBench) -> None:
-    with bench.local(strict_reference=True) as store:
-        put_all(store, [5_000, 12_000, 22_000])
-    _damage(bench, 10_000)
-    with bench.local(strict_reference=True) as store:
-        assert times(store.all()) == [5_000]
-
-
 # D-8: all are closed
 
 
@@ -326,11 +255,10 @@ class _StubbornDatabases(MemoryDatabases):
         return _StubbornDatabase(path, self._file_system)
 
 
-@pytest.mark.parametrize("is_strict", [False, True])
-def test_d8_all_segments_are_closed_and_the_first_error_is_raised(is_strict: bool) -> None:
+def test_d8_all_segments_are_closed_and_the_first_error_is_raised() -> None:
     file_system = MemoryFileSystem(ManualClock())
     bench = WindowBench(file_system, _StubbornDatabases(file_system), "/state/s")
-    store = bench.segmented(strict_reference=is_strict)
+    store = bench.segmented()
     store.open()
     for time_ms in (5_000, 12_000):
         store.put(b"k" + bytes(12), b"v", time_ms)
@@ -339,19 +267,13 @@ def test_d8_all_segments_are_closed_and_the_first_error_is_raised(is_strict: boo
         store.close()
     last = segments[1].database
     assert isinstance(last, MemoryDatabase)
-    assert last._is_open is is_strict
+    assert not last._is_open
 
 
-@pytest.mark.parametrize("is_strict", [False, True])
-def test_d8_an_expired_segment_that_does_not_close_goes_all_the_same(is_strict: bool) -> None:
+def test_d8_an_expired_segment_that_does_not_close_goes_all_the_same() -> None:
     file_system = MemoryFileSystem(ManualClock())
     bench = WindowBench(file_system, _StubbornDatabases(file_system), "/state/s")
-    store = bench.local(strict_reference=is_strict)
+    store = bench.local()
     put_all(store, [5_000])
-    if is_strict:
-        with pytest.raises(Unavailable, match=r"close of s\.0 failed"):
-            put_all(store, [36_000])
-        assert bench.starts() == [0, 30_000]
-    else:
-        put_all(store, [36_000])
-        assert bench.starts() == [30_000]
+    put_all(store, [36_000])
+    assert bench.starts() == [30_000]

@@ -1,7 +1,5 @@
 """Composite keys: bytes, order, and bounds that miss nothing."""
 
-import logging
-
 import pytest
 
 from varve.foundation.errors import Corrupt, InvalidRequest
@@ -14,7 +12,6 @@ from varve.windows.window_key import (
     decode_time,
     decode_window_key,
     encode_window_key,
-    window_end_ms,
 )
 
 _TOP_TIME = 0x0A << 56
@@ -130,11 +127,3 @@ def test_the_filter_compares_the_parts() -> None:
 def test_times_outside_63_bits_are_refused(time_ms: int) -> None:
     with pytest.raises(InvalidRequest, match=f"time {time_ms} is outside"):
         check_time(time_ms)
-
-
-def test_a_windows_end_is_cut_at_the_end_of_time(caplog: pytest.LogCaptureFixture) -> None:
-    assert window_end_ms(10, 5) == 15
-    assert not caplog.records
-    with caplog.at_level(logging.WARNING):
-        assert window_end_ms(TIME_MAX_MS - 1, 5) == TIME_MAX_MS
-    assert len(caplog.records) == 1

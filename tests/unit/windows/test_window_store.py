@@ -7,7 +7,6 @@ import pytest
 
 from tests.support.window_bench import WindowBench, memory_bench, put_all, times, visible
 from varve.foundation.errors import InvalidRequest, InvalidSetting, Locked
-from varve.rocks.state_files import Position, Source
 from varve.windows.settings import WindowSettings
 from varve.windows.window_key import TIME_MAX_MS
 from varve.windows.window_store import WindowStore
@@ -162,25 +161,16 @@ def test_a_range_of_keys_finds_shorter_and_longer_ones_at_any_time(store: Window
             assert sorted(one.key for one in found) == [k for k in keys if first <= k <= last]
 
 
-def test_peeking_does_not_advance(store: WindowStore) -> None:
+def test_has_next_does_not_advance(store: WindowStore) -> None:
     put_all(store, [5, 6])
     with store.all() as entries:
         assert entries.has_next()
-        assert entries.peek_next_key() == (b"k", 5)
-        assert entries.peek_next_key() == (b"k", 5)
+        assert entries.has_next()
         assert next(entries).time_ms == 5
         assert next(entries).time_ms == 6
         assert not entries.has_next()
         with pytest.raises(StopIteration):
-            entries.peek_next_key()
-        with pytest.raises(StopIteration):
             next(entries)
-
-
-def test_a_windows_end_is_its_start_and_its_length(bench: WindowBench) -> None:
-    with bench.local(window_ms=7_000) as store:
-        store.put(b"k", b"v", 5)
-        assert [store.end_of_window_ms(entry) for entry in store.all()] == [7_005]
 
 
 def test_a_closed_iterator_has_no_more(store: WindowStore) -> None:
@@ -190,22 +180,6 @@ def test_a_closed_iterator_has_no_more(store: WindowStore) -> None:
     entries.close()
     entries.close()
     assert not entries.has_next()
-
-
-def test_the_position_follows_accepted_puts_alone(store: WindowStore) -> None:
-    store.put(b"k", b"v", 100_000, Source("in", 0, 7))
-    store.put(b"k", b"v", 100_000, Source("in", 1, 3))
-    store.put(b"k", b"v", 1, Source("in", 0, 9))
-    store.put(b"k", b"v", 100_001)
-    store.put(b"k", b"v", 100_000, Source("in", 0, 5))
-    assert store.position == Position({("in", 0): 7, ("in", 1): 3})
-
-
-def test_the_position_survives_a_restart(bench: WindowBench, store: WindowStore) -> None:
-    store.put(b"k", b"v", 100_000, Source("in", 0, 7))
-    store.close()
-    with bench.local() as again:
-        assert again.position == Position({("in", 0): 7})
 
 
 def test_opening_twice_is_refused_and_harmless(store: WindowStore) -> None:
