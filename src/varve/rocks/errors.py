@@ -21,7 +21,7 @@ def rocks_failure(error: Exception, what: str) -> StoreError:
     reason = " ".join(str(error).split())
     if isinstance(error, DbClosedError):
         return Closed(f"{what}: {reason}")
-    if reason.startswith("Corruption") or "No such file" in reason:
+    if reason.startswith("Corruption") or _is_lost_file(reason):
         return Corrupt(f"{what}: {reason}")
     if "No space left" in reason or "quota exceeded" in reason:
         return DiskFull(f"{what}: {reason}; free some space and open the store again")
@@ -30,6 +30,11 @@ def rocks_failure(error: Exception, what: str) -> StoreError:
     return Unavailable(
         f"{what}: {reason}; mend the disk or its permissions and open the store again"
     )
+
+
+def _is_lost_file(reason: str) -> bool:
+    """Whether a file of the database was removed; a whole directory that went fails writes too."""
+    return "No such file" in reason and "for random read" in reason
 
 
 def open_failure(error: Exception, path: str) -> StoreError:
