@@ -19,7 +19,7 @@ from varve.jobs.compact.job import compact
 from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.erase.erasure import erase, new_erasure_id
 from varve.jobs.erase.request import ErasureRequest, RescanMode
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 from varve.spark.report import read_stages
 from varve.spark.runner import HERE_BYTES, SparkRunner
 from varve.spark.stages import get_step_log
@@ -75,7 +75,7 @@ class CompactRun:
         runner = SparkRunner(spark, here_bytes=self.here_bytes)
         ledger = get_step_log(spark)
         before, timer = ledger.count, Timer(spark)
-        result = compact(TierAddress(self.url), [TOPIC], settings=settings, runner=runner)
+        result = compact(Bucket(self.url), [TOPIC], settings=settings, runner=runner)
         taken = timer.taken()
         kept = sum(one.records.get(Reason.KEPT, 0) for one in result.partitions)
         if result.has_failed or kept != self.key_count:
@@ -100,7 +100,7 @@ class EraseRun:
         )
         ledger = get_step_log(spark)
         before, timer = ledger.count, Timer(spark)
-        result = erase(request, runner=SparkRunner(spark), address=TierAddress(self.url))
+        result = erase(request, runner=SparkRunner(spark), address=Bucket(self.url))
         taken = timer.taken()
         found = sum(one.segments_matched for one in result.partitions)
         erased = sum(one.records for one in result.partitions)

@@ -15,7 +15,7 @@ from tests.support.tier_bench import TierBench, tiered
 from varve.foundation.errors import StoreUnavailable
 from varve.jobs.compact.job import compact
 from varve.jobs.tasks import TaskError
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 from varve.object_store import open_object_store
 from varve.spark import runner as spark_runner
 from varve.spark.executor import pack_shared
@@ -40,7 +40,7 @@ def make() -> ColdCompaction:
 
 def test_spark_leaves_what_one_process_leaves(spark: SparkSession, tmp_path: Path) -> None:
     cold = make()
-    address = TierAddress(f"file:{tmp_path}/bucket")
+    address = Bucket(f"file:{tmp_path}/bucket")
     with closing(open_object_store(address.url)) as bucket:
         for entry in cold.bench.bucket.list(""):
             bucket.put(entry.key, cold.bench.bucket.get(entry.key))
@@ -60,7 +60,7 @@ def test_spark_leaves_what_one_process_leaves(spark: SparkSession, tmp_path: Pat
     assert {one.name: one.tasks for one in partition.stages}["plan"] > 1
     assert (partition.records, partition.bytes) == (alone.records, alone.bytes)
     assert partition.cleaned_up_to == alone.cleaned_up_to
-    found = {one.key: address.open().get(one.key) for one in address.open().list("")}
+    found = {one.key: address.objects().get(one.key) for one in address.objects().list("")}
     expected = cold.batches()
     cold.bench.bucket.delete([one.key for one in cold.bench.bucket.list("")])
     for key, data in found.items():

@@ -14,7 +14,7 @@ from varve.foundation.settings import GivenValue
 from varve.jobs.derived_outputs import OutputKind, RemoteOutputRegistry
 from varve.jobs.snapshot.snapshot import SnapshotSettings, take_snapshot
 from varve.jobs.snapshot.store import open_snapshot
-from varve.jobs.tier.address import TierAddress, find_cluster, find_topic
+from varve.jobs.tier.bucket import Bucket, find_cluster, find_topic
 from varve.spark.runner import SparkRunner
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
@@ -85,7 +85,7 @@ def test_executors_give_what_one_process_gives(spark: SparkSession, tmp_path: Pa
     data = str(tmp_path / "data")
     fill(data, 0, 600)
     assert CliRunner().invoke(app, ["tier", "copy", data, "--roll"]).exit_code == 0
-    address = TierAddress(f"file:{data}.cold")
+    address = Bucket(f"file:{data}.cold")
     settings = SnapshotSettings(buckets=2, split_bytes=10_000, range_bytes=4 << 10)
     result = take_snapshot(
         "state",
@@ -98,7 +98,7 @@ def test_executors_give_what_one_process_gives(spark: SparkSession, tmp_path: Pa
         state_of(data)
     )
     topic = find_topic(address, "state")
-    (output,) = RemoteOutputRegistry(address.open(), find_cluster(address)).find(
+    (output,) = RemoteOutputRegistry(address.objects(), find_cluster(address)).find(
         "state", topic.topic_id
     )
     assert (output.kind, output.place) == (OutputKind.SNAPSHOT, result.place)

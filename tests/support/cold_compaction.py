@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from tests.support.cleaning_bench import PARTITION, CleaningBench, fold
 from tests.support.cleaning_model import ModelBatch
 from tests.support.log_model import filter_committed, split_batches
+from tests.support.store_access import StoreAccess
 from tests.support.tier_bench import TierBench
 from varve.commit_log import LogSettings
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.jobs.compact.job import compact_partitions
-from varve.jobs.compact.report import PartitionResult
+from varve.jobs.compact.result import PartitionResult
 from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.key_plans import INLINE_BYTES
 from varve.jobs.tasks import LocalRunner, TaskRunner
-from varve.jobs.tier.reach import StoreReach
 from varve.object_store import ObjectStore
 from varve.records import Record
 from varve.tiering.manifest.segment import Epochs, SegmentState
@@ -52,7 +52,7 @@ class ColdCompaction:
     ) -> PartitionResult:
         """A job as a new process runs it."""
         self.seed += 1
-        reach = StoreReach(objects or self.bench.bucket, random.Random(self.seed))
+        reach = StoreAccess(objects or self.bench.bucket, random.Random(self.seed))
         result = compact_partitions(
             reach,
             [self.bench.home],

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.log_model import split_batches
+from tests.support.store_access import StoreAccess
 from tests.support.tiered_topic import TieredTopic
 from varve.cleaning.removals.audit import audit_partition
 from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE
@@ -17,8 +18,7 @@ from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.result import ErasureResult
 from varve.jobs.erase.targets import BucketTarget, DirectoryTarget, ErasureTargets
 from varve.jobs.tasks import LocalRunner, TaskRunner
-from varve.jobs.tier.address import ColdTopic
-from varve.jobs.tier.reach import StoreReach
+from varve.jobs.tier.bucket import RemoteTopic
 from varve.object_store import ObjectStore
 from varve.records import Codec, Record, build_batch
 from varve.records.batch import Batch
@@ -97,9 +97,9 @@ class ErasureBench:
             home = self.home
             self.seed += 1
             tier = BucketTarget(
-                StoreReach(objects or self.topic.bucket, random.Random(self.seed)),
+                StoreAccess(objects or self.topic.bucket, random.Random(self.seed)),
                 home.cluster,
-                lambda name: ColdTopic(home.topic, home.topic_id, (home,)),
+                lambda name: RemoteTopic(home.topic, home.topic_id, (home,)),
             )
         kit = self.topic.kit
         store = DirectoryTarget(kit.store, (kit.path,), kit.fs) if hot else None

@@ -16,7 +16,7 @@ from varve.commit_log import LogSettings
 from varve.foundation.errors import StoreError
 from varve.jobs.compact.job import compact
 from varve.jobs.compact.settings import CompactSettings
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 from varve.spark.runner import SparkRunner
 from varve.spark.session import get_session
 from varve.spark.ship import SHIP_KEY
@@ -63,7 +63,7 @@ def _main(data: str, archive: str) -> dict[str, object]:
     spark.sparkContext.setLogLevel("OFF")
     runner = SparkRunner(spark)
     tier = json.loads(Path(data, "varve-tier.json").read_text())
-    address = TierAddress(tier["url"])
+    address = Bucket(tier["url"])
     settings = CompactSettings(log=LogSettings(cleanup_policy=("compact",)), is_forced=True)
     (partition,) = compact(address, ["state"], settings=settings, runner=runner).partitions
     rows = spark.read.format("varve").options(url=address.url, topic="state").load()

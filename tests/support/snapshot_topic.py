@@ -31,7 +31,7 @@ class StoreOpener:
 
     store: ObjectStore
 
-    def open(self) -> ObjectStore:
+    def objects(self) -> ObjectStore:
         return self.store
 
 

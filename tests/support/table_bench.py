@@ -13,7 +13,7 @@ from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.table.definition import BAD, TableSettings
 from varve.jobs.table.sync import TableResult, sync_table
 from varve.jobs.tasks import LocalRunner, TaskRunner
-from varve.jobs.tier.address import TierAddress, find_cluster, find_topic
+from varve.jobs.tier.bucket import Bucket, find_cluster, find_topic
 
 Row = dict[str, Any]
 TABLE = "shop.orders"
@@ -41,7 +41,7 @@ class TableBench:
             NAME,
             name,
             catalog=self.address,
-            address=TierAddress(self.topic.url),
+            address=Bucket(self.topic.url),
             directories=[self.topic.kit.path],
             settings=settings,
             runner=runner or LocalRunner(),
@@ -78,9 +78,9 @@ class TableBench:
         return [path.name for path in folder.iterdir()] if folder.exists() else []
 
     def outputs(self) -> list[DerivedOutput]:
-        address = TierAddress(self.topic.url)
+        address = Bucket(self.topic.url)
         topic = find_topic(address, NAME)
-        book = RemoteOutputRegistry(address.open(), find_cluster(address))
+        book = RemoteOutputRegistry(address.objects(), find_cluster(address))
         return book.find(topic.name, topic.topic_id)
 
     def expire_to(self, offset: int, partition: int = 0) -> None:

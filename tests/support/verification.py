@@ -2,9 +2,9 @@
 
 import random
 
+from tests.support.store_access import StoreAccess
 from tests.support.tier_bench import TierBench
 from varve.jobs.tasks import LocalRunner
-from varve.jobs.tier.reach import StoreReach
 from varve.jobs.verify.result import PartitionVerdict
 from varve.jobs.verify.verification import verify_partitions
 
@@ -14,7 +14,7 @@ def verify_bench(
 ) -> PartitionVerdict:
     """What is found of the only partition of a bench."""
     (found,) = verify_partitions(
-        StoreReach(bench.bucket, random.Random(5)),
+        StoreAccess(bench.bucket, random.Random(5)),
         [bench.home],
         runner=LocalRunner(),
         now_ms=bench.hot.now_ms,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from varve.foundation.settings import GivenValue
     from varve.jobs.erase.receipt import SigningKey
     from varve.jobs.erase.request import FieldMatch
-    from varve.jobs.tier.address import TierAddress
+    from varve.jobs.tier.bucket import Bucket
 
 PASSPHRASE_VARIABLE: Final = "VARVE_SIGN_PASSPHRASE"
 _DAY_MS: Final = 86_400_000
@@ -26,7 +26,7 @@ _DAY_MS: Final = 86_400_000
 class Where:
     """The bucket, the store that mirrors it, and the log directories; each may be missing."""
 
-    address: "TierAddress | None"
+    address: "Bucket | None"
     mirror_url: str
     mirror_settings: "tuple[tuple[str, GivenValue], ...]"
     directories: tuple[str, ...]

@@ -29,10 +29,9 @@ from varve.foundation.units import format_bytes
 
 if TYPE_CHECKING:
     from varve.cli.job_run import Job
-    from varve.jobs.compact.estimate import CompactEstimate
-    from varve.jobs.compact.report import CompactionResult, PartitionResult
+    from varve.jobs.compact.result import CompactEstimate, CompactionResult, PartitionResult
     from varve.jobs.compact.settings import CompactSettings
-    from varve.jobs.tier.address import TierAddress
+    from varve.jobs.tier.bucket import Bucket
 
 _POLICY: Final = "cleanup.policy"
 _WHEN_INTERRUPTED: Final = (
@@ -178,7 +177,7 @@ def print_partitions(partitions: "Sequence[PartitionResult]") -> None:
 
 def _compact(
     job: "Job",
-    address: "TierAddress",
+    address: "Bucket",
     topics: Sequence[str],
     settings: "CompactSettings",
     directory: str | None,

@@ -21,7 +21,7 @@ from varve.foundation.units import format_bytes
 if TYPE_CHECKING:
     from varve.cli.job_run import Job
     from varve.jobs.tasks import TaskRunner
-    from varve.jobs.tier.address import TierAddress
+    from varve.jobs.tier.bucket import Bucket
 
 TABLE: Final = "shop.customers"
 QUESTION: Final = (
@@ -48,10 +48,10 @@ class Story:
         return self.stream.batches()
 
     @property
-    def address(self) -> "TierAddress":
-        from varve.jobs.tier.address import TierAddress
+    def address(self) -> "Bucket":
+        from varve.jobs.tier.bucket import Bucket
 
-        return TierAddress(self.place.cold)
+        return Bucket(self.place.cold)
 
     def note(self, name: str, value: object) -> None:
         self.facts[name] = value

@@ -15,7 +15,7 @@ from varve.embedded.tier_place import read_place
 from varve.foundation.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from varve.jobs.tier.address import TierAddress
+    from varve.jobs.tier.bucket import Bucket
 
 _SHIP_VARIABLE: Final = "VARVE_SPARK_SHIP"
 
@@ -100,12 +100,12 @@ def spark_options(master: str | None, conf: list[str]) -> SparkOptions:
 
 def find_address(
     url: str, settings: list[str], directory: str | None, cluster: str | None
-) -> "TierAddress":
+) -> "Bucket":
     """Where the cold tier is, as a job takes it; raises InvalidRequest where nothing tells."""
-    from varve.jobs.tier.address import TierAddress
+    from varve.jobs.tier.bucket import Bucket
 
     given = split_settings(settings)[0]
-    return TierAddress(_absolute(find_url(url, directory)), tuple(given.items()), cluster)
+    return Bucket(_absolute(find_url(url, directory)), tuple(given.items()), cluster)
 
 
 def full_paths(directories: Sequence[Path]) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ def full_paths(directories: Sequence[Path]) -> tuple[str, ...]:
 
 def find_tier(
     url: str, settings: list[str], directories: Sequence[str], cluster: str | None
-) -> "TierAddress | None":
+) -> "Bucket | None":
     """The cold tier that is given or that a directory uses; None where the directories have none.
 
     Raises InvalidRequest where nothing is given, or a directory that does not exist.

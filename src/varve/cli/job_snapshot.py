@@ -243,7 +243,7 @@ def _open_place(place: str, settings: dict[str, GivenValue]) -> "SnapshotStore":
     """A place that holds a snapshot; raises NotFound."""
     from varve.jobs.snapshot.store import SnapshotStore, get_store_address
 
-    opened = SnapshotStore(get_store_address(place, settings).open())
+    opened = SnapshotStore(get_store_address(place, settings).objects())
     opened.get()
     return opened
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from varve.jobs.table.definition import TableSettings
     from varve.jobs.table.rewrite import ExpiryResult
     from varve.jobs.table.sync import TableResult
-    from varve.jobs.tier.address import TierAddress
+    from varve.jobs.tier.bucket import Bucket
     from varve.spark.report import JobReport
 
 _TABLES: Final = ".tables"
@@ -287,7 +287,7 @@ def _sync(
     topic: str,
     name: str,
     place: "CatalogAddress",
-    source: "TierAddress | None",
+    source: "Bucket | None",
     directories: Sequence[str],
     settings: "TableSettings",
     spark: "SparkOptions",

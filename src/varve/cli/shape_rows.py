@@ -20,7 +20,7 @@ from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.options import Mode, SourceOptions
 from varve.jobs.source.plan import plan_tasks
 from varve.jobs.source.read import read_task
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 from varve.shapes.feed.decoders import Record
 from varve.shapes.feed.resuming import find_offsets
 from varve.shapes.feed.tombstone_horizon import find_tombstone_retention
@@ -72,7 +72,7 @@ class BrokerFileRows:
         reader: TopicReader,
         directories: Sequence[str],
         *,
-        address: TierAddress | None = None,
+        address: Bucket | None = None,
     ) -> None:
         """`directories` are the log directories of the broker; `address` is that of its tier."""
         self._topic = reader.topic

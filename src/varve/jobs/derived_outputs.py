@@ -36,7 +36,7 @@ from varve.jobs.results import JSON_NAME, JsonFields
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.source.plan import open_partitions
 from varve.jobs.tasks import TaskRunner
-from varve.jobs.tier.address import find_cluster
+from varve.jobs.tier.bucket import find_cluster
 from varve.object_store import ObjectStore
 
 OUTPUTS_FILE: Final = "varve-outputs.json"
@@ -250,7 +250,7 @@ def _read_output(document: dict[str, Any]) -> DerivedOutput:
 def open_output_registry(options: SourceOptions, *, is_cold: bool) -> OutputRegistry:
     """Where what is made of a topic is noted: in its cold tier, or else in its log directory."""
     if options.address is not None and is_cold:
-        return RemoteOutputRegistry(options.address.open(), find_cluster(options.address))
+        return RemoteOutputRegistry(options.address.objects(), find_cluster(options.address))
     return LocalOutputRegistry.of(options.directories[0])
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from varve.foundation.errors import StoreDenied, StoreError, StoreUnsupported
-from varve.jobs.tier.reach import TierReach
+from varve.jobs.tier.bucket import BucketAccess
 from varve.object_store.s3_versions import ObjectVersion, S3Versions
 from varve.tiering.copy.segment_upload import LOG_PART
 from varve.tiering.manifest.paths import RemotePath
@@ -85,7 +85,7 @@ def _describe_refusal(where: str, error: StoreError) -> str:
 
 
 def erase_remote_versions(
-    reach: TierReach, partitions: Sequence[RemotePath], keys: Collection[str]
+    reach: BucketAccess, partitions: Sequence[RemotePath], keys: Collection[str]
 ) -> ErasedVersions:
     """Of all objects of removed segments, given the keys of their log objects."""
     folders = {folder_of(part) for part in keys}

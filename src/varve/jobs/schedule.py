@@ -31,7 +31,7 @@ from varve.foundation.errors import (
 from varve.foundation.settings import GivenValue, parse_settings
 from varve.jobs.results import JsonFields
 from varve.jobs.tasks import TaskRunner
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 
 FIRST_PAUSE_MS: Final = 60_000
 """The pause after the first failure."""
@@ -203,7 +203,7 @@ class JobContext:
     directory: str
     topic: str
     settings: LogSettings
-    address: TierAddress | None
+    address: Bucket | None
     runner: TaskRunner
     clock: Clock
 
@@ -328,7 +328,7 @@ def _run(due: ScheduledJob, context: JobContext, runner: Runner) -> JobOutcome:
 
 def _find_address(
     fs: FileSystem, directory: str, settings: Mapping[str, GivenValue], cluster: str | None
-) -> TierAddress | None:
+) -> Bucket | None:
     place = read_place(fs, directory)
     if place is None:
         return None
@@ -337,7 +337,7 @@ def _find_address(
             f"the cold tier of {directory} keeps its manifests as varve.tier.metadata="
             f"{place.metadata} says, not beside the objects: jobs read the object store alone"
         )
-    return TierAddress(place.url, tuple(settings.items()), cluster)
+    return Bucket(place.url, tuple(settings.items()), cluster)
 
 
 def _lock(fs: FileSystem, directory: str) -> Lock:
@@ -428,12 +428,12 @@ def run_table(context: JobContext) -> tuple[object, str | None]:
     return result.to_json(), None
 
 
-def _find_bucket(context: JobContext) -> TierAddress | None:
+def _find_bucket(context: JobContext) -> Bucket | None:
     """The cold tier, if the topic is in it."""
     return context.address if context.settings.remote_storage_enable else None
 
 
-def _get_bucket(context: JobContext) -> TierAddress:
+def _get_bucket(context: JobContext) -> Bucket:
     if context.address is None:
         raise InvalidRequest(
             f"{context.directory} does not say which object store its cold tier is in: nothing "

@@ -1,7 +1,7 @@
 """varve on Spark: the data source, and jobs on the user's session. The only pyspark."""
 
 from varve.jobs.table.catalog import CatalogAddress as Catalog
-from varve.jobs.tier.address import TierAddress as Bucket
+from varve.jobs.tier.bucket import Bucket as Bucket
 from varve.spark.data_source import register
 from varve.spark.maintenance import compact, erase, snapshot, sync_table, verify
 from varve.spark.session import get_session

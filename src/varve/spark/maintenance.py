@@ -19,7 +19,7 @@ from varve.commit_log import LogSettings
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.foundation.settings import GivenValue, parse_settings
 from varve.jobs.compact.job import compact as run_compaction
-from varve.jobs.compact.report import CompactionResult
+from varve.jobs.compact.result import CompactionResult
 from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.erase.erasure import erase as run_erasure
 from varve.jobs.erase.request import ErasureRequest, FieldMatch
@@ -30,7 +30,7 @@ from varve.jobs.table.definition import TableSettings
 from varve.jobs.table.sync import TableResult
 from varve.jobs.table.sync import sync_table as run_table_sync
 from varve.jobs.tasks import TaskRunner
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 from varve.jobs.verify.result import VerifyResult
 from varve.jobs.verify.verification import verify as run_verification
 from varve.spark.runner import SparkRunner
@@ -38,7 +38,7 @@ from varve.spark.runner import SparkRunner
 
 def compact(
     spark: SparkSession,
-    bucket: TierAddress,
+    bucket: Bucket,
     topics: Sequence[str],
     *,
     topic_config: Mapping[str, GivenValue] | None = None,
@@ -64,7 +64,7 @@ def compact(
 
 def snapshot(
     spark: SparkSession,
-    bucket: TierAddress | None,
+    bucket: Bucket | None,
     topic: str,
     *,
     to: str,
@@ -89,7 +89,7 @@ def snapshot(
 
 def erase(
     spark: SparkSession,
-    bucket: TierAddress | None,
+    bucket: Bucket | None,
     topics: Sequence[str],
     *,
     keys: Iterable[bytes] = (),
@@ -117,7 +117,7 @@ def erase(
 
 def verify(
     spark: SparkSession,
-    bucket: TierAddress,
+    bucket: Bucket,
     topics: Sequence[str] = (),
     *,
     directory: str | None = None,
@@ -131,7 +131,7 @@ def verify(
 
 def sync_table(
     spark: SparkSession,
-    bucket: TierAddress | None,
+    bucket: Bucket | None,
     topic: str,
     *,
     table: str,

@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from varve.foundation.errors import InvalidSetting
 from varve.jobs.tasks import SizedTask, Task, TaskError, TaskRunner, ThreadRunner, pack_by_size
-from varve.jobs.tier.address import count_requests
+from varve.jobs.tier.bucket import count_requests
 from varve.spark.errors import SPARK_ERRORS, explain_failure
 from varve.spark.executor import (
     pack_bundle,

@@ -17,7 +17,7 @@ from varve.jobs.derived_outputs import ErasedRows
 from varve.jobs.snapshot.erase import count_in_store, erase_from_store
 from varve.jobs.snapshot.store import Snapshot, SnapshotStore, named_files
 from varve.jobs.tasks import LocalRunner, Task, TaskError
-from varve.jobs.tier.address import find_cluster, find_topic
+from varve.jobs.tier.bucket import find_cluster, find_topic
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.testing import FaultKind, FaultyObjectStore
 
@@ -128,7 +128,7 @@ class Meanwhile(LocalRunner):
         address = self._kit.topic.options().address
         assert address is not None
         folder = f"{find_cluster(address)}/orders.{find_topic(address, 'orders').topic_id}"
-        address.open().put(f"{folder}/receipt/one.json", b"{}")
+        address.objects().put(f"{folder}/receipt/one.json", b"{}")
 
 
 COUNTS = {"another run": 3, "an erasure": 2, "a removal": 1, "a receipt": 2}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.support.cleaning_bench import PARTITION, TOPIC_ID
 from tests.support.cold_compaction import ColdCompaction
 from tests.support.log_model import split_batches
+from tests.support.store_access import StoreAccess
 from tests.support.tier_bench import TierBench, tiered
 from varve.cleaning.removals.audit import audit_partition
 from varve.commit_log.directory_files import encode_topic_id
@@ -18,7 +19,6 @@ from varve.jobs.erase.request import RescanMode
 from varve.jobs.erase.rescan import Rescan, rescan_local, rescan_remote
 from varve.jobs.erase.scan import Matcher
 from varve.jobs.tasks import LocalRunner, run_together
-from varve.jobs.tier.reach import StoreReach
 from varve.records import Batch, Codec, Record
 from varve.tiering.expiry import read_remote_removals
 
@@ -95,7 +95,7 @@ def expect_only_matches_gone(before: list[bytes], after: list[bytes], wanted: se
 
 
 def erase(cold: ColdCompaction, matcher: Matcher, *, first_hot: bool) -> None:
-    reach = StoreReach(cold.bench.bucket, random.Random(5))
+    reach = StoreAccess(cold.bench.bucket, random.Random(5))
 
     def erase_hot() -> None:
         LocalErasure(

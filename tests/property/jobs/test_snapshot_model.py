@@ -103,7 +103,7 @@ class Play:
     def _compact(self, *, delete_retention_ms: int) -> None:
         address = self.topic.options().address
         assert address is not None
-        if address.open().list_directories(""):
+        if address.objects().list_directories(""):
             log = LogSettings(
                 cleanup_policy=("compact", "delete"),
                 retention_ms=-1,

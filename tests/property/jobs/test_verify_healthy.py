@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from tests.property.jobs.test_compaction_agrees import Shared, make, shared_settings
 from tests.support.cleaning_bench import RETENTION_MS
 from tests.support.cold_compaction import ColdCompaction
+from tests.support.store_access import StoreAccess
 from tests.support.verification import verify_bench
 from varve.jobs.erase.remote import RemoteErasure
 from varve.jobs.erase.scan import Matcher
 from varve.jobs.tasks import LocalRunner, run_together
-from varve.jobs.tier.reach import StoreReach
 
 PHASES = set(Phase) - {Phase.explain}
 
@@ -21,7 +21,7 @@ def erase(cold: ColdCompaction, source: random.Random) -> None:
     key = b"key-%d" % source.randrange(12)
     run = RemoteErasure(
         cold.bench.home,
-        StoreReach(cold.bench.bucket, source),
+        StoreAccess(cold.bench.bucket, source),
         Matcher.of(cold.bench.home.topic_id, [key]),
         clock=cold.hot.clock,
         random=source,

@@ -25,7 +25,7 @@ from varve.foundation.errors import InvalidRequest
 from varve.jobs.compact.job import compact
 from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.tasks import LocalRunner
-from varve.jobs.tier.address import TierAddress, find_topic
+from varve.jobs.tier.bucket import Bucket, find_topic
 
 SMALL = Scale(volume_bytes=1 << 20, batch_bytes=(4 << 10,), segment_bytes=64 << 10)
 SIZES = {"shuffle": 400, "erase": 2}
@@ -86,13 +86,13 @@ def test_each_copy_of_a_bucket_can_be_compacted_to_one_record_per_key(tmp_path: 
     with open_workspace(tmp_path) as workspace, workspace.directory("topic") as parent:
         topic = write_cold(parent, shape_of(SMALL, 100), 4000)
         assert (topic.record_count, topic.key_count) == (4000, 800)
-        assert len(find_topic(TierAddress(topic.url), TOPIC).partitions) == PARTITION_COUNT
+        assert len(find_topic(Bucket(topic.url), TOPIC).partitions) == PARTITION_COUNT
         settings = CompactSettings(
             log=LogSettings(cleanup_policy=("compact",), segment_bytes=64 << 10), is_forced=True
         )
         for _ in range(2):
             with copied(topic, workspace) as url:
-                result = compact(TierAddress(url), [TOPIC], settings=settings, runner=LocalRunner())
+                result = compact(Bucket(url), [TOPIC], settings=settings, runner=LocalRunner())
                 assert sum(one.segments_rewritten for one in result.partitions) > PARTITION_COUNT
                 assert sum(one.records[Reason.KEPT] for one in result.partitions) == topic.key_count
 

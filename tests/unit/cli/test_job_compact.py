@@ -11,7 +11,7 @@ from varve.cli.job_compact import choose_topics, print_partitions
 from varve.cli.main import app
 from varve.disk import RealFileSystem
 from varve.foundation.errors import InvalidRequest, InvalidSetting, NotFound
-from varve.jobs.compact.report import PartitionResult
+from varve.jobs.compact.result import PartitionResult
 from varve.tiering.manifest.paths import RemotePath
 
 

@@ -13,7 +13,7 @@ from varve.cli.main import app
 from varve.foundation.errors import NotFound
 from varve.jobs.snapshot.snapshot import take_snapshot
 from varve.jobs.tasks import LocalRunner
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 
 
 def run(*arguments: str) -> Result:
@@ -64,7 +64,7 @@ def test_a_log_directory_that_is_taken_for_an_object_store_stays_as_it_is(
         take_snapshot(
             "orders",
             f"{topic.kit.path}.state",
-            address=TierAddress(f"file:{topic.kit.path}", cluster="none"),
+            address=Bucket(f"file:{topic.kit.path}", cluster="none"),
             runner=LocalRunner(),
         )
     assert sorted(os.listdir(topic.kit.path)) == before

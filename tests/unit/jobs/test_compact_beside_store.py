@@ -5,13 +5,13 @@ import random
 from tests.support.check_open_log import check_log
 from tests.support.cleaning_bench import fold
 from tests.support.log_model import read_committed
+from tests.support.store_access import StoreAccess
 from varve.commit_log import LogManager, TopicPartition
 from varve.disk import MemoryFileSystem
 from varve.jobs.compact.job import compact_partitions
-from varve.jobs.compact.report import PartitionResult
+from varve.jobs.compact.result import PartitionResult
 from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.tasks import LocalRunner
-from varve.jobs.tier.reach import StoreReach
 from varve.records import Record
 from varve.testing import VirtualStore
 from varve.tiering.fsck import FsckOptions, fsck
@@ -63,7 +63,7 @@ class Orders:
         self.jobs += 1
         log = self.topic.partition(0).log
         result = compact_partitions(
-            StoreReach(self.kit.objects, random.Random(self.jobs)),
+            StoreAccess(self.kit.objects, random.Random(self.jobs)),
             [self.home],
             settings=CompactSettings(log=log.settings, is_forced=True, replaced_ms=1_000),
             runner=LocalRunner(),
@@ -126,7 +126,7 @@ def test_a_compacted_bucket_is_found_sound_and_restored() -> None:
         wait=lambda wait_ms: None,
     )
     assert (report.damage, report.orphans) == ([], [])
-    manifests = StoreReach(orders.kit.objects, random.Random(2)).manifests(orders.home)
+    manifests = StoreAccess(orders.kit.objects, random.Random(2)).manifests(orders.home)
     fs = MemoryFileSystem(orders.kit.clock)
     with hold_log_directory(fs, "/restored", cluster=orders.home.cluster):
         plan = plan_restore(manifests, manifests.load())

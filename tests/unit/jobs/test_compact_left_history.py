@@ -6,8 +6,7 @@ from tests.support.tier_bench import TierBench, tiered
 from varve.commit_log.directory_files import encode_partition_metadata
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.disk import MemoryFileSystem
-from varve.jobs.compact.scope import is_left
-from varve.jobs.tier.local_history import find_history
+from varve.jobs.compact.cleanable import find_history, is_left
 
 
 def make() -> ColdCompaction:

@@ -22,7 +22,7 @@ from varve.jobs.derived_outputs import (
     RemoteOutputRegistry,
     register_files,
 )
-from varve.jobs.tier.address import TierAddress, find_cluster, find_topic
+from varve.jobs.tier.bucket import Bucket, find_cluster, find_topic
 from varve.object_store import MemoryObjectStore
 
 TABLE = DerivedOutput(
@@ -151,8 +151,10 @@ def test_files_of_a_query_are_noted_once_by_their_full_path(tmp_path: Path) -> N
     topic.copy()
     for _ in range(2):
         register_files(topic.options(), "rows", format="csv", clock=SystemClock())
-    address = TierAddress(topic.url)
+    address = Bucket(topic.url)
     home = find_topic(address, NAME)
-    (found,) = RemoteOutputRegistry(address.open(), find_cluster(address)).find(NAME, home.topic_id)
+    (found,) = RemoteOutputRegistry(address.objects(), find_cluster(address)).find(
+        NAME, home.topic_id
+    )
     assert (found.kind, found.place) == (OutputKind.FILES, str(Path("rows").absolute()))
     topic.close()

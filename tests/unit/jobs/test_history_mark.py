@@ -21,7 +21,7 @@ from varve.jobs.source.plan import PartitionSource, open_partitions
 from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
 from varve.jobs.table.table_state import BATCH_MARKS, SyncState, commit, read_sync_state
 from varve.jobs.tasks import LocalRunner
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def test_a_table_goes_on_where_its_last_batch_was_compacted(bench: TableBench) -
     assert (mark.base_offset, mark.last_offset) == (0, 2)
     log = parse_settings(LogSettings, {"cleanup.policy": "compact"}, "test")
     compact(
-        TierAddress(bench.topic.url),
+        Bucket(bench.topic.url),
         [NAME],
         settings=CompactSettings(log=log, is_forced=True),
         runner=LocalRunner(),

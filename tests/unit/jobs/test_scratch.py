@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from varve.jobs.scratch import scratch, sweep_scratch
+from varve.jobs.tier.remote_files import scratch, sweep_scratch
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_it_leaves_with_its_task_and_no_other_takes_it(place: Path) -> None:
 
 def test_what_a_killed_task_left_goes_with_the_next(place: Path) -> None:
     code = (
-        "import os, signal, tempfile; from varve.jobs.scratch import scratch\n"
+        "import os, signal, tempfile; from varve.jobs.tier.remote_files import scratch\n"
         "with scratch() as path:\n"
         "    open(f'{path}/log', 'w').write('ann')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -31,7 +31,7 @@ from varve.jobs.snapshot.snapshot import take_snapshot
 from varve.jobs.snapshot.store import check_apart, open_snapshot
 from varve.jobs.snapshot.tasks import StagedBuckets
 from varve.jobs.tasks import LocalRunner, Task
-from varve.jobs.tier.address import find_cluster
+from varve.jobs.tier.bucket import find_cluster
 from varve.object_store import MemoryObjectStore
 from varve.records import Record
 
@@ -242,11 +242,11 @@ def test_a_batch_of_the_cold_tier_at_a_wrong_offset_is_damage(kit: SnapshotTopic
     copy(kit)
     address = kit.topic.options().address
     assert address is not None
-    (key,) = (one.key for one in address.open().list("") if one.key.endswith("/log"))
-    data = bytearray(address.open().get(key))
+    (key,) = (one.key for one in address.objects().list("") if one.key.endswith("/log"))
+    data = bytearray(address.objects().get(key))
     last = len(data) * 3 // 4
     data[last : last + 8] = (3 ^ 1 << 20).to_bytes(8, "big")
-    address.open().put(key, bytes(data))
+    address.objects().put(key, bytes(data))
     for split_bytes in (1, 1 << 20):
         with pytest.raises(Corrupt, match="offset"):
             kit.take(settings=replace(SMALL, split_bytes=split_bytes))
@@ -418,7 +418,9 @@ def test_rows_are_erased_from_all_snapshots_of_a_directory(
         Path(orphan).read_bytes()
     )
     topic_id = open_snapshot(place).document.topic_id
-    (output,) = RemoteOutputRegistry(address.open(), find_cluster(address)).find("orders", topic_id)
+    (output,) = RemoteOutputRegistry(address.objects(), find_cluster(address)).find(
+        "orders", topic_id
+    )
     assert output == DerivedOutput(
         kind=OutputKind.SNAPSHOT,
         topic="orders",

@@ -27,7 +27,7 @@ from varve.jobs.erase.result import ErasureResult
 from varve.jobs.snapshot.snapshot import SnapshotResult, SnapshotSettings, take_snapshot
 from varve.jobs.snapshot.store import open_snapshot
 from varve.jobs.tasks import LocalRunner
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 from varve.object_store import open_object_store
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of botocore and werkzeug
@@ -97,15 +97,15 @@ class Bench:
 
     def address(
         self, url: str = "", more: dict[str, GivenValue] | None = None, cluster: str | None = None
-    ) -> TierAddress:
+    ) -> Bucket:
         given = {**self.settings, **(more or {})}
-        return TierAddress(url or self.url, tuple(given.items()), cluster)
+        return Bucket(url or self.url, tuple(given.items()), cluster)
 
     def take(
         self,
         settings: SnapshotSettings = LARGE,
         *,
-        address: TierAddress | None = None,
+        address: Bucket | None = None,
         place: str = "",
         more: dict[str, GivenValue] | None = None,
     ) -> SnapshotResult:
@@ -127,7 +127,7 @@ class Bench:
         return CliRunner().invoke(app, ["job", "snapshot", *given, *words])
 
     def erase(
-        self, *keys: str, address: TierAddress | None = None, is_hot: bool = True
+        self, *keys: str, address: Bucket | None = None, is_hot: bool = True
     ) -> ErasureResult:
         request = ErasureRequest(
             topics=("people",), id="request-1", keys=frozenset(one.encode() for one in keys)

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from varve.foundation.errors import InvalidRequest, NotFound
-from varve.jobs.tier.address import TierAddress, find_cluster
+from varve.jobs.tier.bucket import Bucket, find_cluster
 from varve.object_store import open_object_store
 
 
 def test_the_only_cluster_is_meant_and_others_are_named(tmp_path: Path) -> None:
-    address = TierAddress(f"file:{tmp_path}")
+    address = Bucket(f"file:{tmp_path}")
     open_object_store(address.url, {}).close()
     with pytest.raises(NotFound, match=r"holds no cluster yet.*varve tier copy"):
         find_cluster(address)

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from varve.foundation.errors import Corrupt, InvalidRequest
-from varve.jobs.tier.files import BLOCK_BYTES, TierFiles
+from varve.jobs.tier.remote_files import BLOCK_BYTES, TierFiles
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.testing import FaultyObjectStore
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.cleaning_bench import PARTITION, TOPIC_ID
 from tests.support.cold_compaction import ColdCompaction
+from tests.support.store_access import StoreAccess
 from tests.support.tier_bench import TierBench, tiered
 from tests.support.verification import verify_bench
 from varve.cleaning.key_index.builder import build_key_index
@@ -17,10 +18,8 @@ from varve.cleaning.key_index.key_index import ENTRY, HEADER_BYTES
 from varve.commit_log.check.findings import Severity
 from varve.disk import RealFileSystem
 from varve.jobs.derived_outputs import DerivedOutput, OutputKind, RemoteOutputRegistry
-from varve.jobs.scratch import scratch
 from varve.jobs.tasks import LocalRunner
-from varve.jobs.tier.cold_input import ColdInput, checksum, open_files
-from varve.jobs.tier.reach import StoreReach
+from varve.jobs.tier.remote_files import ColdInput, checksum, open_files, scratch
 from varve.jobs.verify.result import VerifyFinding
 from varve.jobs.verify.verification import verify_documents, verify_partitions
 from varve.tiering.manifest.manifest import Manifest
@@ -161,7 +160,7 @@ def edit_keys(cold: ColdCompaction, edit: Callable[[Any], None]) -> None:
     """A key index with other entries, whose checksums are all right."""
     number = next(n for n, one in enumerate(cold.bench.readable()) if one.key_count)
     segment = cold.bench.readable()[number]
-    reach = StoreReach(cold.bench.bucket, random.Random(1))
+    reach = StoreAccess(cold.bench.bucket, random.Random(1))
     data = bytearray(cold.bench.bucket.get(cold.bench.home.part_key(segment, "keys")))
     with open_files(reach.objects, cold.bench.home, [segment]) as files, scratch() as directory:
         source = ColdInput(cold.bench.home, segment, files)
@@ -377,7 +376,7 @@ class Meanwhile(LocalRunner):
 def test_what_expires_meanwhile_is_not_damage() -> None:
     cold = make()
     (found,) = verify_partitions(
-        StoreReach(cold.bench.bucket, random.Random(3)),
+        StoreAccess(cold.bench.bucket, random.Random(3)),
         [cold.bench.home],
         runner=Meanwhile(cold),
         now_ms=cold.hot.now_ms,

@@ -10,7 +10,7 @@ from varve.cli.main import app
 from varve.commit_log.check.findings import Severity
 from varve.foundation.errors import NotFound
 from varve.jobs.tasks import LocalRunner
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 from varve.jobs.verify.result import VerifyResult
 from varve.jobs.verify.verification import verify
 
@@ -36,7 +36,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def run(data: Path, *topics: str) -> VerifyResult:
-    address = TierAddress(f"file:{data}.cold")
+    address = Bucket(f"file:{data}.cold")
     return verify(address, topics, runner=LocalRunner(), directory=str(data))
 
 

@@ -20,7 +20,7 @@ from varve.foundation.errors import (
 )
 from varve.jobs.store_count import StoreCount
 from varve.jobs.tasks import TaskError
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 from varve.object_store import open_object_store
 from varve.spark.executor import pack_bundle, pack_shared, run_bundle, unpack_outcomes
 
@@ -29,31 +29,31 @@ from varve.spark.executor import pack_bundle, pack_shared, run_bundle, unpack_ou
 class Fetch:
     """Reads an object, and writes another."""
 
-    address: TierAddress
+    address: Bucket
     key: str
 
     def run(self, shared: None) -> object:
-        objects = self.address.open()
+        objects = self.address.objects()
         data = objects.get(self.key)
         objects.put("copy", data + data)
         return len(data)
 
 
 @pytest.fixture
-def address(tmp_path: Path) -> TierAddress:
-    found = TierAddress(f"file:{tmp_path}/bucket")
+def address(tmp_path: Path) -> Bucket:
+    found = Bucket(f"file:{tmp_path}/bucket")
     with closing(open_object_store(found.url)) as objects:
         objects.put("thing", b"0123456789")
     return found
 
 
-def test_an_outcome_tells_what_its_task_alone_fetched(address: TierAddress) -> None:
+def test_an_outcome_tells_what_its_task_alone_fetched(address: Bucket) -> None:
     packed = pack_bundle([Fetch(address, "thing")])
     run_bundle(packed, None)
     assert unpack_outcomes(run_bundle(packed, None)) == ([10], StoreCount(2, 10, 20))
 
 
-def test_a_task_that_failed_on_purpose_tells_its_requests_too(address: TierAddress) -> None:
+def test_a_task_that_failed_on_purpose_tells_its_requests_too(address: Bucket) -> None:
     (outcome,), count = unpack_outcomes(run_bundle(pack_bundle([Fetch(address, "missing")]), None))
     assert isinstance(outcome, TaskError)
     assert type(outcome.error) is ObjectNotFound
@@ -90,7 +90,7 @@ def test_an_error_of_a_task_keeps_its_class(error: StoreError) -> None:
 def test_a_task_of_another_version_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(varve, "__version__", "0.0.9")
-        packed = pack_bundle([Fetch(TierAddress("file:/nowhere"), "thing")])[:-9]  # never unpickled
+        packed = pack_bundle([Fetch(Bucket("file:/nowhere"), "thing")])[:-9]  # never unpickled
     with pytest.raises(VersionMismatch, match=r"executor has varve .*, the driver 0\.0\.9"):
         run_bundle(packed, None)
 

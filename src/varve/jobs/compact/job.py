@@ -13,13 +13,12 @@ from typing import Final
 
 from varve.disk import RealFileSystem
 from varve.foundation.clock import Clock, SystemClock
+from varve.jobs.compact.cleanable import find_history
 from varve.jobs.compact.partition import PartitionCompaction
-from varve.jobs.compact.report import CompactionResult
+from varve.jobs.compact.result import CompactionResult
 from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.tasks import TaskRunner, run_together
-from varve.jobs.tier.address import TierAddress, find_topic
-from varve.jobs.tier.local_history import find_history
-from varve.jobs.tier.reach import AddressReach, TierReach
+from varve.jobs.tier.bucket import Bucket, BucketAccess, find_topic
 from varve.tiering.manifest.pages import new_id
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import Epochs
@@ -28,7 +27,7 @@ NO_HISTORIES: Final[Mapping[RemotePath, Epochs]] = MappingProxyType({})
 
 
 def compact(
-    address: TierAddress,
+    address: Bucket,
     topics: Sequence[str],
     *,
     settings: CompactSettings,
@@ -46,7 +45,7 @@ def compact(
     """
     homes = [home for name in topics for home in find_topic(address, name).partitions]
     return compact_partitions(
-        AddressReach(address),
+        address,
         homes,
         settings=settings,
         runner=runner,
@@ -64,7 +63,7 @@ def _read_histories(directory: str | None, homes: Sequence[RemotePath]) -> dict[
 
 
 def compact_partitions(
-    reach: TierReach,
+    reach: BucketAccess,
     homes: Sequence[RemotePath],
     *,
     settings: CompactSettings,

@@ -37,6 +37,14 @@ from varve.commit_log.directory_files import decode_topic_id
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.clock import Clock
 from varve.foundation.errors import StoreError
+from varve.jobs.compact.cleanable import (
+    Scope,
+    find_chain,
+    find_leftovers,
+    find_scope,
+    read_aborted,
+    read_shells,
+)
 from varve.jobs.compact.commit import (
     CompactCommit,
     DoneGroup,
@@ -44,11 +52,8 @@ from varve.jobs.compact.commit import (
     balance_group,
     encode_evidence,
 )
-from varve.jobs.compact.findings import Findings
-from varve.jobs.compact.report import PartitionResult, StageTime
-from varve.jobs.compact.scope import Scope, find_chain, find_scope, read_aborted, read_shells
+from varve.jobs.compact.result import Findings, PartitionResult, StageTime
 from varve.jobs.compact.settings import WRITER, CompactSettings
-from varve.jobs.compact.sweep import find_leftovers
 from varve.jobs.compact.tasks import (
     IndexTask,
     JudgedSegment,
@@ -61,9 +66,8 @@ from varve.jobs.compact.tasks import (
 )
 from varve.jobs.key_plans import RangeFold, WorkArea, cut_hashes, plan_area, remove_folder
 from varve.jobs.tasks import Stage, Stages, TaskError, get_result, pack_by_size, try_stage
-from varve.jobs.tier.cold_input import open_files
-from varve.jobs.tier.files import TierFiles
-from varve.jobs.tier.reach import TierReach
+from varve.jobs.tier.bucket import BucketAccess
+from varve.jobs.tier.remote_files import TierFiles, open_files
 from varve.tiering.copy.segment_upload import KEYS_PART
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.pages import new_id
@@ -89,7 +93,7 @@ class PartitionCompaction:
     def __init__(
         self,
         home: RemotePath,
-        reach: TierReach,
+        reach: BucketAccess,
         settings: CompactSettings,
         *,
         clock: Clock,

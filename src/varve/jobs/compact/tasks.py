@@ -27,14 +27,18 @@ from varve.cleaning.work_budget import UNLIMITED
 from varve.commit_log import LogSettings
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
+from varve.jobs.compact.group_upload import announce, gather_group
 from varve.jobs.compact.settings import WRITER
 from varve.jobs.key_plans import LatestBits, RangeOutcome, SegmentBits, WorkArea
-from varve.jobs.scratch import scratch
-from varve.jobs.tier.cold_input import ColdInput, checksum, open_files
-from varve.jobs.tier.files import TierFiles
-from varve.jobs.tier.group_upload import announce, gather_group
-from varve.jobs.tier.reach import TierReach
-from varve.jobs.tier.scratch_files import ScratchFileSystem
+from varve.jobs.tier.bucket import BucketAccess
+from varve.jobs.tier.remote_files import (
+    ColdInput,
+    ScratchFileSystem,
+    TierFiles,
+    checksum,
+    open_files,
+    scratch,
+)
 from varve.kernels.key_merge import Tally
 from varve.tiering.copy.segment_upload import KEYS_PART, upload_parts
 from varve.tiering.manifest.paths import RemotePath
@@ -57,7 +61,7 @@ class IndexTask:
     outcome is None.
     """
 
-    reach: TierReach
+    reach: BucketAccess
     home: RemotePath
     segment: RemoteSegment
     aborted: tuple[AbortedTransaction, ...]
@@ -129,7 +133,7 @@ class RangeInputs:
     The bits of records go to `area`, or to the driver where there is none.
     """
 
-    reach: TierReach
+    reach: BucketAccess
     home: RemotePath
     segments: tuple[RemoteSegment, ...]
     headers: tuple[KeyIndexHeader | None, ...]
@@ -197,7 +201,7 @@ class JudgedSegment:
 class PassInputs:
     """What all segments and groups of one partition are planned and written by; sent once."""
 
-    reach: TierReach
+    reach: BucketAccess
     home: RemotePath
     rules: RunRules
     bits: LatestBits
@@ -254,7 +258,7 @@ class GroupTask:
     are known. Of an erasure stale records stay: `stale_bytes` are those of the input.
     """
 
-    reach: TierReach
+    reach: BucketAccess
     home: RemotePath
     id: str
     inputs: tuple[RemoteSegment, ...]

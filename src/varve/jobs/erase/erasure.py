@@ -59,11 +59,9 @@ from varve.jobs.erase.targets import (
     list_unreached,
 )
 from varve.jobs.object_versions import ErasedVersions, erase_remote_versions
-from varve.jobs.scratch import sweep_scratch
 from varve.jobs.tasks import TaskRunner, run_together
-from varve.jobs.tier.address import TierAddress, find_cluster, find_topic
-from varve.jobs.tier.mirror_reach import MirrorReach
-from varve.jobs.tier.reach import AddressReach, TierReach
+from varve.jobs.tier.bucket import Bucket, find_cluster, find_topic
+from varve.jobs.tier.remote_files import sweep_scratch
 from varve.object_store.prices import default_prices
 from varve.tiering.manifest.pages import new_id
 
@@ -436,7 +434,7 @@ def erase(
     request: ErasureRequest,
     *,
     runner: TaskRunner,
-    address: TierAddress | None = None,
+    address: Bucket | None = None,
     mirror_url: str = "",
     mirror_settings: tuple[tuple[str, GivenValue], ...] = (),
     directories: Sequence[str] = (),
@@ -485,7 +483,7 @@ def erase(
 def open_targets(
     stack: ExitStack,
     *,
-    address: TierAddress | None,
+    address: Bucket | None,
     mirror_url: str,
     mirror_settings: tuple[tuple[str, GivenValue], ...],
     directories: Sequence[str],
@@ -517,11 +515,11 @@ def new_erasure_id() -> str:
 
 
 def _open_tier(
-    address: TierAddress, mirror_url: str, mirror_settings: tuple[tuple[str, GivenValue], ...]
+    address: Bucket, mirror_url: str, mirror_settings: tuple[tuple[str, GivenValue], ...]
 ) -> BucketTarget:
-    reach: TierReach = AddressReach(address)
+    reach = address
     if mirror_url:
-        reach = MirrorReach(address, mirror_url, mirror_settings)
+        reach = replace(address, mirror_url=mirror_url, mirror_settings=mirror_settings)
     return BucketTarget(
         reach,
         find_cluster(address),

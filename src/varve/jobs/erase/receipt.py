@@ -43,7 +43,7 @@ from varve.jobs.erase.request import ErasureRequest, has_digests
 from varve.jobs.erase.targets import ErasureTargets, TopicTarget
 from varve.jobs.pages import render_template
 from varve.jobs.results import JsonFields
-from varve.jobs.tier.reach import TierReach
+from varve.jobs.tier.bucket import BucketAccess
 from varve.object_store import ObjectStore
 from varve.tiering.copy.history_check import ERASURE_PREFIX
 from varve.tiering.copy.segment_upload import LOG_PART
@@ -111,7 +111,7 @@ class PartitionErased:
         }
 
 
-def read_remote_erased(reach: TierReach, partition: RemotePath, request: str) -> PartitionErased:
+def read_remote_erased(reach: BucketAccess, partition: RemotePath, request: str) -> PartitionErased:
     """What the evidence of an erasure says of a cold partition, of all that was carried out."""
     objects, manifests = reach.objects(), reach.manifests(partition)
     live = {

@@ -23,17 +23,16 @@ from varve.commit_log.producer_state import LastRecord
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.clock import Clock
 from varve.foundation.errors import ObjectNotFound, StoreError, Unavailable
+from varve.jobs.compact.cleanable import find_chain, find_leftovers, read_aborted, read_shells
 from varve.jobs.compact.commit import CompactCommit, DoneGroup
-from varve.jobs.compact.scope import find_chain, read_aborted, read_shells
-from varve.jobs.compact.sweep import find_leftovers
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
 from varve.jobs.erase.result import ErasureCost, Integers, PartitionErasure
 from varve.jobs.erase.scan import TASK_BYTES, TASK_ITEMS, Matcher, Scan
 from varve.jobs.erase.tasks import WRITER, EraseTask, FindTask
 from varve.jobs.source.record_blocks import CHUNK_BYTES, aborted_within
 from varve.jobs.tasks import Stage, Stages, pack_by_size, run_stage
-from varve.jobs.tier.cold_input import open_files
-from varve.jobs.tier.reach import TierReach
+from varve.jobs.tier.bucket import BucketAccess
+from varve.jobs.tier.remote_files import open_files
 from varve.object_store import ObjectStore
 from varve.object_store.prices import PriceTable, RequestKind
 from varve.tiering.copy.history_check import ERASURE_PREFIX
@@ -80,7 +79,7 @@ class RemoteErasure:
     def __init__(
         self,
         partition: RemotePath,
-        reach: TierReach,
+        reach: BucketAccess,
         matcher: Matcher,
         *,
         clock: Clock,

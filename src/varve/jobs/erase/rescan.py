@@ -18,7 +18,7 @@ from varve.jobs.erase.request import RescanMode
 from varve.jobs.erase.scan import TASK_BYTES, TASK_ITEMS, Matcher, Scan
 from varve.jobs.erase.tasks import LogObject, RescanTask
 from varve.jobs.tasks import TaskRunner, pack_by_size
-from varve.jobs.tier.reach import TierReach
+from varve.jobs.tier.bucket import BucketAccess
 from varve.tiering.copy.segment_upload import LOG_PART
 from varve.tiering.manifest.paths import RemotePath
 
@@ -72,7 +72,7 @@ class Rescan:
 
 def rescan_remote(
     rescan: Rescan,
-    reach: TierReach,
+    reach: BucketAccess,
     partitions: Sequence[RemotePath],
     matcher: Matcher,
     *,
@@ -98,7 +98,7 @@ def rescan_remote(
                 rescan.note(log.key, scan)
 
 
-def _list_logs(reach: TierReach, partition: RemotePath, mode: RescanMode) -> list[LogObject]:
+def _list_logs(reach: BucketAccess, partition: RemotePath, mode: RescanMode) -> list[LogObject]:
     """Every log object of a partition; in the mode `keys` the live ones with their segments."""
     live = {}
     if mode is RescanMode.KEYS:

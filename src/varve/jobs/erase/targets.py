@@ -27,8 +27,7 @@ from varve.jobs.derived_outputs import (
 )
 from varve.jobs.erase.request import ErasureRequest, RescanMode
 from varve.jobs.object_versions import ErasedVersions
-from varve.jobs.tier.address import ColdTopic
-from varve.jobs.tier.reach import TierReach
+from varve.jobs.tier.bucket import BucketAccess, RemoteTopic
 from varve.tiering.manifest.paths import RemotePath
 
 _TOPICS_MAX: Final = 1000
@@ -38,9 +37,9 @@ _TOPICS_MAX: Final = 1000
 class BucketTarget:
     """The cold tier of a cluster; `find_topic` raises NotFound for one that it does not hold."""
 
-    reach: TierReach
+    reach: BucketAccess
     cluster: str
-    find_topic: Callable[[str], ColdTopic]
+    find_topic: Callable[[str], RemoteTopic]
     url: str = ""
 
 
@@ -109,7 +108,7 @@ class ErasureTargets:
         outputs = find_topic_outputs(self.registries(), plain, known_id, reachable=locations)
         return TopicTarget(plain, known_id, partitions, logs, outputs)
 
-    def _find_remote(self, name: str) -> ColdTopic | None:
+    def _find_remote(self, name: str) -> RemoteTopic | None:
         if self.tier is None:
             return None
         try:

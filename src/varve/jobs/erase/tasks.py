@@ -27,10 +27,9 @@ from varve.disk import RealFileSystem
 from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
 from varve.jobs.compact.tasks import GroupTask, WrittenGroup
 from varve.jobs.erase.scan import Matcher, Scan, ask_index, scan_log
-from varve.jobs.scratch import scratch
 from varve.jobs.source.piece_stretches import ObjectSource
-from varve.jobs.tier.cold_input import ColdInput, open_files
-from varve.jobs.tier.reach import TierReach
+from varve.jobs.tier.bucket import BucketAccess
+from varve.jobs.tier.remote_files import ColdInput, open_files, scratch
 from varve.tiering.copy.segment_upload import KEYS_PART, LOG_PART
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
@@ -61,7 +60,7 @@ class FindTask:
     Gives a Scan for each. Of a segment that is going some objects may be gone: nothing is there.
     """
 
-    reach: TierReach
+    reach: BucketAccess
     partition: RemotePath
     segments: tuple[RemoteSegment, ...]
     by_index: bool
@@ -104,7 +103,7 @@ class EraseTask:
     `aborted` are the transactions that touch it; `is_decided` where all of them are known.
     """
 
-    reach: TierReach
+    reach: BucketAccess
     partition: RemotePath
     id: str
     number: int
@@ -209,7 +208,7 @@ class RescanTask:
     Gives a Scan for each, None for one that is gone since it was listed.
     """
 
-    reach: TierReach
+    reach: BucketAccess
     partition: RemotePath
     objects: tuple[LogObject, ...]
 

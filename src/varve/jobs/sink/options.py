@@ -13,7 +13,7 @@ from urllib.parse import quote
 from varve.embedded.packing import parse_codec
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.sink.staging import ONCE_PREFIX
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 from varve.kafka_client.address import (
     BOOTSTRAP,
     SERVER_NAMES,
@@ -58,7 +58,7 @@ class SinkOptions:
 
     directories: tuple[str, ...]
     topic: str
-    staging: TierAddress
+    staging: Bucket
     codec: Codec = Codec.LZ4
     batch_bytes: int | None = None
     creates_topic: bool = False
@@ -162,13 +162,13 @@ def _behind(prefix: str, options: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _make_staging(options: Mapping[str, str], directories: tuple[str, ...]) -> TierAddress:
+def _make_staging(options: Mapping[str, str], directories: tuple[str, ...]) -> Bucket:
     settings = _behind(_STORE_PREFIX, options)
     url = options.get("stagingurl")
     if url is None and settings:
         raise InvalidRequest("options store.NAME are for the object store of stagingUrl: give it")
     place = url or f"file:{quote(directories[0])}.staging"
-    return TierAddress(place, tuple(sorted(settings.items())))
+    return Bucket(place, tuple(sorted(settings.items())))
 
 
 def _read(options: Mapping[str, str], name: str, parse: Callable[[str], T], *, default: T) -> T:

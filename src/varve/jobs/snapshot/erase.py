@@ -25,7 +25,7 @@ from varve.jobs.snapshot.document import DATA_FOLDER, WORK_FOLDER, SnapshotDocum
 from varve.jobs.snapshot.store import SnapshotStore, find_store_address, is_work, named_files
 from varve.jobs.snapshot.tasks import StoreOpener, describe, open_rows, write_rows
 from varve.jobs.tasks import LocalRunner, TaskRunner, pack_by_size
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 from varve.object_store import ObjectInfo, ObjectStore
 from varve.object_store.opening import BUCKETS, find_scheme
 from varve.object_store.s3_versions import S3Versions, open_versions
@@ -64,7 +64,7 @@ def count_in_snapshot(
     return count_in_store(_find_address(output, settings), wanted, runner=runner)
 
 
-def _find_address(output: DerivedOutput, settings: Mapping[str, GivenValue]) -> TierAddress:
+def _find_address(output: DerivedOutput, settings: Mapping[str, GivenValue]) -> Bucket:
     opening: dict[str, GivenValue] = {**dict(output.how), **settings}
     if find_scheme(output.place) not in BUCKETS:
         opening = {}  # a directory has none, and what is given is for the stores of others
@@ -93,7 +93,7 @@ def count_in_store(
     opener: StoreOpener, wanted: ErasedRows, *, runner: TaskRunner | None = None
 ) -> int:
     """Matching rows in all files, those that no document names among them."""
-    runner, store = runner or LocalRunner(), SnapshotStore(opener.open())
+    runner, store = runner or LocalRunner(), SnapshotStore(opener.objects())
     documents = store.documents()
     named = named_files(documents)
     files = _list_files(documents)
@@ -150,7 +150,7 @@ class _SnapshotErasure:
 
     def __init__(self, opener: StoreOpener, wanted: ErasedRows, runner: TaskRunner) -> None:
         self._opener = opener
-        self._store = SnapshotStore(opener.open())
+        self._store = SnapshotStore(opener.objects())
         self._wanted = wanted
         self._runner = runner
         self._rows = 0
@@ -288,7 +288,7 @@ class RewriteTask:
     files: tuple[SnapshotFile, ...]
 
     def run(self, shared: ErasedRows) -> list[RewrittenFile]:
-        objects = self.store.open()
+        objects = self.store.objects()
         rewritten = (_rewrite_file(objects, file, shared) for file in self.files)
         return [file for file in rewritten if file is not None]
 
@@ -318,7 +318,7 @@ class CountTask:
     files: tuple[SnapshotFile, ...]
 
     def run(self, shared: ErasedRows) -> int:
-        objects = self.store.open()
+        objects = self.store.objects()
         opened = (open_rows(objects.get(file.path), file, objects.name) for file in self.files)
         return sum(int(find_rows(rows, shared.find).sum()) for rows in opened)
 
@@ -331,7 +331,7 @@ class OrphanTask:
     keys: tuple[str, ...]
 
     def run(self, shared: ErasedRows) -> int:
-        objects = self.store.open()
+        objects = self.store.objects()
         return sum(_count_orphan(objects, key, shared) for key in self.keys)
 
 

@@ -49,7 +49,7 @@ from varve.jobs.source.pieces import AnyPiece, Piece, pack
 from varve.jobs.source.plan import PartitionSource, open_partitions
 from varve.jobs.source.read import TaskRead
 from varve.jobs.tasks import TaskRunner
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 from varve.jobs.tier.topic_receipts import Receipts, find_receipts
 from varve.tiering.manifest.pages import new_id
 
@@ -141,7 +141,7 @@ def take_snapshot(
     topic: str,
     place: str,
     *,
-    address: TierAddress | None = None,
+    address: Bucket | None = None,
     directories: Sequence[str] = (),
     at_offset: Offsets = None,
     at_ms: int | None = None,
@@ -207,7 +207,7 @@ class SnapshotRun:
         self._clock = clock
         self._began_ms = clock.now_ms()
         self._id = new_id(random)
-        self._place = SnapshotStore(place.open())
+        self._place = SnapshotStore(place.objects())
 
     def run(self, sources: Sequence[PartitionSource]) -> SnapshotResult:
         documents = self._place.documents()
@@ -329,7 +329,7 @@ class SnapshotRun:
                 requests[partition.number] = LatestRequest(
                     self._options.address, tuple(headers.values())
                 )
-        area = WorkArea(self._opens.open, f"{WORK_FOLDER}/{self._id}/")
+        area = WorkArea(self._opens.objects, f"{WORK_FOLDER}/{self._id}/")
         planned = plan_latest(
             with_areas(list(requests.values()), area, self._settings.inline_bytes),
             runner=self._runner,

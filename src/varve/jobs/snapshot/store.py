@@ -40,7 +40,7 @@ from varve.jobs.snapshot.document import (
     find_snapshot,
 )
 from varve.jobs.snapshot.tasks import make_columns, open_rows
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 from varve.object_store import ObjectInfo, ObjectStore, open_object_store
 from varve.object_store.directory import WRITING
 from varve.object_store.opening import BUCKETS, find_scheme, normal_url, split_directory
@@ -81,14 +81,14 @@ def _resolve(place: str) -> str:
     return f"file:{quote(os.path.realpath(split_directory(url)))}"
 
 
-def create_store(place: str, settings: Mapping[str, GivenValue] | None = None) -> TierAddress:
+def create_store(place: str, settings: Mapping[str, GivenValue] | None = None) -> Bucket:
     """The address of a place, whose directory is made where it is missing."""
     address = find_store_address(place, settings)
     open_object_store(address.url, dict(address.settings)).close()
     return address
 
 
-def get_store_address(place: str, settings: Mapping[str, GivenValue] | None = None) -> TierAddress:
+def get_store_address(place: str, settings: Mapping[str, GivenValue] | None = None) -> Bucket:
     """The address of a place to be looked at; raises NotFound for a directory that is none."""
     address = find_store_address(place, settings)
     if find_scheme(address.url) == "file":
@@ -99,9 +99,9 @@ def get_store_address(place: str, settings: Mapping[str, GivenValue] | None = No
     return address
 
 
-def find_store_address(place: str, settings: Mapping[str, GivenValue] | None = None) -> TierAddress:
+def find_store_address(place: str, settings: Mapping[str, GivenValue] | None = None) -> Bucket:
     """The address of a place that is there."""
-    return TierAddress(make_store_url(place), tuple(sorted((settings or {}).items())))
+    return Bucket(make_store_url(place), tuple(sorted((settings or {}).items())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,5 +322,5 @@ def open_snapshot(
 ) -> Snapshot:
     """A snapshot of a place by its number, or the newest; raises NotFound."""
     address = get_store_address(place, settings)
-    objects = address.open()
+    objects = address.objects()
     return Snapshot(address.url, objects, SnapshotStore(objects).get(snapshot))

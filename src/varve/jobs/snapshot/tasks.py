@@ -44,7 +44,7 @@ _STATISTICS: Final = ["partition", "offset", "timestamp", "key"]
 class StoreOpener(Protocol):
     """Opens the store of snapshots; it travels to other processes."""
 
-    def open(self) -> ObjectStore: ...
+    def objects(self) -> ObjectStore: ...
 
 
 def bucket_of(hashes: npt.NDArray[np.uint64], buckets: int) -> Codes:
@@ -99,7 +99,7 @@ class ReadTask:
         streams = [_write_stream(rows.take(pa.array(group))) for group in groups]
         positions = np.cumsum([0, *map(len, streams)], dtype=np.int64)
         if streams:
-            self.place.open().put_parts(self.key, streams, size=int(positions[-1]))
+            self.place.objects().put_parts(self.key, streams, size=int(positions[-1]))
         return StagedBuckets(self.key, distinct, positions, len(codes))
 
     def _read(self) -> tuple[pa.Table, Codes]:
@@ -151,7 +151,7 @@ class MergeTask:
     staged: tuple[StagedBuckets, ...]
 
     def run(self, shared: None) -> list[SnapshotFile]:
-        objects = self.place.open()
+        objects = self.place.objects()
         files = (self._write(objects, merge) for merge in self.merges)
         return [file for file in files if file is not None]
 

@@ -16,7 +16,7 @@ from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.jobs.source.options import SourceOptions, for_partition
 from varve.jobs.source.pieces import SLACK, ColdPiece, cut_positions
 from varve.jobs.source.record_blocks import aborted_within
-from varve.jobs.tier.address import TierAddress, open_manifests
+from varve.jobs.tier.bucket import Bucket
 from varve.object_store import ObjectStore
 from varve.tiering.copy.segment_upload import KEYS_PART
 from varve.tiering.manifest.manifest import Manifest
@@ -45,11 +45,11 @@ _READ_SETTINGS: Final = TierSettings(
 class ColdPlan:
     """The cold part of one partition, as of the manifest that the options name."""
 
-    def __init__(self, address: TierAddress, home: RemotePath, options: SourceOptions) -> None:
+    def __init__(self, address: Bucket, home: RemotePath, options: SourceOptions) -> None:
         self.home = home
-        self._objects = address.open()
+        self._objects = address.objects()
         self._options = options
-        self._manifests = open_manifests(address, home)
+        self._manifests = address.manifests(home)
         self.manifest = self._load(self._manifests)
         self.requests = 3  # the hint, the list behind it and the manifest
 

@@ -75,4 +75,4 @@ def estimate(
 
 
 def _find_prices(options: SourceOptions) -> PriceTable:
-    return FREE if options.address is None else default_prices(options.address.open().name)
+    return FREE if options.address is None else default_prices(options.address.objects().name)

@@ -14,7 +14,7 @@ from varve.cleaning.key_index.key_index import KeyEntry, KeyIndex
 from varve.commit_log.directory_files import decode_topic_id
 from varve.foundation.errors import Corrupt
 from varve.jobs.source.record_blocks import RecordBlock
-from varve.jobs.tier.files import TierFiles
+from varve.jobs.tier.remote_files import TierFiles
 from varve.kernels.hashes import hash_bytes, hash_keys
 from varve.object_store import ObjectStore
 from varve.tiering.copy.segment_upload import KEYS_PART

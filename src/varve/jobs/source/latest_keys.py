@@ -17,7 +17,7 @@ from varve.jobs.source.keys import TopicHash
 from varve.jobs.source.piece_stretches import open_stretches, wanted_of
 from varve.jobs.source.pieces import Piece
 from varve.jobs.source.record_blocks import read_blocks
-from varve.jobs.tier.cold_input import checksum
+from varve.jobs.tier.remote_files import checksum
 from varve.kernels.batch_layout import RecordColumn
 from varve.object_store import ObjectStore
 

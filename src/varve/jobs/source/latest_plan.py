@@ -39,8 +39,8 @@ from varve.jobs.source.pieces import (
     StoredKeep,
 )
 from varve.jobs.tasks import TaskRunner, ThreadRunner
-from varve.jobs.tier.address import TierAddress
-from varve.jobs.tier.files import TierFiles
+from varve.jobs.tier.bucket import Bucket
+from varve.jobs.tier.remote_files import TierFiles
 from varve.kernels.key_merge import count_bits
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.tiering.copy.segment_upload import KEYS_PART
@@ -103,9 +103,9 @@ class LatestTask:
         return RangeOutcome.store(plan, shared[self.request].area, self.number)
 
 
-def _open(address: TierAddress | None) -> ObjectStore:
+def _open(address: Bucket | None) -> ObjectStore:
     assert address is not None, "a piece in the cold tier has an address"
-    return address.open()
+    return address.objects()
 
 
 def _sizes(pieces: Sequence[Planned]) -> dict[str, int]:
@@ -124,12 +124,12 @@ def _loose_sizes(pieces: Sequence[Planned]) -> dict[str, int]:
 class HeaderTask:
     """Reads the header of a segment's key index; raises Corrupt for one of another segment."""
 
-    address: TierAddress
+    address: Bucket
     piece: ColdPiece
     topic_id: str
 
     def run(self, shared: None) -> IndexedPiece:
-        objects, segment = self.address.open(), self.piece.segment
+        objects, segment = self.address.objects(), self.piece.segment
         part = segment.find_part(KEYS_PART)
         assert part is not None
         path = self.piece.home.part_key(segment, KEYS_PART)
@@ -151,7 +151,7 @@ class HeaderTask:
 class KeepTask:
     """Cuts what is kept of one segment into pieces of about the same bytes."""
 
-    address: TierAddress
+    address: Bucket
     indexed: IndexedPiece
     kept: StoredKeep
     split_bytes: int
@@ -161,7 +161,7 @@ class KeepTask:
         if not keep.any():
             return []
         with (
-            TierFiles(self.address.open, _sizes([self.indexed])) as files,
+            TierFiles(self.address.objects, _sizes([self.indexed])) as files,
             SegmentKeys(files, self.indexed.path, self.indexed.header).open() as index,
         ):
             batches = index.batches()
@@ -233,7 +233,7 @@ class LatestRequest:
     The bits of the plan go to `area`, or to the driver where there is none.
     """
 
-    address: TierAddress | None
+    address: Bucket | None
     pieces: tuple[Planned, ...]
     area: WorkArea | None = None
 
@@ -257,7 +257,7 @@ class LatestRequest:
 
 
 def read_headers(
-    address: TierAddress | None, topic_id: str, pieces: Sequence[Piece]
+    address: Bucket | None, topic_id: str, pieces: Sequence[Piece]
 ) -> dict[str, IndexedPiece]:
     """The headers of all key indexes that tell of these pieces, by the ids of segments."""
     found = [one for one in pieces if isinstance(one, ColdPiece) and is_indexed(one)]

@@ -17,7 +17,7 @@ from varve.foundation.errors import Corrupt
 from varve.jobs.source.piece_stretches import cold_stretch, open_stretches, wanted_of
 from varve.jobs.source.pieces import ChosenPiece, KeptPiece, PlannedPiece
 from varve.jobs.source.record_blocks import RecordBlock, Stretch, Wanted, read_blocks
-from varve.jobs.tier.files import TierFiles
+from varve.jobs.tier.remote_files import TierFiles
 from varve.kernels.batch_layout import BatchColumn, RecordColumn
 from varve.object_store import ObjectStore
 from varve.tiering.copy.segment_upload import KEYS_PART

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import LONG_MAX
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 from varve.kafka_client.address import (
     BOOTSTRAP,
     SERVER_NAMES,
@@ -86,7 +86,7 @@ class SourceOptions:
     """
 
     topic: str
-    address: TierAddress | None = None
+    address: Bucket | None = None
     directories: tuple[str, ...] = ()
     server: ClusterAddress | None = None
     is_through_server: bool = False
@@ -163,10 +163,10 @@ def for_partition(offsets: int | Mapping[int, int] | None, partition: int) -> in
     return offsets.get(partition) if isinstance(offsets, Mapping) else offsets
 
 
-def _make_address(options: Mapping[str, str]) -> TierAddress | None:
+def _make_address(options: Mapping[str, str]) -> Bucket | None:
     if "url" not in options:
         return None
-    return TierAddress(options["url"], _store_settings(options), options.get("cluster"))
+    return Bucket(options["url"], _store_settings(options), options.get("cluster"))
 
 
 def _store_settings(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -181,7 +181,7 @@ def _store_settings(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def _check_server(
     server: ClusterAddress | None,
     directories: tuple[str, ...],
-    address: TierAddress | None,
+    address: Bucket | None,
     *,
     is_through_server: bool,
 ) -> None:

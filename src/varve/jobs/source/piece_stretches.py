@@ -14,7 +14,7 @@ from varve.jobs.source.hot_log import open_piece
 from varve.jobs.source.pieces import ColdPiece, HotPiece, KeptPiece, Piece, ServerPiece
 from varve.jobs.source.record_blocks import Stretch, Wanted
 from varve.jobs.source.server_stretches import fetch_stretches
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 from varve.object_store import ObjectStore
 from varve.tiering.copy.segment_upload import LOG_PART
 from varve.tiering.manifest.paths import RemotePath
@@ -48,11 +48,11 @@ class ObjectSource:
         return data
 
 
-def open_objects(address: TierAddress | None) -> ObjectStore:
+def open_objects(address: Bucket | None) -> ObjectStore:
     """The store that an address names, which a read of cold pieces must have."""
     if address is None:
         raise InvalidRequest("a piece lies in object storage, and no url was given")
-    return address.open()
+    return address.objects()
 
 
 def log_source(objects: ObjectStore, home: RemotePath, segment: RemoteSegment) -> ObjectSource:

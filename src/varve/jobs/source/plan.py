@@ -33,7 +33,7 @@ from varve.jobs.source.pieces import ColdPiece, Piece, pack
 from varve.jobs.source.read import TaskRead
 from varve.jobs.source.server_tail import ServerTail
 from varve.jobs.tasks import ThreadRunner
-from varve.jobs.tier.address import ColdTopic, TierAddress, find_topic
+from varve.jobs.tier.bucket import Bucket, RemoteTopic, find_topic
 from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import open_client
 from varve.tiering.manifest.paths import RemotePath
@@ -82,7 +82,7 @@ class PartitionSource:
         return 0 if self._cold is None else self._cold.requests
 
     @property
-    def address(self) -> TierAddress | None:
+    def address(self) -> Bucket | None:
         """Where its cold pieces are read."""
         return self._options.address
 
@@ -281,13 +281,13 @@ def _open_served(
     return opened
 
 
-def _find_cold(options: SourceOptions) -> ColdTopic | None:
+def _find_cold(options: SourceOptions) -> RemoteTopic | None:
     """The topic in the cold tier; with a directory or a server, none may be there yet."""
     address = options.address
     if address is None:
         return None
     has_tail = bool(options.directories) or options.server is not None
-    if has_tail and not address.open().list_directories(""):
+    if has_tail and not address.objects().list_directories(""):
         return None
     try:
         return find_topic(address, options.topic)
@@ -316,7 +316,7 @@ def _check_complete(
             )
 
 
-def _check_topic(log: HotLog, topic: ColdTopic | None) -> None:
+def _check_topic(log: HotLog, topic: RemoteTopic | None) -> None:
     if topic is not None and log.topic_id() != topic.topic_id:
         raise InconsistentTopicId(
             f"{log.directory} is of a topic with id {log.topic_id()}, the cold tier holds "

@@ -8,7 +8,7 @@ from typing import Final
 
 from varve.foundation.errors import StoreDenied, StoreError
 from varve.jobs.source.options import SourceOptions
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 from varve.kafka_client.client import open_client
 
 _URL: Final = "varve.tier.url"
@@ -36,9 +36,9 @@ def learn_tier(options: SourceOptions) -> SourceOptions:
         ) from error
     if _URL not in told or told.get(_METADATA, _MANIFESTS) != _MANIFESTS:
         return options
-    address = TierAddress(told[_URL], options.tier_settings, cluster)
+    address = Bucket(told[_URL], options.tier_settings, cluster)
     try:
-        address.open()
+        address.objects()
     except StoreError as error:
         raise type(error)(
             f"{error}. {options.server.name} says that its cold tier is there: name it as it is "

@@ -62,7 +62,7 @@ from varve.jobs.table.table_state import (
 from varve.jobs.table.tasks import AppendTask, MergeTask, StageTask, TableRead
 from varve.jobs.table.types import Decoder, Fields
 from varve.jobs.tasks import Task, TaskRunner
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 
 _T = TypeVar("_T")
 
@@ -138,7 +138,7 @@ def sync_table(
     *,
     catalog: CatalogAddress,
     runner: TaskRunner,
-    address: TierAddress | None = None,
+    address: Bucket | None = None,
     directories: Sequence[str] = (),
     settings: TableSettings | None = None,
     clock: Clock | None = None,
@@ -163,9 +163,7 @@ def sync_table(
     return sync.run()
 
 
-def check_tier_is_given(
-    topic: str, address: TierAddress | None, directories: Sequence[str]
-) -> None:
+def check_tier_is_given(topic: str, address: Bucket | None, directories: Sequence[str]) -> None:
     """Raises where a directory holds only the end of a topic: the rest would be taken for gone."""
     fs = RealFileSystem()
     for directory in directories if address is None else ():

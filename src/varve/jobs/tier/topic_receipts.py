@@ -7,7 +7,7 @@ from typing import Final
 
 from varve.disk import RealFileSystem
 from varve.jobs.source.options import SourceOptions
-from varve.jobs.tier.address import find_cluster
+from varve.jobs.tier.bucket import find_cluster
 
 Receipts = frozenset[tuple[str, int]]
 """Names, and when each was written."""
@@ -19,7 +19,9 @@ def find_receipts(options: SourceOptions, topic: str, topic_id: str, *, is_cold:
     """All receipts: of a topic in the cold tier they lie there, of others in log directories."""
     if options.address is not None and is_cold:
         folder = f"{find_cluster(options.address)}/{topic}.{topic_id}/receipt/"
-        return frozenset((one.key, one.modified_ms) for one in options.address.open().list(folder))
+        return frozenset(
+            (one.key, one.modified_ms) for one in options.address.objects().list(folder)
+        )
     fs = RealFileSystem()
     return frozenset(
         (f"{directory}/{info.name}", info.modified_ms)

@@ -29,8 +29,8 @@ from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, Unavailable, UnsupportedFormat
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.compact.tasks import make_sources
-from varve.jobs.tier.cold_input import open_files
-from varve.jobs.tier.reach import TierReach
+from varve.jobs.tier.bucket import BucketAccess
+from varve.jobs.tier.remote_files import open_files
 from varve.kernels.batch_layout import HEADER_BYTES as BATCH_HEADER_BYTES
 from varve.kernels.key_merge import Tally
 from varve.tiering.manifest.paths import RemotePath
@@ -215,7 +215,7 @@ class SupersededKeys:
 class CleanSegments:
     """Segments of a partition below its clean bound, and the headers of their key indexes."""
 
-    reach: TierReach
+    reach: BucketAccess
     partition: RemotePath
     segments: tuple[RemoteSegment, ...]
     headers: tuple[KeyIndexHeader, ...]

@@ -11,8 +11,8 @@ from varve.commit_log.check.findings import Severity
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.foundation.errors import Corrupt, ObjectNotFound
 from varve.foundation.settings import LONG_MAX
-from varve.jobs.tier.cold_input import ColdInput, open_files
-from varve.jobs.tier.reach import TierReach
+from varve.jobs.tier.bucket import BucketAccess
+from varve.jobs.tier.remote_files import ColdInput, open_files
 from varve.jobs.verify.result import PUT_BACK, SWEEP, VerifyFinding
 from varve.object_store import ObjectStore
 from varve.tiering.expiry import read_remote_removals
@@ -52,7 +52,7 @@ class PartitionView:
 class ManifestTask:
     """Looks at one partition."""
 
-    reach: TierReach
+    reach: BucketAccess
     partition: RemotePath
     now_ms: int
 

@@ -26,9 +26,8 @@ from varve.commit_log.producer_snapshots import SnapshotEntry, decode_producer_s
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk import File, RealFileSystem
 from varve.foundation.errors import Corrupt, ObjectNotFound, OffsetOverflow
-from varve.jobs.scratch import scratch
-from varve.jobs.tier.cold_input import checksum
-from varve.jobs.tier.reach import TierReach
+from varve.jobs.tier.bucket import BucketAccess
+from varve.jobs.tier.remote_files import checksum, scratch
 from varve.jobs.verify.keys import find_claimed, find_difference
 from varve.jobs.verify.result import PUT_BACK, VerifyFinding
 from varve.kernels.crc import extend_crc32c
@@ -77,7 +76,7 @@ class SegmentOutcome:
 class SegmentsTask:
     """Looks at a few segments of one partition, one after another."""
 
-    reach: TierReach
+    reach: BucketAccess
     partition: RemotePath
     works: tuple[SegmentWork, ...]
     aborted: tuple[AbortedTransaction, ...]

@@ -37,8 +37,7 @@ from varve.jobs.tasks import (
     run_together,
     try_stage,
 )
-from varve.jobs.tier.address import ColdTopic, TierAddress, find_topic, find_topics
-from varve.jobs.tier.reach import AddressReach, TierReach
+from varve.jobs.tier.bucket import Bucket, BucketAccess, RemoteTopic, find_topic, find_topics
 from varve.jobs.verify.keys import CleanSegments, SupersededKeys, UniqueTask
 from varve.jobs.verify.manifests import ManifestTask, PartitionView
 from varve.jobs.verify.result import (
@@ -67,7 +66,7 @@ _REPAIR: Final = "`varve check --repair`"
 
 
 def verify(
-    address: TierAddress,
+    address: Bucket,
     topics: Sequence[str] = (),
     *,
     runner: TaskRunner,
@@ -81,7 +80,7 @@ def verify(
     clock = clock or SystemClock()
     began_ms = clock.now_ms()
     chosen = [find_topic(address, name) for name in topics] if topics else find_topics(address)
-    reach = AddressReach(address)
+    reach = address
     others = [finding for topic in chosen for finding in _verify_documents_of(reach, topic)]
     partitions = verify_partitions(
         reach,
@@ -101,14 +100,14 @@ def verify(
     )
 
 
-def _verify_documents_of(reach: TierReach, topic: ColdTopic) -> Iterator[VerifyFinding]:
+def _verify_documents_of(reach: BucketAccess, topic: RemoteTopic) -> Iterator[VerifyFinding]:
     if topic.partitions:
         cluster = topic.partitions[0].cluster
         yield from verify_documents(reach.objects(), cluster, topic.name, topic.topic_id)
 
 
 def verify_partitions(
-    reach: TierReach,
+    reach: BucketAccess,
     partitions: Sequence[RemotePath],
     *,
     runner: TaskRunner,
@@ -136,7 +135,7 @@ class _PartitionRun:
     """What is known of one partition so far."""
 
     def __init__(
-        self, reach: TierReach, partition: RemotePath, now_ms: int, sizes: _TaskSizes
+        self, reach: BucketAccess, partition: RemotePath, now_ms: int, sizes: _TaskSizes
     ) -> None:
         self._reach = reach
         self._partition = partition
@@ -361,7 +360,7 @@ def _corrupt(topic: str, key: str, message: str) -> VerifyFinding:
 
 
 def verify_directory(
-    fs: FileSystem, directory: str, reach: TierReach, *, now_ms: int
+    fs: FileSystem, directory: str, reach: BucketAccess, *, now_ms: int
 ) -> list[VerifyFinding]:
     """What is wrong with a log directory, and between it and the cold tier."""
     try:
@@ -411,7 +410,7 @@ def _check_join(
     facts: PartitionFacts,
     log_start_offset: int | None,
     cluster: str | None,
-    reach: TierReach,
+    reach: BucketAccess,
 ) -> Iterator[VerifyFinding]:
     """Whether every offset from the log start on is in one of the tiers."""
     if facts.topic_id is None or cluster is None:

@@ -28,7 +28,7 @@ from varve.jobs.derived_outputs import (
 )
 from varve.jobs.source.options import SourceOptions, parse_options
 from varve.jobs.source.plan import open_partitions
-from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.bucket import Bucket
 from varve.spark.data_source import FORMAT
 from varve.spark.dedup.deduplicate import (
     METRICS,
@@ -70,7 +70,7 @@ class DedupSource:
     """The topic that is read."""
 
     topic: str
-    address: TierAddress | None = None
+    address: Bucket | None = None
     directories: tuple[str, ...] = ()
 
     def options(self, settings: DedupSettings) -> dict[str, str]:

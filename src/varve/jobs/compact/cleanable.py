@@ -1,7 +1,11 @@
-"""Which part of a partition's cold tier may be compacted, and how dirty it is.
+"""Which part of a partition's remote log may be compacted, how dirty it is, and what goes.
 
 Invariant  the part is a chain of readable segments without a hole, all of one history; every
-           transaction that has records in it is decided within the cold tier.
+           transaction that has records in it is decided within the remote log. A log that was cut
+           by a new leader goes on under a higher epoch: until that is copied only the epochs of the
+           log itself show it.
+Crash      objects go only after the manifest says that they do, and leave the manifest last:
+           whoever finds the work half done repeats it.
 """
 
 from collections.abc import Iterable
@@ -10,18 +14,22 @@ from dataclasses import dataclass
 from varve.cleaning.compaction.cleanable_log import CleanableLog, CleaningBound, judge_cleanable
 from varve.cleaning.retention.segments import NO_TIMESTAMP, SegmentInfo, SegmentList, SegmentTimes
 from varve.commit_log import LogSettings, TopicPartition
+from varve.commit_log.directory_files import decode_partition_metadata, encode_topic_id
+from varve.commit_log.leader_epochs import LeaderEpochs
+from varve.commit_log.names import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE
 from varve.commit_log.producer_snapshots import decode_producer_snapshot
 from varve.commit_log.producer_state import LastRecord
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
+from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
 from varve.foundation.settings import LONG_MAX
-from varve.jobs.tier.cold_input import ColdInput
-from varve.jobs.tier.files import TierFiles
+from varve.jobs.tier.remote_files import ColdInput, TierFiles
 from varve.records import HEADER_BYTES, decode_header
 from varve.tiering.copy.segment_upload import SNAPSHOT_PART
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import Epochs, RemoteSegment, is_in_lineage
+from varve.tiering.manifest.segment import Epochs, RemoteSegment, SegmentState, is_in_lineage
+from varve.tiering.manifest.store import ManifestStore
 
 _TXN_INDEX_PART = "txnindex"
 
@@ -167,3 +175,37 @@ def read_shells(
         one.producer_id: LastRecord(one.epoch, None if one.last_offset < 0 else one.last_offset)
         for one in entries
     }
+
+
+# Leftovers
+
+
+def find_leftovers(
+    manifests: ManifestStore, manifest: Manifest, *, now_ms: int
+) -> list[RemoteSegment]:
+    """Segments whose objects may go now.
+
+    An announced one whose offsets are all readable is of a compaction: copies go on behind those.
+    """
+    found = []
+    for one in manifests.pending(manifest):
+        if one.state is SegmentState.COPY_STARTED:
+            if one.end_offset <= manifest.highest_offset:
+                found.append(one)
+        elif one.may_be_deleted(now_ms):
+            found.append(one)
+    return found
+
+
+# The history of a local log
+
+
+def find_history(fs: FileSystem, directory: str, home: RemotePath) -> Epochs | None:
+    """The epochs of a partition's log in a directory; None where that has no such log."""
+    path = f"{directory}/{TopicPartition(home.topic, home.partition)}"
+    metadata, epochs = f"{path}/{PARTITION_METADATA_FILE}", f"{path}/{LEADER_EPOCH_FILE}"
+    if not fs.exists(metadata) or not fs.exists(epochs):
+        return None
+    if encode_topic_id(decode_partition_metadata(fs.read(metadata), metadata)) != home.topic_id:
+        return None
+    return LeaderEpochs.decode(fs.read(epochs), epochs).entries or None

@@ -1,21 +1,41 @@
-"""Objects of the cold tier as files to read from, by ranged requests.
+"""Objects of the remote tier as files to read from, and scratch files of a task.
 
 Small reads take whole blocks, a few of which are kept; a large read is one request. Where large
 reads follow each other the next one is fetched ahead.
 
+Layout     scratch directories are `varve-scratch-*` among the temporary ones, locked by their tasks
+           as long as they are in use. They may hold records.
 Invariant  an object never changes and has the size its manifest says; one that ends before is
-           Corrupt.
-Threads    one; the request made ahead runs in a thread of its own.
+           Corrupt. What a segment is asked for is named by the manifest that listed it.
+Crash      scratch files are never synced. What a killed task leaves is removed by the next one of
+           the same user on that machine, and by an erasure before it begins.
+Threads    one reads; the request made ahead runs in a thread of its own. Scratch directories: any,
+           and any number of processes.
 """
 
+import fcntl
+import os
+import shutil
+import tempfile
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
+import numpy as np
+
+from varve.cleaning.key_index.key_index import KeyIndexHeader, SegmentKeys
+from varve.disk import RealFileSystem
+from varve.disk.real import RealFile
 from varve.foundation.errors import Corrupt
+from varve.kernels.crc import crc32c
 from varve.object_store import ObjectStore
+from varve.tiering.copy.segment_upload import KEYS_PART, LOG_PART
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment
 from varve.tiering.read.object_file import UnchangingFile
 
 BLOCK_BYTES: Final = 64 << 10
@@ -152,3 +172,145 @@ class TierFile(UnchangingFile):
     def close(self) -> None:
         """Lets go of what was fetched ahead."""
         self._next = None
+
+
+# Segments
+
+
+_DOT: Final = "."
+
+
+@dataclass(frozen=True, slots=True)
+class ColdInput:
+    """An InputSegment over objects."""
+
+    home: RemotePath
+    cold: RemoteSegment
+    files: TierFiles
+
+    @property
+    def base_offset(self) -> int:
+        return self.cold.base_offset
+
+    @property
+    def size(self) -> int:
+        return self.cold.size
+
+    @property
+    def next_offset(self) -> int:
+        return self.cold.end_offset + 1
+
+    def path(self, kind: str) -> str:
+        """The object's key; kinds are those of files, parts are called the same without a dot."""
+        return self.home.part_key(self.cold, kind.removeprefix(_DOT))
+
+    def file(self) -> TierFile:
+        return self.files.open(self.path(LOG_PART))
+
+    def keys(self, header: KeyIndexHeader) -> SegmentKeys:
+        """Its key index, whose header is known."""
+        return SegmentKeys(self.files, self.path(KEYS_PART), header)
+
+    def read_part(self, name: str) -> bytes:
+        """A small object as a whole, checked against the manifest; raises Corrupt."""
+        part = self.cold.find_part(name)
+        if part is None:
+            raise Corrupt(f"{self.home}: {self.cold} has no {name}: run `varve tier fsck`")
+        with self.files.open(self.path(name)) as file:
+            data = file.read_at(0, part.size)
+        found = checksum(data)
+        if found != part.crc32c:
+            raise Corrupt(
+                f"{self.path(name)}: CRC-32C {found:08x}, the manifest says {part.crc32c:08x}: put "
+                "it back from a mirror or a copy"
+            )
+        return data
+
+
+def checksum(data: bytes) -> int:
+    """The CRC-32C of a whole object; 0 of an empty one."""
+    return int(crc32c(np.frombuffer(data, np.uint8), 0, len(data))) if data else 0
+
+
+def open_files(opener: Opener, home: RemotePath, segments: Iterable[RemoteSegment]) -> TierFiles:
+    """All objects of these segments."""
+    sizes = {
+        home.part_key(segment, part.name): part.size
+        for segment in segments
+        for part in segment.parts
+    }
+    return TierFiles(opener, sizes)
+
+
+# Scratch files
+
+
+class ScratchFile(RealFile):
+    """A file that is never synced: its task uploads what it holds, and ends."""
+
+    __slots__ = ()
+
+    def sync(self) -> None:
+        return
+
+
+class ScratchFileSystem(RealFileSystem):
+    """The machine's file system without waiting for the disk."""
+
+    def open_writable(self, path: str) -> ScratchFile:
+        return ScratchFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+
+    def sync_directory(self, path: str) -> None:
+        return
+
+
+_PREFIX: Final = "varve-scratch-"
+
+
+@contextmanager
+def scratch() -> Iterator[str]:
+    """A directory for files that leave with the task."""
+    sweep_scratch()
+    path, lock = _make()
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def sweep_scratch() -> None:
+    """Removes the directories of tasks that are no more."""
+    with os.scandir(tempfile.gettempdir()) as entries:
+        found = [one.path for one in entries if one.name.startswith(_PREFIX)]
+    for path in found:
+        try:
+            lock = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue  # It is in use, gone meanwhile, or somebody else's.
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def _make() -> tuple[str, int]:
+    """One that is locked; who sweeps may take it away before it is."""
+    while True:
+        path = tempfile.mkdtemp(prefix=_PREFIX)
+        try:
+            lock = _lock(path, fcntl.LOCK_EX)
+        except FileNotFoundError:
+            continue
+        if os.path.isdir(path):
+            return path, lock
+        os.close(lock)
+
+
+def _lock(path: str, how: int) -> int:
+    """Locks a directory, as long as what is given is open; raises OSError."""
+    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, how)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock

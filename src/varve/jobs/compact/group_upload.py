@@ -9,7 +9,7 @@ from varve.cleaning.compaction.rewrite import WrittenSegment
 from varve.commit_log.names import CLEANED, INDEX, KEYS, LOG, TIME_INDEX, TXN_INDEX, log_name
 from varve.disk import FileSystem
 from varve.jobs.compact.settings import WRITER
-from varve.jobs.tier.cold_input import ColdInput
+from varve.jobs.tier.remote_files import ColdInput
 from varve.tiering.copy.segment_upload import (
     EPOCHS_PART,
     SNAPSHOT_PART,

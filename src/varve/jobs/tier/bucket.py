@@ -1,0 +1,176 @@
+"""A bucket that holds the remote tier of topics: what a driver sends to its executors.
+
+Invariant  a bucket is a value without connections; the stores opened by it are kept, one per
+           process and bucket. With a mirror, what is written and deleted reaches both stores, or
+           it raises.
+Threads    any; `_lock` guards the stores that are open.
+"""
+
+import random
+import threading
+from dataclasses import dataclass
+from typing import Protocol
+
+from varve.foundation.errors import InvalidRequest, NotFound
+from varve.foundation.settings import GivenValue
+from varve.jobs.store_count import StoreCount
+from varve.object_store import (
+    MeteredObjectStore,
+    ObjectStore,
+    RetryingObjectStore,
+    open_mirrored,
+    open_object_store,
+)
+from varve.object_store.s3_versions import S3Versions, open_versions
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.store import ManifestStore, ObjectManifestStore
+
+_lock = threading.Lock()
+_stores: dict["Bucket", ObjectStore] = {}  # guarded by _lock; a process talks to few stores
+_metered: list[MeteredObjectStore] = []  # guarded by _lock; those below the ones that are open
+
+
+class BucketAccess(Protocol):
+    """What the tasks of a job need of a bucket; it travels to other processes."""
+
+    def objects(self) -> ObjectStore: ...
+    def manifests(self, home: RemotePath) -> ManifestStore: ...
+
+    def versions(self) -> list[S3Versions | None]:
+        """Of each store the versions that it keeps; None where they cannot be asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket by its URL, the settings of its store, and the cluster in it if there are several.
+
+    `mirror_url` is a second store that holds the same objects.
+    """
+
+    url: str
+    settings: tuple[tuple[str, GivenValue], ...] = ()
+    cluster: str | None = None
+    mirror_url: str | None = None
+    mirror_settings: tuple[tuple[str, GivenValue], ...] = ()
+
+    def objects(self) -> ObjectStore:
+        """The store, with failed requests repeated; the same one for every call in a process."""
+        with _lock:
+            if self not in _stores:
+                _stores[self] = self._open_store()
+            return _stores[self]
+
+    def _open_store(self) -> ObjectStore:
+        settings = dict(self.settings)
+        if self.mirror_url is not None:
+            return open_mirrored(
+                self.url,
+                self.mirror_url,
+                settings=settings,
+                second_settings=dict(self.mirror_settings),
+                must_exist=True,
+                second_must_exist=True,
+            )
+        metered = MeteredObjectStore(open_object_store(self.url, settings, must_exist=True))
+        _metered.append(metered)
+        return RetryingObjectStore(metered)
+
+    def manifests(self, home: RemotePath) -> ObjectManifestStore:
+        """The manifest of a partition; each opening has ids of its own."""
+        pause = threading.Event()
+        return ObjectManifestStore(
+            self.objects(),
+            home,
+            random=random.Random(),
+            wait=lambda wait_ms: pause.wait(wait_ms / 1000),
+        )
+
+    def versions(self) -> list[S3Versions | None]:
+        """Of each store the versions that it keeps; None where they cannot be asked for."""
+        found = [open_versions(self.url, dict(self.settings))]
+        if self.mirror_url is not None:
+            found.append(open_versions(self.mirror_url, dict(self.mirror_settings)))
+        return found
+
+
+def count_requests() -> StoreCount:
+    """What this process has asked so far of all stores that were opened by buckets."""
+    with _lock:
+        usages = [store.usage() for store in _metered]
+    counts = (
+        StoreCount(sum(usage.requests.values()), usage.read_bytes, usage.written_bytes)
+        for usage in usages
+    )
+    return sum(counts, StoreCount())
+
+
+# Topics of a bucket
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTopic:
+    """A topic in the cold tier, and its partitions by number."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[RemotePath, ...]
+
+
+def find_cluster(bucket: Bucket) -> str:
+    """The cluster that is named, or the only one in the bucket."""
+    if bucket.cluster is not None:
+        return bucket.cluster
+    found = [one.strip("/") for one in bucket.objects().list_directories("")]
+    if not found:
+        raise NotFound(
+            f"{bucket.objects().name} holds no cluster yet: nothing was copied there; `varve tier "
+            "copy DIR` copies what is due"
+        )
+    if len(found) > 1:
+        known = ", ".join(found)
+        raise InvalidRequest(
+            f"{bucket.objects().name} holds {len(found)} clusters ({known}): name the one that is "
+            "meant"
+        )
+    return found[0]
+
+
+def find_topics(bucket: Bucket) -> list[RemoteTopic]:
+    """Every topic of the cluster, by name."""
+    cluster = find_cluster(bucket)
+    folders = bucket.objects().list_directories(f"{cluster}/")
+    return sorted(
+        (_read_topic(bucket, cluster, folder) for folder in folders),
+        key=lambda topic: (topic.name, topic.topic_id),
+    )
+
+
+def find_topic(bucket: Bucket, name: str) -> RemoteTopic:
+    """A topic by its name, or by name and id as `NAME.ID` where a name was used twice."""
+    topics = find_topics(bucket)
+    found = [one for one in topics if name in (one.name, f"{one.name}.{one.topic_id}")]
+    if not found:
+        known = ", ".join(one.name for one in topics) or "none"
+        raise NotFound(
+            f"{bucket.objects().name} holds no topic {name!r:.260} (topics: {known:.400})"
+        )
+    if len(found) > 1:
+        names = ", ".join(f"{one.name}.{one.topic_id}" for one in found)
+        raise InvalidRequest(f"{len(found)} topics were called {name}: write one of {names}")
+    return found[0]
+
+
+def _read_topic(bucket: Bucket, cluster: str, folder: str) -> RemoteTopic:
+    name, _, topic_id = folder.strip("/").rpartition("/")[2].rpartition(".")
+    numbers = [
+        one.strip("/").rpartition("/")[2] for one in bucket.objects().list_directories(folder)
+    ]
+    homes = sorted(
+        (
+            RemotePath(cluster, name, topic_id, int(number))
+            for number in numbers
+            if number.isdigit()
+        ),
+        key=lambda home: home.partition,
+    )
+    return RemoteTopic(name, topic_id, tuple(homes))
