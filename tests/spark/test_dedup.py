@@ -17,10 +17,8 @@ from varve.cli.main import app
 from varve.dedup.rules import LatePolicy, parse_id_source
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.derived_outputs import LocalOutputRegistry
-from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.columns import list_columns
-from varve.jobs.source.filters import SourceFilters
-from varve.jobs.source.options import parse_options
+from varve.jobs.source.arrow_columns import ArrowColumns, list_columns
+from varve.jobs.source.options import SourceFilters, parse_options
 from varve.jobs.source.plan import plan_tasks
 from varve.jobs.source.read import read_task
 from varve.jobs.table.catalog import CatalogAddress, get_table

@@ -9,10 +9,8 @@ import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 from tests.support.log_bench import make_marker
 from varve.commit_log import AppendOrigin, TopicPartition
 from varve.foundation.settings import GivenValue
-from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.columns import list_columns
-from varve.jobs.source.filters import SourceFilters
-from varve.jobs.source.options import SourceOptions, parse_options
+from varve.jobs.source.arrow_columns import ArrowColumns, list_columns
+from varve.jobs.source.options import SourceFilters, SourceOptions, parse_options
 from varve.jobs.source.plan import plan_tasks
 from varve.jobs.source.read import read_task
 from varve.object_store import open_object_store

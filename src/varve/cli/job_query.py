@@ -276,7 +276,7 @@ def print_estimate(
     """What the read would take at most; SQL is not looked at."""
     from varve.cli.screen import make_console, print_details
     from varve.jobs.source.estimate import estimate
-    from varve.jobs.source.filters import SourceFilters
+    from varve.jobs.source.options import SourceFilters
 
     found = estimate(
         source,

@@ -14,10 +14,8 @@ import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest, NotFound, Unavailable
 from varve.jobs.snapshot.store import Snapshot, open_snapshot
-from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.columns import STANDARD_COLUMNS
-from varve.jobs.source.filters import SourceFilters
-from varve.jobs.source.options import Mode, SourceOptions
+from varve.jobs.source.arrow_columns import STANDARD_COLUMNS, ArrowColumns
+from varve.jobs.source.options import Mode, SourceFilters, SourceOptions
 from varve.jobs.source.plan import plan_tasks
 from varve.jobs.source.read import read_task
 from varve.jobs.tier.bucket import Bucket

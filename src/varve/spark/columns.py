@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.sink.batch_builder import WRITTEN_COLUMNS
-from varve.jobs.source.columns import ALL_COLUMNS, check_column, list_columns
+from varve.jobs.source.arrow_columns import ALL_COLUMNS, check_column, list_columns
 
 _HEADERS: Final = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])

@@ -30,11 +30,10 @@ from pyspark.sql.types import StructType
 
 from varve.jobs.sink.options import parse_sink_options
 from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.filters import SourceFilters
-from varve.jobs.source.options import Mode, SourceOptions, parse_options
+from varve.jobs.source.estimate import learn_tier
+from varve.jobs.source.options import Mode, SourceFilters, SourceOptions, parse_options
 from varve.jobs.source.plan import plan_tasks
 from varve.jobs.source.read import read_task
-from varve.jobs.source.served_tier import learn_tier
 from varve.spark.columns import check_schema, make_schema
 from varve.spark.executor import freeze_objects_once
 from varve.spark.stream_reader import TaskPartition, VarveStreamReader

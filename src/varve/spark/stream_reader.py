@@ -8,6 +8,7 @@ Invariant  the offset of a stream (`StreamOffset`) names the first record that w
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
@@ -22,16 +23,81 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 import varve
-from varve.foundation.errors import InvalidRequest, NotFound, OffsetOutOfRange
+from varve.foundation.errors import (
+    Corrupt,
+    InconsistentTopicId,
+    InvalidRequest,
+    NotFound,
+    OffsetOutOfRange,
+)
+from varve.foundation.settings import LONG_MAX
 from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.filters import SourceFilters
-from varve.jobs.source.history_mark import HistoryMark, find_break, find_mark
-from varve.jobs.source.options import Mode, SourceOptions
+from varve.jobs.source.history_mark import find_break, find_mark
+from varve.jobs.source.options import Mode, SourceFilters, SourceOptions
 from varve.jobs.source.plan import PartitionSource, SourcePlan, make_tasks, open_partitions
 from varve.jobs.source.read import TaskRead, read_task
-from varve.jobs.source.stream_offset import StreamOffset
 from varve.spark.columns import check_schema
 from varve.spark.executor import check_version
+from varve.topics import HistoryMark
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """The next offset of each partition; topic and id are None in checkpoints of older versions."""
+
+    topic: str | None
+    topic_id: str | None
+    offsets: Mapping[int, int]
+    marks: Mapping[int, HistoryMark] = field(default_factory=dict)
+
+    def check_topic(self, topic: str, topic_id: str) -> None:
+        """Raises InconsistentTopicId where the checkpoint was written for another topic."""
+        if self.topic is None or (self.topic, self.topic_id) == (topic, topic_id):
+            return
+        raise InconsistentTopicId(
+            f"the checkpoint belongs to topic {self.topic} with id {self.topic_id}, the stream "
+            f"reads topic {topic} with id {topic_id}: use a new checkpoint location for another "
+            "topic, and for one that was deleted and created again"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "topic": self.topic,
+            "topic_id": self.topic_id,
+            "offsets": {str(number): self.offsets[number] for number in sorted(self.offsets)},
+            "marks": {str(number): self.marks[number].to_json() for number in sorted(self.marks)},
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "StreamOffset":
+        """Raises Corrupt for a document that is not an offset of a stream."""
+        try:
+            if "offsets" not in document:
+                return cls(None, None, _decode_offsets(document))
+            marks = {
+                int(number): HistoryMark.from_json(mark)
+                for number, mark in document["marks"].items()
+            }
+            offsets = _decode_offsets(document["offsets"])
+            return cls(str(document["topic"]), str(document["topic_id"]), offsets, marks)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise Corrupt(
+                f"the checkpoint holds {document!r:.200}, which is not an offset of a varve "
+                f"stream: {error!s:.200}"
+            ) from error
+
+
+def _decode_offsets(document: Mapping[str, Any]) -> dict[int, int]:
+    offsets = {}
+    for number, offset in document.items():
+        if type(offset) is not int or not 0 <= offset <= LONG_MAX:
+            raise ValueError(f"offset {offset!r:.40} of partition {number!r:.40}")
+        offsets[int(number)] = offset
+    return offsets
+
+
+# The reader
+
 
 JsonObject = dict[str, Any]
 

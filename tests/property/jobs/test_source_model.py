@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.source_topic import Row, SourceTopic
 from varve.foundation.settings import LONG_MAX
-from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.options import SourceFilters
 from varve.records import Codec, Record
 
 Script = list[tuple[Any, ...]]

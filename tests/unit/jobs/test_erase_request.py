@@ -17,8 +17,8 @@ from varve.jobs.erase.request import (
     read_values,
 )
 from varve.jobs.erase.scan import Matcher, hash_all
-from varve.jobs.source.keys import TopicHash
-from varve.jobs.source.record_blocks import RecordBlock, Stretch, Wanted, read_blocks
+from varve.jobs.source.read import TopicHash
+from varve.jobs.source.record_blocks import BatchRange, RecordBlock, RecordFilter, read_blocks
 from varve.records import Record, build_batch
 
 TOPIC_ID = "q1Sh9e5zQ8G5YyvbVnCk_w"
@@ -36,7 +36,7 @@ class _Bytes:
 
 def block(*records: tuple[bytes | None, bytes | None]) -> RecordBlock:
     data = build_batch([Record(key, value) for key, value in records])
-    (found,) = read_blocks([Stretch(_Bytes(data), 0, 0, len(data), Wanted())])
+    (found,) = read_blocks([BatchRange(_Bytes(data), 0, 0, len(data), RecordFilter())])
     return found
 
 

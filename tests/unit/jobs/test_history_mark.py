@@ -70,8 +70,8 @@ def test_a_batch_is_known_again_in_either_tier(topic: SourceTopic) -> None:
     assert mark is not None
     assert (mark.base_offset, mark.last_offset) == (2, 4)
     assert find_mark(look(topic), 4) == mark
-    assert mark.is_of(4)
-    assert not mark.is_of(2)
+    assert mark.is_in_front_of(4)
+    assert not mark.is_in_front_of(2)
     assert find_mark(look(topic), 0) is None
     assert find_mark(look(topic), 6) is None
     topic.roll()
@@ -92,7 +92,7 @@ def test_what_was_lost_and_written_anew_is_told(topic: SourceTopic) -> None:
     topic.put(("b", "2"), ("c", "other"))
     told = find_break(look(topic), 3, mark)
     assert told is not None
-    assert "in front of offset 3 was 1 to 2 of epoch" in told
+    assert "in front of offset 3 the batch was 1 to 2 of epoch" in told
     assert find_break(look(topic), 3, None) is None
 
 
@@ -253,7 +253,7 @@ def test_a_table_without_marks_or_with_stale_ones_is_gone_on_from(bench: TableBe
     bench.sync()
     table = bench.table()
     marks = read_sync_state(table).marks
-    assert marks[0].is_of(1)
+    assert marks[0].is_in_front_of(1)
     commit(table, progress=SyncState({0: 1}, {}), run_id="before-marks")
     bench.topic.put(("b", "2"))
     assert bench.sync().records == 1

@@ -11,10 +11,10 @@ from tests.support.source_topic import SourceTopic, read_rows
 from varve.cleaning.key_index.key_index import BATCH
 from varve.foundation.errors import Corrupt
 from varve.jobs.source import plan as source_plan
-from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.latest_plan import cut_kept
-from varve.jobs.source.latest_read import GAP_BYTES, join_places
-from varve.jobs.source.pieces import ChosenPiece, ColdPiece, HotPiece, KeptPiece
+from varve.jobs.source.options import SourceFilters
+from varve.jobs.source.piece_reading import GAP_BYTES, join_places
+from varve.jobs.source.pieces import ChosenPiece, KeptPiece, LocalPiece, RemotePiece
 from varve.jobs.source.plan import plan_read, plan_tasks
 from varve.records import Codec, Record
 
@@ -108,13 +108,13 @@ def test_a_small_partition_or_one_without_indexes_is_left_to_a_task(
 ) -> None:
     fill(topic, tuple(range(20)))
     (task,) = plan_tasks(topic.options(mode="latest"), EVERYTHING)
-    assert isinstance(task.pieces[0], ColdPiece)
+    assert isinstance(task.pieces[0], RemotePiece)
     topic.put(*((f"k{number}", "new") for number in range(5)))
     topic.flush()
     monkeypatch.setattr(source_plan, "LOOSE_BYTES_MAX", 10)
     options = topic.options(is_hot=True, mode="latest", splitBytes="300")
     (task,) = plan_tasks(options, EVERYTHING)
-    assert {type(piece) for piece in task.pieces} == {ColdPiece, HotPiece}
+    assert {type(piece) for piece in task.pieces} == {RemotePiece, LocalPiece}
     assert {row["key"]: row["offset"] for row in read_rows(options, EVERYTHING)} == state(topic)
 
 
@@ -123,7 +123,7 @@ def test_a_key_index_of_another_segment_is_told(topic: SourceTopic) -> None:
     first, second = [
         piece
         for piece in plan_read(topic.options(mode="latest"), EVERYTHING).pieces
-        if isinstance(piece, ColdPiece)
+        if isinstance(piece, RemotePiece)
     ]
     objects = topic.kit.objects
     other = objects.get(first.home.part_key(first.segment, "keys"))
@@ -135,7 +135,7 @@ def test_a_key_index_of_another_segment_is_told(topic: SourceTopic) -> None:
 def test_kept_batches_are_cut_by_what_is_read_of_them(topic: SourceTopic) -> None:
     fill(topic, tuple(range(20)))
     (piece,) = plan_read(topic.options(mode="latest"), EVERYTHING).pieces
-    assert isinstance(piece, ColdPiece)
+    assert isinstance(piece, RemotePiece)
     batches = np.zeros(4, BATCH)
     batches["count"] = 10
     batches["size"] = 100

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from varve.foundation.errors import Corrupt
-from varve.jobs.source.record_blocks import Stretch, Wanted, read_blocks
+from varve.jobs.source.record_blocks import BatchRange, RecordFilter, read_blocks
 from varve.kernels.batch_layout import RecordColumn
 from varve.records import Record, build_batch
 
@@ -35,14 +35,14 @@ def make(offsets: list[int]) -> tuple[_Bytes, list[int]]:
 
 
 def read(offsets: list[int], *, cuts: list[int], is_reversed: bool = False) -> list[int]:
-    """The offsets that are read in stretches cut at these batches, each chunk a byte or more."""
+    """The offsets that are read in batch_ranges cut at these batches, each chunk a byte or more."""
     source, edges = make(offsets)
     places = [edges[cut] for cut in (0, *cuts, len(offsets))]
-    stretches = [
-        Stretch(source, 0, start, end, Wanted(), base_offset=BASE, end_offset=BASE + 50)
+    batch_ranges = [
+        BatchRange(source, 0, start, end, RecordFilter(), base_offset=BASE, end_offset=BASE + 50)
         for start, end in pairwise(places)
     ]
-    blocks = read_blocks(stretches[::-1] if is_reversed else stretches, chunk_bytes=40)
+    blocks = read_blocks(batch_ranges[::-1] if is_reversed else batch_ranges, chunk_bytes=40)
     found = [block.records[:, RecordColumn.OFFSET] for block in blocks]
     return [int(offset) for offset in np.concatenate(found)]
 

@@ -10,15 +10,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from tests.support.serving import Serving
 from tests.support.source_topic import NAME, Row, SourceTopic, read_rows
 from varve.foundation.errors import InvalidRequest, NotFound, OffsetOutOfRange, Unavailable
-from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.columns import list_columns
-from varve.jobs.source.estimate import estimate
-from varve.jobs.source.filters import SourceFilters
-from varve.jobs.source.options import SourceOptions, parse_options
-from varve.jobs.source.pieces import ColdPiece, ServerPiece
+from varve.jobs.source.arrow_columns import ArrowColumns, list_columns
+from varve.jobs.source.estimate import estimate, learn_tier
+from varve.jobs.source.options import SourceFilters, SourceOptions, parse_options
+from varve.jobs.source.pieces import RemotePiece, ServedPiece
 from varve.jobs.source.plan import plan_read, plan_tasks
 from varve.jobs.source.read import TaskRead, read_task
-from varve.jobs.source.served_tier import learn_tier
 from varve.records import Codec, Record
 from varve.spark.columns import make_schema
 from varve.spark.stream_reader import TaskPartition, VarveStreamReader
@@ -121,7 +118,7 @@ def test_the_cold_part_is_read_from_the_tier_that_the_server_names(bench: Bench)
     assert options.address is not None
     assert options.address.url == bench.topic.url
     pieces = plan_read(options, SourceFilters()).pieces
-    assert [type(one) for one in pieces] == [ColdPiece, ColdPiece, ServerPiece]
+    assert [type(one) for one in pieces] == [RemotePiece, RemotePiece, ServedPiece]
     assert (pieces[-1].start_offset, pieces[-1].end_offset) == (7, 9)
     assert offsets(bench.rows()) == list(range(9))
     assert bench.rows(url=bench.topic.url) == bench.rows()
@@ -133,7 +130,7 @@ def test_a_server_may_be_asked_for_its_cold_part_too(bench: Bench) -> None:
     fill(bench.topic, 4, 3, 2)
     options = bench.options(throughServer="true")
     pieces = plan_read(options, SourceFilters()).pieces
-    assert {type(one) for one in pieces} == {ServerPiece}
+    assert {type(one) for one in pieces} == {ServedPiece}
     assert read_rows(options, SourceFilters()) == bench.rows()
 
 
@@ -275,7 +272,7 @@ def test_what_is_not_there_is_told_at_once(bench: Bench) -> None:
         ({"server": "h:1", "directory": "d"}, "not both"),
         ({"server": "h:1", "security.protocol": "TLS"}, "security.protocol cannot be 'TLS'"),
         ({"server": "h:1", "security.protocol": "SASL_SSL"}, "sasl.mechanism is missing"),
-        ({"server": "h:1", "request.timeout.ms": "soon"}, "no count of milliseconds"),
+        ({"server": "h:1", "request.timeout.ms": "soon"}, "is not a number of milliseconds"),
         ({"server": "h:1", "url": "memory:", "throughServer": "true"}, "without url"),
         ({"url": "memory:", "throughServer": "true"}, "goes with bootstrap.servers"),
         ({"server": "h:1", "acks": "1"}, "there is no option 'acks'"),

@@ -16,7 +16,7 @@ from varve.foundation.errors import Locked, NotFound, TopicExists
 from varve.jobs.sink.options import SinkOptions, parse_sink_options
 from varve.jobs.sink.sink_state import SINKS_FILE
 from varve.jobs.sink.target import find_target, finish_open_transactions, open_directory
-from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.options import SourceFilters
 from varve.spark.columns import make_schema
 from varve.spark.writer import VarveWriter
 

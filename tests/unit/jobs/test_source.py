@@ -13,9 +13,8 @@ from varve.commit_log import TopicPartition
 from varve.commit_log.sparse_index import OffsetIndex
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, ObjectNotFound
 from varve.jobs.source.estimate import estimate
-from varve.jobs.source.filters import SourceFilters
-from varve.jobs.source.options import SourceOptions, parse_options
-from varve.jobs.source.pieces import ColdPiece, cut_positions
+from varve.jobs.source.options import SourceFilters, SourceOptions, parse_options
+from varve.jobs.source.pieces import RemotePiece, cut_positions
 from varve.jobs.source.plan import open_partitions, plan_read, plan_tasks
 from varve.records import Codec, Record, build_batch_from_columns
 from varve.records.columns import BinaryColumn, HeaderColumns
@@ -177,7 +176,7 @@ def test_a_key_is_found_through_the_key_indexes(keyed: SourceTopic) -> None:
 def test_a_segment_without_the_key_is_not_read(keyed: SourceTopic) -> None:
     fill(keyed, 1, 3, 1)
     pieces = plan_read(keyed.options(), SourceFilters()).pieces
-    assert isinstance(pieces[0], ColdPiece)
+    assert isinstance(pieces[0], RemotePiece)
     key = pieces[0].home.part_key(pieces[0].segment, "log")
     keyed.kit.objects.delete([key])
     wanted = SourceFilters(keys=frozenset({b"k2"}))
@@ -273,7 +272,7 @@ def test_an_estimate_tells_requests_and_bytes(topic: SourceTopic) -> None:
 def test_damaged_data_is_a_named_error(topic: SourceTopic) -> None:
     fill(topic, 3, 1)
     (piece,) = plan_read(topic.options(), SourceFilters()).pieces
-    assert isinstance(piece, ColdPiece)
+    assert isinstance(piece, RemotePiece)
     key = piece.home.part_key(piece.segment, "log")
     data = np.frombuffer(bytearray(topic.kit.objects.get(key)), np.uint8)
     data[70] ^= 1

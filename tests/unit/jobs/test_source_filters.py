@@ -15,8 +15,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from varve.jobs.source.filters import SourceFilters
-from varve.jobs.source.options import parse_options
+from varve.jobs.source.options import SourceFilters, parse_options
 from varve.spark.columns import make_schema
 from varve.spark.data_source import FilteringReader
 

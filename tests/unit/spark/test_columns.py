@@ -2,7 +2,7 @@
 
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from varve.jobs.source.columns import ALL_COLUMNS, EXTRA_COLUMNS, arrow_schema
+from varve.jobs.source.arrow_columns import ALL_COLUMNS, EXTRA_COLUMNS, arrow_schema
 from varve.spark.columns import make_schema
 
 

@@ -30,7 +30,7 @@ from varve.foundation.settings import LONG_MAX
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
 from varve.jobs.erase.result import Integers, PartitionErasure
 from varve.jobs.erase.scan import Matcher, Scan, ask_index, scan_log
-from varve.jobs.source.hot_log import FileSource
+from varve.jobs.source.local_log import FileSource
 from varve.jobs.tier.remote_files import scratch
 from varve.kernels.crc import extend_crc32c
 

@@ -16,8 +16,14 @@ import numpy.typing as npt
 from varve.cleaning.compaction.erasure import ErasedRecords
 from varve.cleaning.key_index.key_index import BATCH_ABORTED, ENTRY, KeyIndex
 from varve.jobs.erase.request import FieldMatch
-from varve.jobs.source.keys import Hashes, TopicHash
-from varve.jobs.source.record_blocks import ByteSource, RecordBlock, Stretch, Wanted, read_blocks
+from varve.jobs.source.read import Hashes, TopicHash
+from varve.jobs.source.record_blocks import (
+    BatchRange,
+    ByteSource,
+    RecordBlock,
+    RecordFilter,
+    read_blocks,
+)
 from varve.kernels.batch_layout import RECORD_COLUMN_COUNT, BatchColumn, RecordColumn
 from varve.kernels.hashes import hash_keys
 
@@ -152,10 +158,15 @@ def scan_log(
     ranges: Sequence[tuple[int, int]] | None = None,
 ) -> Scan:
     """Reads all of a segment's data, or the batches in some ranges of it."""
-    stretches = [Stretch(source, 0, start, end, Wanted()) for start, end in ranges or [(0, size)]]
+    everything = RecordFilter()
+    batch_ranges = [
+        BatchRange(source, 0, start, end, everything) for start, end in ranges or [(0, size)]
+    ]
     parts: list[tuple[Integers, Integers, Integers]] = []
     total_bytes = erased_bytes = records = unread = 0
-    for block in read_blocks(stretch for stretch in stretches if stretch.start < stretch.end):
+    for block in read_blocks(
+        batch_range for batch_range in batch_ranges if batch_range.start < batch_range.end
+    ):
         matches, unread_here = matcher.find(block)
         records += len(block.records)
         unread += unread_here

@@ -27,7 +27,7 @@ from varve.disk import RealFileSystem
 from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
 from varve.jobs.compact.tasks import GroupTask, WrittenGroup
 from varve.jobs.erase.scan import Matcher, Scan, ask_index, scan_log
-from varve.jobs.source.piece_stretches import ObjectSource
+from varve.jobs.source.piece_reading import ObjectSource
 from varve.jobs.tier.bucket import BucketAccess
 from varve.jobs.tier.remote_files import ColdInput, open_files, scratch
 from varve.tiering.copy.segment_upload import KEYS_PART, LOG_PART

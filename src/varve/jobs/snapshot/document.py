@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.foundation.settings import LONG_MAX
-from varve.jobs.source.history_mark import HistoryMark
+from varve.topics import HistoryMark
 
 FORMAT: Final = 1
 SNAPSHOT_FOLDER: Final = "snapshot"
@@ -145,7 +145,7 @@ def _check(document: SnapshotDocument) -> None:
         raise ValueError(f"it has {document.buckets} buckets")
     for partition in document.partitions:
         if partition.mark is not None:
-            HistoryMark.of_json(partition.mark.to_json())
+            HistoryMark.from_json(partition.mark.to_json())
         if not partition.start_offset <= partition.read_from <= partition.resume_offset:
             raise ValueError(
                 f"partition {partition.partition} starts at {partition.start_offset}, is read from "

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from varve.foundation.errors import InconsistentTopicId, InvalidRequest, OffsetOutOfRange
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.snapshot.document import SnapshotDocument, SnapshotPartition
-from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.history_mark import find_break, find_mark
-from varve.jobs.source.options import SourceOptions, for_partition
+from varve.jobs.source.options import SourceFilters, SourceOptions, for_partition
 from varve.jobs.source.plan import PartitionSource
 
 _EVERYTHING = SourceFilters()

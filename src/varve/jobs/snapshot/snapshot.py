@@ -36,7 +36,6 @@ from varve.jobs.snapshot.tasks import (
     column_types,
     make_merge_tasks,
 )
-from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.latest_plan import (
     LatestRequest,
     is_indexed,
@@ -44,7 +43,7 @@ from varve.jobs.source.latest_plan import (
     read_headers,
     with_areas,
 )
-from varve.jobs.source.options import Mode, Offsets, SourceOptions
+from varve.jobs.source.options import Mode, Offsets, SourceFilters, SourceOptions
 from varve.jobs.source.pieces import AnyPiece, Piece, pack
 from varve.jobs.source.plan import PartitionSource, open_partitions
 from varve.jobs.source.read import TaskRead

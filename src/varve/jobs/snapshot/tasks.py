@@ -23,12 +23,9 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 
 from varve.foundation.errors import Corrupt, ObjectNotFound, Unavailable
 from varve.jobs.snapshot.document import DATA_FOLDER, SnapshotFile
-from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.columns import STANDARD_COLUMNS
-from varve.jobs.source.filters import SourceFilters
-from varve.jobs.source.keys import TopicHash
-from varve.jobs.source.options import SourceOptions
-from varve.jobs.source.read import TaskRead, read_rows
+from varve.jobs.source.arrow_columns import STANDARD_COLUMNS, ArrowColumns
+from varve.jobs.source.options import SourceFilters, SourceOptions
+from varve.jobs.source.read import TaskRead, TopicHash, read_rows
 from varve.jobs.tasks import pack_by_size
 from varve.object_store import ObjectStore
 
@@ -111,7 +108,7 @@ class ReadTask:
             numbers = np.flatnonzero(chosen)
             if not len(numbers):
                 continue
-            partition = block.stretch.partition
+            partition = block.batch_range.partition
             batches += columns.batches(block, numbers, topic=self.read.topic, partition=partition)
             hashes = hashed.hash_block(replace(block, records=block.records[numbers]))
             codes.append(bucket_of(hashes, self.buckets) + partition * self.buckets)

@@ -4,15 +4,14 @@ Invariant  keys, values and headers are copied once, by kernels; no Python objec
            record. What is not known of a record (no timestamp, no producer) is null.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 
-from varve.foundation.errors import Corrupt, InvalidRecord
-from varve.jobs.source.columns import arrow_schema
+from varve.foundation.errors import Corrupt, InvalidRecord, InvalidRequest
 from varve.jobs.source.record_blocks import RecordBlock
 from varve.kernels.batch_layout import (
     LOG_APPEND_TIME_BIT,
@@ -27,6 +26,46 @@ from varve.kernels.record_columns import (
     copy_cells,
     find_header_cells,
 )
+
+_HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
+STANDARD_COLUMNS: Final[dict[str, pa.DataType]] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.list_(pa.field("element", _HEADER)),
+}
+EXTRA_COLUMNS: Final[dict[str, pa.DataType]] = {
+    "producerId": pa.int64(),
+    "producerEpoch": pa.int32(),
+    "sequence": pa.int32(),
+    "leaderEpoch": pa.int32(),
+    "isTransactional": pa.bool_(),
+    "batchOffset": pa.int64(),
+    "size": pa.int32(),
+}
+ALL_COLUMNS: Final = {**STANDARD_COLUMNS, **EXTRA_COLUMNS}
+
+
+def check_column(name: str) -> None:
+    """Raises InvalidRequest for a name that is not that of a column."""
+    if name not in ALL_COLUMNS:
+        raise InvalidRequest(f"there is no column {name!r:.80} (columns: {', '.join(ALL_COLUMNS)})")
+
+
+def list_columns(extra: Sequence[str] = ()) -> list[str]:
+    """The standard columns and those that are asked for."""
+    for name in extra:
+        check_column(name)
+    return list(dict.fromkeys([*STANDARD_COLUMNS, *extra]))
+
+
+def arrow_schema(names: Iterable[str]) -> pa.Schema:
+    return pa.schema([(name, ALL_COLUMNS[name]) for name in names])
+
 
 Numbers = npt.NDArray[np.int64]
 

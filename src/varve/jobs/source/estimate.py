@@ -1,15 +1,59 @@
-"""What a read will ask of the object store, and what that costs, before it is made."""
+"""Where the remote tier of a server is, and what a read asks of the object store and costs.
+
+Invariant  a server is asked where its tier is, never for credentials: they are the reader's own.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
-from varve.jobs.source.filters import SourceFilters
-from varve.jobs.source.options import Mode, SourceOptions, parse_options
-from varve.jobs.source.pieces import ColdPiece
+from varve.foundation.errors import StoreDenied, StoreError
+from varve.jobs.source.options import Mode, SourceFilters, SourceOptions, parse_options
+from varve.jobs.source.pieces import RemotePiece
 from varve.jobs.source.plan import make_tasks, plan_read
-from varve.jobs.source.served_tier import learn_tier
+from varve.jobs.tier.bucket import Bucket
+from varve.kafka_client.client import open_client
 from varve.object_store.prices import FREE, PriceTable, RequestKind, default_prices
 from varve.tiering.copy.segment_upload import KEYS_PART
+
+_URL: Final = "varve.tier.url"
+_METADATA: Final = "varve.tier.metadata"
+_MANIFESTS: Final = "object"
+
+
+def learn_tier(options: SourceOptions) -> SourceOptions:
+    """The options with the address of the server's cold tier, where it names one to be read.
+
+    A server without one, or that keeps no manifests there, is asked for everything.
+    """
+    if options.server is None or options.is_through_server:
+        return options
+    client = open_client(options.server)
+    cluster = options.cluster or client.topic(options.topic).cluster_id
+    if options.address is not None:
+        return replace(options, address=replace(options.address, cluster=cluster))
+    try:
+        told = client.broker_settings(_URL, _METADATA)
+    except StoreDenied as error:
+        raise StoreDenied(
+            f"{error}: it was asked where its cold tier is, for which one needs DescribeConfigs on "
+            "the cluster; give option url, or throughServer=true"
+        ) from error
+    if _URL not in told or told.get(_METADATA, _MANIFESTS) != _MANIFESTS:
+        return options
+    address = Bucket(told[_URL], options.tier_settings, cluster)
+    try:
+        address.objects()
+    except StoreError as error:
+        raise type(error)(
+            f"{error}. {options.server.name} says that its cold tier is there: name it as it is "
+            "called from here with option url, give its credentials, or set throughServer=true"
+        ) from error
+    return replace(options, address=address)
+
+
+# Cost
+
 
 _KEY_LOOKUP_REQUESTS = 2
 _KEY_PLAN_REQUESTS = 6
@@ -46,7 +90,7 @@ def estimate(
     chosen = learn_tier(options if isinstance(options, SourceOptions) else parse_options(options))
     plan = plan_read(chosen, filters)
     tasks = make_tasks(plan, chosen)
-    cold = [one for task in tasks for one in task.pieces if isinstance(one, ColdPiece)]
+    cold = [one for task in tasks for one in task.pieces if isinstance(one, RemotePiece)]
     segments = {(one.partition, one.segment.id): one.segment for one in cold}
     requests = plan.requests + sum(piece.requests for piece in cold)
     if filters.keys is not None:
@@ -67,7 +111,7 @@ def estimate(
         records=sum(segment.record_count for segment in segments.values()),
         requests=requests,
         cold_bytes=cold_bytes,
-        hot_bytes=plan.size - sum(p.size for p in plan.pieces if isinstance(p, ColdPiece)),
+        hot_bytes=plan.size - sum(p.size for p in plan.pieces if isinstance(p, RemotePiece)),
         cost=cost,
         currency=table.currency,
         prices=table.name,

@@ -1,14 +1,17 @@
 """Which records of a partition are the latest of their keys, found before a value is read.
 
-Cold segments tell their keys by their indexes, which are merged by ranges of hashes, as a
-compaction does it. What no index tells of (loose pieces: the end of the log behind the cold tier, a
-segment that a bound cuts, one without an index) can be read for its keys and take part.
+Key indexes of remote segments list their keys; they are merged by ranges of hashes, as a compaction
+does it. Other pieces (loose ones: the end of the log behind the remote tier, a segment that a bound
+cuts, one without an index) are read for their keys and take part with an index made of them.
 
+Layout     the index of a loose piece is a key index without batches and marks. docs/formats/keys.md
 Invariant  a planned record is the last one of its key among all that was planned over. Records
-           below the wanted start may be planned; they are left out when they are read.
+           below the wanted start may be planned; they are left out when they are read. Records
+           without a key, of control batches and of aborted transactions are not counted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,7 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.cleaning.compaction.key_plan import ENTRY_BYTES, HashRange, plan_keys
-from varve.cleaning.key_index.key_index import KeyIndex, KeyIndexHeader, SegmentKeys, Table
+from varve.cleaning.key_index.key_index import (
+    ENTRY,
+    NO_HORIZON,
+    KeyIndex,
+    KeyIndexHeader,
+    SegmentKeys,
+    Table,
+)
 from varve.foundation.errors import Corrupt
 from varve.jobs.key_plans import (
     LatestBits,
@@ -27,24 +37,101 @@ from varve.jobs.key_plans import (
     cut_hashes,
     plan_area,
 )
-from varve.jobs.source.keys import TopicHash
-from varve.jobs.source.latest_keys import PieceKeys
+from varve.jobs.source.piece_reading import filter_of, open_batch_ranges
 from varve.jobs.source.pieces import (
     Bits,
     ChosenPiece,
-    ColdPiece,
     KeptPiece,
     Piece,
     PlannedPiece,
+    RemotePiece,
     StoredKeep,
 )
+from varve.jobs.source.read import TopicHash
+from varve.jobs.source.record_blocks import read_blocks
 from varve.jobs.tasks import TaskRunner, ThreadRunner
 from varve.jobs.tier.bucket import Bucket
-from varve.jobs.tier.remote_files import TierFiles
+from varve.jobs.tier.remote_files import TierFiles, checksum
+from varve.kernels.batch_layout import RecordColumn
 from varve.kernels.key_merge import count_bits
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.tiering.copy.segment_upload import KEYS_PART
 from varve.tiering.manifest.segment import RemoteSegment
+
+# Loose pieces
+
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PieceKeys:
+    """The keys of one piece: `data` is a key index, whose record r has offset `offsets[r]`."""
+
+    piece: Piece
+    header: KeyIndexHeader
+    data: bytes
+    offsets: Integers
+
+
+def scan_keys(piece: Piece, topic_id: str, objects: Callable[[], ObjectStore]) -> PieceKeys:
+    """Reads a piece for its keys."""
+    hashed = TopicHash.of(topic_id)
+    hashes: list[npt.NDArray[np.uint64]] = [np.empty((0, 2), np.uint64)]
+    rows: list[Integers] = [np.empty((0, 3), np.int64)]
+    with ExitStack() as stack:
+        for block in read_blocks(open_batch_ranges(piece, filter_of(piece), objects, stack)):
+            records = block.records
+            chosen = block.chosen() & (records[:, RecordColumn.KEY_SIZE] >= 0)
+            hashes.append(hashed.hash_block(block)[chosen])
+            sizes = records[chosen, RecordColumn.RECORD_END]
+            sizes = sizes - records[chosen, RecordColumn.RECORD_START]
+            rows.append(
+                np.column_stack(
+                    (
+                        records[chosen, RecordColumn.OFFSET],
+                        sizes,
+                        records[chosen, RecordColumn.VALUE_SIZE] < 0,
+                    )
+                )
+            )
+    return _make(piece, topic_id, np.concatenate(hashes), np.concatenate(rows))
+
+
+def _make(piece: Piece, topic_id: str, hashes: npt.NDArray[np.uint64], rows: Integers) -> PieceKeys:
+    order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # stable: of equal hashes the last is latest
+    ordered = hashes[order]
+    is_last = np.ones(len(order), np.bool_)
+    is_last[:-1] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    latest = order[is_last]
+    entries = np.empty(len(latest), ENTRY)
+    entries["hash_high"], entries["hash_low"] = hashes[latest, 0], hashes[latest, 1]
+    entries["offset"] = rows[latest, 0] - piece.start_offset
+    entries["record"] = latest
+    entries["size"] = rows[latest, 1]
+    entries["flags"] = rows[latest, 2]
+    body = entries.tobytes()
+    header = KeyIndexHeader(
+        topic_id=TopicHash.secret(topic_id),
+        base_offset=piece.start_offset,
+        last_offset=piece.end_offset - 1,
+        log_size=piece.size,
+        last_batch_crc=0,
+        entry_count=len(entries),
+        batch_count=0,
+        mark_count=0,
+        record_count=len(rows),
+        null_key_count=0,
+        tombstone_count=int(rows[latest, 2].sum()),
+        record_bytes=int(rows[:, 1].sum()),
+        earliest_horizon=NO_HORIZON,
+        sections_crc=checksum(body),
+    )
+    return PieceKeys(piece, header, header.encode() + body, rows[:, 0])
+
+
+# The plan
+
 
 RANGE_BYTES: Final = 64 << 20
 """About how much of the key indexes one task reads."""
@@ -53,7 +140,7 @@ _BUFFER_BYTES: Final = 32 << 20
 
 def is_indexed(piece: Piece) -> bool:
     """Whether the key index of its segment tells the latest records of a piece."""
-    if not isinstance(piece, ColdPiece) or not piece.is_whole:
+    if not isinstance(piece, RemotePiece) or not piece.is_whole:
         return False
     segment = piece.segment
     return segment.find_part(KEYS_PART) is not None and piece.end_offset > segment.end_offset
@@ -63,7 +150,7 @@ def is_indexed(piece: Piece) -> bool:
 class IndexedPiece:
     """A whole cold segment, and what its key index says of itself."""
 
-    piece: ColdPiece
+    piece: RemotePiece
     header: KeyIndexHeader
 
     @property
@@ -125,7 +212,7 @@ class HeaderTask:
     """Reads the header of a segment's key index; raises Corrupt for one of another segment."""
 
     address: Bucket
-    piece: ColdPiece
+    piece: RemotePiece
     topic_id: str
 
     def run(self, shared: None) -> IndexedPiece:
@@ -172,7 +259,7 @@ class KeepTask:
 
 
 def cut_kept(
-    piece: ColdPiece,
+    piece: RemotePiece,
     batches: Table,
     keep: Bits,
     *,
@@ -260,7 +347,7 @@ def read_headers(
     address: Bucket | None, topic_id: str, pieces: Sequence[Piece]
 ) -> dict[str, IndexedPiece]:
     """The headers of all key indexes that tell of these pieces, by the ids of segments."""
-    found = [one for one in pieces if isinstance(one, ColdPiece) and is_indexed(one)]
+    found = [one for one in pieces if isinstance(one, RemotePiece) and is_indexed(one)]
     if not found or address is None:
         return {}
     headers = ThreadRunner().run("headers", [HeaderTask(address, one, topic_id) for one in found])

@@ -27,7 +27,7 @@ SLACK: Final = 1.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColdPiece:
+class RemotePiece:
     """Bytes [start, end) of a cold segment's log object, and the offsets wanted of them."""
 
     home: RemotePath
@@ -57,7 +57,7 @@ class ColdPiece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HotPiece:
+class LocalPiece:
     """The offsets [start, end) of a local log, about `size` bytes; its files may change."""
 
     directory: str
@@ -74,7 +74,7 @@ class HotPiece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerPiece:
+class ServedPiece:
     """The offsets [start, end) of a log as its server gives them, about `size` bytes.
 
     Which transactions were aborted the server tells with the batches.
@@ -168,7 +168,7 @@ class ChosenPiece:
         return self.piece.size
 
 
-Piece = ColdPiece | HotPiece | ServerPiece
+Piece = RemotePiece | LocalPiece | ServedPiece
 PlannedPiece = KeptPiece | ChosenPiece
 """Of which it was found out what the latest records are."""
 AnyPiece = Piece | PlannedPiece

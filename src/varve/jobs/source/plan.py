@@ -16,22 +16,21 @@ from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.errors import Corrupt, InconsistentTopicId, InvalidRequest, NotFound
-from varve.jobs.source.cold_plan import ColdPlan, check_versions
-from varve.jobs.source.filters import SourceFilters
-from varve.jobs.source.hot_log import HotLog, find_hot_partitions
-from varve.jobs.source.latest_keys import scan_keys
 from varve.jobs.source.latest_plan import (
     LatestRequest,
     Planned,
     is_indexed,
     plan_latest,
     read_headers,
+    scan_keys,
 )
-from varve.jobs.source.options import Mode, SourceOptions, for_partition
-from varve.jobs.source.piece_stretches import open_objects
-from varve.jobs.source.pieces import ColdPiece, Piece, pack
+from varve.jobs.source.local_log import LocalPartitionLog, find_local_partitions
+from varve.jobs.source.options import Mode, SourceFilters, SourceOptions, for_partition
+from varve.jobs.source.piece_reading import open_objects
+from varve.jobs.source.pieces import Piece, RemotePiece, pack
 from varve.jobs.source.read import TaskRead
-from varve.jobs.source.server_tail import ServerTail
+from varve.jobs.source.remote_log import RemotePartitionLog, check_versions
+from varve.jobs.source.server_log import ServedPartitionLog
 from varve.jobs.tasks import ThreadRunner
 from varve.jobs.tier.bucket import Bucket, RemoteTopic, find_topic
 from varve.kafka_client.address import ClusterAddress
@@ -62,7 +61,7 @@ class SourcePlan:
         return sum(piece.size for piece in self.pieces)
 
 
-Tail = HotLog | ServerTail
+Tail = LocalPartitionLog | ServedPartitionLog
 """The part of a log that is read where it is written."""
 
 
@@ -70,7 +69,7 @@ class PartitionSource:
     """One partition in one tier or in both."""
 
     def __init__(
-        self, number: int, cold: ColdPlan | None, hot: Tail | None, options: SourceOptions
+        self, number: int, cold: RemotePartitionLog | None, hot: Tail | None, options: SourceOptions
     ) -> None:
         self.number = number
         self._cold = cold
@@ -123,7 +122,7 @@ class PartitionSource:
     @property
     def end_offset(self) -> int:
         """The offset behind the last record that is here, decided or not."""
-        if isinstance(self._hot, ServerTail):
+        if isinstance(self._hot, ServedPartitionLog):
             return self._hot.log_end_offset
         ends = [part.end_offset for part in (self._cold, self._hot) if part is not None]
         return max(ends, default=0)
@@ -234,7 +233,7 @@ def open_partitions(
     topic = _find_cold(options)
     name = options.topic if topic is None else topic.name
     homes = {} if topic is None else {home.partition: home for home in topic.partitions}
-    hot = find_hot_partitions(options.directories, name)
+    hot = find_local_partitions(options.directories, name)
     numbers = sorted({*homes, *hot})
     if not numbers:
         where = ", ".join(options.directories)
@@ -248,11 +247,11 @@ def open_partitions(
         cold = log = None
         # The local log first: what leaves it afterwards, the newest manifest has.
         if number in hot:
-            log = HotLog(hot[number], TopicPartition(name, number))
+            log = LocalPartitionLog(hot[number], TopicPartition(name, number))
             _check_topic(log, topic)
         if number in homes:
             assert options.address is not None
-            cold = ColdPlan(options.address, homes[number], options)
+            cold = RemotePartitionLog(options.address, homes[number], options)
         opened.append(PartitionSource(number, cold, log, options))
     return opened
 
@@ -274,9 +273,11 @@ def _open_served(
             continue
         cold = None
         if number in homes and options.address is not None:
-            cold = ColdPlan(options.address, homes[number], options)
+            cold = RemotePartitionLog(options.address, homes[number], options)
         # The cold part first, so that the server's end is not before its own.
-        tail = ServerTail(client, served, number, cold=cold, is_committed=options.is_committed)
+        tail = ServedPartitionLog(
+            client, served, number, cold=cold, is_committed=options.is_committed
+        )
         opened.append(PartitionSource(number, cold, tail, options))
     return opened
 
@@ -316,7 +317,7 @@ def _check_complete(
             )
 
 
-def _check_topic(log: HotLog, topic: RemoteTopic | None) -> None:
+def _check_topic(log: LocalPartitionLog, topic: RemoteTopic | None) -> None:
     if topic is not None and log.topic_id() != topic.topic_id:
         raise InconsistentTopicId(
             f"{log.directory} is of a topic with id {log.topic_id()}, the cold tier holds "
@@ -375,7 +376,7 @@ def _make_request(
     headers = read_headers(options.address, plan.topic_id, pieces)
     planned: list[Planned] = []
     for one in pieces:
-        if isinstance(one, ColdPiece) and is_indexed(one):
+        if isinstance(one, RemotePiece) and is_indexed(one):
             planned.append(headers[one.segment.id])
         else:
             planned.append(scan_keys(one, plan.topic_id, lambda: open_objects(options.address)))
@@ -397,9 +398,11 @@ def make_tasks(plan: SourcePlan, options: SourceOptions) -> list[TaskRead]:
 
 def _count_keys(pieces: Sequence[Piece]) -> int:
     """At most so many keys, as far as the manifest tells."""
-    segments = {piece.segment.id: piece.segment for piece in pieces if isinstance(piece, ColdPiece)}
+    segments = {
+        piece.segment.id: piece.segment for piece in pieces if isinstance(piece, RemotePiece)
+    }
     counts = [
         one.record_count if one.key_count is None else one.key_count for one in segments.values()
     ]
-    hot_bytes = sum(piece.size for piece in pieces if not isinstance(piece, ColdPiece))
+    hot_bytes = sum(piece.size for piece in pieces if not isinstance(piece, RemotePiece))
     return sum(counts) + hot_bytes // _RECORD_BYTES

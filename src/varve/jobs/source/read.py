@@ -1,41 +1,134 @@
-"""Reads pieces of a topic as Arrow batches: its history, or the latest record of each key.
+"""Reads pieces of a topic as Arrow batches: its changelog, or the latest record of each key.
 
-Invariant  history comes in the order of the pieces. The latest state is found from the newest
-           record to the oldest, so that a key is decided when it is met first.
+Invariant  the changelog comes in the order of the pieces. The latest state is found from the newest
+           record to the oldest, so that a key is decided when it is met first. A segment whose key
+           index has none of the wanted hashes holds no committed record of those keys.
 """
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 
-from varve.cleaning.key_index.key_index import KeyEntry
+from varve.cleaning.key_index.key_index import KeyEntry, KeyIndex
+from varve.commit_log.directory_files import decode_topic_id
+from varve.foundation.errors import Corrupt
 from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.cold_plan import read_offset_index
-from varve.jobs.source.filters import SourceFilters
-from varve.jobs.source.keys import TopicHash, WantedKeys, find_keys
-from varve.jobs.source.latest_read import read_planned
-from varve.jobs.source.options import Mode, SourceOptions
-from varve.jobs.source.piece_stretches import cold_stretch, open_objects, open_stretches, wanted_of
+from varve.jobs.source.options import Mode, SourceFilters, SourceOptions
+from varve.jobs.source.piece_reading import (
+    filter_of,
+    open_batch_ranges,
+    open_objects,
+    read_planned,
+    remote_batch_range,
+)
 from varve.jobs.source.pieces import (
     AnyPiece,
     ChosenPiece,
-    ColdPiece,
-    HotPiece,
     KeptPiece,
+    LocalPiece,
     Piece,
-    ServerPiece,
+    RemotePiece,
+    ServedPiece,
     cut_positions,
 )
-from varve.jobs.source.record_blocks import CHUNK_BYTES, RecordBlock, Stretch, Wanted, read_blocks
+from varve.jobs.source.record_blocks import (
+    CHUNK_BYTES,
+    BatchRange,
+    RecordBlock,
+    RecordFilter,
+    read_blocks,
+)
+from varve.jobs.source.remote_log import read_offset_index
+from varve.jobs.tier.remote_files import TierFiles
 from varve.kernels.batch_layout import RecordColumn
+from varve.kernels.hashes import hash_bytes, hash_keys
 from varve.kernels.record_columns import add_hashes, mark_latest
 from varve.object_store import ObjectStore
+from varve.tiering.copy.segment_upload import KEYS_PART
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment
+
+Hashes = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicHash:
+    """The hash of a topic's keys, by the two halves of its id."""
+
+    first: np.uint64
+    second: np.uint64
+
+    @classmethod
+    def of(cls, topic_id: str) -> Self:
+        secret = cls.secret(topic_id)
+        return cls(
+            np.uint64(int.from_bytes(secret[:8], "little")),
+            np.uint64(int.from_bytes(secret[8:], "little")),
+        )
+
+    @staticmethod
+    def secret(topic_id: str) -> bytes:
+        """A topic id as key indexes name it."""
+        return decode_topic_id(topic_id).bytes
+
+    def hash(self, key: bytes) -> tuple[int, int]:
+        data = np.frombuffer(key, np.uint8)
+        high, low = hash_bytes(data, 0, len(key), self.first, self.second)
+        return int(high), int(low)
+
+    def hash_block(self, block: RecordBlock) -> Hashes:
+        """The hashes of all records; zeros where there is no key."""
+        out = np.empty((len(block.records), 2), np.uint64)
+        hash_keys(block.payload, block.records, self.first, self.second, out)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class WantedKeys:
+    """Keys by their hashes."""
+
+    hashes: frozenset[tuple[int, int]]
+
+    @classmethod
+    def of(cls, keys: Iterable[bytes], topic: TopicHash) -> Self:
+        return cls(frozenset(topic.hash(key) for key in keys))
+
+    def choose(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
+        """Which records may have one of the keys, by the first half of the hash."""
+        wanted = np.fromiter((high for high, _ in self.hashes), np.uint64, len(self.hashes))
+        return np.isin(hashes[:, 0], wanted)
+
+
+def find_keys(
+    objects: ObjectStore, home: RemotePath, segment: RemoteSegment, keys: WantedKeys
+) -> dict[tuple[int, int], KeyEntry] | None:
+    """The latest record in a segment of each key; None where the segment has no key index."""
+    part = segment.find_part(KEYS_PART)
+    if part is None:
+        return None
+    if segment.key_count == 0:
+        return {}
+    key = home.part_key(segment, KEYS_PART)
+    files = TierFiles(lambda: objects, {key: part.size})
+    with files, KeyIndex(files.open(key)) as index:
+        header = index.header
+        if (header.base_offset, header.log_size) != (segment.base_offset, segment.size):
+            raise Corrupt(
+                f"{objects.name}: {key!r} is of another segment; `varve tier fsck --deep` tells "
+                "which objects are not what the manifest says"
+            )
+        found = ((wanted, index.find(*wanted)) for wanted in sorted(keys.hashes))
+        return {wanted: entry for wanted, entry in found if entry is not None}
+
+
+# Tasks
+
 
 Flags = npt.NDArray[np.bool_]
 
@@ -67,7 +160,7 @@ def read_task(
             block,
             np.flatnonzero(chosen),
             topic=task.topic,
-            partition=block.stretch.partition,
+            partition=block.batch_range.partition,
         )
 
 
@@ -105,8 +198,10 @@ class _TaskReader:
             yield from self._latest()
             return
         pieces = (piece for piece in self._pieces if self._may_hold(piece))
-        stretches = (stretch for piece in pieces for stretch in self._stretches(piece))
-        for block in read_blocks(stretches):
+        batch_ranges = (
+            batch_range for piece in pieces for batch_range in self._batch_ranges(piece)
+        )
+        for block in read_blocks(batch_ranges):
             chosen = block.chosen()
             if self._keys is not None:
                 chosen &= self._keys.choose(self._hash.hash_block(block))
@@ -116,7 +211,9 @@ class _TaskReader:
     def _pieces(self) -> list[Piece]:
         """Those that are not planned."""
         return [
-            one for one in self._task.pieces if isinstance(one, ColdPiece | HotPiece | ServerPiece)
+            one
+            for one in self._task.pieces
+            if isinstance(one, RemotePiece | LocalPiece | ServedPiece)
         ]
 
     def _may_hold(self, piece: Piece) -> bool:
@@ -124,28 +221,30 @@ class _TaskReader:
         return not (self._is_indexed and self._find_keys(piece) == {})
 
     def _find_keys(self, piece: Piece) -> dict[tuple[int, int], KeyEntry] | None:
-        if not isinstance(piece, ColdPiece) or self._keys is None:
+        if not isinstance(piece, RemotePiece) or self._keys is None:
             return None
         return find_keys(self._objects(), piece.home, piece.segment, self._keys)
 
     def _objects(self) -> ObjectStore:
         return open_objects(self._options.address)
 
-    def _wanted(self, piece: Piece) -> Wanted:
-        return wanted_of(piece, min_ms=self._filters.min_ms, max_ms=self._filters.max_ms)
+    def _wanted(self, piece: Piece) -> RecordFilter:
+        return filter_of(piece, min_ms=self._filters.min_ms, max_ms=self._filters.max_ms)
 
-    def _stretches(self, piece: Piece) -> Iterable[Stretch]:
-        return open_stretches(piece, self._wanted(piece), self._objects, self._stack)
+    def _batch_ranges(self, piece: Piece) -> Iterable[BatchRange]:
+        return open_batch_ranges(piece, self._wanted(piece), self._objects, self._stack)
 
     # The latest state
 
     def _latest(self) -> Iterator[tuple[RecordBlock, Flags]]:
-        known = _KnownKeys()
-        stretches = (
-            stretch for piece in reversed(self._pieces) for stretch in self._latest_stretches(piece)
+        known = _SeenKeys()
+        batch_ranges = (
+            batch_range
+            for piece in reversed(self._pieces)
+            for batch_range in self._latest_batch_ranges(piece)
         )
-        blocks = read_blocks(stretches, chunk_bytes=2 * CHUNK_BYTES)
-        for _, group in groupby(blocks, key=lambda block: block.stretch):
+        blocks = read_blocks(batch_ranges, chunk_bytes=2 * CHUNK_BYTES)
+        for _, group in groupby(blocks, key=lambda block: block.batch_range):
             for block in reversed(list(group)):
                 hashes = self._hash.hash_block(block)
                 chosen = block.chosen()
@@ -154,15 +253,15 @@ class _TaskReader:
                 if self._task.parts > 1:
                     numbers = (hashes[:, 0] >> np.uint64(32)) % np.uint64(self._task.parts)
                     chosen &= numbers == self._task.part
-                known.keep_new(hashes, block, chosen)
+                known.mark_latest_unseen(hashes, block, chosen)
                 if not self._task.with_tombstones:
                     chosen &= block.records[:, RecordColumn.VALUE_SIZE] >= 0
                 yield block, chosen
 
-    def _latest_stretches(self, piece: Piece) -> Iterator[Stretch]:
-        """The stretches of a piece, the newest first."""
-        if not isinstance(piece, ColdPiece):
-            yield from reversed(list(self._stretches(piece)))
+    def _latest_batch_ranges(self, piece: Piece) -> Iterator[BatchRange]:
+        """The batch_ranges of a piece, the newest first."""
+        if not isinstance(piece, RemotePiece):
+            yield from reversed(list(self._batch_ranges(piece)))
             return
         found = self._look_up(piece)
         if found == {}:
@@ -187,9 +286,9 @@ class _TaskReader:
             for start, end in reversed(places):
                 start, end = max(start, piece.start), min(end, piece.end)
                 if start < end:
-                    yield cold_stretch(self._objects(), piece, start, end, narrowed)
+                    yield remote_batch_range(self._objects(), piece, start, end, narrowed)
 
-    def _look_up(self, piece: ColdPiece) -> dict[tuple[int, int], KeyEntry] | None:
+    def _look_up(self, piece: RemotePiece) -> dict[tuple[int, int], KeyEntry] | None:
         """The latest record in a segment of each key that none behind it has; None if unknown."""
         if not self._is_indexed:
             return None
@@ -199,14 +298,16 @@ class _TaskReader:
         return find_keys(self._objects(), piece.home, piece.segment, keys)
 
 
-class _KnownKeys:
+class _SeenKeys:
     """The keys that were met, as a set of hashes that grows."""
 
     def __init__(self) -> None:
         self._slots = np.zeros((_SLOTS_MIN, 2), np.uint64)
         self._count = 0
 
-    def keep_new(self, hashes: npt.NDArray[np.uint64], block: RecordBlock, chosen: Flags) -> None:
+    def mark_latest_unseen(
+        self, hashes: npt.NDArray[np.uint64], block: RecordBlock, chosen: Flags
+    ) -> None:
         """Leaves chosen only the last record of each key that was not met before."""
         while 2 * (self._count + int(chosen.sum())) > len(self._slots):
             grown = np.zeros((4 * len(self._slots), 2), np.uint64)

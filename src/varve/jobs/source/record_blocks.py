@@ -63,7 +63,7 @@ class ByteSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RecordFilter:
     """Which records are wanted: by offset, by time (both inclusive), and without these.
 
     Times are milliseconds. `aborted` are the transactions whose data is left out.
@@ -99,7 +99,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class BatchRange:
     """Batches [start, end) of a partition's data, from which records are wanted.
 
     All offsets of the data lie in [`base_offset`, `end_offset`).
@@ -109,7 +109,7 @@ class Stretch:
     partition: int
     start: int
     end: int
-    wanted: Wanted
+    wanted: RecordFilter
     base_offset: int = 0
     end_offset: int = LONG_MAX
 
@@ -125,55 +125,55 @@ class RecordBlock:
     records: Table
     batches: Table
     owners: npt.NDArray[np.int64]
-    stretch: Stretch
+    batch_range: BatchRange
 
     def chosen(self) -> Flags:
-        return self.stretch.wanted.choose_records(self.records)
+        return self.batch_range.wanted.choose_records(self.records)
 
 
 def read_blocks(
-    stretches: Iterable[Stretch], *, chunk_bytes: int = CHUNK_BYTES
+    batch_ranges: Iterable[BatchRange], *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[RecordBlock]:
-    """The records of all stretches in order, a block or more per chunk."""
-    for buffer, rows, stretch in read_batches(stretches, chunk_bytes=chunk_bytes):
-        block = _parse(buffer, rows, stretch)
+    """The records of all batch_ranges in order, a block or more per chunk."""
+    for buffer, rows, batch_range in read_batches(batch_ranges, chunk_bytes=chunk_bytes):
+        block = _parse(buffer, rows, batch_range)
         if block is not None:
             yield block
 
 
 def read_batches(
-    stretches: Iterable[Stretch], *, chunk_bytes: int = CHUNK_BYTES
-) -> Iterator[tuple[Bytes, Table, Stretch]]:
-    """A row for each batch of all stretches in order, wanted or not, and the bytes it lies in."""
+    batch_ranges: Iterable[BatchRange], *, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[tuple[Bytes, Table, BatchRange]]:
+    """A row for each batch of all ranges in order, wanted or not, and the bytes it lies in."""
     tail = np.empty(0, np.uint8)
     order = _Order()
-    for stretch, end, data in _fetch_ahead(_chunks(stretches, chunk_bytes)):
+    for batch_range, end, data in _fetch_ahead(_chunks(batch_ranges, chunk_bytes)):
         fetched = np.frombuffer(data, np.uint8)
         buffer = np.concatenate([tail, fetched]) if tail.size else fetched
         start = end - buffer.size
-        for rows, behind in _scan(buffer, stretch, start):
+        for rows, behind in _scan(buffer, batch_range, start):
             tail = buffer[behind:]
-            order.check(rows, stretch)
-            yield buffer, rows, stretch
-        if end == stretch.end and tail.size:
+            order.check(rows, batch_range)
+            yield buffer, rows, batch_range
+        if end == batch_range.end and tail.size:
             raise Corrupt(
-                f"{stretch.source.name}: position {end - tail.size}: the batch that begins here "
-                f"goes on behind position {end}, where batches should end; {_REMEDY}"
+                f"{batch_range.source.name}: position {end - tail.size}: the batch that begins "
+                f"here goes on behind position {end}, where batches should end; {_REMEDY}"
             )
 
 
 class _Order:
-    """Checks that batches ascend, which no checksum covers, as far as the stretches adjoin."""
+    """Checks that batches ascend, which no checksum covers, as far as the batch_ranges adjoin."""
 
     def __init__(self) -> None:
-        self._stretch: Stretch | None = None
+        self._batch_range: BatchRange | None = None
         self._base: int | None = None
         self._low, self._high = 0, LONG_MAX
 
-    def check(self, rows: Table, stretch: Stretch) -> None:
-        """Takes the next batches of a stretch; raises Corrupt."""
-        if stretch is not self._stretch:
-            self._begin(stretch)
+    def check(self, rows: Table, batch_range: BatchRange) -> None:
+        """Takes the next batches of a batch_range; raises Corrupt."""
+        if batch_range is not self._batch_range:
+            self._begin(batch_range)
         if not len(rows):
             return
         bases, lasts = rows[:, BatchColumn.BASE_OFFSET], rows[:, BatchColumn.LAST_OFFSET]
@@ -184,7 +184,7 @@ class _Order:
             row = int(is_wrong.argmax())
             low = self._low if row == 0 else int(lasts[row - 1]) + 1
             raise Corrupt(
-                f"{stretch.source.name}: batch with offsets {int(bases[row])} to "
+                f"{batch_range.source.name}: batch with offsets {int(bases[row])} to "
                 f"{int(lasts[row])}, where offsets from {low} to {self._high - 1} should be; "
                 f"{_REMEDY}"
             )
@@ -192,33 +192,35 @@ class _Order:
             self._base = int(bases[0])
         self._low = int(lasts[-1]) + 1
 
-    def _begin(self, stretch: Stretch) -> None:
-        before = self._stretch
-        low, high = stretch.base_offset, stretch.end_offset
-        if before is not None and before.source == stretch.source:
-            if before.end <= stretch.start:
+    def _begin(self, batch_range: BatchRange) -> None:
+        before = self._batch_range
+        low, high = batch_range.base_offset, batch_range.end_offset
+        if before is not None and before.source == batch_range.source:
+            if before.end <= batch_range.start:
                 low = max(low, self._low)
-            elif stretch.end <= before.start and self._base is not None:
+            elif batch_range.end <= before.start and self._base is not None:
                 high = min(high, self._base)
-        self._stretch, self._base = stretch, None
+        self._batch_range, self._base = batch_range, None
         self._low, self._high = low, high
 
 
-def _chunks(stretches: Iterable[Stretch], chunk_bytes: int) -> Iterator[tuple[Stretch, int, int]]:
-    for stretch in stretches:
-        for start in range(stretch.start, stretch.end, chunk_bytes):
-            yield stretch, start, min(start + chunk_bytes, stretch.end)
+def _chunks(
+    batch_ranges: Iterable[BatchRange], chunk_bytes: int
+) -> Iterator[tuple[BatchRange, int, int]]:
+    for batch_range in batch_ranges:
+        for start in range(batch_range.start, batch_range.end, chunk_bytes):
+            yield batch_range, start, min(start + chunk_bytes, batch_range.end)
 
 
 def _fetch_ahead(
-    chunks: Iterator[tuple[Stretch, int, int]],
-) -> Iterator[tuple[Stretch, int, memoryview]]:
+    chunks: Iterator[tuple[BatchRange, int, int]],
+) -> Iterator[tuple[BatchRange, int, memoryview]]:
     """Each chunk's bytes, with its end; the next ones are on their way meanwhile."""
     with ThreadPoolExecutor(_AHEAD_COUNT, thread_name_prefix="varve-fetch") as pool:
-        flights: deque[tuple[Stretch, int, Future[memoryview]]] = deque()
+        flights: deque[tuple[BatchRange, int, Future[memoryview]]] = deque()
         try:
-            for stretch, start, end in chunks:
-                flights.append((stretch, end, pool.submit(stretch.source.read, start, end)))
+            for batch_range, start, end in chunks:
+                flights.append((batch_range, end, pool.submit(batch_range.source.read, start, end)))
                 if len(flights) > _AHEAD_COUNT:
                     first, first_end, flight = flights.popleft()
                     yield first, first_end, flight.result()
@@ -230,35 +232,35 @@ def _fetch_ahead(
                 flight.cancel()
 
 
-def _scan(buffer: Bytes, stretch: Stretch, start: int) -> Iterator[tuple[Table, int]]:
+def _scan(buffer: Bytes, batch_range: BatchRange, start: int) -> Iterator[tuple[Table, int]]:
     """Rows of the whole batches in a buffer, and the position in it behind them."""
     position, status = 0, int(ScanStatus.FULL)
     while status == ScanStatus.FULL:
         rows = np.empty((_ROWS, BATCH_COLUMN_COUNT), np.int64)
         count, position, status = scan_batches(buffer, position, buffer.size, True, rows)
         if status not in (ScanStatus.END, ScanStatus.FULL, ScanStatus.INCOMPLETE):
-            where = f"{stretch.source.name}: position {start + position}"
+            where = f"{batch_range.source.name}: position {start + position}"
             kind = UnsupportedFormat if status == ScanStatus.OLD_MAGIC else Corrupt
             raise kind(f"{where}: {status_text(status)}; {_REMEDY}")
         yield rows[:count], position
 
 
-def _parse(buffer: Bytes, rows: Table, stretch: Stretch) -> RecordBlock | None:
-    batches = rows[stretch.wanted.choose_batches(rows)]
+def _parse(buffer: Bytes, rows: Table, batch_range: BatchRange) -> RecordBlock | None:
+    batches = rows[batch_range.wanted.choose_batches(rows)]
     if not len(batches):
         return None
-    payload, places = _place_records(buffer, batches, stretch.source.name)
-    _check_counts(places, stretch.source.name)
+    payload, places = _place_records(buffer, batches, batch_range.source.name)
+    _check_counts(places, batch_range.source.name)
     counts = places[:, 2]
     records = record_table(int(counts.sum()))
     status, batch, record = parse_batches(payload, places, records)
     if status != RecordStatus.OK:
         raise Corrupt(
-            f"{stretch.source.name}: batch with offset {int(places[batch, 3])}, record {record}: "
-            f"{status_text(status)}; {_REMEDY}"
+            f"{batch_range.source.name}: batch with offset {int(places[batch, 3])}, record "
+            f"{record}: {status_text(status)}; {_REMEDY}"
         )
     owners = np.repeat(np.arange(len(batches)), counts)
-    return RecordBlock(payload, records, batches, owners, stretch)
+    return RecordBlock(payload, records, batches, owners, batch_range)
 
 
 def _place_records(buffer: Bytes, batches: Table, where: str) -> tuple[Bytes, Table]:

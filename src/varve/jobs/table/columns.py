@@ -14,8 +14,7 @@ import pyiceberg.types as iceberg
 
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.filters import SourceFilters
-from varve.jobs.source.options import SourceOptions
+from varve.jobs.source.options import SourceFilters, SourceOptions
 from varve.jobs.source.read import TaskRead, read_task
 from varve.jobs.table.avro_values import (
     AvroDecoder,

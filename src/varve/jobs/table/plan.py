@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.source.filters import SourceFilters
-from varve.jobs.source.history_mark import HistoryMark, find_break, find_mark
-from varve.jobs.source.options import SourceOptions
+from varve.jobs.source.history_mark import find_break, find_mark
+from varve.jobs.source.options import SourceFilters, SourceOptions
 from varve.jobs.source.pieces import Piece, pack
 from varve.jobs.source.plan import PartitionSource, open_partitions
 from varve.jobs.source.read import TaskRead
 from varve.jobs.table.table_state import SyncState
+from varve.topics import HistoryMark
 
 
 @dataclass(frozen=True, slots=True)

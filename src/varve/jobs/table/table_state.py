@@ -25,9 +25,9 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, Fenced, NotFound, Unavailable
-from varve.jobs.source.history_mark import HistoryMark
 from varve.jobs.table.catalog import translate_catalog_errors
 from varve.jobs.table.data_files import DATA, RUN_MARKERS, TableFiles
+from varve.topics import HistoryMark
 
 OFFSETS: Final = "varve.offsets"
 BATCH_MARKS: Final = "varve.marks"
@@ -162,7 +162,7 @@ def _decode_state(properties: Mapping[str, str], table: Table) -> SyncState:
         )
         synced_ms = int(properties.get(SYNCED, 0))
         marks = {
-            int(name): HistoryMark.of_json(mark)
+            int(name): HistoryMark.from_json(mark)
             for name, mark in json.loads(properties.get(BATCH_MARKS, "{}")).items()
         }
         sink = SinkBatch.parse(properties.get(SINK, ""))
@@ -182,7 +182,7 @@ def _decode_state(properties: Mapping[str, str], table: Table) -> SyncState:
         {
             partition: mark
             for partition, mark in marks.items()
-            if mark.is_of(offsets.get(partition, 0))
+            if mark.is_in_front_of(offsets.get(partition, 0))
         },
         cleaned,
         sink,

@@ -18,8 +18,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.typedef import Record
 
 from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.filters import SourceFilters
-from varve.jobs.source.options import SourceOptions
+from varve.jobs.source.options import SourceFilters, SourceOptions
 from varve.jobs.source.read import TaskRead, read_task
 from varve.jobs.table.catalog import translate_catalog_errors
 from varve.jobs.table.data_files import FileChanges, RowsWriter, TableFiles

@@ -48,8 +48,8 @@ from varve.commit_log.transaction_index import AbortedTransaction, TransactionIn
 from varve.disk import File, FileSystem, RealFileSystem
 from varve.foundation.errors import Corrupt, OffsetOutOfRange, Unavailable
 from varve.foundation.settings import LONG_MAX
-from varve.jobs.source.pieces import SLACK, HotPiece, cut_positions
-from varve.jobs.source.record_blocks import Stretch, Wanted, aborted_within, read_blocks
+from varve.jobs.source.pieces import SLACK, LocalPiece, cut_positions
+from varve.jobs.source.record_blocks import BatchRange, RecordFilter, aborted_within, read_blocks
 from varve.kernels.batch_layout import BatchColumn, RecordColumn
 
 _LOOKS: Final = 5
@@ -81,7 +81,7 @@ class _End(NamedTuple):
     aborted: Sequence[AbortedTransaction]
 
 
-def find_hot_partitions(
+def find_local_partitions(
     directories: Sequence[str], topic: str, fs: FileSystem | None = None
 ) -> dict[int, str]:
     """The directory of each partition of a topic that is there."""
@@ -99,7 +99,7 @@ def find_hot_partitions(
     return found
 
 
-class HotLog:
+class LocalPartitionLog:
     """The files of one partition at the time of a look."""
 
     is_whole: Final = False
@@ -218,10 +218,10 @@ class HotLog:
                 )
                 if found is not None:
                     return found.offset
-        wanted = Wanted(start_offset=start_offset, min_ms=timestamp)
+        wanted = RecordFilter(start_offset=start_offset, min_ms=timestamp)
         source = FileSource(self.segments[-1].file())
         for block in read_blocks(
-            [Stretch(source, self.owner.partition, 0, self._end.position, wanted)]
+            [BatchRange(source, self.owner.partition, 0, self._end.position, wanted)]
         ):
             offsets = block.records[block.chosen(), RecordColumn.OFFSET]
             if len(offsets):
@@ -236,9 +236,9 @@ class HotLog:
         min_ms: int,
         split_bytes: int,
         aborted: Sequence[AbortedTransaction],
-    ) -> list[HotPiece]:
+    ) -> list[LocalPiece]:
         """All of [start, end) that may hold a record of the time or later."""
-        made: list[HotPiece] = []
+        made: list[LocalPiece] = []
         for segment, end in self._bounds():
             low, high = max(start_offset, segment.base_offset), min(end_offset, end)
             is_last = segment is self.segments[-1]
@@ -246,7 +246,7 @@ class HotLog:
                 continue
             for start, stop, size in self._cut(segment, low, high, split_bytes):
                 made.append(
-                    HotPiece(
+                    LocalPiece(
                         directory=self.directory,
                         topic=self.owner.topic,
                         partition=self.owner.partition,
@@ -285,14 +285,14 @@ class HotLog:
         pieces = zip(edges[:-1], edges[1:], sizes, strict=True)
         return [piece for piece in pieces if piece[0] < piece[1]]
 
-    def stretches(self, wanted: Wanted, stack: ExitStack) -> list[Stretch]:
+    def batch_ranges(self, wanted: RecordFilter, stack: ExitStack) -> list[BatchRange]:
         """Where the wanted offsets lie now; the files stay open as long as the stack does."""
         if not self.segments or self.segments[0].base_offset > wanted.start_offset:
             raise OffsetOutOfRange(
                 f"{self.owner}: offset {wanted.start_offset} has left {self.directory} since the "
                 "read was planned; read again"
             )
-        found: list[Stretch] = []
+        found: list[BatchRange] = []
         ends = [*(segment.base_offset for segment in self.segments[1:]), LONG_MAX]
         for segment, end in zip(self.segments, ends, strict=True):
             if segment.base_offset < wanted.end_offset and end > wanted.start_offset:
@@ -307,7 +307,7 @@ class HotLog:
                 if end == LONG_MAX or end > wanted.end_offset:
                     stop = _find_end(file, start, size, wanted.end_offset)
                 found.append(
-                    Stretch(
+                    BatchRange(
                         FileSource(file),
                         self.owner.partition,
                         start,
@@ -338,5 +338,5 @@ def _find_end(file: File, start: int, size: int, end_offset: int) -> int:
     return walk.position
 
 
-def open_piece(piece: HotPiece, fs: FileSystem | None = None) -> HotLog:
-    return HotLog(piece.directory, TopicPartition(piece.topic, piece.partition), fs)
+def open_piece(piece: LocalPiece, fs: FileSystem | None = None) -> LocalPartitionLog:
+    return LocalPartitionLog(piece.directory, TopicPartition(piece.topic, piece.partition), fs)

@@ -14,7 +14,7 @@ from varve.commit_log.transaction_index import AbortedTransaction, TransactionIn
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.jobs.source.options import SourceOptions, for_partition
-from varve.jobs.source.pieces import SLACK, ColdPiece, cut_positions
+from varve.jobs.source.pieces import SLACK, RemotePiece, cut_positions
 from varve.jobs.source.record_blocks import aborted_within
 from varve.jobs.tier.bucket import Bucket
 from varve.object_store import ObjectStore
@@ -42,7 +42,7 @@ _READ_SETTINGS: Final = TierSettings(
 )
 
 
-class ColdPlan:
+class RemotePartitionLog:
     """The cold part of one partition, as of the manifest that the options name."""
 
     def __init__(self, address: Bucket, home: RemotePath, options: SourceOptions) -> None:
@@ -122,7 +122,7 @@ class ColdPlan:
         min_ms: int,
         is_keyed: bool,
         aborted: Sequence[AbortedTransaction],
-    ) -> list[ColdPiece]:
+    ) -> list[RemotePiece]:
         """All of [start, end) that may hold a record of the time or later.
 
         Segments with a key index stay whole where keys are looked for.
@@ -132,7 +132,7 @@ class ColdPlan:
             for segment in self._joined(start_offset, end_offset)
             if segment.max_timestamp >= min_ms and segment.size
         ]
-        made: list[ColdPiece] = []
+        made: list[RemotePiece] = []
         cut = [one for one in segments if self._is_cut(one, start_offset, end_offset, is_keyed)]
         indexes = dict(
             zip([one.id for one in cut], self._fetch(self._read_offset_index, cut), strict=True)
@@ -151,7 +151,7 @@ class ColdPlan:
                 aborted, start_offset=segment.base_offset, end_offset=segment.end_offset + 1
             )
             made += [
-                ColdPiece(
+                RemotePiece(
                     home=self.home,
                     segment=segment,
                     start=start,

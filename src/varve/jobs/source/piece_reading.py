@@ -1,0 +1,212 @@
+"""Pieces of a topic as batch ranges, wherever they are, and the planned ones as chosen records.
+
+Invariant  an object that left since the read was planned raises ObjectNotFound, one that is shorter
+           than its manifest says is Corrupt. Of a planned piece, a batch in which nothing is kept
+           is fetched only where the gap is not worth a request of its own. Batches are known by
+           their base offsets: one that the key index does not list as it is in the log is Corrupt.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.cleaning.key_index.key_index import KeyIndex, Table
+from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound
+from varve.foundation.settings import LONG_MAX
+from varve.jobs.source.local_log import open_piece
+from varve.jobs.source.pieces import (
+    ChosenPiece,
+    KeptPiece,
+    LocalPiece,
+    Piece,
+    PlannedPiece,
+    RemotePiece,
+    ServedPiece,
+)
+from varve.jobs.source.record_blocks import BatchRange, RecordBlock, RecordFilter, read_blocks
+from varve.jobs.source.server_log import fetch_batch_ranges
+from varve.jobs.tier.bucket import Bucket
+from varve.jobs.tier.remote_files import TierFiles
+from varve.kernels.batch_layout import BatchColumn, RecordColumn
+from varve.object_store import ObjectStore
+from varve.tiering.copy.segment_upload import KEYS_PART, LOG_PART
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectSource:
+    """The log object of a segment."""
+
+    objects: ObjectStore
+    key: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.objects.name}: {self.key!r}"
+
+    def read(self, start: int, end: int) -> memoryview:
+        try:
+            data = self.objects.get_range(self.key, start, end)
+        except ObjectNotFound as error:
+            raise ObjectNotFound(
+                f"{error}; its segment was replaced or expired since the read was planned: read "
+                "again. If it fails again the object is lost, `varve tier fsck` tells more"
+            ) from error
+        if len(data) != end - start:
+            raise Corrupt(
+                f"{self.name} ends at {start + len(data)}, the manifest says it goes on to {end} "
+                "at least; `varve tier fsck` finds such ones"
+            )
+        return data
+
+
+def open_objects(address: Bucket | None) -> ObjectStore:
+    """The store that an address names, which a read of cold pieces must have."""
+    if address is None:
+        raise InvalidRequest("a piece lies in object storage, and no url was given")
+    return address.objects()
+
+
+def log_source(objects: ObjectStore, home: RemotePath, segment: RemoteSegment) -> ObjectSource:
+    """Where the log data of a cold segment is read from."""
+    return ObjectSource(objects, home.part_key(segment, LOG_PART))
+
+
+def filter_of(piece: Piece, *, min_ms: int = -LONG_MAX, max_ms: int = LONG_MAX) -> RecordFilter:
+    """What is wanted of a piece."""
+    return RecordFilter(piece.start_offset, piece.end_offset, min_ms, max_ms, piece.aborted)
+
+
+def open_batch_ranges(
+    piece: Piece, wanted: RecordFilter, objects: Callable[[], ObjectStore], stack: ExitStack
+) -> Iterable[BatchRange]:
+    """Where the wanted records of a piece lie; what is opened stays so as long as the stack."""
+    match piece:
+        case LocalPiece():
+            return open_piece(piece).batch_ranges(wanted, stack)
+        case ServedPiece():
+            return fetch_batch_ranges(piece, wanted)
+        case RemotePiece():
+            return [remote_batch_range(objects(), piece, piece.start, piece.end, wanted)]
+
+
+def remote_batch_range(
+    objects: ObjectStore, piece: RemotePiece | KeptPiece, start: int, end: int, wanted: RecordFilter
+) -> BatchRange:
+    """Batches [start, end) of the segment of a piece."""
+    segment = piece.segment
+    source = log_source(objects, piece.home, segment)
+    return BatchRange(
+        source,
+        piece.partition,
+        start,
+        end,
+        wanted,
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset + 1,
+    )
+
+
+# Planned pieces
+
+
+Flags = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int64]
+Opener = Callable[[], ObjectStore]
+
+GAP_BYTES: Final = 256 << 10
+"""Fewer bytes between two kept batches are read through rather than asked around."""
+
+
+def read_planned(
+    piece: PlannedPiece, objects: Opener, stack: ExitStack
+) -> Iterator[tuple[RecordBlock, Flags]]:
+    """Blocks of a piece in order, and which of their records are kept."""
+    match piece:
+        case KeptPiece():
+            return _KeptReader(piece, objects).blocks()
+        case ChosenPiece():
+            return _read_chosen(piece, objects, stack)
+
+
+def _read_chosen(
+    piece: ChosenPiece, objects: Opener, stack: ExitStack
+) -> Iterator[tuple[RecordBlock, Flags]]:
+    whole = filter_of(piece.piece)
+    for block in read_blocks(open_batch_ranges(piece.piece, whole, objects, stack)):
+        offsets = block.records[:, RecordColumn.OFFSET]
+        yield block, block.chosen() & np.isin(offsets, piece.offsets)
+
+
+class _KeptReader:
+    """One piece of a cold segment under way."""
+
+    def __init__(self, piece: KeptPiece, objects: Opener) -> None:
+        self._piece = piece
+        self._objects = objects()
+        self._batches = self._read_batches()
+        counts = self._batches["count"].astype(np.int64)
+        self._counts = counts
+        self._firsts = np.concatenate(([0], np.cumsum(counts)))
+        total = int(self._firsts[-1])
+        self._flags = piece.read_flags(total)
+        self._bases = piece.segment.base_offset + self._batches["base"].astype(np.int64)
+
+    def _read_batches(self) -> Table:
+        segment = self._piece.segment
+        part = segment.find_part(KEYS_PART)
+        assert part is not None
+        key = self._piece.home.part_key(segment, KEYS_PART)
+        with (
+            TierFiles(lambda: self._objects, {key: part.size}) as files,
+            KeyIndex(files.open(key)) as index,
+        ):
+            return index.batches()[self._piece.start : self._piece.end]
+
+    def blocks(self) -> Iterator[tuple[RecordBlock, Flags]]:
+        for block in read_blocks(self._batch_ranges()):
+            yield block, block.chosen() & self._flags[self._numbers(block)]
+
+    def _batch_ranges(self) -> Sequence[BatchRange]:
+        piece = self._piece
+        sums = np.concatenate(([0], np.cumsum(self._flags)))
+        kept = sums[self._firsts[1:]] > sums[self._firsts[:-1]]
+        wanted = RecordFilter(start_offset=piece.start_offset)
+        return [
+            remote_batch_range(self._objects, piece, start, end, wanted)
+            for start, end in join_places(self._batches[kept])
+        ]
+
+    def _numbers(self, block: RecordBlock) -> Integers:
+        """The number of each record of a block, among those of the piece."""
+        bases = block.batches[:, BatchColumn.BASE_OFFSET]
+        counts = block.batches[:, BatchColumn.RECORD_COUNT]
+        found = np.minimum(np.searchsorted(self._bases, bases), len(self._bases) - 1)
+        is_known = (self._bases[found] == bases) & (self._counts[found] == counts)
+        if not is_known.all():
+            offset = int(bases[int(np.argmin(is_known))])
+            raise Corrupt(
+                f"{block.batch_range.source.name}: the key index does not know the batch with "
+                f"offset {offset} as it is; `varve tier fsck --deep` tells which object is wrong"
+            )
+        starts = np.cumsum(counts) - counts
+        within = np.arange(len(block.records)) - starts[block.owners]
+        numbers: Integers = self._firsts[found][block.owners] + within
+        return numbers
+
+
+def join_places(batches: Table) -> list[tuple[int, int]]:
+    """The positions [start, end) of batches in order; near ones are taken together."""
+    if not len(batches):
+        return []
+    starts = batches["position"].astype(np.int64)
+    ends = starts + batches["size"]
+    cuts = np.flatnonzero(starts[1:] - ends[:-1] > GAP_BYTES) + 1
+    firsts = starts[np.concatenate(([0], cuts))]
+    lasts = ends[np.concatenate((cuts, [len(ends)])) - 1]
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
