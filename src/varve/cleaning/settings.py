@@ -1,4 +1,4 @@
-"""What the cleaner and retention of a store may be told: Kafka's names, defaults and meanings."""
+"""Settings of the cleaner and of retention: Kafka's names, defaults and meanings."""
 
 import sys
 from dataclasses import dataclass

@@ -290,8 +290,8 @@ class Store(StoreRemovals):
     @property
     def cluster_id(self) -> str:
         """What the log directories and the cold tier know this store by."""
-        told = (one.metadata for one in self._logs.directories if one.failure is None)
-        return next((one.cluster_id for one in told if one and one.cluster_id), "")
+        known = (one.metadata for one in self._logs.directories if one.failure is None)
+        return next((one.cluster_id for one in known if one and one.cluster_id), "")
 
     @property
     def directories(self) -> list[LogDirectory]:
@@ -332,7 +332,7 @@ class Store(StoreRemovals):
 
     @property
     def tier(self) -> "Tier":
-        """The cold tier: copies, expiry and status of its partitions, when they are told.
+        """The cold tier: copies, expiry and status of its partitions, on request.
 
         Raises Unavailable when its object store cannot be opened now.
         """

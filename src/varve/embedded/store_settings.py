@@ -31,12 +31,12 @@ class ParsedSettings(NamedTuple):
     tier: TierSettings
     metadata: MetadataSettings
     tier_store: Mapping[str, GivenValue]
-    """What the object store of the cold tier is told, by its own names."""
+    """Settings of the tier's object store, by its own names."""
     mirror_store: Mapping[str, GivenValue]
-    """What the store that mirrors it is told."""
+    """Settings of the store that mirrors it."""
     defaults: LogSettings
     foreign: Mapping[str, str]
-    """What a topic has of its own whose settings nobody told: a directory that Kafka wrote, say."""
+    """Defaults of a topic that is in no table, such as one that Kafka wrote."""
 
 
 def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:

@@ -110,7 +110,7 @@ class TierOpening:
     def _open_objects(
         self, place: TierPlace, known: TierPlace | None, directories: Sequence[str]
     ) -> "ObjectStore":
-        """What was remembered may have been copied to: its directory is never made anew."""
+        """What was remembered may have been copied to: its directory is never created again."""
         from varve.object_store import (
             MeteredObjectStore,
             RetryingObjectStore,

@@ -1,4 +1,4 @@
-"""Where the cold tier of a store is: told once, and remembered beside the logs.
+"""Where the tier of a store is: set once, and remembered beside the logs.
 
 Layout     `varve-tier.json` in every log directory:
            {"format": 1, "url": "...", "metadata": "object"}, and "mirror": "..." where there is a
@@ -173,13 +173,13 @@ def recall_place(fs: FileSystem, directories: Sequence[LogDirectory]) -> TierPla
     mirrored = {replace(place, mirror="") for place in found if place.mirror}
     found = {place: at for place, at in found.items() if place not in mirrored}
     if len(found) > 1:
-        told = ", ".join(
+        places = ", ".join(
             f"{place.url} by {place.metadata}"
             f"{f', mirrored in {place.mirror},' if place.mirror else ''} ({at})"
             for place, at in found.items()
         )
         raise Corrupt(
-            f"the log directories remember different places of their cold tier: {told}; write the "
+            f"the log directories remember different places of their tier: {places}; write the "
             f"right one into {TIER_FILE} of all of them"
         )
     if not found and failure is not None:

@@ -152,8 +152,8 @@ class Upkeep:
             self._looked_at.add(partition)
         is_tiered = log.settings.remote_storage_enable
         if dry_run:
-            tier = self._tier.get().foresee(partition, now_ms) if is_tiered else None
-            return _foresee(log, compaction, tier, now_ms)
+            tier = self._tier.get().preview(partition, now_ms) if is_tiered else None
+            return _preview(log, compaction, tier, now_ms)
         tier = self._tier.get().expire(partition, now_ms) if is_tiered else None
         return Cleaned(partition, compaction, self._expire(log, now_ms), tier=tier)
 
@@ -227,7 +227,7 @@ class Upkeep:
         )
 
 
-def _foresee(
+def _preview(
     log: Log, compaction: CleanReport | None, tier: "TierPass | None", now_ms: int
 ) -> Cleaned:
     """What all together would do: retention is certain only of what compaction leaves as it is."""

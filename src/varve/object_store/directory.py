@@ -62,7 +62,9 @@ class DirectoryObjectStore:
         with self._translated("open", ""):
             if must_exist:
                 self._check_root("open", "")
-                os.stat(f"{self._root}/.")  # What is no directory, or closed to us, is told now.
+                os.stat(
+                    f"{self._root}/."
+                )  # What is no directory, or closed to us, is reported now.
             else:
                 self._make_root()
             if os.path.isdir(self._writing):
@@ -124,7 +126,7 @@ class DirectoryObjectStore:
                 self._give_name(operation, key, aside)
                 self._sync_upwards(os.path.dirname(self._path(key)))
         finally:
-            # What a disk that fails does not let go is a leftover; its first error is the one told.
+            # What a disk that fails does not let go is a leftover; its first error is raised.
             with suppress(OSError):
                 os.unlink(aside)
         return _info(key, status)

@@ -468,7 +468,7 @@ class MirroredObjectStore(ObjectStoreWrapper):
         """Make the second store like the first in these objects; raises where either fails.
 
         What only the second has is deleted when this process deleted it in the first; the rest is
-        reported as extra, and deleted only if told so: it may be the last copy.
+        reported as extra, and deleted only on request: it may be the last copy.
         """
         copied: list[str] = []
         deleted: list[str] = []

@@ -16,7 +16,7 @@ from varve.object_store.protocol import Buffer, ObjectInfo, ObjectStore
 COPY_BYTES: Final = 8 << 20
 """A copy holds so much in memory."""
 _SHOWN_COUNT: Final = 1000
-"""Progress is told after so many objects of the lists."""
+"""Progress is reported after so many objects of the lists."""
 
 Progress = Callable[[str, int, int], None]
 """Told between two pieces what is done, the bytes done of it and all its bytes; may raise."""

@@ -123,7 +123,7 @@ _registered: dict[str, Opener] = {}  # guarded by _lock
 class _Prepared(NamedTuple):
     """A store whose URL and settings are good, and that was not asked for anything.
 
-    `connect` asks what is to be known before the store is used, again and again if told how.
+    `connect` asks what is to be known before the store is used; with a policy it tries again.
     """
 
     name: str

@@ -167,11 +167,11 @@ class S3Versions:
             ) as answer:
                 return bytes(answer.read(_ANSWER_BYTES_MAX))
         except urllib.error.HTTPError as error:
-            told = " ".join(error.read(2000).decode("utf-8", "replace").split())
-            if error.code == 404 and key is not None and "NoSuchBucket" not in told:
+            answer = " ".join(error.read(2000).decode("utf-8", "replace").split())
+            if error.code == 404 and key is not None and "NoSuchBucket" not in answer:
                 return b""
             kind = _ERRORS.get(error.code, StoreUnavailable)
-            cause = f"HTTP {error.code}: {told:.300}"
+            cause = f"HTTP {error.code}: {answer:.300}"
             raise self._failed(kind, operation, key or "", cause) from None
         except (OSError, ValueError) as error:
             raise self._failed(StoreUnavailable, operation, key or "", str(error)) from error

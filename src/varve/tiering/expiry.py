@@ -45,7 +45,7 @@ from varve.tiering.partition import TieredPartition, TieredPartitions, get_copie
 logger = logging.getLogger(__name__)
 
 _SEGMENTS_MAX: Final = 256
-"""Segments let go in one commit: those of long histories are in pages, which it writes anew."""
+"""Segments expired in one commit: those of long histories are in pages, which it rewrites."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class TierExpiry:
         tiered.retire_versions(now_ms, self._retention_ms)
         return RemoteExpiry(tuple(expired), removed)
 
-    def foresee(self, tiered: TieredPartition, now_ms: int) -> RemoteExpiry:
+    def preview(self, tiered: TieredPartition, now_ms: int) -> RemoteExpiry:
         """What a pass would let go and take away now; nothing changes."""
         manifest = tiered.load()
         expired = tuple(_find_due(tiered, manifest, now_ms))

@@ -3,7 +3,7 @@
 Counters go by topic, as Kafka has them; what a partition has or lacks goes by partition. Times are
 in seconds, as Prometheus has them.
 
-Invariant  requests count those that failed, too; lags and sizes are those that were last told, and
+Invariant  requests count those that failed, too; lags and sizes are the last known, and
            a forgotten partition shows none.
 Threads    any; `_lock` guards what is known of partitions, and what is set by its former value.
 """

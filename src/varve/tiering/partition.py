@@ -79,7 +79,7 @@ class TieredPartition:
         return self.manifest
 
     def load(self) -> Manifest:
-        """The newest manifest; the log start and the copied offset are told by it."""
+        """The newest manifest; sets the log start and the copied offset."""
         manifest = self.manifests.load()
         if not self.log.is_start_known and (manifest.version or self.may_be_new):
             self.log.raise_log_start(self._find_log_start(manifest))
@@ -246,7 +246,7 @@ class TieredPartitions:
             return self._known.get(partition) is tiered and not is_leaving
 
     def forget(self, partition: TopicPartition) -> None:
-        """For when its cold part is gone, and may begin anew."""
+        """Its remote part is gone, and may begin again."""
         with self._lock:
             self._known.pop(partition, None)
         self.metrics.forget(partition)
@@ -321,7 +321,7 @@ def get_remote_path(
         missing = "topic id" if topic_id is None else "cluster id"
         raise InvalidRequest(
             f"{partition}: its {missing} is not known, and names its objects in the store: "
-            "open the directory with the process that made it, or make the topic anew"
+            "open the directory with the process that made it, or create the topic again"
         )
     return RemotePath(cluster, partition.topic, encode_topic_id(topic_id), partition.partition)
 

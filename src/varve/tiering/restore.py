@@ -426,7 +426,7 @@ class _Restore:
         )
         try:
             log.truncate_to(self._plan.until_offset)
-            # Within a batch or a gap the log still ends where it was told to; its records do not.
+            # Within a batch or a gap the log ends at the requested offset; its records do not.
             last = list(log.view)[-1]
             log.truncate_to(find_end(last, size=last.size)[0])
             log.delete_expired_files(self._clock.now_ms() + log.settings.file_delete_delay_ms)

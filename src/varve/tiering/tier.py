@@ -139,7 +139,7 @@ class Tier:
     def copy(
         self, partition: TopicPartition, now_ms: int, *, progress: Progress | None = None
     ) -> CopyReport:
-        """Copies what there is of one partition now; a failure is told in the report."""
+        """Copies what there is of one partition now; a failure is in the report."""
         return self.copier.copy(partition, now_ms, progress=progress)
 
     def expire_once(self, now_ms: int) -> list[TierPass]:
@@ -218,10 +218,10 @@ class Tier:
     def _retention_of(self, tiered: TieredPartition) -> LogRetention:
         return LogRetention(tiered.log, self._cleaner.removals.get(tiered.log))
 
-    def foresee(self, partition: TopicPartition, now_ms: int) -> TierPass:
+    def preview(self, partition: TopicPartition, now_ms: int) -> TierPass:
         """What `expire` would do now; nothing changes. Raises StoreError."""
         tiered = self.partitions.get(partition)
-        expiry = self._expiry.foresee(tiered, now_ms)
+        expiry = self._expiry.preview(tiered, now_ms)
         evicted = RetentionPlan(partition)
         if tiered.log.settings.copies_to_tier:
             copied = get_copied_offset(tiered)

@@ -1,6 +1,6 @@
 """How the two tiers of a partition stand: bytes, segments, what waits, where each begins.
 
-Invariant  nothing changes. The local side is told without asking the object store.
+Invariant  nothing changes. The local side needs no request to the object store.
 """
 
 from dataclasses import dataclass, replace

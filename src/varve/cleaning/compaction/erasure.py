@@ -36,7 +36,7 @@ Bits = npt.NDArray[np.uint8]
 class ErasedRecords:
     """Records of one segment, in the order of its file.
 
-    Each is told by the base offset of its batch and its number among the records of that. `size`
+    Each is named by the base offset of its batch and its number among the records of that. `size`
     is what all of them take, encoded; `kept_size` what the other data records of the segment do.
     """
 

@@ -41,7 +41,7 @@ Progress = Callable[[CleanProgress], None]
 
 
 class CleaningStopped(Unavailable):
-    """The run was told to stop; the log is as it was before its current group."""
+    """The run was stopped; the log is as it was before its current group."""
 
 
 class _CleanerBudget(Throttle):

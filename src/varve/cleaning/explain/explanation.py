@@ -47,7 +47,7 @@ class Blocker:
 class RemovalPath:
     """One way for something to go: by retention or by compaction.
 
-    `earliest_ms` is when the next pass could take it, None when that cannot be told: the blocks
+    `earliest_ms` is when the next pass could take it, None when that is not known: the blocks
     without a time say what must happen first.
     """
 

@@ -90,12 +90,12 @@ def partition_failure(error: OSError, doing: str) -> Unavailable:
     at = f"{doing}: {error.filename}: {error.strerror}; "
     if error.errno in NO_ROOM:
         return DiskFull(f"{at}{remedy(error)} and try again, the log is as it was")
-    told = _REMEDIES.get(error.errno or 0)
-    if told is None:
-        told = remedy(error)
+    advice = _REMEDIES.get(error.errno or 0)
+    if advice is None:
+        advice = remedy(error)
         if error.errno not in NO_DESCRIPTORS:
-            told += ", or delete the file: it is made again"
-    return Unavailable(f"{at}{told} and try again, the log is as it was")
+            advice += ", or delete the file: it is made again"
+    return Unavailable(f"{at}{advice} and try again, the log is as it was")
 
 
 logger = logging.getLogger(__name__)

@@ -110,7 +110,7 @@ class Forecast:
 
     @property
     def kept_bytes(self) -> int:
-        """What stays for good under this policy, as far as can be told."""
+        """What stays for good under this policy, as far as is known."""
         return sum(row.size for row in self.rows if row.when_ms is None)
 
     def at(self, when_ms: int) -> ForecastPoint:

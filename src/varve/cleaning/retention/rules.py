@@ -184,7 +184,7 @@ class RetentionScope:
 class Due(Generic[S]):
     """When a segment is removed at the earliest, and by which rule.
 
-    `when_ms` is None for one that stays, as far as can be told; `rule` then says why. `blocked_by`
+    `when_ms` is None for one that stays, as far as is known; `rule` then says why. `blocked_by`
     is what it waits for, None for one that is due. `age_from` is set where its age was looked at.
     """
 

@@ -86,7 +86,7 @@ Progress = Callable[[CopyProgress], None]
 
 
 class CopyStopped(Unavailable):
-    """Copying was told to stop; what was begun is finished or taken back by the next round."""
+    """Copying was stopped; the next round finishes or takes back what was begun."""
 
 
 @dataclass(slots=True)
@@ -189,7 +189,7 @@ class TierCopier:
         return reports
 
     def _is_due(self, partition: TopicPartition, log: Log, now_ms: int) -> bool:
-        """Whether there may be something to copy, told without asking the store."""
+        """Whether there may be something to copy, without a request to the store."""
         with self._lock:
             known = self._retries.get(partition)
             if known is not None and known.log is log:
@@ -208,7 +208,7 @@ class TierCopier:
         progress: Progress | None = None,
         limit_bytes: int | None = None,
     ) -> CopyReport:
-        """Copies what there is of one partition now; a failure is told in the report.
+        """Copies what there is of one partition now; a failure is in the report.
 
         With a limit it stops after the segment that reaches it. Raises InvalidRequest for a topic
         that is not to be copied.

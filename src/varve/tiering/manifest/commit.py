@@ -354,7 +354,7 @@ class Committer:
         if self._versions.list_after(manifest.version):
             raise Unavailable(
                 f"{manifest.home}: manifest version {manifest.version} was written and removed "
-                f"while {commit.writer} waited: whether it held commit {commit.id} cannot be told"
+                f"while {commit.writer} waited: whether it held commit {commit.id} is not known"
             )
         if was_refused:
             raise Unavailable(

@@ -36,7 +36,7 @@ Fetch = Callable[[str, int, int], memoryview]
 class Extent:
     """Bytes [start, end) of an object; `data` is None until they are here.
 
-    `is_ahead` if it was claimed ahead of its reader, `is_unread` while none has come.
+    `is_ahead` if it was reserved ahead of its reader, `is_unread` while none has come.
     """
 
     __slots__ = (
@@ -112,20 +112,20 @@ class ExtentCache:
         self._unread_bytes = 0  # guarded by _lock
         self._hits = self._misses = self._evicted = self._evicted_unread = 0  # guarded by _lock
 
-    def claim(self, key: str, start: int, end: int) -> Extent:
+    def reserve(self, key: str, start: int, end: int) -> Extent:
         """The extent that holds `start`; if there is none, a new one up to `end` or the next."""
         with self._lock:
-            extent, is_new = self._claim_locked(key, start, end, is_ahead=False)
+            extent, is_new = self._reserve_range_locked(key, start, end, is_ahead=False)
             if is_new:
                 self._misses += 1
                 return extent
             self._hits += 1
-            self._note_read_locked(extent)
+            self._mark_read_locked(extent)
             if extent in self._held:
                 self._held.move_to_end(extent)
             return extent
 
-    def claim_ahead(self, key: str, start: int, end: int) -> tuple[Extent, bool] | None:
+    def reserve_ahead(self, key: str, start: int, end: int) -> tuple[Extent, bool] | None:
         """The same for bytes that will be read later, and whether it is new.
 
         None when as much as may be is on its way already.
@@ -135,15 +135,15 @@ class ExtentCache:
                 if not self._unread:
                     return None
                 self._evict_locked(next(iter(self._unread)))
-            extent, is_new = self._claim_locked(key, start, end, is_ahead=True)
+            extent, is_new = self._reserve_range_locked(key, start, end, is_ahead=True)
             if is_new:
                 self._unread_bytes += extent.size
             return extent, is_new
 
     def fill(self, extent: Extent, fetch: Fetch) -> None:
-        """Fetches a claimed extent in this thread, unless somebody has begun.
+        """Fetches a reserved extent in this thread, unless somebody has begun.
 
-        What goes wrong is told by `Extent.wait`; only what ends this thread is raised here.
+        Errors are raised by `Extent.wait`; only what ends this thread is raised here.
         """
         with self._lock:
             if extent.is_begun:
@@ -170,8 +170,8 @@ class ExtentCache:
             self._unlist_locked(extent)
         extent.done.set()
 
-    def withdraw(self, extent: Extent) -> None:
-        """Takes back a claim that nobody will fetch; who has it at hand may still do so."""
+    def cancel(self, extent: Extent) -> None:
+        """Takes back a reserve that nobody will fetch; who has it at hand may still do so."""
         with self._lock:
             if not extent.is_begun:
                 self._unlist_locked(extent)
@@ -193,7 +193,7 @@ class ExtentCache:
                 self.limit_bytes,
             )
 
-    def _claim_locked(
+    def _reserve_range_locked(
         self, key: str, start: int, end: int, *, is_ahead: bool
     ) -> tuple[Extent, bool]:
         row = self._rows.get(key)
@@ -209,7 +209,7 @@ class ExtentCache:
         row.extents.insert(slot, extent)
         return extent, True
 
-    def _note_read_locked(self, extent: Extent) -> None:
+    def _mark_read_locked(self, extent: Extent) -> None:
         if extent.is_unread:
             extent.is_unread = False
             self._unread_bytes -= extent.size
@@ -219,7 +219,7 @@ class ExtentCache:
         if not extent.is_listed:
             return
         extent.is_listed = False
-        self._note_read_locked(extent)
+        self._mark_read_locked(extent)
         row = self._rows[extent.key]
         slot = bisect_right(row.starts, extent.start) - 1
         del row.starts[slot], row.extents[slot]
@@ -280,8 +280,8 @@ class FetchMeter:
 class ExtentSource:
     """Gets extents: those held, those on their way, or from the store.
 
-    `meter` records each request, in any thread. The store is far when none of the last few requests
-    was answered at once: only then does it help to fetch ahead in other threads.
+    `meter` records each request, in any thread. The store is slow when none of the last few
+    requests was answered at once: only then does it help to fetch ahead in other threads.
     """
 
     def __init__(
@@ -300,24 +300,24 @@ class ExtentSource:
         self._clock = clock
         self._meter = meter
         self._recent_ms: deque[int] = deque(maxlen=_RECENT_COUNT)
-        self.is_far = False
+        self.is_slow = False
 
     @property
-    def is_near(self) -> bool:
+    def is_fast(self) -> bool:
         """Whether the store is known to answer at once."""
-        return bool(self._recent_ms) and not self.is_far
+        return bool(self._recent_ms) and not self.is_slow
 
     @property
     def ahead_max_bytes(self) -> int:
         """What one reader may have fetched ahead: a share, for there are others."""
         return self._extents.limit_bytes // 4
 
-    def claim(self, key: str, start: int, end: int) -> Extent:
+    def reserve(self, key: str, start: int, end: int) -> Extent:
         """The extent that holds `start`, to be loaded; a new one reaches to `end` at most."""
-        return self._extents.claim(key, start, end)
+        return self._extents.reserve(key, start, end)
 
     def load(self, extent: Extent) -> memoryview:
-        """The bytes of a claimed extent, fetched in this thread if nobody has begun."""
+        """The bytes of a reserved extent, fetched in this thread if nobody has begun."""
         data = extent.data
         if data is not None:
             return data
@@ -325,7 +325,7 @@ class ExtentSource:
             try:
                 self._pool.run(lambda: self._extents.fill(extent, self._fetch))
             except BaseException:
-                self._extents.withdraw(extent)
+                self._extents.cancel(extent)
                 raise
         return extent.wait()
 
@@ -335,14 +335,14 @@ class ExtentSource:
 
     def read_ahead(self, key: str, start: int, end: int) -> Extent | None:
         """Lets the extent that holds `start` be fetched; None when the cache is full."""
-        claimed = self._extents.claim_ahead(key, start, end)
-        if claimed is None:
+        reserved = self._extents.reserve_ahead(key, start, end)
+        if reserved is None:
             return None
-        extent, is_new = claimed
+        extent, is_new = reserved
         if is_new:
             task = self._pool.try_submit(lambda: self._extents.fill(extent, self._fetch))
             if task is None:
-                self._extents.withdraw(extent)
+                self._extents.cancel(extent)
                 return None
         return extent
 
@@ -350,7 +350,7 @@ class ExtentSource:
         begin_ms = self._clock.now_ms()
         data = self._objects.get_range(key, start, end)
         self._recent_ms.append(self._clock.now_ms() - begin_ms)
-        self.is_far = min(self._recent_ms) >= LONG_WAIT_MS
+        self.is_slow = min(self._recent_ms) >= LONG_WAIT_MS
         if len(data) != end - start:
             raise Corrupt(
                 f"{self.name}: {key!r} ends at {start + len(data)}, the manifest says it goes on "

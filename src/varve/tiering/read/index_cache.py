@@ -60,7 +60,7 @@ class IndexFiles:
         self._sizes: OrderedDict[str, int] = OrderedDict()  # guarded by _lock, oldest first
         self._held_bytes = 0  # guarded by _lock
         self._evicted = 0  # guarded by _lock
-        self._has_noted_trouble = False  # guarded by _lock
+        self._has_warned = False  # guarded by _lock
 
     def load(self) -> None:
         """Takes over what a former process left, the latest written as the last to go.
@@ -84,7 +84,7 @@ class IndexFiles:
         try:
             files = self._fs.scan(self._directory) if self._fs.exists(self._directory) else []
         except OSError as error:
-            self._note_trouble(error)
+            self._warn_once(error)
             return [], []
         for file in files:
             match = _NAME.fullmatch(file.name)
@@ -128,7 +128,7 @@ class IndexFiles:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._note_trouble(error)
+            self._warn_once(error)
             return None
         fault = find_part_fault(data, part) if size == part.size else describe_size(size, part)
         if fault is None:
@@ -149,7 +149,7 @@ class IndexFiles:
             try:
                 self._write(name, data)
             except OSError as error:
-                self._note_trouble(error)
+                self._warn_once(error)
                 return
             with self._lock:
                 self._sizes[name] = size
@@ -200,13 +200,13 @@ class IndexFiles:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                self._note_trouble(error)
+                self._warn_once(error)
 
-    def _note_trouble(self, error: OSError) -> None:
+    def _warn_once(self, error: OSError) -> None:
         with self._lock:
-            if self._has_noted_trouble:
+            if self._has_warned:
                 return
-            self._has_noted_trouble = True
+            self._has_warned = True
         logger.warning(
             "indexes of cold segments cannot be kept on the local disk; they are read from object "
             "storage as often as they are wanted",
@@ -369,11 +369,11 @@ class IndexCache:
     def _get(self, home: RemotePath, segment: RemoteSegment, kind: str) -> _Index:
         name, part = index_name(segment, kind), self._get_part(home, segment, kind)
         while True:
-            claimed = self._claim(name, part)
-            if not isinstance(claimed, tuple):
+            reserved = self._claim(name, part)
+            if not isinstance(reserved, tuple):
                 self._files.touch(name)
-                return claimed
-            flight, is_own = claimed
+                return reserved
+            flight, is_own = reserved
             if is_own:
                 return self._bring(home, segment, name, flight)
             flight.done.wait()

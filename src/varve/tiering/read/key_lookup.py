@@ -4,7 +4,7 @@ A key index is searched where it lies, by a few requests for blocks of it. A seg
 with a damaged one, is read as a whole.
 
 Invariant  every segment between the two offsets is asked, or it raises: a manifest that does not
-           reach to the local start is loaded anew. Only committed records count.
+           reach to the local start is loaded again. Only committed records count.
 Threads    any.
 """
 

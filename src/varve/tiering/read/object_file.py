@@ -73,17 +73,17 @@ class ObjectFile(UnchangingFile):
     def size(self) -> int:
         return self._size
 
-    def claim(self, position: int, wanted_bytes: int) -> Extent:
+    def reserve(self, position: int, wanted_bytes: int) -> Extent:
         """The extent that holds a position within the file."""
         end = min(position + max(wanted_bytes, self.fetch_bytes), self._size)
-        return self._source.claim(self.path, position, end)
+        return self._source.reserve(self.path, position, end)
 
     def view_at(self, position: int, size: int) -> memoryview:
         """The bytes [position, position + size) within the file.
 
         A view of one extent, or a copy where they lie in several.
         """
-        extent = self.claim(position, size)
+        extent = self.reserve(position, size)
         if position + size <= extent.end:
             start = position - extent.start
             return self._source.load(extent)[start : start + size]
@@ -99,7 +99,7 @@ class ObjectFile(UnchangingFile):
         size = max(min(len(buffer), self._size - position), 0)
         filled = 0
         while filled < size:
-            extent = self.claim(position + filled, size - filled)
+            extent = self.reserve(position + filled, size - filled)
             start = position + filled - extent.start
             piece = self._source.load(extent)[start : start + size - filled]
             buffer[filled : filled + len(piece)] = piece
@@ -112,13 +112,13 @@ class BlockObjectFile(ObjectFile):
 
     __slots__ = ()
 
-    def claim(self, position: int, wanted_bytes: int) -> Extent:
+    def reserve(self, position: int, wanted_bytes: int) -> Extent:
         """The extent that holds a position: its block, or the part of it that others left."""
         start = position - position % self.fetch_bytes
         end = min(start + self.fetch_bytes, self._size)
-        extent = self._source.claim(self.path, start, end)
+        extent = self._source.reserve(self.path, start, end)
         while extent.end <= position:
-            extent = self._source.claim(self.path, extent.end, end)
+            extent = self._source.reserve(self.path, extent.end, end)
         return extent
 
 

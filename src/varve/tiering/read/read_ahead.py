@@ -1,12 +1,12 @@
-"""A reader's way through the cold tier: where it goes on, and what is fetched ahead of it.
+"""Sequential readers of remote segments: where each continues, and what is fetched ahead of it.
 
-Nothing is fetched ahead of a first read. Of those that go on, each time one had to wait for the
-store doubles the window: a reader that is slower than the store, or near enough to it, holds little
-and meets no other thread, and a fast one keeps several requests under way. What a reader has left
-behind is let go of, unless another one follows.
+Nothing is fetched ahead of a first read. Each time a later read had to wait for the store, the
+window doubles: a reader that is slower than the store keeps little in memory and needs no other
+thread, and a fast one keeps several requests in flight. What a reader has passed is dropped, unless
+another reader follows.
 
-Invariant  a mark's position begins a batch, or is the end of its file.
-Threads    any: readers that stand at the same offset share a mark and its window.
+Invariant  a read position begins a batch, or is the end of its file.
+Threads    any: readers at the same offset share a position and its window.
 """
 
 import threading
@@ -18,10 +18,10 @@ from typing import Final, NamedTuple
 from varve.tiering.read.extent_cache import LONG_WAIT_MS, Extent, ExtentSource
 from varve.tiering.read.object_file import LogObjectFile
 
-_MARKS_MAX: Final = 1024
-_TRAIL_MAX: Final = 2
+_POSITIONS_MAX: Final = 1024
+_RECENT_MAX: Final = 2
 _FILES_AHEAD_MAX: Final = 16
-_ROWS_MAX: Final = 64
+_STREAMS_MAX: Final = 64
 _FOLLOWER_MS: Final = 30_000
 
 
@@ -53,7 +53,7 @@ DEFAULT_SIZES: Final = ExtentSizes()
 
 
 class ReadAhead:
-    """What is fetched ahead of one row of reads; `following` gives the file behind another."""
+    """What is fetched ahead of one stream of reads; `next_file` gives the file behind another."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class ReadAhead:
         *,
         window_max: int,
         sizes: ExtentSizes,
-        following: Callable[[LogObjectFile], LogObjectFile | None],
+        next_file: Callable[[LogObjectFile], LogObjectFile | None],
     ) -> None:
-        self.trail: deque[int] = deque()
+        self.recent_offsets: deque[int] = deque()
         self._is_shared = False  # a second reader was seen behind the first
         self._source = source
         self._window_max = min(window_max, source.ahead_max_bytes)
         self._sizes = sizes
-        self._following = following
+        self._next_file = next_file
         self._window = 0
         self._step = 0
         self._extent: Extent | None = None
@@ -77,17 +77,17 @@ class ReadAhead:
         self._asked_end = 0  # guarded by _lock; within the last of the files
 
     def fetch_bytes(self, max_bytes: int) -> int:
-        """What a read of this row asks for when it finds nothing."""
+        """What a read of this stream requests when nothing is cached."""
         return max(self._sizes.first(max_bytes), self._step)
 
-    def note_fetch(self, wait_ms: int, max_bytes: int) -> None:
+    def record_wait(self, wait_ms: int, max_bytes: int) -> None:
         """Widens the window if the reader stood still for long, else what it fetches itself."""
         first = self._sizes.first(max_bytes)
         if wait_ms >= LONG_WAIT_MS:
             self._window = min(max(2 * self._window, first), self._window_max)
         far_step = self._sizes.ahead(self._window)
         near_step = min(2 * max(self._step, first), self._sizes.near_max)
-        self._step = far_step if self._source.is_far else near_step
+        self._step = far_step if self._source.is_slow else near_step
 
     def move_to(self, file: LogObjectFile, extent: Extent) -> Extent | None:
         """Fetches ahead of a reader whose bytes are in the extent, unless it is its first one.
@@ -106,7 +106,7 @@ class ReadAhead:
         return None if self._is_shared else left
 
     def _reach_on(self, file: LogObjectFile, extent: Extent) -> None:
-        if not self._window or not self._source.is_far:
+        if not self._window or not self._source.is_slow:
             return
         if not self._lock.acquire(blocking=False):
             return
@@ -140,10 +140,10 @@ class ReadAhead:
         if lead + self._asked_end >= self._window:
             return False
         if self._asked_end >= files[-1].segment.size:
-            following = self._following(files[-1]) if len(files) < _FILES_AHEAD_MAX else None
-            if following is None:
+            next_file = self._next_file(files[-1]) if len(files) < _FILES_AHEAD_MAX else None
+            if next_file is None:
                 return False
-            files.append(following)
+            files.append(next_file)
             self._asked_end = 0
             return True
         file, size = files[-1], self._sizes.ahead(self._window)
@@ -166,52 +166,52 @@ class ReadPosition(NamedTuple):
 class ReadPositions:
     """The ends of recent reads by the offset that comes next, the oldest dropped first.
 
-    Of each row of reads the last few stay, so that a repeated read is found too.
+    Of each stream the last few stay, so that a repeated read is found too.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._marks: dict[int, ReadPosition] = {}  # guarded by _lock
-        # Rows of at least two reads: where they stand and since when, the oldest first.
-        self._rows: dict[ReadAhead, tuple[int, int]] = {}  # guarded by _lock
+        self._positions: dict[int, ReadPosition] = {}  # guarded by _lock
+        # Streams of at least two reads: their next offset and the time, the oldest first.
+        self._streams: dict[ReadAhead, tuple[int, int]] = {}  # guarded by _lock
 
     def find(self, offset: int) -> ReadPosition | None:
         with self._lock:
-            return self._marks.get(offset)
+            return self._positions.get(offset)
 
-    def put(self, offset: int, mark: ReadPosition, *, now_ms: int) -> None:
-        ahead = mark.ahead
-        trail = ahead.trail
+    def put(self, offset: int, position: ReadPosition, *, now_ms: int) -> None:
+        ahead = position.ahead
+        recent_offsets = ahead.recent_offsets
         with self._lock:
-            marks, rows = self._marks, self._rows
-            marks.pop(offset, None)
-            marks[offset] = mark
-            trail.append(offset)
-            if len(trail) > 1:
-                rows.pop(ahead, None)
-                rows[ahead] = (offset, now_ms)
-            if len(trail) > _TRAIL_MAX:
-                self._drop_locked(trail.popleft(), ahead)
-            if len(marks) > _MARKS_MAX:
-                del marks[next(iter(marks))]
-            if len(rows) > _ROWS_MAX:
-                del rows[next(iter(rows))]
+            positions, streams = self._positions, self._streams
+            positions.pop(offset, None)
+            positions[offset] = position
+            recent_offsets.append(offset)
+            if len(recent_offsets) > 1:
+                streams.pop(ahead, None)
+                streams[ahead] = (offset, now_ms)
+            if len(recent_offsets) > _RECENT_MAX:
+                self._drop_locked(recent_offsets.popleft(), ahead)
+            if len(positions) > _POSITIONS_MAX:
+                del positions[next(iter(positions))]
+            if len(streams) > _STREAMS_MAX:
+                del streams[next(iter(streams))]
 
     def is_followed(self, ahead: ReadAhead, offset: int, *, now_ms: int) -> bool:
-        """Whether another row of reads is on its way to an offset."""
+        """Whether another stream is about to reach an offset."""
         since_ms = now_ms - _FOLLOWER_MS
         with self._lock:
             return any(
-                row is not ahead and at_offset <= offset and at_ms >= since_ms
-                for row, (at_offset, at_ms) in self._rows.items()
+                stream is not ahead and at_offset <= offset and at_ms >= since_ms
+                for stream, (at_offset, at_ms) in self._streams.items()
             )
 
     def clear(self) -> None:
         with self._lock:
-            self._marks.clear()
-            self._rows.clear()
+            self._positions.clear()
+            self._streams.clear()
 
     def _drop_locked(self, offset: int, ahead: ReadAhead) -> None:
-        mark = self._marks.get(offset)
-        if mark is not None and mark.ahead is ahead and offset not in ahead.trail:
-            del self._marks[offset]
+        position = self._positions.get(offset)
+        if position is not None and position.ahead is ahead and offset not in ahead.recent_offsets:
+            del self._positions[offset]

@@ -96,7 +96,7 @@ class RemoteLog:
         self._source = ExtentSource(
             caches.objects, caches.extents, caches.pool, clock=caches.clock, meter=self._meter
         )
-        self._marks = ReadPositions()
+        self._positions = ReadPositions()
         self._keys = RemoteKeyLookup(
             home, manifests, self._finder, self._source, caches.indexes, caches.clock, local
         )
@@ -144,7 +144,7 @@ class RemoteLog:
             try:
                 return read()
             except ObjectNotFound:
-                self._marks.clear()
+                self._positions.clear()
                 self.refresh()
                 return read()
         except OffsetOutOfRange:
@@ -168,7 +168,7 @@ class RemoteLog:
     # By offset
 
     def _read(self, request: _Request, with_aborted: bool) -> RemoteRead | None:
-        place = self._marks.find(request.start_offset) or self._locate(request)
+        place = self._positions.find(request.start_offset) or self._locate(request)
         while place is not None:
             if place.position < place.file.segment.size:
                 return self._read_at(place, request, with_aborted)
@@ -180,7 +180,7 @@ class RemoteLog:
         data, next_offset = self._cut(place, request)
         if next_offset < 0:
             return RemoteRead(data, request.start_offset)
-        self._marks.put(
+        self._positions.put(
             next_offset,
             ReadPosition(file, position + len(data), ahead),
             now_ms=self._clock.now_ms(),
@@ -193,7 +193,7 @@ class RemoteLog:
     def _cut(self, place: ReadPosition, request: _Request) -> tuple[memoryview, int]:
         """Whole batches from a position on, and the offset after them; -1 when there are none."""
         file, position, ahead = place
-        extent = file.claim(position, ahead.fetch_bytes(request.max_bytes))
+        extent = file.reserve(position, ahead.fetch_bytes(request.max_bytes))
         left = ahead.move_to(file, extent)
         if left is not None:
             self._leave(left, ahead, request.start_offset)
@@ -208,7 +208,7 @@ class RemoteLog:
             is_wanted = size <= request.max_bytes or request.min_one
             if size > len(piece) and is_wanted:
                 if position + size > extent.end:
-                    file.claim(extent.end, ahead.fetch_bytes(request.max_bytes))
+                    file.reserve(extent.end, ahead.fetch_bytes(request.max_bytes))
                 piece = self._wait(ahead, request, lambda: file.view_at(position, size))
                 end, next_offset = cut_batches(np.frombuffer(piece, np.uint8), request.limit_offset)
         if end < 0:
@@ -218,14 +218,14 @@ class RemoteLog:
         return piece[:end], next_offset
 
     def _wait(self, ahead: ReadAhead, request: _Request, load: Callable[[], T]) -> T:
-        """What the store has to give; the time is told to the reader's read-ahead."""
+        """What the store returns; the wait is recorded for the reader's read-ahead."""
         begin_ms = self._clock.now_ms()
         loaded = load()
-        ahead.note_fetch(self._clock.now_ms() - begin_ms, request.max_bytes)
+        ahead.record_wait(self._clock.now_ms() - begin_ms, request.max_bytes)
         return loaded
 
     def _leave(self, extent: Extent, ahead: ReadAhead, offset: int) -> None:
-        if not self._marks.is_followed(ahead, offset, now_ms=self._clock.now_ms()):
+        if not self._positions.is_followed(ahead, offset, now_ms=self._clock.now_ms()):
             self._source.leave(extent)
 
     def _locate(self, request: _Request) -> ReadPosition | None:
@@ -266,7 +266,7 @@ class RemoteLog:
     def _find_segment(self, offset: int) -> RemoteSegment | None:
         """The readable segment that holds an offset, else the one behind; None at the end.
 
-        A manifest that does not know the offset is not believed before it was loaded anew.
+        A manifest that does not know the offset is loaded again before that is believed.
         """
         for manifest in (self._finder.manifest, self._finder.refresh):
             segment = next(self._finder.readable_from(manifest(), offset), None)
@@ -280,7 +280,7 @@ class RemoteLog:
         index = self._indexes.offset_index(self._home, file.segment)
         position = index.lookup(request.start_offset)[1]
         if position < file.segment.size:
-            file.claim(position, self._sizes.first(request.max_bytes) + self._sizes.index_slack)
+            file.reserve(position, self._sizes.first(request.max_bytes) + self._sizes.index_slack)
         return file.find_batch(request.start_offset, position=position)
 
     def _fetch_guess(self, file: LogObjectFile, request: _Request) -> None:
@@ -291,7 +291,7 @@ class RemoteLog:
         is found without.
         """
         segment = file.segment
-        if self._source.is_near or self._indexes.has_offset_index(segment):
+        if self._source.is_fast or self._indexes.has_offset_index(segment):
             return
         offsets = segment.end_offset + 1 - segment.base_offset
         middle = segment.size * (request.start_offset - segment.base_offset) // offsets
@@ -309,10 +309,10 @@ class RemoteLog:
             self._source,
             window_max=self._read_ahead_max_bytes,
             sizes=self._sizes,
-            following=self._find_following,
+            next_file=self._find_next_file,
         )
 
-    def _find_following(self, file: LogObjectFile) -> LogObjectFile | None:
+    def _find_next_file(self, file: LogObjectFile) -> LogObjectFile | None:
         """The file behind one as far as known: its reader meets what is wrong, if it gets there."""
         offset = file.segment.end_offset + 1
         try:

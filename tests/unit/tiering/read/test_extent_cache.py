@@ -23,7 +23,7 @@ class Source:
 
 
 def load(cache: ExtentCache, source: Source, key: str, start: int, end: int) -> Extent:
-    extent = cache.claim(key, start, end)
+    extent = cache.reserve(key, start, end)
     cache.fill(extent, source.fetch)
     extent.wait()
     return extent
@@ -51,10 +51,10 @@ def test_the_least_recently_used_goes_first_and_its_readers_keep_it() -> None:
     cache, source = ExtentCache(limit_bytes=30), Source()
     first, second = (load(cache, source, "a", at, at + 10) for at in (0, 10))
     load(cache, source, "b", 0, 10)
-    assert cache.claim("a", 0, 10) is first
+    assert cache.reserve("a", 0, 10) is first
     load(cache, source, "c", 0, 10)
-    assert cache.claim("a", 0, 10) is first
-    assert cache.claim("a", 10, 20) is not second
+    assert cache.reserve("a", 0, 10) is first
+    assert cache.reserve("a", 10, 20) is not second
     assert second.wait() == bytes(range(10, 20))
     assert cache.usage().evicted == 1
     assert cache.usage().held_bytes == 30
@@ -66,8 +66,8 @@ def test_what_is_larger_than_the_limit_is_handed_out_and_not_held() -> None:
     large = load(cache, source, "b", 0, 11)
     assert large.wait() == bytes(range(11))
     assert cache.usage().held_bytes == 5
-    assert cache.claim("a", 0, 5) is kept
-    assert cache.claim("b", 0, 11) is not large
+    assert cache.reserve("a", 0, 5) is kept
+    assert cache.reserve("b", 0, 11) is not large
 
 
 def test_who_wants_what_is_on_its_way_waits_for_it() -> None:
@@ -78,12 +78,12 @@ def test_who_wants_what_is_on_its_way_waits_for_it() -> None:
         assert opened.wait(10)
         return source.fetch(key, start, end)
 
-    extent = cache.claim("a", 0, 10)
+    extent = cache.reserve("a", 0, 10)
     first = threading.Thread(target=cache.fill, args=(extent, fetch))
     first.start()
     while not extent.is_begun:
         pass
-    cache.fill(cache.claim("a", 5, 20), source.fetch)
+    cache.fill(cache.reserve("a", 5, 20), source.fetch)
     assert source.asked == []
     opened.set()
     assert extent.wait() == bytes(range(10))
@@ -94,7 +94,7 @@ def test_who_wants_what_is_on_its_way_waits_for_it() -> None:
 def test_a_failed_fetch_is_raised_to_all_who_wait_and_forgotten() -> None:
     cache, source = ExtentCache(limit_bytes=100), Source()
     source.error = StoreUnavailable("down")
-    extent = cache.claim("a", 0, 10)
+    extent = cache.reserve("a", 0, 10)
     cache.fill(extent, source.fetch)
     for _ in range(2):
         with pytest.raises(StoreUnavailable, match="down"):
@@ -110,7 +110,7 @@ def test_who_waits_for_a_thread_that_ended_may_try_again() -> None:
     def end(key: str, start: int, end: int) -> memoryview:
         raise KeyboardInterrupt
 
-    extent = cache.claim("a", 0, 10)
+    extent = cache.reserve("a", 0, 10)
     with pytest.raises(KeyboardInterrupt):
         cache.fill(extent, end)
     with pytest.raises(Unavailable, match="try again"):
@@ -120,29 +120,29 @@ def test_who_waits_for_a_thread_that_ended_may_try_again() -> None:
 
 def test_what_is_fetched_ahead_is_at_most_half_until_it_is_read() -> None:
     cache, source = ExtentCache(limit_bytes=40), Source()
-    ahead = cache.claim_ahead("a", 0, 20)
+    ahead = cache.reserve_ahead("a", 0, 20)
     assert ahead is not None
     assert ahead[1]
-    assert cache.claim_ahead("a", 20, 21) is None
+    assert cache.reserve_ahead("a", 20, 21) is None
     assert load(cache, source, "a", 3, 20) is ahead[0]
-    assert cache.claim_ahead("a", 20, 40) is not None
-    again = cache.claim_ahead("a", 25, 25)
+    assert cache.reserve_ahead("a", 20, 40) is not None
+    again = cache.reserve_ahead("a", 25, 25)
     assert again is not None
     assert not again[1]
 
 
 def test_a_claim_can_be_withdrawn_until_somebody_begins() -> None:
     cache, source = ExtentCache(limit_bytes=40), Source()
-    ahead = cache.claim_ahead("a", 0, 20)
+    ahead = cache.reserve_ahead("a", 0, 20)
     assert ahead is not None
-    cache.withdraw(ahead[0])
-    assert cache.claim_ahead("b", 0, 20) is not None
+    cache.cancel(ahead[0])
+    assert cache.reserve_ahead("b", 0, 20) is not None
     cache.fill(ahead[0], source.fetch)
     assert ahead[0].wait() == bytes(range(20))
     assert cache.usage().held_bytes == 0
     begun = load(cache, source, "c", 0, 10)
-    cache.withdraw(begun)
-    assert cache.claim("c", 0, 10) is begun
+    cache.cancel(begun)
+    assert cache.reserve("c", 0, 10) is begun
 
 
 def test_what_is_left_behind_makes_room_at_once() -> None:
@@ -158,12 +158,12 @@ def test_what_is_left_behind_makes_room_at_once() -> None:
 
 def test_what_nobody_came_to_read_gives_way_to_what_is_fetched_ahead_later() -> None:
     cache, source = ExtentCache(limit_bytes=40), Source()
-    gone = cache.claim_ahead("a", 0, 20)
+    gone = cache.reserve_ahead("a", 0, 20)
     assert gone is not None
     cache.fill(gone[0], source.fetch)
-    later = cache.claim_ahead("b", 0, 20)
+    later = cache.reserve_ahead("b", 0, 20)
     assert later is not None
     cache.fill(later[0], source.fetch)
     assert cache.usage().evicted_unread_bytes == 20
     assert cache.usage().held_bytes == 20
-    assert cache.claim("b", 0, 20) is later[0]
+    assert cache.reserve("b", 0, 20) is later[0]

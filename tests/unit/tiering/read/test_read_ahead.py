@@ -14,21 +14,21 @@ class FakeSource:
     """Remembers what was asked ahead, which is never fetched."""
 
     def __init__(self, limit_bytes: int = 100_000) -> None:
-        self.is_far = True
+        self.is_slow = True
         self.ahead_max_bytes = limit_bytes // 4
         self.asked: list[tuple[str, int, int]] = []
         self.cache = ExtentCache(limit_bytes=limit_bytes)
 
-    def claim(self, key: str, start: int, end: int) -> Extent:
-        return self.cache.claim(key, start, end)
+    def reserve(self, key: str, start: int, end: int) -> Extent:
+        return self.cache.reserve(key, start, end)
 
     def read_ahead(self, key: str, start: int, end: int) -> Extent | None:
-        claimed = self.cache.claim_ahead(key, start, end)
-        if claimed is None:
+        reserved = self.cache.reserve_ahead(key, start, end)
+        if reserved is None:
             return None
-        if claimed[1]:
-            self.asked.append((key[-5:], start, claimed[0].end))
-        return claimed[0]
+        if reserved[1]:
+            self.asked.append((key[-5:], start, reserved[0].end))
+        return reserved[0]
 
 
 class Row:
@@ -43,7 +43,7 @@ class Row:
             LogObjectFile(segment, f"{number}/log", source, fetch_bytes=1)
             for number, segment in enumerate(segments)
         ]
-        self.ahead = ReadAhead(source, window_max=window_max, sizes=SIZES, following=self._next)
+        self.ahead = ReadAhead(source, window_max=window_max, sizes=SIZES, next_file=self._next)
         bench.close()
 
     def _next(self, file: LogObjectFile) -> LogObjectFile | None:
@@ -52,11 +52,11 @@ class Row:
     def read(self, position: int, *, number: int = 0, wait_ms: int = 0) -> Extent | None:
         """A read of 100 bytes; what it left behind."""
         file = self.files[number]
-        extent = file.claim(position, self.ahead.fetch_bytes(100))
+        extent = file.reserve(position, self.ahead.fetch_bytes(100))
         left = self.ahead.move_to(file, extent)
         self.source.cache.fill(extent, lambda key, start, end: memoryview(bytes(end - start)))
         if wait_ms:
-            self.ahead.note_fetch(wait_ms, 100)
+            self.ahead.record_wait(wait_ms, 100)
         return left
 
     def asked(self) -> list[tuple[str, int, int]]:
@@ -93,7 +93,7 @@ def test_a_short_wait_widens_nothing() -> None:
 
 def test_a_store_that_is_near_is_fetched_from_in_larger_steps_instead() -> None:
     row = Row()
-    row.source.is_far = False
+    row.source.is_slow = False
     row.read(0, wait_ms=30)
     steps = []
     for position in range(10, 50, 10):
@@ -149,7 +149,7 @@ def test_a_row_whose_bytes_were_pushed_out_narrows_its_window() -> None:
     asked = row.asked()
     assert sum(end - start for _, start, end in asked) == 800
     for key, start, end in asked:
-        row.source.cache.withdraw(row.source.cache.claim(key, start, end))
+        row.source.cache.cancel(row.source.cache.reserve(key, start, end))
     row.read(100)
     assert sum(end - start for _, start, end in row.asked()) == 400
 
@@ -167,7 +167,7 @@ def test_marks_of_a_row_are_its_last_ones_and_all_of_them_are_bounded() -> None:
 
 def _new(row: Row) -> ReadAhead:
     source = cast(ExtentSource, row.source)
-    return ReadAhead(source, window_max=0, sizes=SIZES, following=lambda file: None)
+    return ReadAhead(source, window_max=0, sizes=SIZES, next_file=lambda file: None)
 
 
 def test_a_row_is_followed_by_one_that_stands_behind_it_and_read_lately() -> None:

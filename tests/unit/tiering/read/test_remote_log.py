@@ -210,9 +210,9 @@ def test_read_ahead_goes_on_into_the_next_segment() -> None:
     while run is not None and run.next_offset < 36:
         run = bench.read(run.next_offset, max_bytes=100)
     pool.let_go()
-    claimed = bench.extents.claim_ahead(bench.key(second), 0, 1)
-    assert claimed is not None
-    extent, is_new = claimed
+    reserved = bench.extents.reserve_ahead(bench.key(second), 0, 1)
+    assert reserved is not None
+    extent, is_new = reserved
     assert not is_new
     assert extent.data == bench.bucket.get_range(bench.key(second), 0, extent.end)
     bench.close()
