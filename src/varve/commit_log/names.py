@@ -157,19 +157,10 @@ def random_directory_id(random: random.Random) -> str:
 
 def delete_directory_name(topic_partition: TopicPartition, id: str) -> str:
     """The name of a directory that waits for deletion; a long topic is cut at its end."""
-    return _capped_name(topic_partition, id, DirectoryState.DELETE)
-
-
-def stray_directory_name(topic_partition: TopicPartition, id: str) -> str:
-    """The name of a directory nobody assigns here any more; a long topic is cut at its end."""
-    return _capped_name(topic_partition, id, DirectoryState.STRAY)
+    ending = f"-{topic_partition.partition}.{id}-{DirectoryState.DELETE}"
+    return topic_partition.topic[: DIRECTORY_NAME_SIZE_MAX - len(ending)] + ending
 
 
 def future_directory_name(topic_partition: TopicPartition, id: str) -> str:
     """The name of a copy being built; never cut, because it becomes the partition itself."""
     return f"{topic_partition}.{id}-{DirectoryState.FUTURE}"
-
-
-def _capped_name(topic_partition: TopicPartition, id: str, state: DirectoryState) -> str:
-    ending = f"-{topic_partition.partition}.{id}-{state}"
-    return topic_partition.topic[: DIRECTORY_NAME_SIZE_MAX - len(ending)] + ending

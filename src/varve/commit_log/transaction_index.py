@@ -95,10 +95,6 @@ class TransactionIndex:
                 self._entries = self._entries[:slot]
                 return
 
-    def truncate_all(self) -> None:
-        """Drops every entry."""
-        self._entries = []
-
     @property
     def count(self) -> int:
         return len(self._entries)
@@ -111,8 +107,8 @@ class TransactionIndex:
     def entries(self) -> Sequence[AbortedTransaction]:
         return tuple(self._entries)
 
-    def encode(self, start_entry: int = 0) -> bytes:
-        """The file's bytes from an entry on, for writing at `start_entry` x 34."""
+    def encode(self) -> bytes:
+        """The content of the index file."""
         return b"".join(
             _ENTRY.pack(
                 VERSION,
@@ -121,7 +117,7 @@ class TransactionIndex:
                 aborted.last_offset,
                 aborted.last_stable_offset,
             )
-            for aborted in self._entries[start_entry:]
+            for aborted in self._entries
         )
 
     def check(self, where: str) -> None:

@@ -9,7 +9,6 @@ from varve.records.batch_format import (
     Codec,
     TimestampType,
     decode_header,
-    decrement_sequence,
     increment_sequence,
 )
 from varve.records.building import (
@@ -63,7 +62,6 @@ __all__ = [
     "decode_control_record",
     "decode_header",
     "decompress",
-    "decrement_sequence",
     "edit_batch",
     "empty_batch",
     "end_transaction_marker",

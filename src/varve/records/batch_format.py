@@ -164,10 +164,3 @@ def increment_sequence(sequence: int, count: int) -> int:
     if sequence > INT32_MAX - count:
         return count - (INT32_MAX - sequence) - 1
     return sequence + count
-
-
-def decrement_sequence(sequence: int, count: int) -> int:
-    """The sequence `count` records earlier."""
-    if sequence < count:
-        return INT32_MAX - (count - sequence) + 1
-    return sequence - count

@@ -23,7 +23,6 @@ from varve.commit_log.names import (
     parse_file_name,
     parse_partition_directory,
     random_directory_id,
-    stray_directory_name,
     validate_topic_name,
 )
 from varve.foundation.errors import Corrupt, InvalidRequest
@@ -92,7 +91,6 @@ def test_marked_directories_are_read_back() -> None:
     for build, state in (
         (delete_directory_name, "delete"),
         (future_directory_name, "future"),
-        (stray_directory_name, "stray"),
     ):
         name = build(partition, ID)
         assert name == f"my-topic.x-4.{ID}-{state}"
@@ -100,13 +98,19 @@ def test_marked_directories_are_read_back() -> None:
         assert (parsed.topic_partition, parsed.state, parsed.id) == (partition, state, ID)
 
 
-def test_long_delete_and_stray_names_are_cut_in_the_topic() -> None:
+def test_a_stray_directory_is_recognised() -> None:
+    parsed = parse_partition_directory(f"my-topic.x-4.{ID}-stray")
+    partition = TopicPartition("my-topic.x", 4)
+    assert (parsed.topic_partition, parsed.state, parsed.id) == (partition, "stray", ID)
+
+
+def test_long_delete_names_are_cut_in_the_topic() -> None:
     partition = TopicPartition("t" * 249, 123)
-    for name in (delete_directory_name(partition, ID), stray_directory_name(partition, ID)):
-        assert len(name) == 255
-        parsed = parse_partition_directory(name)
-        assert parsed.topic_partition.partition == 123
-        assert set(parsed.topic_partition.topic) == {"t"}
+    name = delete_directory_name(partition, ID)
+    assert len(name) == 255
+    parsed = parse_partition_directory(name)
+    assert parsed.topic_partition.partition == 123
+    assert set(parsed.topic_partition.topic) == {"t"}
     assert len(future_directory_name(partition, ID)) > 255
 
 

@@ -9,7 +9,6 @@ from varve.records import (
     TimestampType,
     build_batch,
     decode_header,
-    decrement_sequence,
     increment_sequence,
 )
 
@@ -102,4 +101,3 @@ def test_last_sequence_wraps() -> None:
 )
 def test_sequences_wrap_after_int_max(sequence: int, count: int, later: int) -> None:
     assert increment_sequence(sequence, count) == later
-    assert decrement_sequence(later, count) == sequence
