@@ -11,7 +11,7 @@ Threads    one thread at a time.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
@@ -48,6 +48,7 @@ from varve.rocks.state_files import (
     keep_meta,
     write_checkpoint,
 )
+from varve.topics import HistoryMark
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +112,9 @@ class IdStore:
         self.secret = secret
         self.stream_time_ms = NO_STREAM_TIME_MS
         self.changelog_offset: int | None = None
-        """Where the restore goes on; None is the start of the changelog."""
+        """Where the restore continues; None is the start of the changelog."""
+        self.changelog_mark: HistoryMark | None = None
+        """The batch in front of that offset, by which another history is recognised."""
         self.version = 0
         self._segments = segments
         self._meta = meta
@@ -168,6 +171,7 @@ class IdStore:
         """Forget everything, on disk too; the restore begins at the start of the changelog."""
         self._segments.wipe()
         self.stream_time_ms, self.changelog_offset = NO_STREAM_TIME_MS, None
+        self.changelog_mark = None
         self.version += 1
         self._open()
 
@@ -235,8 +239,11 @@ class IdStore:
         self._raise_stream_time(stream_time_ms)
         return self._segments.cleanup(self.stream_time_ms)
 
-    def checkpoint(self, changelog_offset: int) -> None:
-        """All is on disk after this, and the changelog before the offset need not be read again."""
+    def checkpoint(self, changelog_offset: int, mark: HistoryMark | None = None) -> None:
+        """All is on disk after this, and the changelog before the offset need not be read again.
+
+        `mark` is that of the batch in front of the offset, where it is known.
+        """
         self._segments.flush()
         write_checkpoint(
             self._file_system,
@@ -245,9 +252,10 @@ class IdStore:
                 stream_time_ms=self.stream_time_ms,
                 changelog_offset=changelog_offset,
                 segment_starts_ms=tuple(segment.start_ms for segment in self._segments),
+                changelog_mark=None if mark is None else mark.to_json(),
             ),
         )
-        self.changelog_offset = changelog_offset
+        self.changelog_offset, self.changelog_mark = changelog_offset, mark
 
     def size(self) -> int:
         """Bytes on disk, about."""
@@ -267,6 +275,7 @@ class IdStore:
         if found is not None:
             self._raise_stream_time(found.stream_time_ms)
             self.changelog_offset = found.changelog_offset
+            self.changelog_mark = _decode_mark(found.changelog_mark)
             expected = [segments.segment_id(start_ms) for start_ms in found.segment_starts_ms]
         segments.open_existing(self.stream_time_ms, expected)
 
@@ -415,3 +424,10 @@ def _find(
         words, kinds, times, chosen, before, after, width, k0, k1, slots, cells, own, other
     )
     return CellRows(cells[:row_count], own, other)
+
+
+def _decode_mark(entry: Mapping[str, int] | None) -> HistoryMark | None:
+    try:
+        return None if entry is None else HistoryMark.from_json(entry)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Corrupt(f"checkpoint's mark of the changelog does not fit: {error!r:.80}") from None

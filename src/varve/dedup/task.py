@@ -29,7 +29,7 @@ from varve.foundation.errors import Corrupt, InvalidRequest, OffsetOutOfRange, S
 from varve.records import HEADER_BYTES, CommittedBatches, build_batch_from_columns
 from varve.rocks.database import Databases
 from varve.rocks.segments import check_free
-from varve.topics import LogTruncated, Position, TopicReader, find_break, read_range
+from varve.topics import HistoryMark, LogTruncated, Position, TopicReader, find_break, read_range
 
 logger = logging.getLogger(__name__)
 
@@ -214,13 +214,16 @@ class Task:
     def _restore_from(self, changelog: TopicReader, store: IdStore) -> None:
         start, end = changelog.offsets(self.partition)
         known = store.changelog_offset
-        if known is not None and known > end:
-            logger.warning(
-                "the changelog ends before the checkpoint: ids are restored from its start",
-                extra={"partition": self._where, "checkpoint": known, "end": end},
-            )
-            store.reset()
-            known = None
+        if known is not None:
+            position = Position(known, store.changelog_mark)
+            lost = find_break(changelog, self.partition, position)
+            if lost is not None:
+                logger.warning(
+                    "the changelog lost entries of the checkpoint: ids are restored from its start",
+                    extra={"partition": self._where, "checkpoint": known, "reason": lost},
+                )
+                store.reset()
+                known = None
         offset = start if known is None else max(start, known)
         where = f"{changelog.topic}-{self.partition}"
         for fetched in read_range(changelog, self.partition, start=offset, end=end):
@@ -376,8 +379,19 @@ class Task:
 
     def checkpoint(self) -> None:
         """Brings the ids to the disk, so that a start need not restore them."""
-        self._get_store().checkpoint(self._changelog_end)
+        self._get_store().checkpoint(self._changelog_end, self._find_changelog_mark())
         self._checkpoint_ms, self._new_entries = self._place.clock.now_ms(), 0
+
+    def _find_changelog_mark(self) -> HistoryMark | None:
+        """The mark of the changelog's last batch; None, to check the end alone, if it is away."""
+        changelog = self._backend.read_changelog()
+        try:
+            header = changelog.find_batch_before(self.partition, self._changelog_end)
+        except StoreError:
+            return None
+        finally:
+            changelog.close()
+        return None if header is None else HistoryMark.of(header)
 
     def close(self, *, is_clean: bool = True) -> None:
         """Gives everything back; unless something failed, with a checkpoint."""
@@ -385,7 +399,7 @@ class Task:
         try:
             if store is not None:
                 if is_clean:
-                    store.checkpoint(self._changelog_end)
+                    store.checkpoint(self._changelog_end, self._find_changelog_mark())
                 store.close()
         finally:
             self._backend.close_task(self.partition)

@@ -8,10 +8,10 @@ Threads    any; each read stands for itself.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from varve.commit_log import FetchResult, Isolation, Log
+from varve.commit_log import Isolation, Log
 from varve.embedded.stored_record import StoredRecord
 from varve.foundation.errors import Corrupt, InvalidRequest, OffsetOutOfRange
-from varve.records import Batch, ControlType, RecordColumns, decode_control_record
+from varve.records import Batch, CommittedBatches, RecordColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +57,17 @@ def batches_of(wanted: ReadRange) -> Iterator[Batch]:
         fetched = wanted.log.read(start_offset=offset, isolation=wanted.isolation)
         if not fetched.data:
             return
-        yield from _visible_batches(fetched, wanted)
-        offset = fetched.next_offset
-
-
-def _visible_batches(fetched: FetchResult, wanted: ReadRange) -> Iterator[Batch]:
-    """Drops aborted transactions as Kafka's consumer does: each begins at its first offset and
-    ends at its producer's next abort marker.
-    """
-    waiting = sorted(fetched.aborted, key=lambda one: one.first_offset, reverse=True)
-    aborting: set[int] = set()
-    for batch in checked_batches(fetched.data, str(wanted.log.topic_partition)):
-        header = batch.header
-        if header.base_offset >= wanted.end:
-            return
-        while waiting and waiting[-1].first_offset <= header.last_offset:
-            aborting.add(waiting.pop().producer_id)
-        if header.is_control:
-            if header.producer_id in aborting and _is_abort(batch):
-                aborting.discard(header.producer_id)
-        elif not (header.is_transactional and header.producer_id in aborting):
+        batches = CommittedBatches(
+            fetched.data,
+            fetched.aborted,
+            start_offset=offset,
+            where=str(wanted.log.topic_partition),
+        )
+        for batch in batches:
+            if batch.header.base_offset >= wanted.end:
+                return
             yield batch
+        offset = fetched.next_offset
 
 
 def checked_batches(data: memoryview, where: str) -> Iterator[Batch]:
@@ -92,13 +82,6 @@ def checked_batches(data: memoryview, where: str) -> Iterator[Batch]:
             )
         yield batch
         position += batch.header.size
-
-
-def _is_abort(batch: Batch) -> bool:
-    columns = batch.columns()
-    if not len(columns):
-        return False
-    return decode_control_record(columns.key(0), columns.value(0)).type is ControlType.ABORT
 
 
 def columns_of(wanted: ReadRange) -> Iterator[RecordColumns]:

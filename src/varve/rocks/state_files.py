@@ -13,6 +13,7 @@ import json
 import logging
 import posixpath
 import zlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -102,11 +103,16 @@ NO_STREAM_TIME_MS: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What was on disk; the changelog before `changelog_offset` is in it."""
+    """What was on disk; the changelog before `changelog_offset` is in it.
+
+    `changelog_mark` identifies the batch in front of that offset, as its owner writes it; None if
+    that is unknown.
+    """
 
     stream_time_ms: int
     changelog_offset: int
     segment_starts_ms: tuple[int, ...] = ()
+    changelog_mark: Mapping[str, int] | None = None
 
 
 def write_checkpoint(file_system: FileSystem, directory: str, checkpoint: Checkpoint) -> None:
@@ -138,6 +144,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
         "changelog_offset": checkpoint.changelog_offset,
         "segment_starts_ms": list(checkpoint.segment_starts_ms),
         "position": {},
+        "changelog_mark": checkpoint.changelog_mark and dict(checkpoint.changelog_mark),
     }
     return json.dumps({**fields, "crc": _checksum(fields)}, indent=2).encode() + b"\n"
 
@@ -158,6 +165,7 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
             stream_time_ms=int(fields["stream_time_ms"]),
             changelog_offset=int(fields["changelog_offset"]),
             segment_starts_ms=tuple(int(start) for start in fields["segment_starts_ms"]),
+            changelog_mark=fields.get("changelog_mark"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"checkpoint's fields do not fit: {error!r:.80}") from None

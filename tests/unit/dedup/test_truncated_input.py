@@ -1,5 +1,6 @@
 """An input that lost its end and grew again is noticed: nothing is skipped in silence."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,3 +78,31 @@ def test_a_run_notices_that_the_server_lost_the_end(server: ServerBench, tmp_pat
         _append(server.kit.store, "x", "y", "z")
         with pytest.raises(LogTruncated, match="another --name"):
             dedup.run()
+
+
+def test_ids_are_restored_when_the_changelog_lost_its_end_and_grew_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = StoreBench()
+    store = bench.virtual.store
+    store.create_topic("in", partitions=1)
+    ends = []
+    for names in (["a", "b"], ["c", "d"]):
+        _append(store, *names)
+        _run(store, tmp_path / "first")
+        log = store.topic("out-dedup-changelog").partition(0).log
+        ends.append(log.end_offset)
+    log.truncate_to(ends[0])
+    for number in range(4):
+        _append(store, f"other{number}")
+        _run(store, tmp_path / "second")
+    assert log.end_offset > ends[1]
+    assert "ids are restored" not in caplog.text
+    _append(store, "a", "e")
+    with caplog.at_level(logging.WARNING):
+        _run(store, tmp_path / "first")
+    assert "the changelog lost entries of the checkpoint" in caplog.text
+    output = [record.value for record in store.topic("out").read(isolation="read_committed")]
+    others = [b"other%d" % number for number in range(4)]
+    assert output == [b"a", b"b", b"c", b"d", *others, b"e"]
+    bench.close()
