@@ -10,7 +10,7 @@ from benchmarks.shapes.entries import TURN, append_all, create_storage, make_ent
 from benchmarks.sizes import SizeUnit
 from benchmarks.workspace import Workspace
 from varve.kernels.shape_entries import encode_entries
-from varve.shapes.storage.entry import Entry
+from varve.shapes.storage.entry import ShapeEntry
 
 ROW_COUNT = 10_000
 _WRITE_BYTES = 64 << 10
@@ -46,7 +46,7 @@ class AppendMeasure:
         ]
 
 
-def _encode(entries: list[Entry]) -> list[bytes]:
+def _encode(entries: list[ShapeEntry]) -> list[bytes]:
     """The bytes of each entry by itself."""
     encoded = []
     for start in range(len(entries)):
@@ -55,7 +55,7 @@ def _encode(entries: list[Entry]) -> list[bytes]:
     return encoded
 
 
-def _append_seconds(workspace: Workspace, entries: Sequence[Entry], ticker: Ticker) -> float:
+def _append_seconds(workspace: Workspace, entries: Sequence[ShapeEntry], ticker: Ticker) -> float:
     with workspace.directory("append") as directory:
         storage = create_storage(directory)
         start = ticker()

@@ -14,7 +14,7 @@ from varve.foundation.clock import SystemClock
 from varve.shapes.compaction.compactor import Compactor
 from varve.shapes.offset import SNAPSHOT_END
 from varve.shapes.settings import CompactionSettings
-from varve.shapes.storage.entry import Entry
+from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.shape_storage import ShapeStorage
 
 _ROW_BYTES = 300
@@ -93,7 +93,7 @@ def _compact(storage: ShapeStorage) -> None:
     compactor.compact(storage, now_ms=SystemClock().now_ms(), is_forced=True)
 
 
-def _compact_seconds(workspace: Workspace, entries: Sequence[Entry], ticker: Ticker) -> float:
+def _compact_seconds(workspace: Workspace, entries: Sequence[ShapeEntry], ticker: Ticker) -> float:
     with workspace.directory("compaction") as directory:
         storage = create_storage(directory)
         append_all(storage, entries)
@@ -104,7 +104,7 @@ def _compact_seconds(workspace: Workspace, entries: Sequence[Entry], ticker: Tic
     return seconds
 
 
-def _copy_seconds(workspace: Workspace, entries: Sequence[Entry], ticker: Ticker) -> float:
+def _copy_seconds(workspace: Workspace, entries: Sequence[ShapeEntry], ticker: Ticker) -> float:
     with workspace.directory("copy") as directory:
         storage = create_storage(directory)
         append_all(storage, entries)

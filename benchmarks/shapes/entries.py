@@ -8,7 +8,7 @@ from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.shapes.offset import Offset
 from varve.shapes.settings import StorageSettings
-from varve.shapes.storage.entry import UPDATE, Entry
+from varve.shapes.storage.entry import UPDATE, ShapeEntry
 from varve.shapes.storage.shape_storage import ShapeStorage
 from varve.shapes.storage.snapshot import SnapshotWriter
 
@@ -17,7 +17,7 @@ TURN = 500
 """Entries of one turn of a feed."""
 
 
-def make_entries(count: int, *, row_bytes: int, row_count: int) -> list[Entry]:
+def make_entries(count: int, *, row_bytes: int, row_count: int) -> list[ShapeEntry]:
     """Updates with messages of about `row_bytes`, of `row_count` rows in turn."""
     entries = []
     for number in range(count):
@@ -31,7 +31,7 @@ def make_entries(count: int, *, row_bytes: int, row_count: int) -> list[Entry]:
         )
         filling = "x" * max(0, row_bytes - len(head) - len(tail))
         message = f"{head}{filling}{tail}".encode()
-        entries.append(Entry(Offset(number + 1, 0), key.encode(), UPDATE, message))
+        entries.append(ShapeEntry(Offset(number + 1, 0), key.encode(), UPDATE, message))
     return entries
 
 
@@ -44,7 +44,7 @@ def create_storage(root: Path, settings: StorageSettings | None = None) -> Shape
     return storage
 
 
-def append_all(storage: ShapeStorage, entries: Sequence[Entry]) -> None:
+def append_all(storage: ShapeStorage, entries: Sequence[ShapeEntry]) -> None:
     """As a feed does, a turn at a time; durable in the end."""
     for start in range(0, len(entries), TURN):
         storage.append(entries[start : start + TURN])

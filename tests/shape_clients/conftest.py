@@ -20,7 +20,7 @@ _TIGHT = (
     "maintenance.interval.ms=100",
     "http.long.poll.ms=700",
     "http.events.ms=1500",
-    "http.shared.answer.bytes=1",
+    "http.shared.response.bytes=1",
 )
 
 

@@ -19,7 +19,7 @@ from varve.shapes.compaction.compactor import Compactor
 from varve.shapes.compaction.report import CompactionReport
 from varve.shapes.offset import SNAPSHOT_END, Offset
 from varve.shapes.settings import CompactionSettings, StorageSettings
-from varve.shapes.storage.entry import Entry
+from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.shape_storage import ShapeStorage
 from varve.shapes.storage.snapshot import SnapshotWriter
 
@@ -49,7 +49,7 @@ class CompactionBench:
         self.random = random.Random(seed)
         self.state: State = {}
         self.states: dict[Offset, State] = {SNAPSHOT_END: {}}
-        self.entries: list[Entry] = []
+        self.entries: list[ShapeEntry] = []
         self.tx = 0
 
     def put(self, key: str, **columns: Any) -> None:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from varve.foundation.errors import NotFound, StoreError
 from varve.foundation.metrics import MetricTable
-from varve.shapes.compaction.report import Balance, CompactionReport, Outcome
+from varve.shapes.compaction.report import Balance, CompactionOutcome, CompactionReport
 from varve.shapes.definition import Definition
 from varve.shapes.filter.subset import Subset
 from varve.shapes.metrics import EngineHealth, TopicHealth
@@ -101,7 +101,7 @@ class FakeEngine:
         self.begins_at_once = True
         self.rows: list[bytes] = []
         self.refuses: StoreError | None = None
-        self.outcome = Outcome.DONE
+        self.outcome = CompactionOutcome.DONE
         self.is_dropping = False
         self.compactions_end = threading.Event()
         self._lock = threading.Lock()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from varve.shapes.offset import Offset
-from varve.shapes.storage.entry import Entry, checksum
+from varve.shapes.storage.entry import ShapeEntry, checksum
 
 _HEAD = struct.Struct(">QQI")
 _MIDDLE = struct.Struct(">BBQ")
@@ -18,13 +18,13 @@ _CRC = struct.Struct(">I")
 class StoredEntry(NamedTuple):
     """An entry as it lies in a log file."""
 
-    entry: Entry
+    entry: ShapeEntry
     flag: int
     position: int
     end: int
 
 
-def encode_entry(entry: Entry) -> bytes:
+def encode_entry(entry: ShapeEntry) -> bytes:
     """The entry as a log holds it, as received."""
     head = _HEAD.pack(*entry.offset, len(entry.key))
     middle = _MIDDLE.pack(entry.operation, 0, len(entry.json))
@@ -42,6 +42,8 @@ def decode_entries(data: bytes) -> Iterator[StoredEntry]:
         json = key + key_size + _MIDDLE.size
         end = json + json_size + _CRC.size
         assert _CRC.unpack_from(data, json + json_size)[0] == checksum(data[position : end - 4])
-        entry = Entry(Offset(tx, op), data[key : key + key_size], operation, data[json : end - 4])
+        entry = ShapeEntry(
+            Offset(tx, op), data[key : key + key_size], operation, data[json : end - 4]
+        )
         yield StoredEntry(entry, flag, position, end)
         position = end

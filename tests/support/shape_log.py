@@ -9,8 +9,8 @@ from varve.disk import FileSystem
 from varve.foundation.clock import Clock, ManualClock
 from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
 from varve.shapes.settings import StorageSettings
-from varve.shapes.storage.chunk_index import Chunk, encode_chunks
-from varve.shapes.storage.entry import INSERT, UPDATE, Entry
+from varve.shapes.storage.chunk_index import LogChunk, encode_chunks
+from varve.shapes.storage.entry import INSERT, UPDATE, ShapeEntry
 from varve.shapes.storage.layout import index_path, log_path, new_suffix
 from varve.shapes.storage.shape_log import CompactedLog
 from varve.shapes.storage.shape_storage import ShapeStorage
@@ -22,12 +22,12 @@ SMALL = StorageSettings(chunk_bytes=200, buffer_bytes=128, read_bytes=96)
 CLOCK = ManualClock()
 
 
-def make_entry(tx: int, op: int = 0, *, size: int = 30, key: str | None = None) -> Entry:
+def make_entry(tx: int, op: int = 0, *, size: int = 30, key: str | None = None) -> ShapeEntry:
     """An entry whose message tells its offset, padded to about a size."""
     message = {"offset": f"{tx}_{op}", "pad": "x" * max(0, size - 30)}
     text = json.dumps(message, separators=(",", ":")).encode()
     name = f"k{tx % 7}" if key is None else key
-    return Entry(Offset(tx, op), name.encode(), INSERT if tx % 3 else UPDATE, text)
+    return ShapeEntry(Offset(tx, op), name.encode(), INSERT if tx % 3 else UPDATE, text)
 
 
 def create_storage(
@@ -63,7 +63,7 @@ def joined(pieces: Iterator[bytes]) -> list[object]:
     return messages
 
 
-def messages_of(entries: list[Entry]) -> list[object]:
+def messages_of(entries: list[ShapeEntry]) -> list[object]:
     return [json.loads(entry.json) for entry in entries]
 
 
@@ -88,8 +88,8 @@ def follow(storage: ShapeStorage, start: Offset = SNAPSHOT_END) -> list[object]:
 class LogModel:
     """A list of committed entries, and of those that wait for their commit."""
 
-    committed: list[Entry] = field(default_factory=list)
-    pending: list[Entry] = field(default_factory=list)
+    committed: list[ShapeEntry] = field(default_factory=list)
+    pending: list[ShapeEntry] = field(default_factory=list)
     durable_count: int = 0
     """How many committed entries a crash must leave."""
 
@@ -97,7 +97,7 @@ class LogModel:
     def latest(self) -> Offset:
         return self.committed[-1].offset if self.committed else SNAPSHOT_END
 
-    def append(self, entries: list[Entry]) -> None:
+    def append(self, entries: list[ShapeEntry]) -> None:
         self.pending += [entry for entry in entries if entry.offset > self.latest]
 
     def commit(self) -> None:
@@ -156,8 +156,8 @@ def write_compacted(
     return CompactedLog(boundary, position, suffix)
 
 
-def _cut_chunks(data: bytes, settings: StorageSettings) -> list[Chunk]:
-    chunks: list[Chunk] = []
+def _cut_chunks(data: bytes, settings: StorageSettings) -> list[LogChunk]:
+    chunks: list[LogChunk] = []
     group: list[StoredEntry] = []
     for stored in decode_entries(data):
         group.append(stored)
@@ -167,6 +167,6 @@ def _cut_chunks(data: bytes, settings: StorageSettings) -> list[Chunk]:
     return [*chunks, _chunk(group)] if group else chunks
 
 
-def _chunk(group: list[StoredEntry]) -> Chunk:
+def _chunk(group: list[StoredEntry]) -> LogChunk:
     first, last = group[0], group[-1]
-    return Chunk(first.entry.offset, first.position, last.entry.offset, last.end)
+    return LogChunk(first.entry.offset, first.position, last.entry.offset, last.end)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from varve.shapes.offset import Offset
-from varve.shapes.storage.entry import Entry
+from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.shape_storage import ShapeStorage
 
 INSERT, UPDATE, DELETE, CONTROL = b"iudc"
@@ -38,13 +38,13 @@ def make_message(
 
 def make_entry(
     offset: Offset, operation: int, key: str, value: dict[str, Any] | None = None, **more: Any
-) -> Entry:
+) -> ShapeEntry:
     """A change of a row; a control message where that is the operation."""
     if operation == CONTROL:
         text = json.dumps({"headers": {"control": key, "lsn": str(offset.tx)}})
-        return Entry(offset, b"", CONTROL, text.encode())
+        return ShapeEntry(offset, b"", CONTROL, text.encode())
     message = make_message(operation, key, value or {"id": key}, tx=offset.tx, **more)
-    return Entry(offset, key.encode(), operation, message)
+    return ShapeEntry(offset, key.encode(), operation, message)
 
 
 def apply_message(state: State, message: dict[str, Any]) -> None:

@@ -34,10 +34,10 @@ def command(
 def _tell(report: dict[str, Any]) -> str:
     """One line: what went, and what new clients are spared."""
     from varve.foundation.units import format_bytes
-    from varve.shapes.compaction.report import Outcome
+    from varve.shapes.compaction.report import CompactionOutcome
 
     balance = report["balance"]
-    if report["outcome"] == Outcome.NOTHING:
+    if report["outcome"] == CompactionOutcome.NOTHING:
         return f"nothing to compact: the log of {report['handle']} is empty, or compacted already"
     dropped = "; then it was dropped, for a new snapshot is smaller" if report["is_dropped"] else ""
     return (

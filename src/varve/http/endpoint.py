@@ -53,7 +53,7 @@ class HttpApi(ABC):
         """No request is in progress any more."""
 
 
-class Endpoint:
+class HttpEndpoint:
     """The handlers of one path by method; OPTIONS and 405 are the same everywhere."""
 
     def __init__(self, name: str, api: HttpApi, handlers: Mapping[str, Handler]) -> None:

@@ -51,7 +51,7 @@ class Response:
     @classmethod
     def of_json(cls, status: int, document: Any, *headers: Header) -> "Response":
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-        # ChunkEdge a character, which a request may hold, is told as it was sent: \ud800 is JSON.
+        # A lone surrogate, which a request may hold, is sent as \ud800, which is JSON.
         return cls(status, [JSON, *headers], text.encode(errors="backslashreplace"))
 
     @classmethod

@@ -90,7 +90,7 @@ class HeadJoiner:
         return self._transport.is_closing()
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """What uvicorn creates for each client."""
 
     def __init__(self, settings: HttpSettings, metrics: HttpMetrics, **options: Any) -> None:
@@ -205,7 +205,7 @@ class HttpServer:
         listening = self._listen()
         self._port = listening.getsockname()[1]
         # Declared as a class, and called with named arguments alone.
-        connection: Any = functools.partial(Connection, settings, self._api.metrics)
+        connection: Any = functools.partial(HttpConnection, settings, self._api.metrics)
         config = uvicorn.Config(
             self._api,
             http=connection,

@@ -43,7 +43,7 @@ class HttpSettings:
     )
     max_age_s: int = setting(
         60,
-        "How long caches may keep an answer that is neither the first nor live.",
+        "How long caches may keep a response that is neither the first nor live.",
         "shapes.http.cache.max.age.seconds",
         at_least=0,
         is_own=True,
@@ -57,7 +57,7 @@ class HttpSettings:
     )
     initial_requests_max: int = setting(
         300,
-        "Requests without a known handle at a time, until the answer begins; more get 503.",
+        "Requests without a known handle at a time, until the response begins; more get 503.",
         "shapes.http.max.initial.requests",
         at_least=1,
         is_own=True,
@@ -109,7 +109,7 @@ class HttpSettings:
     )
     read_threads: int = setting(
         8,
-        "Threads that read files for answers.",
+        "Threads that read files for responses.",
         "shapes.http.read.threads",
         at_least=1,
         at_most=256,
@@ -149,7 +149,7 @@ class HttpSettings:
     shared_bytes: int = setting(
         32 << 20,
         "Answers kept in memory for clients that ask for the same.",
-        "shapes.http.shared.answer.bytes",
+        "shapes.http.shared.response.bytes",
         at_least=0,
         at_most=INT_MAX,
         is_own=True,

@@ -1,1 +1,25 @@
 """Shapes: filtered live views of keyed topics, with their tables, snapshots, logs and filters."""
+
+from varve.shapes.definition import Definition, LogMode, Replica, define
+from varve.shapes.engine import ShapeEngine
+from varve.shapes.feed.open_feed import TopicOptions
+from varve.shapes.offset import BEFORE_ALL, Offset
+from varve.shapes.opening import open  # noqa: A004, the word that users expect
+from varve.shapes.settings import CompactionSettings, EngineSettings
+from varve.shapes.shape import DropReason, Shape
+
+__all__ = [
+    "BEFORE_ALL",
+    "CompactionSettings",
+    "Definition",
+    "DropReason",
+    "EngineSettings",
+    "LogMode",
+    "Offset",
+    "Replica",
+    "Shape",
+    "ShapeEngine",
+    "TopicOptions",
+    "define",
+    "open",
+]

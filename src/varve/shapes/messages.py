@@ -30,10 +30,10 @@ from varve.shapes.feed.row import (
     row_key_prefix,
 )
 from varve.shapes.offset import Offset
-from varve.shapes.storage.entry import DELETE, INSERT, TRANSACTION_END, UPDATE, Entry
+from varve.shapes.storage.entry import DELETE, INSERT, TRANSACTION_END, UPDATE, ShapeEntry
 
 _NEEDS_PYTHON: Final = int(Telling.ODD)
-_NEW_ENTRY: Final = partial(tuple.__new__, Entry)
+_NEW_ENTRY: Final = partial(tuple.__new__, ShapeEntry)
 """Builds an entry without calling the class, which is slow for many."""
 _LAST: Final = b"]," + TRANSACTION_END
 _NAMES: Final = {INSERT: b"insert", UPDATE: b"update", DELETE: b"delete"}
@@ -64,7 +64,7 @@ class MessageEncoder:
             is_full=self._is_full,
         )
 
-    def entries(self, changes: list[Change]) -> list[Entry | None]:
+    def entries(self, changes: list[Change]) -> list[ShapeEntry | None]:
         """The entries of changes, each as the last of its transaction.
 
         None if nothing changed that the shape shows. Changes that the kernel cannot encode are
@@ -73,7 +73,7 @@ class MessageEncoder:
         statuses, messages = self._texts.write(changes)
         offsets = [change[0] for change in changes]
         keys = [change[1][1] for change in changes]
-        entries: list[Entry | None] = list(
+        entries: list[ShapeEntry | None] = list(
             map(_NEW_ENTRY, zip(offsets, keys, statuses, messages, strict=True))
         )
         if min(statuses, default=_NEEDS_PYTHON + 1) <= _NEEDS_PYTHON:
@@ -82,11 +82,11 @@ class MessageEncoder:
                     entries[index] = self._encode_entry(changes[index], status)
         return entries
 
-    def _encode_entry(self, change: Change, status: int) -> Entry | None:
+    def _encode_entry(self, change: Change, status: int) -> ShapeEntry | None:
         json = self.encode(change) if status == _NEEDS_PYTHON else None
         if json is None:
             return None
-        return Entry(change.offset, change.row_key.encoded, operation_of(change), json)
+        return ShapeEntry(change.offset, change.row_key.encoded, operation_of(change), json)
 
     def encode(self, change: Change) -> bytes | None:
         """The message of one change, the last of its transaction."""

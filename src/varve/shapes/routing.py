@@ -20,9 +20,9 @@ from varve.shapes.filter.filter_index import FilterIndex
 from varve.shapes.messages import MessageEncoder, without_last
 from varve.shapes.offset import BEFORE_ALL
 from varve.shapes.shape import Shape
-from varve.shapes.storage.entry import Entry
+from varve.shapes.storage.entry import ShapeEntry
 
-EntriesByShape = defaultdict[Shape, list[Entry]]
+EntriesByShape = defaultdict[Shape, list[ShapeEntry]]
 Recipients = tuple[MessageEncoder, list[Shape]]
 """An encoder, and the shapes that get its messages."""
 RoutedChange = tuple[Change, list[Recipients]]
@@ -178,7 +178,7 @@ def _shapes_of(recipients: Iterable[Recipients]) -> set[Shape]:
     return {shape for _, shapes in recipients for shape in shapes}
 
 
-def _encode(routed: Sequence[RoutedChange]) -> list[tuple[Entry, list[Shape]]]:
+def _encode(routed: Sequence[RoutedChange]) -> list[tuple[ShapeEntry, list[Shape]]]:
     """The entries of changes, in order, with the shapes that get them; one call per encoder."""
     by_encoder: dict[MessageEncoder, list[Change]] = {}
     for change, recipients in routed:
@@ -197,10 +197,10 @@ def _encode(routed: Sequence[RoutedChange]) -> list[tuple[Entry, list[Shape]]]:
 
 
 def _append_transaction(
-    encoded: Iterable[tuple[Entry, list[Shape]]], entries_by_shape: EntriesByShape
+    encoded: Iterable[tuple[ShapeEntry, list[Shape]]], entries_by_shape: EntriesByShape
 ) -> None:
     """Appends the entries of one transaction; only the last one of each shape says that it is."""
-    last: dict[Shape, Entry] = {}
+    last: dict[Shape, ShapeEntry] = {}
     for entry, shapes in encoded:
         other = entry._replace(json=without_last(entry.json))
         for shape in shapes:

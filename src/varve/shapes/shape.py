@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from varve.foundation.errors import Closed, Corrupt, NotFound, StoreError, Unavailable
 from varve.shapes.definition import Definition
 from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, Offset
-from varve.shapes.storage.entry import Entry
+from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.shape_storage import ChunkEnd, ShapeStorage, flush_storages
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ class Shape:
             if not self.is_dropped:
                 self._storage = storage
 
-    def append(self, entries: Sequence[Entry]) -> None:
+    def append(self, entries: Sequence[ShapeEntry]) -> None:
         """Appends whole transactions; raises StoreError or OSError, then it is to be dropped."""
         storage = self._storage
         if storage is None:

@@ -16,7 +16,7 @@ from tests.support.compaction_bench import HANDLE, ROOT, CompactionBench
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import StoreError
-from varve.shapes.compaction.report import Outcome, read_reports
+from varve.shapes.compaction.report import CompactionOutcome, read_reports
 from varve.shapes.settings import CompactionSettings
 from varve.shapes.storage.layout import log_directory
 
@@ -49,7 +49,7 @@ def _disk(bench: CompactionBench) -> FaultyFileSystem:
 def _steps(name: str) -> Iterator[int]:
     bench = _prepared(name)
     first = _disk(bench).steps + 1
-    assert bench.compact().outcome is Outcome.DONE
+    assert bench.compact().outcome is CompactionOutcome.DONE
     last = _disk(bench).steps
     assert last - first > 10
     # Steps in scratch files are many and alike: a third of them is taken.
@@ -68,7 +68,7 @@ def _check_found(bench: CompactionBench, disk: FaultyFileSystem) -> None:
     found = {name.rsplit(".", 2)[0] for name in names if name.startswith("log.")}
     assert found <= {f"log.{suffix}" for suffix in storage.manifest.suffixes}
     bench.change(12)
-    assert bench.compact().outcome is Outcome.DONE
+    assert bench.compact().outcome is CompactionOutcome.DONE
     assert not disk.exists(f"{ROOT}/.tmp/{HANDLE}")
     assert read_reports(disk, storage.directory)[-1]["suffix"] == storage.manifest.compacted
     bench.check(sample=4)
@@ -106,7 +106,7 @@ def test_h6_a_failing_call_leaves_the_shape_before_or_after(name: str) -> None:
             bench.check(sample=4)
             if bench.storage.failure is None:
                 bench.change(10)
-                assert bench.compact().outcome is Outcome.DONE
+                assert bench.compact().outcome is CompactionOutcome.DONE
                 bench.check(sample=4)
             else:
                 _check_found(bench, disk.after_crash(CrashMode.KEEP_ALL))

@@ -21,7 +21,7 @@ from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound
 from varve.shapes.offset import LAST, Offset
-from varve.shapes.storage.entry import Entry
+from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.layout import index_path, log_directory, log_path
 from varve.shapes.storage.recovery import find_log_end
 from varve.shapes.storage.shape_storage import ShapeStorage
@@ -65,7 +65,9 @@ class Run:
             self.model.commit()
 
     def append_large(self, at: int) -> None:
-        entries = [Entry(Offset(at, op), b"k", ord("u"), b'{"n":"%d"}' % op) for op in range(30)]
+        entries = [
+            ShapeEntry(Offset(at, op), b"k", ord("u"), b'{"n":"%d"}' % op) for op in range(30)
+        ]
         self.model.append(entries)
         self.shape.append(entries)
         self.model.commit()

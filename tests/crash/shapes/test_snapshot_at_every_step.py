@@ -11,7 +11,7 @@ import pytest
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound, Unavailable
-from varve.shapes.storage.snapshot import Snapshot, SnapshotWriter
+from varve.shapes.storage.snapshot import ShapeSnapshot, SnapshotWriter
 
 DIRECTORY = "/shape/log"
 ROWS = [b'{"row":%d}' % number for number in range(40)]
@@ -25,8 +25,8 @@ def _new_disk() -> FaultyFileSystem:
     return disk
 
 
-def _write(disk: FaultyFileSystem) -> Snapshot:
-    snapshot = Snapshot(disk, DIRECTORY, 150)
+def _write(disk: FaultyFileSystem) -> ShapeSnapshot:
+    snapshot = ShapeSnapshot(disk, DIRECTORY, 150)
     writer = SnapshotWriter(snapshot)
     try:
         for number, row in enumerate(ROWS):
@@ -40,7 +40,7 @@ def _write(disk: FaultyFileSystem) -> Snapshot:
     return snapshot
 
 
-def _read(snapshot: Snapshot) -> list[bytes]:
+def _read(snapshot: ShapeSnapshot) -> list[bytes]:
     rows, number = [], 0
     while (pieces := snapshot.read_chunk(number)) is not None:
         rows += [row for piece in pieces for row in piece.split(b",\n")]
@@ -65,7 +65,7 @@ def test_a_crash_at_any_step_leaves_all_or_nothing() -> None:
             with pytest.raises(PowerLoss):
                 _write(disk)
             try:
-                snapshot = Snapshot.open(disk.after_crash(mode, step), DIRECTORY)
+                snapshot = ShapeSnapshot.open(disk.after_crash(mode, step), DIRECTORY)
             except NotFound:
                 continue
             assert _read(snapshot) == [*ROWS, b'{"end":1}']
@@ -77,14 +77,17 @@ def test_what_was_finished_survives_any_crash() -> None:
     for mode in CrashMode:
         disk = _new_disk()
         _write(disk)
-        assert _read(Snapshot.open(disk.after_crash(mode, 3), DIRECTORY)) == [*ROWS, b'{"end":1}']
+        assert _read(ShapeSnapshot.open(disk.after_crash(mode, 3), DIRECTORY)) == [
+            *ROWS,
+            b'{"end":1}',
+        ]
 
 
 def test_readers_of_a_failed_snapshot_get_the_error() -> None:
     for step in _steps():
         disk = _new_disk()
         disk.fail_at(step, OSError(errno.EIO, os.strerror(errno.EIO)))
-        snapshot = Snapshot(disk, DIRECTORY, 150)
+        snapshot = ShapeSnapshot(disk, DIRECTORY, 150)
         writer = SnapshotWriter(snapshot)
         try:
             for row in ROWS:

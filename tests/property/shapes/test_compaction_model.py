@@ -25,11 +25,11 @@ from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt
 from varve.kernels.shape_entries import encode_entries
-from varve.shapes.compaction.blocks import Block, Range, compact_block, index_block, join_blocks
+from varve.shapes.compaction.blocks import Block, LogPrefix, compact_block, index_block, join_blocks
 from varve.shapes.compaction.report import Balance
 from varve.shapes.compaction.spill import compact_ranges
 from varve.shapes.offset import Offset
-from varve.shapes.storage.entry import Entry
+from varve.shapes.storage.entry import ShapeEntry
 
 SECRET = (7, 11)
 NAMES = ("a", "b", 'c"\\,{[')
@@ -56,7 +56,7 @@ changes = st.tuples(
 
 def _entries(
     drawn: list[tuple[int, str, dict[str, Any], dict[str, Any] | None, int]],
-) -> list[Entry]:
+) -> list[ShapeEntry]:
     """Entries with one or several operations in a transaction."""
     offset, entries = Offset(1, 0), []
     for operation, key, value, old_value, step in drawn:
@@ -66,7 +66,7 @@ def _entries(
     return entries
 
 
-def _block(entries: list[Entry]) -> Block:
+def _block(entries: list[ShapeEntry]) -> Block:
     status, count, data, _ = encode_entries(
         list(entries), start=0, json_room=1 << 40, byte_room=1 << 40, last=(0, 0)
     )
@@ -74,7 +74,7 @@ def _block(entries: list[Entry]) -> Block:
     return index_block(data, "log", 0)
 
 
-def _decode(block: Block) -> list[Entry]:
+def _decode(block: Block) -> list[ShapeEntry]:
     """Entries as plain Python reads them."""
     data, entries = block.data.tobytes(), []
     for start, size in zip(block.starts.tolist(), block.sizes.tolist(), strict=True):
@@ -82,7 +82,7 @@ def _decode(block: Block) -> list[Entry]:
         tx, op = int.from_bytes(entry[:8]), int.from_bytes(entry[8:16])
         key_end = 20 + int.from_bytes(entry[16:20])
         entries.append(
-            Entry(Offset(tx, op), entry[20:key_end], entry[key_end], entry[key_end + 10 : -4])
+            ShapeEntry(Offset(tx, op), entry[20:key_end], entry[key_end], entry[key_end + 10 : -4])
         )
     return entries
 
@@ -190,7 +190,7 @@ def test_what_stays_is_bounded_by_the_keys_and_equals_the_model(drawn: list[Any]
     assert [entry for entry in compacted if entry.operation == CONTROL] == controls
 
 
-def _model(entries: list[Entry], key: bytes) -> list[tuple[Offset, Any]]:
+def _model(entries: list[ShapeEntry], key: bytes) -> list[tuple[Offset, Any]]:
     """What stays of a key, said in another way."""
     own = [entry for entry in entries if entry.key == key and entry.operation != CONTROL]
     stays: list[tuple[Offset, Any]] = []
@@ -211,7 +211,7 @@ def _model(entries: list[Entry], key: bytes) -> list[tuple[Offset, Any]]:
     return stays
 
 
-def _stripped(entry: Entry) -> Any:
+def _stripped(entry: ShapeEntry) -> Any:
     message = json.loads(entry.json)
     headers = message["headers"]
     kept = ("operation", "relation", "txids")
@@ -257,7 +257,7 @@ def test_in_parts_it_is_the_same(drawn: list[Any], memory_bytes: int, is_split: 
     for name, piece in (("/one", block.data[:half]), ("/two", block.data[half:])):
         file = fs.open_writable(name)
         file.write_at(0, piece.tobytes())
-        ranges.append(Range(file, piece.size))
+        ranges.append(LogPrefix(file, piece.size))
     balance = Balance()
     blocks = list(
         compact_ranges(

@@ -31,7 +31,7 @@ from varve.foundation.errors import InvalidRequest, InvalidSetting, Unavailable
 from varve.http.shapes.access import Access
 from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import KafkaClient
-from varve.shapes.compaction.report import Outcome
+from varve.shapes.compaction.report import CompactionOutcome
 from varve.shapes.feed.open_feed import TopicOptions
 from varve.testing.kafka_kit import KafkaKit
 
@@ -95,9 +95,9 @@ def test_a_shape_is_made_shown_listed_compacted_and_deleted(server: Running) -> 
     assert json.loads(run("show", handle, "--json", *at).stdout)["where"] == "\"a\" = 'x'"
     assert run("compact", handle, *at).stdout.startswith(f"compacted {handle} up to ")
     assert json.loads(run("compact", handle, "--json", *at).stdout)["outcome"] == "done"
-    server.engine.outcome = Outcome.NOTHING
+    server.engine.outcome = CompactionOutcome.NOTHING
     assert run("compact", handle, *at).stdout.startswith("nothing to compact")
-    server.engine.outcome = Outcome.DONE
+    server.engine.outcome = CompactionOutcome.DONE
     assert run("delete", handle, *at).stdout == f"deleted {handle}\n"
     assert "there is no such shape" in run("delete", handle, *at, code=1).stderr
     left = [json.loads(line) for line in run("list", "orders", "--json", *at).stdout.splitlines()]

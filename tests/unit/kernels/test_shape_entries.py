@@ -14,19 +14,19 @@ from varve.kernels.shape_entries import (
     strip_entries,
 )
 from varve.shapes.offset import Offset
-from varve.shapes.storage.entry import DELETE, INSERT, Entry
+from varve.shapes.storage.entry import DELETE, INSERT, ShapeEntry
 
 FOREVER = (NUMBER_MAX, NUMBER_MAX)
 
 
-def _entries(count: int, json_size: int = 10) -> list[Entry]:
+def _entries(count: int, json_size: int = 10) -> list[ShapeEntry]:
     return [
-        Entry(Offset(n, n % 3), b"key%d" % n, INSERT, b"%0*d" % (json_size, n))
+        ShapeEntry(Offset(n, n % 3), b"key%d" % n, INSERT, b"%0*d" % (json_size, n))
         for n in range(1, count + 1)
     ]
 
 
-def _encode(entries: list[Entry], **rooms: int) -> tuple[int, int, bytes, int]:
+def _encode(entries: list[ShapeEntry], **rooms: int) -> tuple[int, int, bytes, int]:
     given_rooms = {"json_room": 1 << 40, "byte_room": 1 << 40, **rooms}
     status, count, data, json_bytes = encode_entries(entries, start=0, last=(0, 0), **given_rooms)
     return status, count, data.tobytes(), json_bytes
@@ -73,7 +73,7 @@ def test_encoding_stops_behind_the_entry_that_fills_a_room() -> None:
     ],
 )
 def test_what_is_no_entry_is_named_and_nothing_is_encoded(entry: object, status: int) -> None:
-    good = Entry(Offset(1, 0), b"", DELETE, b"")
+    good = ShapeEntry(Offset(1, 0), b"", DELETE, b"")
     found, count, data, _ = encode_entries(
         [good, entry], start=0, json_room=99, byte_room=999, last=(0, 5)
     )
@@ -81,7 +81,7 @@ def test_what_is_no_entry_is_named_and_nothing_is_encoded(entry: object, status:
 
 
 def test_offsets_that_do_not_ascend_are_refused() -> None:
-    entry = Entry(Offset(4, 4), b"", INSERT, b"")
+    entry = ShapeEntry(Offset(4, 4), b"", INSERT, b"")
     for last in ((4, 4), (4, 5), (5, 0)):
         status, _, _, _ = encode_entries([entry], start=0, json_room=9, byte_room=99, last=last)
         assert status == EntryStatus.BAD_ORDER

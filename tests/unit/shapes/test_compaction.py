@@ -15,13 +15,13 @@ from tests.support.shape_messages import UPDATE, make_entry, read_messages
 from varve.disk import FaultyFileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed, Corrupt, InvalidRequest, Unavailable, Unbalanced
-from varve.shapes.compaction.blocks import Range, read_blocks
+from varve.shapes.compaction.blocks import LogPrefix, read_blocks
 from varve.shapes.compaction.compactor import Compactor
-from varve.shapes.compaction.report import Balance, Outcome, read_reports
+from varve.shapes.compaction.report import Balance, CompactionOutcome, read_reports
 from varve.shapes.compaction.spill import compact_windows
 from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
 from varve.shapes.settings import CompactionSettings, StorageSettings
-from varve.shapes.storage.entry import Entry
+from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.layout import log_directory, log_path
 from varve.shapes.storage.shape_log import CompactedLog
 from varve.shapes.storage.shape_storage import ShapeStorage
@@ -40,7 +40,7 @@ def _log_files(bench: CompactionBench) -> list[str]:
 def test_readers_at_every_offset_end_with_the_rows(bench: CompactionBench) -> None:
     for _ in range(6):
         bench.change(30)
-        assert bench.compact().outcome is Outcome.DONE
+        assert bench.compact().outcome is CompactionOutcome.DONE
         bench.check()
     bench.storage.close()
     bench.check(bench.reopen(bench.fs))
@@ -128,7 +128,7 @@ def test_windows_of_which_little_goes_are_left_to_the_parts(row_count: int) -> N
     bench.storage.flush()
     path = log_path(bench.storage.directory, bench.storage.manifest.latest)
     with bench.fs.open(path) as file:
-        ranges = [Range(file, file.size())]
+        ranges = [LogPrefix(file, file.size())]
         before = [block.data.tobytes() for block in read_blocks(ranges, 2048)]
         windows = compact_windows(ranges, 2048, (1, 2), Balance())
         after = [block.data.tobytes() for block in windows]
@@ -168,7 +168,7 @@ def test_control_messages_alone_stay_in_parts_as_well() -> None:
 
 
 def test_newest_chunks_and_what_is_not_durable_are_left_alone(bench: CompactionBench) -> None:
-    assert bench.compact(is_forced=False).outcome is Outcome.NOTHING
+    assert bench.compact(is_forced=False).outcome is CompactionOutcome.NOTHING
     bench.change(60)
     assert bench.storage.persisted < bench.storage.latest
     report = bench.compactor.compact(bench.storage, now_ms=1)
@@ -183,13 +183,13 @@ def test_a_log_of_which_little_would_go_is_left_alone() -> None:
         bench.put(f"row {number}", a=1)
     files = _log_files(bench)
     report = bench.compact(is_forced=False)
-    assert report.outcome is Outcome.NOT_WORTH
+    assert report.outcome is CompactionOutcome.NOT_WORTH
     assert report.balance.removed_ratio == 0
     assert _log_files(bench) == files
     for number in range(40):
         bench.put("row 1", a=number)
         bench.put("row 2", a=number)
-    assert bench.compact(is_forced=False).outcome is Outcome.DONE
+    assert bench.compact(is_forced=False).outcome is CompactionOutcome.DONE
 
 
 def test_a_reader_in_flight_reads_on_in_the_old_files(bench: CompactionBench) -> None:
@@ -278,7 +278,7 @@ def test_a_broken_entry_is_found_and_nothing_changed(bench: CompactionBench) -> 
 )
 def test_what_is_no_message_is_refused(bench: CompactionBench, json: bytes) -> None:
     whole = make_entry(Offset(1, 0), UPDATE, "k", {"a": 1})
-    broken = [Entry(Offset(tx, 0), b"k", UPDATE, json) for tx in range(2, 50)]
+    broken = [ShapeEntry(Offset(tx, 0), b"k", UPDATE, json) for tx in range(2, 50)]
     fillers = [make_entry(Offset(tx, 0), UPDATE, "k", {"a": 1}) for tx in range(50, 90)]
     bench.storage.append([whole, *broken, *fillers])
     with pytest.raises(Corrupt, match="no message"):
@@ -296,7 +296,7 @@ def test_a_full_disk_leaves_the_shape_as_it_was() -> None:
         bench.compact()
     assert _log_files(bench) == files
     bench.check()
-    assert bench.compact().outcome is Outcome.DONE
+    assert bench.compact().outcome is CompactionOutcome.DONE
     bench.check()
 
 
@@ -327,7 +327,7 @@ def test_a_log_that_is_not_put_in_place_leaves_no_files(
     assert _log_files(bench) == files
     assert bench.storage.failure is None
     bench.check()
-    assert bench.compact().outcome is Outcome.DONE
+    assert bench.compact().outcome is CompactionOutcome.DONE
     bench.check()
 
 
@@ -372,7 +372,7 @@ def test_a_shape_is_compacted_once_at_a_time(bench: CompactionBench) -> None:
         return target(keep_chunks)
 
     bench.storage.compaction_target = again  # type: ignore[method-assign]  # a hook into the middle
-    assert bench.compact().outcome is Outcome.DONE
+    assert bench.compact().outcome is CompactionOutcome.DONE
 
 
 @pytest.mark.parametrize("memory_bytes", [1024, 1 << 20])
@@ -386,7 +386,7 @@ def test_a_compaction_that_is_to_end_does_so_at_its_next_step_and_leaves_nothing
     bench.storage.close_chunk()
     files = _log_files(bench)
     check_open = Compactor._check_open
-    outcomes: list[Outcome | None] = []
+    outcomes: list[CompactionOutcome | None] = []
     while not outcomes or outcomes[-1] is None:
         checks = iter(range(1000))
 
@@ -406,7 +406,7 @@ def test_a_compaction_that_is_to_end_does_so_at_its_next_step_and_leaves_nothing
             assert read_reports(bench.fs, bench.storage.directory) == []
         bench.compactor.join()
         bench.check(sample=5)
-    assert outcomes[-1] is Outcome.DONE
+    assert outcomes[-1] is CompactionOutcome.DONE
     assert len(outcomes) > (10 if memory_bytes == 1024 else 2)
 
 
@@ -430,7 +430,7 @@ def test_a_shape_with_more_dead_keys_than_rows_needs_a_new_snapshot() -> None:
     assert (report.balance.rows, report.balance.deletes) == (0, 30)
     assert report.needs_new_snapshot(settings)
     small = bench.compact(is_forced=False)
-    assert small.outcome is Outcome.NOTHING
+    assert small.outcome is CompactionOutcome.NOTHING
     assert not small.needs_new_snapshot(settings)
 
 
@@ -438,7 +438,9 @@ def test_numbers_keep_their_digits(bench: CompactionBench) -> None:
     message = (
         b'{"key":"k","value":{"id":"k","n":%d.000e+07},"headers":{"operation":"update","lsn":"1"}}'
     )
-    bench.storage.append([Entry(Offset(tx, 0), b"k", UPDATE, message % tx) for tx in range(1, 80)])
+    bench.storage.append(
+        [ShapeEntry(Offset(tx, 0), b"k", UPDATE, message % tx) for tx in range(1, 80)]
+    )
     report = bench.compact()
     assert report.boundary is not None
     body = b"".join(bench.storage.read(SNAPSHOT_END, report.boundary))

@@ -11,7 +11,7 @@ from varve.disk import FaultyFileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, Unavailable
 from varve.shapes.compaction import compactor
-from varve.shapes.compaction.report import Outcome
+from varve.shapes.compaction.report import CompactionOutcome
 from varve.shapes.compaction.scheduler import CompactionScheduler
 from varve.shapes.metrics import EngineMetrics
 from varve.shapes.registry import ShapeRegistry
@@ -163,7 +163,7 @@ def test_what_is_not_worth_it_is_read_again_when_twice_as_much_is_there() -> Non
         outcomes += [report.outcome for report in schedule.run_once(10 * number + 10)]
         assert bench.storage.manifest == before
     assert 3 <= len(outcomes) <= 10
-    assert set(outcomes) == {Outcome.NOT_WORTH}
+    assert set(outcomes) == {CompactionOutcome.NOT_WORTH}
 
 
 def test_a_failure_is_told_and_others_go_on(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,7 +21,7 @@ from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END
 from varve.shapes.registry import FILE_NAME
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
-from varve.shapes.storage.entry import Entry
+from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.shape_log import LogFlush
 from varve.shapes.storage.shape_storage import ShapeStorage
 
@@ -231,7 +231,7 @@ def test_rows_are_right_when_records_went_between_crash_and_restart(path: Path) 
 def _fail_first_append(monkeypatch: pytest.MonkeyPatch, fail: Callable[[Shape], None]) -> None:
     append, calls = Shape.append, 0
 
-    def fail_at_the_first(shape: Shape, entries: list[Entry]) -> None:
+    def fail_at_the_first(shape: Shape, entries: list[ShapeEntry]) -> None:
         nonlocal calls
         calls += 1
         if calls == 1:

@@ -8,7 +8,7 @@ import pytest
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed, Corrupt, InvalidRequest, NotFound, Unavailable
-from varve.shapes.storage.snapshot import Snapshot, SnapshotWriter
+from varve.shapes.storage.snapshot import ShapeSnapshot, SnapshotWriter
 
 DIRECTORY = "/shape/log"
 
@@ -20,8 +20,8 @@ def fs() -> MemoryFileSystem:
     return fs
 
 
-def _write(fs: MemoryFileSystem, rows: list[bytes], *, chunk_bytes: int = 100) -> Snapshot:
-    snapshot = Snapshot(fs, DIRECTORY, chunk_bytes)
+def _write(fs: MemoryFileSystem, rows: list[bytes], *, chunk_bytes: int = 100) -> ShapeSnapshot:
+    snapshot = ShapeSnapshot(fs, DIRECTORY, chunk_bytes)
     writer = SnapshotWriter(snapshot)
     for row in rows[:-1]:
         writer.add(row)
@@ -85,7 +85,7 @@ def test_a_row_larger_than_a_piece_comes_whole(fs: MemoryFileSystem) -> None:
 
 @pytest.mark.parametrize("row", [b"", b"{\n}"])
 def test_a_row_that_is_not_one_line_is_refused(fs: MemoryFileSystem, row: bytes) -> None:
-    writer = SnapshotWriter(Snapshot(fs, DIRECTORY, 100))
+    writer = SnapshotWriter(ShapeSnapshot(fs, DIRECTORY, 100))
     with pytest.raises(InvalidRequest, match="one line"):
         writer.add(row)
 
@@ -99,7 +99,7 @@ def test_a_shape_has_one_snapshot_only(fs: MemoryFileSystem) -> None:
 
 
 def test_nothing_is_added_behind_the_end(fs: MemoryFileSystem) -> None:
-    writer = SnapshotWriter(Snapshot(fs, DIRECTORY, 100))
+    writer = SnapshotWriter(ShapeSnapshot(fs, DIRECTORY, 100))
     writer.finish(b"1")
     with pytest.raises(Closed):
         writer.add(b"2")
@@ -108,7 +108,7 @@ def test_nothing_is_added_behind_the_end(fs: MemoryFileSystem) -> None:
 def test_a_finished_snapshot_is_found_again(fs: MemoryFileSystem) -> None:
     rows = [b'{"row":%d}' % number for number in range(10, 20)]
     _write(fs, [*rows, b'{"end":1}'], chunk_bytes=33)
-    snapshot = Snapshot.open(fs, DIRECTORY)
+    snapshot = ShapeSnapshot.open(fs, DIRECTORY)
     assert snapshot.is_started
     assert snapshot.last_chunk == 3
     assert snapshot.rows == 10
@@ -116,10 +116,10 @@ def test_a_finished_snapshot_is_found_again(fs: MemoryFileSystem) -> None:
 
 
 def test_a_snapshot_that_was_not_finished_is_not_found(fs: MemoryFileSystem) -> None:
-    writer = SnapshotWriter(Snapshot(fs, DIRECTORY, 5))
+    writer = SnapshotWriter(ShapeSnapshot(fs, DIRECTORY, 5))
     writer.add(b"123456")
     with pytest.raises(NotFound, match="never finished"):
-        Snapshot.open(fs, DIRECTORY)
+        ShapeSnapshot.open(fs, DIRECTORY)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_broken_note_is_refused(fs: MemoryFileSystem, note: bytes) -> None:
     with fs.open_writable(f"{DIRECTORY}/snapshot.json") as file:
         file.write_at(0, note)
     with pytest.raises(Corrupt):
-        Snapshot.open(fs, DIRECTORY)
+        ShapeSnapshot.open(fs, DIRECTORY)
 
 
 def test_a_changed_byte_is_seen_before_the_last_piece(fs: MemoryFileSystem) -> None:
@@ -151,7 +151,7 @@ def test_a_short_file_is_refused(fs: MemoryFileSystem) -> None:
 
 
 def test_rows_are_read_while_the_snapshot_is_written(fs: MemoryFileSystem) -> None:
-    snapshot = Snapshot(fs, DIRECTORY, 1000)
+    snapshot = ShapeSnapshot(fs, DIRECTORY, 1000)
     writer = SnapshotWriter(snapshot)
     assert not snapshot.is_started
     writer.add(b"1")
@@ -172,7 +172,7 @@ def test_rows_are_read_while_the_snapshot_is_written(fs: MemoryFileSystem) -> No
 
 def test_readers_in_other_threads_get_every_row_once(fs: MemoryFileSystem) -> None:
     rows = [b'{"row":"%d %s"}' % (number, b"x" * (number % 3000)) for number in range(400)]
-    snapshot = Snapshot(fs, DIRECTORY, 150_000)
+    snapshot = ShapeSnapshot(fs, DIRECTORY, 150_000)
     found: list[list[bytes]] = [[], [], []]
 
     def follow(into: list[bytes]) -> None:
@@ -194,7 +194,7 @@ def test_readers_in_other_threads_get_every_row_once(fs: MemoryFileSystem) -> No
 
 
 def test_readers_learn_that_the_writer_gave_up(fs: MemoryFileSystem) -> None:
-    snapshot = Snapshot(fs, DIRECTORY, 1000)
+    snapshot = ShapeSnapshot(fs, DIRECTORY, 1000)
     writer = SnapshotWriter(snapshot)
     writer.add(b"1")
     writer.flush()
@@ -207,11 +207,11 @@ def test_readers_learn_that_the_writer_gave_up(fs: MemoryFileSystem) -> None:
     with pytest.raises(Unavailable):
         snapshot.read_chunk(1)
     with pytest.raises(Unavailable):
-        Snapshot(fs, DIRECTORY, 1000).read_chunk(0, wait_ms=1)
+        ShapeSnapshot(fs, DIRECTORY, 1000).read_chunk(0, wait_ms=1)
 
 
 def test_giving_up_after_the_end_changes_nothing(fs: MemoryFileSystem) -> None:
-    snapshot = Snapshot(fs, DIRECTORY, 1000)
+    snapshot = ShapeSnapshot(fs, DIRECTORY, 1000)
     writer = SnapshotWriter(snapshot)
     writer.finish(b"1")
     writer.abandon()

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from varve.foundation.clock import Clock
 from varve.foundation.metrics import exposition
 from varve.http import headers
-from varve.http.endpoint import Endpoint, Handler, HttpApi
+from varve.http.endpoint import Handler, HttpApi, HttpEndpoint
 from varve.http.exchange import HttpError, HttpExchange, Response
 from varve.http.limits import RequestLimiter, WorkerPool
 from varve.http.metrics import HttpMetrics
@@ -73,7 +73,7 @@ class ShapeApi(HttpApi):
         self._document = Response.of_json(200, make_document(), *headers.NO_STORE)
         self._shape, self._router = self._make_endpoints(ShapeAdmin(self))
 
-    def _make_endpoints(self, admin: ShapeAdmin) -> tuple[Endpoint, Router]:
+    def _make_endpoints(self, admin: ShapeAdmin) -> tuple[HttpEndpoint, Router]:
         shape = self._endpoint("shape", GET=self.get, POST=self.post, DELETE=admin.delete)
         routes = [
             Route("/v1/shapes", self._endpoint("shapes", GET=admin.list)),
@@ -87,8 +87,8 @@ class ShapeApi(HttpApi):
         unknown = self._endpoint("unknown", GET=_not_found, POST=_not_found, DELETE=_not_found)
         return shape, Router(routes, default=unknown, redirect_slashes=False)
 
-    def _endpoint(self, name: str, **handlers: Handler) -> Endpoint:
-        return Endpoint(name, self, handlers)
+    def _endpoint(self, name: str, **handlers: Handler) -> HttpEndpoint:
+        return HttpEndpoint(name, self, handlers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Nearly all requests are of this path, and finding a route takes a tenth of a response.

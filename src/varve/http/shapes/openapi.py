@@ -12,7 +12,7 @@ from varve.http.shapes.parameters import (
     READ_PARAMETERS,
     SUBSET_PARAMETERS,
     SUBSET_PARAMS,
-    Parameter,
+    QueryParameter,
 )
 
 Document = dict[str, Any]
@@ -29,7 +29,7 @@ def make_document() -> Document:
             "title": "varve shapes",
             "version": "1",
             "description": "Filtered views of keyed topics over HTTP: a snapshot, then changes. "
-            "docs/shapes-http.md tells how to follow one.",
+            "docs/shapes-http.md describes how to follow one.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": {
@@ -118,8 +118,8 @@ def _list_shapes() -> Document:
         "operationId": "listShapes",
         "summary": "All shapes by handle, a thousand at a time.",
         "parameters": _parameters(
-            Parameter("after", "Those after this handle."),
-            Parameter("table", "Those of one topic."),
+            QueryParameter("after", "Those after this handle."),
+            QueryParameter("table", "Those of one topic."),
         ),
         "responses": {
             "200": {"description": "Shapes.", "content": _json("Shapes")},
@@ -182,7 +182,7 @@ def _metrics() -> Document:
     }
 
 
-def _parameters(*parameters: Parameter) -> list[Document]:
+def _parameters(*parameters: QueryParameter) -> list[Document]:
     return [parameter.to_openapi() for parameter in parameters]
 
 

@@ -34,7 +34,7 @@ def _text() -> Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class QueryParameter:
     """A parameter of the query string; `schema` is that of its values in JSON Schema."""
 
     name: str
@@ -64,7 +64,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class NumberedParameter(Parameter):
+class NumberedParameter(QueryParameter):
     """A parameter that is sent once for each number: params[1]=x&params[2]=y."""
 
     def numbers(self, query: Mapping[str, str]) -> dict[int, str]:
@@ -81,11 +81,11 @@ class NumberedParameter(Parameter):
 
     def to_openapi(self) -> Schema:
         # Not `super()`: a slotted dataclass is created twice, which breaks it.
-        return {**Parameter.to_openapi(self), "style": "deepObject", "explode": True}
+        return {**QueryParameter.to_openapi(self), "style": "deepObject", "explode": True}
 
 
 @dataclass(frozen=True, slots=True)
-class SubsetParameter(Parameter):
+class SubsetParameter(QueryParameter):
     """A field of a subset request: in the query behind `subset__`, in the body by its name."""
 
     @property
@@ -93,9 +93,11 @@ class SubsetParameter(Parameter):
         return self.name.removeprefix("subset__")
 
 
-TABLE: Final = Parameter("table", "The topic, or public.topic; needed unless `shape` is given.")
-SHAPE: Final = Parameter("shape", "The name of a shape that the server's allow-list declares.")
-WHERE: Final = Parameter("where", "The filter, a condition in SQL.")
+TABLE: Final = QueryParameter(
+    "table", "The topic, or public.topic; needed unless `shape` is given."
+)
+SHAPE: Final = QueryParameter("shape", "The name of a shape that the server's allow-list declares.")
+WHERE: Final = QueryParameter("where", "The filter, a condition in SQL.")
 PARAMS: Final = NumberedParameter(
     "params",
     "Values for $1, $2 and so on: params[1]=x.",
@@ -105,24 +107,30 @@ PARAMS: Final = NumberedParameter(
         "additionalProperties": {"type": "string"},
     },
 )
-COLUMNS: Final = Parameter("columns", "The columns, separated by commas; all without it.")
-QUERYABLE_COLUMNS: Final = Parameter(
+COLUMNS: Final = QueryParameter("columns", "The columns, separated by commas; all without it.")
+QUERYABLE_COLUMNS: Final = QueryParameter(
     "queryable_columns", "The columns that `columns` and subset requests may use."
 )
-REPLICA: Final = Parameter(
+REPLICA: Final = QueryParameter(
     "replica", "What an update holds: changed columns, or all.", {"enum": ["default", "full"]}
 )
-LOG: Final = Parameter("log", "Rows and changes, or changes.", {"enum": ["full", "changes_only"]})
-OFFSET: Final = Parameter("offset", "Where to continue: -1 at the start, now at the end.", _OFFSET)
-HANDLE: Final = Parameter("handle", "The handle; needed with offsets other than -1 and now.")
-LIVE: Final = Parameter("live", "Wait for changes; any value except `false` means yes.")
-LIVE_SSE: Final = Parameter(
+LOG: Final = QueryParameter(
+    "log", "Rows and changes, or changes.", {"enum": ["full", "changes_only"]}
+)
+OFFSET: Final = QueryParameter(
+    "offset", "Where to continue: -1 at the start, now at the end.", _OFFSET
+)
+HANDLE: Final = QueryParameter("handle", "The handle; needed with offsets other than -1 and now.")
+LIVE: Final = QueryParameter("live", "Wait for changes; any value except `false` means yes.")
+LIVE_SSE: Final = QueryParameter(
     "live_sse", "With live: as server-sent events; any value except `false` means yes."
 )
-EXPERIMENTAL_LIVE_SSE: Final = Parameter(
+EXPERIMENTAL_LIVE_SSE: Final = QueryParameter(
     "experimental_live_sse", "The same as live_sse, in the spelling of older clients."
 )
-CURSOR: Final = Parameter("cursor", "The last `electric-cursor`; it only separates cache entries.")
+CURSOR: Final = QueryParameter(
+    "cursor", "The last `electric-cursor`; it only separates cache entries."
+)
 SUBSET_WHERE: Final = SubsetParameter("subset__where", "A further condition: some rows, once.")
 SUBSET_PARAMS: Final = SubsetParameter(
     "subset__params", "Values for its $1, $2 and so on, a JSON object of texts or numbers."
@@ -310,7 +318,7 @@ def _parse_queryable(query: Mapping[str, str]) -> tuple[str, ...] | None:
     return queryable
 
 
-def _parse_columns(query: Mapping[str, str], parameter: Parameter) -> tuple[str, ...]:
+def _parse_columns(query: Mapping[str, str], parameter: QueryParameter) -> tuple[str, ...]:
     try:
         return parse_columns(parameter.get(query, ""))
     except InvalidRequest as error:

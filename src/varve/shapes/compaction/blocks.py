@@ -171,14 +171,14 @@ def operation_counts(block: Block) -> Numbers:
     return counts
 
 
-class Range(NamedTuple):
+class LogPrefix(NamedTuple):
     """The first `size` bytes of a log file."""
 
     file: File
     size: int
 
 
-def read_blocks(ranges: Sequence[Range], window_bytes: int) -> Iterator[Block]:
+def read_blocks(ranges: Sequence[LogPrefix], window_bytes: int) -> Iterator[Block]:
     """All entries; raises Corrupt for a broken one, or a range that does not end with one."""
     last = BEFORE_ALL
     for file, size in ranges:

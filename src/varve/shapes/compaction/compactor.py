@@ -14,8 +14,13 @@ from contextlib import ExitStack, closing, contextmanager
 from random import Random
 
 from varve.foundation.errors import Closed, Unavailable, Unbalanced
-from varve.shapes.compaction.blocks import Block, Range, Secret
-from varve.shapes.compaction.report import Balance, CompactionReport, Outcome, record_report
+from varve.shapes.compaction.blocks import Block, LogPrefix, Secret
+from varve.shapes.compaction.report import (
+    Balance,
+    CompactionOutcome,
+    CompactionReport,
+    record_report,
+)
 from varve.shapes.compaction.spill import compact_ranges
 from varve.shapes.compaction.writer import CompactedLogWriter, remove_compacted
 from varve.shapes.offset import Offset
@@ -103,7 +108,7 @@ def compact_shape(
     balance = Balance()
     target = _choose(storage, settings, is_forced)
     if target is None:
-        return _report(storage, now_ms, Outcome.NOTHING, balance)
+        return _report(storage, now_ms, CompactionOutcome.NOTHING, balance)
     with storage.hold_files(), ExitStack() as stack:
         ranges = _open_ranges(storage, target[1], stack)
         scratch = scratch_directory(storage.root, storage.handle)
@@ -119,9 +124,9 @@ def compact_shape(
         with closing(blocks):
             first = next(blocks)
             if not is_forced and balance.removed_ratio < settings.min_cleanable_ratio:
-                return _report(storage, now_ms, Outcome.NOT_WORTH, balance, target)
+                return _report(storage, now_ms, CompactionOutcome.NOT_WORTH, balance, target)
             suffix = _write(storage, now_ms, first, blocks, balance, target[0])
-    report = _report(storage, now_ms, Outcome.DONE, balance, target, suffix)
+    report = _report(storage, now_ms, CompactionOutcome.DONE, balance, target, suffix)
     try:
         check_open()
         record_report(storage.fs, storage.directory, report, reports_max=settings.reports_max)
@@ -145,15 +150,15 @@ def _choose(
     return target
 
 
-def _open_ranges(storage: ShapeStorage, position: int, stack: ExitStack) -> list[Range]:
+def _open_ranges(storage: ShapeStorage, position: int, stack: ExitStack) -> list[LogPrefix]:
     """The compacted log there is, and the live one up to a byte."""
     manifest, fs = storage.manifest, storage.fs
     ranges = []
     if manifest.compacted is not None:
         file = stack.enter_context(fs.open(log_path(storage.directory, manifest.compacted)))
-        ranges.append(Range(file, file.size()))
+        ranges.append(LogPrefix(file, file.size()))
     live = stack.enter_context(fs.open(log_path(storage.directory, manifest.latest)))
-    return [*ranges, Range(live, position)]
+    return [*ranges, LogPrefix(live, position)]
 
 
 def _write(
@@ -188,7 +193,7 @@ def _write(
 def _report(
     storage: ShapeStorage,
     now_ms: int,
-    outcome: Outcome,
+    outcome: CompactionOutcome,
     balance: Balance,
     target: tuple[Offset, int] | None = None,
     suffix: str | None = None,

@@ -84,7 +84,7 @@ VERSION: Final = 1
 NAME: Final = "compactions.json"
 
 
-class Outcome(StrEnum):
+class CompactionOutcome(StrEnum):
     """How an attempt to compact ended."""
 
     DONE = "done"
@@ -100,7 +100,7 @@ class CompactionReport:
 
     handle: str
     started_ms: int
-    outcome: Outcome
+    outcome: CompactionOutcome
     boundary: Offset | None
     position: int
     suffix: str | None
@@ -124,7 +124,7 @@ class CompactionReport:
         the rows, and new ones get the snapshot.
         """
         limit = settings.resnapshot_factor * self.rows_min + settings.resnapshot_entries
-        return self.outcome is not Outcome.NOTHING and self.client_entries > limit
+        return self.outcome is not CompactionOutcome.NOTHING and self.client_entries > limit
 
     def to_json(self) -> dict[str, Any]:
         return {

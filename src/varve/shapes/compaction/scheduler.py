@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from varve.foundation.errors import Closed, Corrupt, NotFound, StoreError, Unavailable
 from varve.foundation.metrics import MetricTable
 from varve.shapes.compaction.compactor import Compactor
-from varve.shapes.compaction.report import CompactionReport, Outcome
+from varve.shapes.compaction.report import CompactionOutcome, CompactionReport
 from varve.shapes.metrics import COMPACTED_ENTRIES, COMPACTIONS, REMAINING_ENTRIES
 from varve.shapes.settings import CompactionSettings
 from varve.shapes.shape import DropReason, Shape
@@ -90,7 +90,7 @@ class CompactionScheduler:
             if self.compactor.is_ended:
                 break
             report = self._try_compact(storages[handle], now_ms)
-            if report is not None and report.outcome is not Outcome.NOTHING:
+            if report is not None and report.outcome is not CompactionOutcome.NOTHING:
                 reports.append(report)
         self._apply(reports)
         return reports
@@ -127,7 +127,7 @@ class CompactionScheduler:
         if size < (max(bytes_min, self._settings.min_bytes) if target is None else bytes_min):
             return None
         report = self.compactor.compact(storage, now_ms=now_ms)
-        if report.outcome is Outcome.NOT_WORTH:
+        if report.outcome is CompactionOutcome.NOT_WORTH:
             self._bytes_min[storage.handle] = 2 * report.position
         else:
             self._bytes_min.pop(storage.handle, None)

@@ -22,7 +22,7 @@ from varve.shapes.compaction.blocks import (
     EMPTY,
     Block,
     CompactedBlock,
-    Range,
+    LogPrefix,
     Secret,
     compact_block,
     count_block,
@@ -39,7 +39,7 @@ WINDOW_BYTES_MIN: Final = 1 << 9
 
 
 def compact_ranges(
-    ranges: Sequence[Range],
+    ranges: Sequence[LogPrefix],
     *,
     memory_bytes: int,
     secret: Secret,
@@ -67,7 +67,7 @@ def compact_ranges(
             yield block
 
 
-def _compact_at_once(ranges: Sequence[Range], secret: Secret, balance: Balance) -> Block:
+def _compact_at_once(ranges: Sequence[LogPrefix], secret: Secret, balance: Balance) -> Block:
     blocks = list(_counted(read_blocks(ranges, balance.bytes_in), balance))
     joined = join_blocks(blocks) if len(blocks) > 1 else blocks[0]
     blocks.clear()
@@ -78,7 +78,7 @@ def _compact_at_once(ranges: Sequence[Range], secret: Secret, balance: Balance) 
 
 
 def _compact_in_parts(
-    ranges: Sequence[Range],
+    ranges: Sequence[LogPrefix],
     memory_bytes: int,
     secret: Secret,
     fs: FileSystem,
@@ -102,7 +102,7 @@ def _compact_in_parts(
 
 
 def compact_windows(
-    ranges: Sequence[Range], window: int, secret: Secret, balance: Balance
+    ranges: Sequence[LogPrefix], window: int, secret: Secret, balance: Balance
 ) -> Iterator[Block]:
     """What stays of each window; the parts fold what is left in any case.
 
@@ -160,8 +160,8 @@ class _Part:
         self._output_size = 0
 
     @property
-    def output(self) -> Range:
-        return Range(self._output, self._output_size)
+    def output(self) -> LogPrefix:
+        return LogPrefix(self._output, self._output_size)
 
     def add(self, block: Block) -> None:
         if block.data.size:
@@ -173,7 +173,7 @@ class _Part:
     ) -> None:
         """A row that changed more often than memory holds shrinks window by window."""
         stayed = CompactedBlock(EMPTY, 0, 0, 0, 0)
-        for block in read_blocks([Range(self._input, self._input_size)], window):
+        for block in read_blocks([LogPrefix(self._input, self._input_size)], window):
             check_open()
             joined = join_blocks([stayed.block, block]) if stayed.block.starts.size else block
             stayed = _compact(joined, secret, self._input.path, balance)
@@ -188,7 +188,7 @@ class _Part:
 class _Cursor:
     """Reads a part's output piece by piece."""
 
-    def __init__(self, source: Range, piece_bytes: int) -> None:
+    def __init__(self, source: LogPrefix, piece_bytes: int) -> None:
         self._file: File = source.file
         self._size = source.size
         self._position = 0
@@ -218,7 +218,7 @@ class _Cursor:
         return taken
 
 
-def _join(outputs: Sequence[Range], piece_bytes: int) -> Iterator[Block]:
+def _join(outputs: Sequence[LogPrefix], piece_bytes: int) -> Iterator[Block]:
     """The entries of all parts by offset: of each as many as no other part can precede."""
     cursors = [_Cursor(output, piece_bytes) for output in outputs]
     while True:

@@ -16,7 +16,7 @@ import numpy as np
 from varve.disk import FileSystem
 from varve.shapes.compaction.blocks import Block
 from varve.shapes.offset import Offset
-from varve.shapes.storage.chunk_index import Chunk, encode_chunks
+from varve.shapes.storage.chunk_index import LogChunk, encode_chunks
 from varve.shapes.storage.layout import index_path, log_directory, log_path
 
 CHUNK_EXCESS_MAX: Final = 4
@@ -35,7 +35,7 @@ class CompactedLogWriter:
         self._directory = directory
         self._chunk_bytes = chunk_bytes
         self._file = fs.open_writable(log_path(directory, suffix))
-        self._chunks: list[Chunk] = []
+        self._chunks: list[LogChunk] = []
         self._first: Offset | None = None
         self._chunk_start = 0
         self._chunk_json = 0
@@ -93,7 +93,7 @@ class CompactedLogWriter:
         last = self._get_last()
         if is_marked and last.op < self._mark:
             last = Offset(last.tx, self._mark)
-        self._chunks.append(Chunk(self._first, self._chunk_start, last, position))
+        self._chunks.append(LogChunk(self._first, self._chunk_start, last, position))
         self._first = None
         self._chunk_json = 0
 

@@ -31,7 +31,7 @@ class ChunkEdge(NamedTuple):
     position: int
 
 
-class Chunk(NamedTuple):
+class LogChunk(NamedTuple):
     """Entries from `first` to `last`, both included; an open chunk has no last one yet."""
 
     first: Offset
@@ -64,7 +64,7 @@ def find_edge(data: bytes, position: int = 0) -> ChunkEdge | None:
     return ChunkEdge(Offset(tx, op), log_position)
 
 
-def encode_chunks(chunks: Iterable[Chunk]) -> bytes:
+def encode_chunks(chunks: Iterable[LogChunk]) -> bytes:
     """The index that holds these chunks; only the last may be open."""
     parts = []
     for chunk in chunks:
@@ -91,7 +91,7 @@ class ChunkIndexFile:
     def complete_count(self) -> int:
         return self._half_count // 2
 
-    def get(self, number: int) -> Chunk:
+    def get(self, number: int) -> LogChunk:
         """One chunk, complete or open; raises Corrupt when its edges are not sound."""
         position = number * CHUNK_BYTES
         data = self._file.read_at(position, CHUNK_BYTES)
@@ -101,15 +101,15 @@ class ChunkIndexFile:
                 f"{self._file.path}: the edge at {position} is torn or does not match its CRC-32C"
             )
         if number >= self.complete_count or len(data) < CHUNK_BYTES:
-            return Chunk(*opening)
+            return LogChunk(*opening)
         closing = find_edge(data, EDGE_BYTES)
         if closing is None:
             raise Corrupt(
                 f"{self._file.path}: the edge at {position + EDGE_BYTES} does not match its CRC-32C"
             )
-        return Chunk(*opening, *closing)
+        return LogChunk(*opening, *closing)
 
-    def find(self, offset: Offset) -> Chunk | None:
+    def find(self, offset: Offset) -> LogChunk | None:
         """The first complete chunk that reaches beyond the offset, or else the open one."""
         low, high = 0, self.complete_count
         while low < high:
@@ -120,12 +120,12 @@ class ChunkIndexFile:
                 low = middle + 1
         return self.get(low) if low < (self._half_count + 1) // 2 else None
 
-    def last_chunks(self, count: int) -> list[Chunk]:
+    def last_chunks(self, count: int) -> list[LogChunk]:
         """The newest chunks, oldest first, the open one among them."""
         end = (self._half_count + 1) // 2
         return [self.get(number) for number in range(max(0, end - count), end)]
 
-    def complete(self) -> Iterator[Chunk]:
+    def complete(self) -> Iterator[LogChunk]:
         """All complete chunks; an open one does not count."""
         for number in range(self.complete_count):
             chunk = self.get(number)
@@ -141,10 +141,10 @@ class ChunkCache(NamedTuple):
     """Up to three chunks, oldest first; `lower` is where the chunks before them end."""
 
     lower: Offset = SNAPSHOT_END
-    chunks: tuple[Chunk, ...] = ()
+    chunks: tuple[LogChunk, ...] = ()
 
     @classmethod
-    def of(cls, chunks: list[Chunk], boundary: Offset) -> "ChunkCache":
+    def of(cls, chunks: list[LogChunk], boundary: Offset) -> "ChunkCache":
         """The cache of a log's newest chunks: one more than it holds, or all there are."""
         lower = max(boundary, SNAPSHOT_END)
         if len(chunks) > CACHED_COUNT:
@@ -154,12 +154,12 @@ class ChunkCache(NamedTuple):
     def covers(self, offset: Offset) -> bool:
         return self.lower <= offset
 
-    def find(self, offset: Offset) -> Chunk | None:
+    def find(self, offset: Offset) -> LogChunk | None:
         """The first chunk that reaches beyond an offset which the cache covers."""
         return next((chunk for chunk in self.chunks if chunk.reaches_beyond(offset)), None)
 
     def with_opened(self, first: Offset, start: int) -> "ChunkCache":
-        chunks = (*self.chunks, Chunk(first, start))
+        chunks = (*self.chunks, LogChunk(first, start))
         if len(chunks) <= CACHED_COUNT:
             return ChunkCache(self.lower, chunks)
         return ChunkCache(chunks[0].last or self.lower, chunks[1:])
@@ -176,7 +176,7 @@ class ChunkCache(NamedTuple):
         return ChunkCache(max(self.lower, boundary), chunks)
 
 
-def shift_chunk(chunk: Chunk, position: int) -> Chunk:
+def shift_chunk(chunk: LogChunk, position: int) -> LogChunk:
     """The chunk in a file that begins so many bytes later."""
     end = None if chunk.end is None else chunk.end - position
     return chunk._replace(start=chunk.start - position, end=end)

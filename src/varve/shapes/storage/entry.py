@@ -17,7 +17,7 @@ TRANSACTION_END: Final = b'"last":true}}'
 """How the JSON ends of an entry that ends its transaction, until it is compacted."""
 
 
-class Entry(NamedTuple):
+class ShapeEntry(NamedTuple):
     """A message at its place; `operation` is the code of i, u, d or c, whose key is empty."""
 
     offset: Offset

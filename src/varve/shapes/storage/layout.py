@@ -111,7 +111,7 @@ MANIFEST_VERSION: Final = 2
 """The reference's layout is 1; ours has checksums."""
 
 
-class Manifest(NamedTuple):
+class ShapeManifest(NamedTuple):
     """The live log, and the compacted one that lies before it."""
 
     latest: str = FIRST_SUFFIX
@@ -127,7 +127,7 @@ def manifest_path(directory: str) -> str:
     return posixpath.join(metadata_directory(directory), "manifest.json")
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: ShapeManifest) -> bytes:
     is_compacted = manifest.compacted is not None
     document = {
         "version": MANIFEST_VERSION,
@@ -138,7 +138,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return json.dumps(document).encode()
 
 
-def decode_manifest(data: bytes, path: str) -> Manifest:
+def decode_manifest(data: bytes, path: str) -> ShapeManifest:
     """Raises UnsupportedFormat for another version, and Corrupt."""
     try:
         document = json.loads(data)
@@ -156,15 +156,15 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
         place = BEFORE_ALL if boundary is None else parse_offset(boundary)
     except (ValueError, KeyError, TypeError, InvalidRequest) as error:
         raise Corrupt(f"{path} is no manifest of a shape: {error}") from error
-    return Manifest(latest, place, compacted)
+    return ShapeManifest(latest, place, compacted)
 
 
-def write_manifest(fs: FileSystem, directory: str, manifest: Manifest) -> None:
+def write_manifest(fs: FileSystem, directory: str, manifest: ShapeManifest) -> None:
     """Replaces it; durable on return."""
     write_atomically(fs, manifest_path(directory), encode_manifest(manifest))
 
 
-def read_manifest(fs: FileSystem, directory: str) -> Manifest:
+def read_manifest(fs: FileSystem, directory: str) -> ShapeManifest:
     """Raises NotFound where no shape is."""
     path = manifest_path(directory)
     try:

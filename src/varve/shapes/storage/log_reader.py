@@ -14,10 +14,10 @@ from varve.disk import File, FileSystem
 from varve.foundation.errors import Corrupt
 from varve.kernels.shape_entries import EntryStatus, strip_entries
 from varve.shapes.offset import SNAPSHOT_END, Offset
-from varve.shapes.storage.chunk_index import Chunk, ChunkIndexFile
+from varve.shapes.storage.chunk_index import ChunkIndexFile, LogChunk
 from varve.shapes.storage.entry import kernel_offset
 from varve.shapes.storage.layout import index_path, log_path
-from varve.shapes.storage.log_writer import LogState, tail_pieces
+from varve.shapes.storage.log_writer import ShapeLogState, tail_pieces
 
 _FAULTS = {
     EntryStatus.BAD_CRC: "its CRC-32C does not match its bytes",
@@ -37,12 +37,12 @@ class LogRange(NamedTuple):
 class LogView:
     """The files of a log as of one state."""
 
-    def __init__(self, fs: FileSystem, directory: str, state: LogState) -> None:
+    def __init__(self, fs: FileSystem, directory: str, state: ShapeLogState) -> None:
         self._fs = fs
         self._directory = directory
         self._state = state
 
-    def find_chunk(self, offset: Offset) -> Chunk | None:
+    def find_chunk(self, offset: Offset) -> LogChunk | None:
         """The first chunk that reaches beyond an offset, or the open one. Raises OSError."""
         state, offset = self._state, max(offset, SNAPSHOT_END)
         compacted = state.manifest.compacted
@@ -81,7 +81,7 @@ class LogView:
             )
         return chunk.start
 
-    def _search(self, suffix: str, offset: Offset, edge_count: int | None) -> Chunk | None:
+    def _search(self, suffix: str, offset: Offset, edge_count: int | None) -> LogChunk | None:
         with self._fs.open(index_path(self._directory, suffix)) as file:
             return ChunkIndexFile(file, edge_count).find(offset)
 
@@ -89,7 +89,7 @@ class LogView:
 def open_stream(
     fs: FileSystem,
     directory: str,
-    state: LogState,
+    state: ShapeLogState,
     *,
     after: Offset,
     until: Offset,

@@ -1,6 +1,6 @@
 """Buffers entries of one shape and writes them to its log and chunk index; what readers may see.
 
-Invariant  persisted <= written <= latest in a `LogState`; the first and the last are ends of
+Invariant  persisted <= written <= latest in a `ShapeLogState`; the first and the last are ends of
            transactions. Everything up to `written` is in the log files, below `log_end`; the
            entries after it are the first `tail_count` of the tail. Lists only grow, and the writer
            starts new ones instead of clearing them, so a state stays true while a reader holds it.
@@ -21,8 +21,8 @@ from varve.kernels.shape_entries import EntryStatus, encode_entries
 from varve.shapes.offset import SNAPSHOT_END, Offset
 from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.chunk_index import EDGE_BYTES, ChunkCache, ChunkEdge, encode_edge
-from varve.shapes.storage.entry import Entry, kernel_offset
-from varve.shapes.storage.layout import Manifest, index_path, log_directory, log_path
+from varve.shapes.storage.entry import ShapeEntry, kernel_offset
+from varve.shapes.storage.layout import ShapeManifest, index_path, log_directory, log_path
 
 
 class Mark(NamedTuple):
@@ -32,10 +32,10 @@ class Mark(NamedTuple):
     position: int
 
 
-class LogState(NamedTuple):
+class ShapeLogState(NamedTuple):
     """A shape's log at one moment."""
 
-    manifest: Manifest
+    manifest: ShapeManifest
     written: Offset = SNAPSHOT_END
     persisted: Offset = SNAPSHOT_END
     latest: Offset = SNAPSHOT_END
@@ -43,7 +43,7 @@ class LogState(NamedTuple):
     edge_count: int = 0
     """Halves of the live chunk index that are in its file."""
     cache: ChunkCache = ChunkCache()
-    tail: tuple[Entry, ...] | list[Entry] = ()
+    tail: tuple[ShapeEntry, ...] | list[ShapeEntry] = ()
     tail_count: int = 0
     marks: tuple[Mark, ...] | list[Mark] = ()
     mark_count: int = 0
@@ -54,7 +54,9 @@ class LogState(NamedTuple):
         return self.marks[at - 1] if at else None
 
 
-def tail_pieces(state: LogState, after: Offset, until: Offset, size_max: int) -> Iterator[bytes]:
+def tail_pieces(
+    state: ShapeLogState, after: Offset, until: Offset, size_max: int
+) -> Iterator[bytes]:
     """Messages of the tail above one offset and up to another, joined by commas.
 
     The entries are taken at the call; a piece exceeds the size only when its first message does.
@@ -79,7 +81,7 @@ def _place(mark: Mark) -> Offset:
     return mark.offset
 
 
-def _offset(entry: Entry) -> Offset:
+def _offset(entry: ShapeEntry) -> Offset:
     return entry.offset
 
 
@@ -91,7 +93,7 @@ _FAULTS = {
         "has a transaction below 1, an operation out of range or an operation type but i, u, d, c"
     ),
     EntryStatus.BAD_ORDER: "is not above the entry before it",
-    EntryStatus.NOT_AN_ENTRY: "is no Entry",
+    EntryStatus.NOT_AN_ENTRY: "is not a ShapeEntry",
 }
 
 
@@ -120,7 +122,7 @@ class LogWriter:
         self,
         fs: FileSystem,
         directory: str,
-        manifest: Manifest,
+        manifest: ShapeManifest,
         settings: StorageSettings,
         start: WriterStart,
         cache: ChunkCache,
@@ -128,7 +130,7 @@ class LogWriter:
         self.latest = start.last
         self.written = start.last
         self.cache = cache
-        self.tail: list[Entry] = []
+        self.tail: list[ShapeEntry] = []
         self.marks: list[Mark] = [Mark(start.last, start.position)]
         self.log_end = start.position
         self.edge_count = start.edge_count
@@ -155,7 +157,7 @@ class LogWriter:
         """Whether nothing is buffered and nothing was written since the last sync."""
         return not self._buffers and self._log_file is None and self._index_file is None
 
-    def append(self, entries: list[Entry], start: int) -> None:
+    def append(self, entries: list[ShapeEntry], start: int) -> None:
         """Takes entries from an index on. Raises OSError."""
         while start < len(entries):
             status, count, data, json_bytes = encode_entries(
@@ -217,7 +219,7 @@ class LogWriter:
         self._is_named = self._is_named or bool(files)
         return SyncWork(files, directory)
 
-    def move(self, manifest: Manifest, position: int, edge_count: int) -> None:
+    def move(self, manifest: ShapeManifest, position: int, edge_count: int) -> None:
         """Goes on in the live log of a new manifest, which begins so many bytes later.
 
         The buffer is written out, and the new files are synced and named.
@@ -261,5 +263,5 @@ class LogWriter:
 
 
 def _misfit(entry: object, status: EntryStatus, directory: str) -> InvalidRequest:
-    what = str(entry.offset) if isinstance(entry, Entry) else repr(entry)
+    what = str(entry.offset) if isinstance(entry, ShapeEntry) else repr(entry)
     return InvalidRequest(f"entry {what:.80} for the shape in {directory} {_FAULTS[status]}")

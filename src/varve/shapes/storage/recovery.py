@@ -22,7 +22,13 @@ from varve.shapes.storage.chunk_index import (
     find_edge,
 )
 from varve.shapes.storage.entry import TRANSACTION_END, from_kernel_offset, kernel_offset
-from varve.shapes.storage.layout import Manifest, find_suffix, index_path, log_directory, log_path
+from varve.shapes.storage.layout import (
+    ShapeManifest,
+    find_suffix,
+    index_path,
+    log_directory,
+    log_path,
+)
 from varve.shapes.storage.log_writer import WriterStart
 
 _BLOCK_BYTES = 256 << 10
@@ -70,7 +76,7 @@ def find_index_end(file: File, durable: Offset) -> IndexEnd:
 
 
 def find_durable_end(
-    fs: FileSystem, directory: str, manifest: Manifest, durable: Offset
+    fs: FileSystem, directory: str, manifest: ShapeManifest, durable: Offset
 ) -> tuple[int, int, ChunkCache]:
     """The byte behind the durable entry, edges that hold and the newest chunks, for readers before
     a writer begins: what lies behind is cut when it does. Raises OSError, Corrupt.
@@ -91,7 +97,7 @@ def find_durable_end(
     return position, end.edge_count, cache
 
 
-def find_last_end(fs: FileSystem, directory: str, manifest: Manifest) -> Offset:
+def find_last_end(fs: FileSystem, directory: str, manifest: ShapeManifest) -> Offset:
     """The last transaction end of the live log that is whole and in a chunk; else its beginning.
 
     For a shape whose pointer may say too little. Raises OSError.
@@ -118,7 +124,7 @@ def _find_transaction_end(log: File, begin: Offset, until: Offset) -> Offset:
     return last
 
 
-def check_compacted_end(fs: FileSystem, directory: str, manifest: Manifest) -> None:
+def check_compacted_end(fs: FileSystem, directory: str, manifest: ShapeManifest) -> None:
     """Raises Corrupt unless index and log of the compacted part end at the boundary; OSError."""
     if manifest.compacted is None:
         return
@@ -136,7 +142,9 @@ def check_compacted_end(fs: FileSystem, directory: str, manifest: Manifest) -> N
             )
 
 
-def recover(fs: FileSystem, directory: str, manifest: Manifest, durable: Offset) -> RecoveredLog:
+def recover(
+    fs: FileSystem, directory: str, manifest: ShapeManifest, durable: Offset
+) -> RecoveredLog:
     """Cuts both files and removes those that no manifest names. Raises OSError, Corrupt."""
     _remove_unnamed(fs, directory, manifest)
     with (
@@ -154,7 +162,7 @@ def recover(fs: FileSystem, directory: str, manifest: Manifest, durable: Offset)
 
 
 def _locate_durable_end(
-    log: File, end: IndexEnd, manifest: Manifest, durable: Offset
+    log: File, end: IndexEnd, manifest: ShapeManifest, durable: Offset
 ) -> tuple[int, int]:
     """The byte behind the durable entry, and the JSON bytes of its chunk up to there."""
     last, position, json_bytes = _log_begin(manifest), 0, 0
@@ -164,7 +172,7 @@ def _locate_durable_end(
     return position, json_bytes
 
 
-def _log_begin(manifest: Manifest) -> Offset:
+def _log_begin(manifest: ShapeManifest) -> Offset:
     return max(manifest.boundary, SNAPSHOT_END)
 
 
@@ -198,7 +206,7 @@ def find_log_end(log: File, start: int, before: Offset, durable: Offset) -> tupl
     return from_kernel_offset(tx, op), position, json_bytes
 
 
-def _newest_chunks(file: File, end: IndexEnd, manifest: Manifest) -> ChunkCache:
+def _newest_chunks(file: File, end: IndexEnd, manifest: ShapeManifest) -> ChunkCache:
     chunks = ChunkIndexFile(file, end.edge_count).last_chunks(CACHED_COUNT + 1)
     return ChunkCache.of(chunks, manifest.boundary)
 
@@ -208,7 +216,7 @@ def _cut(file: File, size: int) -> None:
         file.truncate(size)
 
 
-def _remove_unnamed(fs: FileSystem, directory: str, manifest: Manifest) -> None:
+def _remove_unnamed(fs: FileSystem, directory: str, manifest: ShapeManifest) -> None:
     folder = log_directory(directory)
     for name in fs.names(folder):
         suffix = find_suffix(name)

@@ -31,24 +31,24 @@ from varve.foundation.errors import (
 from varve.shapes.offset import SNAPSHOT_END, Offset
 from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.chunk_index import (
-    Chunk,
     ChunkCache,
     ChunkIndexFile,
+    LogChunk,
     encode_chunks,
     shift_chunk,
 )
-from varve.shapes.storage.entry import Entry
+from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.layout import (
     LATEST,
-    Manifest,
     Pointer,
+    ShapeManifest,
     index_path,
     log_directory,
     log_path,
     new_suffix,
     write_manifest,
 )
-from varve.shapes.storage.log_writer import LogState, LogWriter, SyncWork, WriterStart
+from varve.shapes.storage.log_writer import LogWriter, ShapeLogState, SyncWork, WriterStart
 from varve.shapes.storage.recovery import RecoveredLog, recover
 
 
@@ -78,7 +78,7 @@ class RestCopy:
     """The live log behind a compacted part, on its way to a file of its own."""
 
     def __init__(
-        self, fs: FileSystem, directory: str, old: Manifest, new: Manifest, position: int
+        self, fs: FileSystem, directory: str, old: ShapeManifest, new: ShapeManifest, position: int
     ) -> None:
         self._fs = fs
         self._directory = directory
@@ -119,7 +119,7 @@ def _blocks(source: File, start: int, end: int) -> Iterator[bytes]:
         start += len(data)
 
 
-def _chunks_behind(index: ChunkIndexFile, new: Manifest, position: int) -> list[Chunk]:
+def _chunks_behind(index: ChunkIndexFile, new: ShapeManifest, position: int) -> list[LogChunk]:
     chunks = index.last_chunks(index.edge_count)
     return [shift_chunk(chunk, position) for chunk in chunks if chunk.reaches_beyond(new.boundary)]
 
@@ -135,7 +135,7 @@ def check_compacted(index: ChunkIndexFile, compacted: CompactedLog, directory: s
     )
 
 
-def replaced_files(directory: str, old: Manifest, new: Manifest) -> list[str]:
+def replaced_files(directory: str, old: ShapeManifest, new: ShapeManifest) -> list[str]:
     """Files that the old manifest names and the new one does not."""
     return [
         path_of(directory, suffix)
@@ -206,7 +206,7 @@ class ShapeLog:
         settings: StorageSettings,
         clock: Clock,
         pointer: Pointer,
-        state: LogState,
+        state: ShapeLogState,
     ) -> None:
         self.state = state  # replaced under _lock, read without
         self.failure: StoreError | None = None  # set under _lock, read without
@@ -223,7 +223,7 @@ class ShapeLog:
 
     # Appending
 
-    def append(self, entries: list[Entry]) -> None:
+    def append(self, entries: list[ShapeEntry]) -> None:
         with self._lock:
             writer = self._get_writer_locked()
             latest = self.state.latest
@@ -267,7 +267,7 @@ class ShapeLog:
 
     def _publish_locked(self, writer: LogWriter) -> None:
         state = self.state
-        self.state = LogState(
+        self.state = ShapeLogState(
             state.manifest,
             writer.written,
             state.persisted,
@@ -374,7 +374,7 @@ class ShapeLog:
             self._check_fits(compacted)
             state, now_ms = self.state, self._clock.now_ms()
             latest = new_suffix(self._fs, self._directory, LATEST, now_ms)
-            manifest = Manifest(latest, compacted.boundary, compacted.suffix)
+            manifest = ShapeManifest(latest, compacted.boundary, compacted.suffix)
             copy = RestCopy(self._fs, self._directory, state.manifest, manifest, compacted.position)
             with self._failing():
                 # The bulk is copied beside appends; only what came meanwhile is copied under lock.
@@ -396,7 +396,7 @@ class ShapeLog:
         with self._fs.open(index_path(self._directory, state.manifest.latest)) as file:
             check_compacted(ChunkIndexFile(file, state.edge_count), compacted, self._directory)
 
-    def _swap_locked(self, copy: RestCopy, manifest: Manifest, position: int) -> None:
+    def _swap_locked(self, copy: RestCopy, manifest: ShapeManifest, position: int) -> None:
         self._check_locked()
         writer = self._writer
         assert writer is not None  # entries up to the boundary are durable, so one has begun
@@ -465,7 +465,7 @@ class ShapeLog:
             raise failure from error
 
 
-def _count_stored(entries: list[Entry], latest: Offset) -> int:
+def _count_stored(entries: list[ShapeEntry], latest: Offset) -> int:
     """How many of the entries, which ascend, are stored already."""
     count = 0
     while count < len(entries) and entries[count].offset <= latest:

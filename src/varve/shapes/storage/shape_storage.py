@@ -22,10 +22,10 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, StoreError
 from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, SNAPSHOT_END, Offset
 from varve.shapes.settings import StorageSettings
-from varve.shapes.storage.entry import Entry
+from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.layout import (
-    Manifest,
     Pointer,
+    ShapeManifest,
     create_pointer,
     log_directory,
     manifest_path,
@@ -37,10 +37,10 @@ from varve.shapes.storage.layout import (
     write_manifest,
 )
 from varve.shapes.storage.log_reader import LogView, open_stream
-from varve.shapes.storage.log_writer import LogState
+from varve.shapes.storage.log_writer import ShapeLogState
 from varve.shapes.storage.recovery import check_compacted_end, find_durable_end, find_last_end
 from varve.shapes.storage.shape_log import CompactedLog, LogFlush, ShapeLog, run_flushes
-from varve.shapes.storage.snapshot import Snapshot
+from varve.shapes.storage.snapshot import ShapeSnapshot
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def create_directory(fs: FileSystem, root: str, handle: str) -> str:
     fs.make_directory(metadata_directory(directory))
     fs.sync_directory(directory)
     create_pointer(fs, directory)
-    write_manifest(fs, directory, Manifest())
+    write_manifest(fs, directory, ShapeManifest())
     return directory
 
 
@@ -132,9 +132,9 @@ class ShapeStorage:
         settings: StorageSettings,
         clock: Clock,
         *,
-        snapshot: Snapshot,
+        snapshot: ShapeSnapshot,
         pointer: Pointer,
-        state: LogState,
+        state: ShapeLogState,
     ) -> None:
         self.fs = fs
         self.root = root
@@ -162,9 +162,9 @@ class ShapeStorage:
             handle,
             settings,
             clock,
-            snapshot=Snapshot(fs, log_directory(directory), settings.chunk_bytes),
+            snapshot=ShapeSnapshot(fs, log_directory(directory), settings.chunk_bytes),
             pointer=read_pointer(fs, directory),
-            state=LogState(Manifest()),
+            state=ShapeLogState(ShapeManifest()),
         )
         storage._log.begin_empty()
         return storage
@@ -184,7 +184,7 @@ class ShapeStorage:
         """
         directory = shape_directory(root, handle)
         manifest = read_manifest(fs, directory)
-        snapshot = Snapshot.open(fs, log_directory(directory))
+        snapshot = ShapeSnapshot.open(fs, log_directory(directory))
         check_compacted_end(fs, directory, manifest)
         pointer = read_pointer(fs, directory)
         if not pointer.is_certain:
@@ -198,7 +198,7 @@ class ShapeStorage:
             clock,
             snapshot=snapshot,
             pointer=pointer,
-            state=_load_record(fs, directory, manifest, pointer.offset),
+            state=_load_state(fs, directory, manifest, pointer.offset),
         )
 
     # What is known
@@ -214,7 +214,7 @@ class ShapeStorage:
         return self._log.state.persisted
 
     @property
-    def manifest(self) -> Manifest:
+    def manifest(self) -> ShapeManifest:
         return self._log.state.manifest
 
     @property
@@ -224,7 +224,7 @@ class ShapeStorage:
 
     # Writing
 
-    def append(self, entries: Sequence[Entry]) -> None:
+    def append(self, entries: Sequence[ShapeEntry]) -> None:
         """Takes the entries of whole transactions, which are seen together; leaves out stored ones.
 
         Raises InvalidRequest when offsets do not ascend; a failing disk ends all writing.
@@ -325,7 +325,7 @@ class ShapeStorage:
     # Phases of reading
 
     @contextmanager
-    def _reading(self) -> Iterator[LogState]:
+    def _reading(self) -> Iterator[ShapeLogState]:
         """What is published, under a lease; a missing file may mean that the shape is gone."""
         with self._leases.hold():
             self._log.check_not_dropped()
@@ -379,7 +379,9 @@ def flush_storages(storages: Sequence[ShapeStorage]) -> dict[ShapeStorage, Store
     return failed
 
 
-def _load_record(fs: FileSystem, directory: str, manifest: Manifest, durable: Offset) -> LogState:
+def _load_state(
+    fs: FileSystem, directory: str, manifest: ShapeManifest, durable: Offset
+) -> ShapeLogState:
     """What readers may know before a writer begins: all that is durable, and nothing else."""
     log_end, edge_count, cache = find_durable_end(fs, directory, manifest, durable)
-    return LogState(manifest, durable, durable, durable, log_end, edge_count, cache)
+    return ShapeLogState(manifest, durable, durable, durable, log_end, edge_count, cache)

@@ -146,7 +146,7 @@ ROWS_WAIT_MS = 90_000
 """How long a reader waits for more rows of a chunk."""
 
 
-class Snapshot:
+class ShapeSnapshot:
     """What readers and the writer know of a snapshot."""
 
     def __init__(self, fs: FileSystem, directory: str, chunk_bytes: int) -> None:
@@ -280,7 +280,7 @@ BUFFER_BYTES: Final = 64 << 10
 class SnapshotWriter:
     """Takes the rows in order; ends with `finish`, or with `abandon` when the rows did not come."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: ShapeSnapshot) -> None:
         if snapshot.is_started:
             raise InvalidRequest(
                 f"{snapshot.directory} has a snapshot already: a shape gets one, once"

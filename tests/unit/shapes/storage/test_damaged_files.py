@@ -21,7 +21,7 @@ from varve.foundation.errors import Corrupt
 from varve.kernels.shape_entries import ENTRY_BYTES_MIN
 from varve.shapes.offset import Offset
 from varve.shapes.storage.chunk_index import CHUNK_BYTES, EDGE_BYTES
-from varve.shapes.storage.entry import Entry
+from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.layout import (
     SLOT_DISTANCE,
     find_slot,
@@ -33,7 +33,7 @@ from varve.shapes.storage.layout import (
 from varve.shapes.storage.shape_storage import ShapeStorage
 
 
-def _end(tx: int, op: int = 0) -> Entry:
+def _end(tx: int, op: int = 0) -> ShapeEntry:
     """An entry that ends its transaction."""
     entry = make_entry(tx, op)
     return entry._replace(json=entry.json[:-1] + b',"headers":{"last":true}}')
@@ -97,7 +97,7 @@ def test_a_part_of_a_transaction_behind_a_torn_pointer_is_not_shown(count: int) 
     assert follow(open_storage(storage.fs)) == messages_of([*ENTRIES[:2], *large])
 
 
-def _size(entries: list[Entry]) -> int:
+def _size(entries: list[ShapeEntry]) -> int:
     return sum(ENTRY_BYTES_MIN + len(entry.key) + len(entry.json) for entry in entries)
 
 

@@ -10,17 +10,17 @@ from varve.kernels.shape_entries import EntryStatus, encode_entries
 from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, Offset
 from varve.shapes.storage.chunk_index import (
     EDGE_BYTES,
-    Chunk,
     ChunkEdge,
     ChunkIndexFile,
+    LogChunk,
     encode_chunks,
     encode_edge,
     find_edge,
 )
-from varve.shapes.storage.entry import INSERT, Entry, checksum
+from varve.shapes.storage.entry import INSERT, ShapeEntry, checksum
 from varve.shapes.storage.layout import (
     SLOT_DISTANCE,
-    Manifest,
+    ShapeManifest,
     create_pointer,
     decode_manifest,
     encode_manifest,
@@ -36,7 +36,7 @@ from varve.shapes.storage.layout import (
     shape_directory,
 )
 
-GOLDEN = Entry(Offset(10, 0), b"test_key", INSERT, b'{"test":1}')
+GOLDEN = ShapeEntry(Offset(10, 0), b"test_key", INSERT, b'{"test":1}')
 GOLDEN_BYTES = bytes.fromhex(
     "000000000000000a 0000000000000000 00000008 746573745f6b6579 69 00"
     "000000000000000a 7b2274657374223a317d"
@@ -71,23 +71,23 @@ def test_a_half_of_the_chunk_index_is_that_of_the_reference_and_a_checksum() -> 
     assert find_edge(b"\x01" + encode_edge(half)[1:]) is None
 
 
-def _index(chunks: list[Chunk], junk: bytes = b"") -> ChunkIndexFile:
+def _index(chunks: list[LogChunk], junk: bytes = b"") -> ChunkIndexFile:
     disk = _disk()
     file = disk.open_writable("/index")
     file.write_at(0, encode_chunks(chunks) + junk)
     return ChunkIndexFile(file)
 
 
-def _chunks(count: int) -> list[Chunk]:
+def _chunks(count: int) -> list[LogChunk]:
     return [
-        Chunk(Offset(10 * n + 1, 0), n * 50, Offset(10 * n + 9, 0), n * 50 + 50)
+        LogChunk(Offset(10 * n + 1, 0), n * 50, Offset(10 * n + 9, 0), n * 50 + 50)
         for n in range(count)
     ]
 
 
 def test_lookup_gives_the_first_chunk_that_ends_beyond_or_the_open_one() -> None:
     complete = _chunks(5)
-    opened = Chunk(Offset(60, 0), 250)
+    opened = LogChunk(Offset(60, 0), 250)
     index = _index([*complete, opened], junk=b"torn")
     for tx in range(1, 60):
         place = Offset(tx, 0)
@@ -99,7 +99,7 @@ def test_lookup_gives_the_first_chunk_that_ends_beyond_or_the_open_one() -> None
 
 def test_the_open_chunk_is_no_complete_one() -> None:
     """H9."""
-    index = _index([*_chunks(2), Chunk(Offset(60, 0), 100)])
+    index = _index([*_chunks(2), LogChunk(Offset(60, 0), 100)])
     assert list(index.complete()) == _chunks(2)
     assert index.complete_count == 2
     assert [chunk.is_open for chunk in index.last_chunks(2)] == [False, True]
@@ -116,13 +116,13 @@ def test_a_changed_half_of_the_index_is_corrupt() -> None:
 
 
 def test_a_manifest_comes_back() -> None:
-    for manifest in (Manifest(), Manifest("latest.9", Offset(7, 2), "compacted.8")):
+    for manifest in (ShapeManifest(), ShapeManifest("latest.9", Offset(7, 2), "compacted.8")):
         assert decode_manifest(encode_manifest(manifest), "m") == manifest
-    assert Manifest().boundary == BEFORE_ALL
+    assert ShapeManifest().boundary == BEFORE_ALL
 
 
 def test_a_manifest_of_another_version_is_not_read() -> None:
-    data = encode_manifest(Manifest()).replace(b'"version": 2', b'"version": 1')
+    data = encode_manifest(ShapeManifest()).replace(b'"version": 2', b'"version": 1')
     with pytest.raises(UnsupportedFormat, match="only 2"):
         decode_manifest(data, "m")
 

@@ -33,7 +33,7 @@ from varve.foundation.errors import (
 from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END, Offset
 from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.chunk_index import ChunkIndexFile
-from varve.shapes.storage.entry import INSERT, Entry
+from varve.shapes.storage.entry import INSERT, ShapeEntry
 from varve.shapes.storage.layout import index_path, log_path
 from varve.shapes.storage.shape_storage import ShapeStorage
 from varve.shapes.storage.snapshot import SnapshotWriter
@@ -107,7 +107,7 @@ def test_entries_out_of_order_are_refused_and_change_nothing() -> None:
     storage.append([make_entry(tx) for tx in range(1, 6)])
     with pytest.raises(InvalidRequest, match="6_0"):
         storage.append([make_entry(7), make_entry(6)])
-    with pytest.raises(InvalidRequest, match="no Entry"):
+    with pytest.raises(InvalidRequest, match="not a ShapeEntry"):
         storage.append([make_entry(6), None])  # type: ignore[list-item]  # the kernel is to notice
     storage.append([make_entry(6)])
     assert read_messages(storage) == messages_of([make_entry(tx) for tx in range(1, 7)])
@@ -115,7 +115,7 @@ def test_entries_out_of_order_are_refused_and_change_nothing() -> None:
 
 def test_a_fault_behind_entries_that_were_taken_ends_writing() -> None:
     storage = _filled(1)
-    wrong = Entry(Offset(9, 0), b"", ord("x"), b"")
+    wrong = ShapeEntry(Offset(9, 0), b"", ord("x"), b"")
     with pytest.raises(InvalidRequest, match="9_0"):
         storage.append([*(make_entry(tx) for tx in range(2, 9)), wrong])
     assert storage.failure is not None
@@ -130,7 +130,7 @@ def test_a_chunk_closes_with_the_entry_that_reaches_its_size() -> None:
     storage = create_storage(disk, settings)
     json = b'"' + b"x" * 110 + b'"'
     for tx in (1, 2, 3):
-        storage.append([Entry(Offset(tx, 0), b"test_key", INSERT, json)])
+        storage.append([ShapeEntry(Offset(tx, 0), b"test_key", INSERT, json)])
     with disk.open(index_path(storage.directory, "latest.0")) as file:
         found = [(chunk.start, chunk.end) for chunk in ChunkIndexFile(file).complete()]
     # The reference's (0, 150), (150, 300), (300, 450), and four bytes of checksum for each entry.
