@@ -20,7 +20,7 @@ ALICE = AUTHORITY.sign("alice")
 PATIENCE_MS = 300
 
 
-def _bench(server: Signed | None = None) -> ServerBench:
+def _bench(server: Signed | None = None, *, rules: str = "DEFAULT") -> ServerBench:
     """Wants certificates of its clients; `server` is its own."""
     server = server or AUTHORITY.sign("server")
     settings = ServerSettings(
@@ -31,6 +31,7 @@ def _bench(server: Signed | None = None) -> ServerBench:
         keystore_key=server.key_pem(),
         truststore_certificates=AUTHORITY.pem,
         client_auth="required",
+        principal_mapping_rules=rules,
     )
     return ServerBench(
         settings, securities=ListenerSecurities(settings.parsed_listeners(), tls=tls)
@@ -117,5 +118,18 @@ def test_what_is_no_handshake_or_does_not_end_is_cut(tmp_path: Path, sent: bytes
             await until(lambda: bench.value(CLOSED_CONNECTIONS, "handshake") == 1)
             writer.close()
             await _check_serves_others(bench, tmp_path)
+
+    run(scenario())
+
+
+def test_a_certificate_that_no_rule_maps_to_a_user_is_not_served(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with _bench(rules="RULE:.*CN=bob.*/bob/") as bench:
+            answer = b""
+            with contextlib.suppress(OSError):
+                answer = await _ask(bench.port, ALICE, tmp_path)
+            assert answer == b""
+            assert bench.value(CLOSED_CONNECTIONS, "authentication") == 1
+            assert len(await _ask(bench.port, AUTHORITY.sign("bob"), tmp_path)) == 8
 
     run(scenario())
