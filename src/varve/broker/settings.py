@@ -219,7 +219,7 @@ class GroupSettings:
             )
 
     def _check_consumer_groups(self) -> None:
-        unknown = [one for one in self.consumer_assignors if one not in ASSIGNORS]
+        unknown = [assignor for assignor in self.consumer_assignors if assignor not in ASSIGNORS]
         if unknown:
             raise InvalidSetting(
                 f"group.consumer.assignors = {self.group_consumer_assignors!r} names "

@@ -287,7 +287,7 @@ def replay_log(log: Log) -> StateReplay:
     return StateReplay(
         str(log.topic_partition),
         live,
-        [one for records in open_records.values() for one in records],
+        [state_record for records in open_records.values() for state_record in records],
     )
 
 

@@ -201,11 +201,14 @@ class CleanerMetrics:
             self._left_stale[report.partition] = report.left_stale_bytes
             reports = list(self._last_reports.values())
         table = self.table
-        read = sum(one.bytes_read for one in reports)
-        written = sum(one.bytes_written for one in reports)
+        read = sum(clean_report.bytes_read for clean_report in reports)
+        written = sum(clean_report.bytes_written for clean_report in reports)
         table.set(RECOPY_PERCENT, 100 * written / read if read else 0)
-        table.set(MAX_CLEAN_TIME, max(one.elapsed_ms for one in reports) / 1000)
-        table.set(MAX_BUFFER_UTILISATION, 100 * max(one.buffer_utilisation for one in reports))
+        table.set(MAX_CLEAN_TIME, max(clean_report.elapsed_ms for clean_report in reports) / 1000)
+        table.set(
+            MAX_BUFFER_UTILISATION,
+            100 * max(clean_report.buffer_utilisation for clean_report in reports),
+        )
         table.add(CLEANINGS, 1)
         table.add(READ_BYTES, report.bytes_read)
         table.add(WRITTEN_BYTES, report.bytes_written)
@@ -235,15 +238,15 @@ class CleanerMetrics:
         self.table.replace(
             UNCLEANABLE_PARTITIONS,
             {
-                (path,): float(sum(not one.is_healthy for one in found))
-                for path, found in health.items()
+                (path,): float(sum(not partition_health.is_healthy for partition_health in healths))
+                for path, healths in health.items()
             },
         )
         self.table.replace(
             UNCLEANABLE_BYTES,
             {
-                (path,): float(sum(one.bytes_held for one in found))
-                for path, found in health.items()
+                (path,): float(sum(partition_health.bytes_held for partition_health in healths))
+                for path, healths in health.items()
             },
         )
 

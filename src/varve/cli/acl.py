@@ -148,10 +148,10 @@ def remove(
         raise typer.BadParameter("name somebody with --principal, or what the rights are on")
     client = make_client(broker, settings, file)
     admin = client.admin()
-    found = find_acls(client, admin, principal, resource, operations)
-    print_rows(_COLUMNS, [one.row for one in found], as_json=as_json)
-    if found:
+    acls = find_acls(client, admin, principal, resource, operations)
+    print_rows(_COLUMNS, [acl.row for acl in acls], as_json=as_json)
+    if acls:
         if not yes:
-            confirm(f"withdraw {'this right' if len(found) == 1 else f'these {len(found)} rights'}")
-        remove_acls(client, admin, found)
-    typer.echo(f"withdrew {len(found)} right{'' if len(found) == 1 else 's'}", err=True)
+            confirm(f"withdraw {'this right' if len(acls) == 1 else f'these {len(acls)} rights'}")
+        remove_acls(client, admin, acls)
+    typer.echo(f"withdrew {len(acls)} right{'' if len(acls) == 1 else 's'}", err=True)

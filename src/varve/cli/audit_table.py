@@ -145,7 +145,9 @@ def _findings(report: AuditReport) -> Table:
     table.add_column("Rule", no_wrap=True)
     table.add_column("Id", justify="right", no_wrap=True)
     table.add_column("What", overflow="fold")
-    for finding in sorted(report.findings, key=lambda one: _SEVERITIES.index(one.severity)):
+    for finding in sorted(
+        report.findings, key=lambda audit_finding: _SEVERITIES.index(audit_finding.severity)
+    ):
         table.add_row(
             Text(finding.severity, style=_COLOURS[finding.severity]),
             finding.rule,

@@ -41,8 +41,17 @@ def print_cold_removals(
         for removal in removals:
             sys.stdout.write(json.dumps(_document(removal), ensure_ascii=False) + "\n")
         return
-    print_entries([cold_entry(one.balance, is_done=one.is_done) for one in removals])
-    removed = sum(one.balance.records_removed for one in removals if one.is_done)
+    print_entries(
+        [
+            cold_entry(remote_removal.balance, is_done=remote_removal.is_done)
+            for remote_removal in removals
+        ]
+    )
+    removed = sum(
+        remote_removal.balance.records_removed
+        for remote_removal in removals
+        if remote_removal.is_done
+    )
     told = (
         f"{count_noun(len(removals), 'removal')} on record, {count_noun(removed, 'record')} removed"
     )

@@ -64,9 +64,9 @@ class CheckResult:
 
     @property
     def is_clean(self) -> bool:
-        found = self.before if self.after is None else self.after
+        findings = self.before if self.after is None else self.after
         is_refused = self.report is not None and bool(self.report.refused)
-        return not is_refused and all(f.severity is not Severity.ERROR for f in found)
+        return not is_refused and all(f.severity is not Severity.ERROR for f in findings)
 
 
 def check_path(

@@ -104,10 +104,10 @@ def _check_without(
     tiered: dict[TopicPartition, PartitionFacts], starts: dict[TopicPartition, int]
 ) -> Iterator[Finding]:
     """Nothing was ever copied from here: what is not local is nowhere."""
-    for partition, one in tiered.items():
-        start = starts.get(partition, one.first_base_offset)
-        if start < one.first_base_offset:
-            yield _hole(one, start, one.first_base_offset)
+    for partition, facts in tiered.items():
+        start = starts.get(partition, facts.first_base_offset)
+        if start < facts.first_base_offset:
+            yield _hole(facts, start, facts.first_base_offset)
 
 
 def _check_all(
@@ -122,21 +122,21 @@ def _check_all(
     objects = open_tier(place.url, check.store_settings)
     findings: list[Finding] = []
     try:
-        for partition, one in tiered.items():
-            home = get_remote_path(partition, one.topic_id, cluster)
+        for partition, facts in tiered.items():
+            home = get_remote_path(partition, facts.topic_id, cluster)
             local = LocalPart(
                 log_start_offset=starts.get(partition),
-                local_start_offset=one.first_base_offset,
-                end_offset=one.end_offset,
-                epochs=one.history.entries,
+                local_start_offset=facts.first_base_offset,
+                end_offset=facts.end_offset,
+                epochs=facts.history.entries,
             )
             manifests = open_manifests(objects, home)
             manifest = manifests.load()
             holes = find_holes(manifests, manifest, local)
-            findings += [_hole(one, start, end) for start, end in holes]
+            findings += [_hole(facts, start, end) for start, end in holes]
             lost = find_lost(manifests, manifest, local)
             if lost is not None:
-                findings.append(_lost_tail(one, *lost))
+                findings.append(_lost_tail(facts, *lost))
             if manifest.version:
                 account = fsck_partition(objects, manifests, now_ms=check.now_ms, deep=check.deep)
                 findings += _account_findings(objects, account)
@@ -145,25 +145,25 @@ def _check_all(
     return findings
 
 
-def _hole(one: PartitionFacts, start: int, end: int) -> Finding:
+def _hole(facts: PartitionFacts, start: int, end: int) -> Finding:
     message = f"offsets {start} to {end - 1} are neither on the local disk nor in the cold tier"
-    return Finding(Severity.ERROR, one.directory, None, "tier-hole", message)
+    return Finding(Severity.ERROR, facts.directory, None, "tier-hole", message)
 
 
-def _lost_tail(one: PartitionFacts, start: int, end: int) -> Finding:
+def _lost_tail(facts: PartitionFacts, start: int, end: int) -> Finding:
     message = (
         f"the log ends at offset {start}, and {end} was reached by what was copied of its latest "
         f"epoch: `varve tier restore` into another directory has the rest"
     )
-    return Finding(Severity.ERROR, one.directory, None, "tier-lost-tail", message)
+    return Finding(Severity.ERROR, facts.directory, None, "tier-lost-tail", message)
 
 
 def _account_findings(objects: ObjectStore, account: PartitionAccount) -> Iterator[Finding]:
     for damage in account.damage:
         path = posixpath.join(objects.name, damage.key)
         yield Finding(Severity.ERROR, path, None, "tier-object", damage.message)
-    for one in account.listed:
-        if one.kind is ObjectClass.ORPHAN:
-            message = f"{one.reason}, {one.size} bytes: `varve tier fsck --sweep` removes it"
-            path = posixpath.join(objects.name, one.key)
+    for listed in account.listed:
+        if listed.kind is ObjectClass.ORPHAN:
+            message = f"{listed.reason}, {listed.size} bytes: `varve tier fsck --sweep` removes it"
+            path = posixpath.join(objects.name, listed.key)
             yield Finding(Severity.NOTE, path, None, "tier-orphan", message)

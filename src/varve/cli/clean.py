@@ -95,13 +95,13 @@ def _clean(
     with open_existing([directory], maintain=False, settings=settings) as store:
         if topic is not None:
             find_topic(store, topic)
-        for one in store.partitions(topic, partition):
+        for topic_partition in store.partitions(topic, partition):
             failure = ""
             with _progress() as show, interrupts_between(show) as progress:
                 try:
                     (cleaned,) = store.clean(
-                        one.topic,
-                        one.partition,
+                        topic_partition.topic,
+                        topic_partition.partition,
                         roll=roll,
                         dry_run=dry_run,
                         at_once=True,
@@ -111,7 +111,7 @@ def _clean(
                     failure = str(error)
             if failure:
                 is_well = False
-                _tell_failure(str(one), failure, dry_run=dry_run, as_json=as_json)
+                _tell_failure(str(topic_partition), failure, dry_run=dry_run, as_json=as_json)
                 continue
             is_well = is_well and not (cleaned.compaction and cleaned.compaction.holds)
             if as_json:
@@ -154,7 +154,7 @@ def _document(cleaned: "Cleaned", *, dry_run: bool) -> dict[str, Any]:
         "error": None,
         "compaction": cleaned.compaction and _compaction_document(cleaned.compaction),
         "expiry": cleaned.expiry and _expiry_document(cleaned.expiry),
-        "undecided": [_segment_document(one) for one in cleaned.undecided],
+        "undecided": [_segment_document(segment) for segment in cleaned.undecided],
         "tier": cleaned.tier and tier_document(cleaned.tier),
     }
 
@@ -188,7 +188,7 @@ def _compaction_document(report: CleanReport) -> dict[str, Any]:
 def _expiry_document(expiry: RetentionPlan) -> dict[str, Any]:
     return {
         "before_offset": expiry.end_offset,
-        "segments": [_segment_document(one) for one in expiry.segments],
+        "segments": [_segment_document(segment) for segment in expiry.segments],
     }
 
 
@@ -262,8 +262,8 @@ def _expiry_lines(expiry: RetentionPlan, would: str) -> Iterator[str]:
         f"{count} segment{'s' if count > 1 else ''} {would}deleted, {expiry.size:,} bytes; the log "
         f"begins at offset {expiry.end_offset}"
     )
-    for reason in dict.fromkeys(one.reason for one in expiry.segments):
-        last = [one for one in expiry.segments if one.reason is reason][-1]
+    for reason in dict.fromkeys(segment.reason for segment in expiry.segments):
+        last = [segment for segment in expiry.segments if segment.reason is reason][-1]
         yield f"{reason.value}: {last.rule}"
 
 

@@ -7,38 +7,39 @@ if TYPE_CHECKING:
     from varve.tiering.tier import TierPass
 
 
-def tier_document(found: "TierPass") -> dict[str, Any]:
+def tier_document(tier_pass: "TierPass") -> dict[str, Any]:
     """A pass over both tiers as JSON has it."""
     return {
         "moved": [
             {
-                "base_offset": one.base_offset,
-                "next_offset": one.next_offset,
-                "size": one.size,
-                "rule": one.rule,
+                "base_offset": segment.base_offset,
+                "next_offset": segment.next_offset,
+                "size": segment.size,
+                "rule": segment.rule,
             }
-            for one in found.moved.segments
+            for segment in tier_pass.moved.segments
         ],
         "expired": [
             {
-                "base_offset": one.segment.base_offset,
-                "next_offset": one.segment.next_offset,
-                "size": one.segment.size,
-                "reason": str(one.reason),
-                "rule": one.rule,
+                "base_offset": due.segment.base_offset,
+                "next_offset": due.segment.next_offset,
+                "size": due.segment.size,
+                "reason": str(due.reason),
+                "rule": due.rule,
             }
-            for one in found.expiry.expired
+            for due in tier_pass.expiry.expired
         ],
-        "removed_segments": found.expiry.removed_count,
+        "removed_segments": tier_pass.expiry.removed_count,
     }
 
 
-def tier_lines(found: "TierPass", would: str) -> Iterator[str]:
+def tier_lines(tier_pass: "TierPass", would: str) -> Iterator[str]:
     """What was done to both tiers, or would be; nothing where nothing is."""
-    moved, expiry = found.moved.segments, found.expiry
+    moved, expiry = tier_pass.moved.segments, tier_pass.expiry
     if moved:
         yield (
-            f"{_segments(len(moved))} {would}let go by the local disk, {found.moved.size:,} bytes "
+            f"{_segments(len(moved))} {would}let go by the local disk, {tier_pass.moved.size:,} "
+            "bytes "
             f"that the cold tier has; local records begin at offset {moved[-1].next_offset}"
         )
         yield f"local retention: {moved[-1].rule}"
@@ -47,8 +48,8 @@ def tier_lines(found: "TierPass", would: str) -> Iterator[str]:
             f"{_segments(len(expiry.expired))} of the cold tier {would}expired, {expiry.size:,} "
             f"bytes; the log begins at offset {expiry.end_offset}"
         )
-        for reason in dict.fromkeys(one.reason for one in expiry.expired):
-            last = [one for one in expiry.expired if one.reason is reason][-1]
+        for reason in dict.fromkeys(due.reason for due in expiry.expired):
+            last = [due for due in expiry.expired if due.reason is reason][-1]
             yield f"{reason}: {last.rule}"
     if expiry.removed_count:
         yield f"objects of {_segments(expiry.removed_count)} {would}removed from the store"

@@ -50,8 +50,8 @@ class ColdPart:
 
     def find_time(self, timestamp: int, *, start: int, end: int) -> int:
         """The first offset in [start, end) that is not older than a time, else the end."""
-        found = self._reader.find_offset_by_time(timestamp, start_offset=start, end_offset=end)
-        return end if found is None else found.offset
+        offset = self._reader.find_offset_by_time(timestamp, start_offset=start, end_offset=end)
+        return end if offset is None else offset.offset
 
     def read(self, *, start: int, end: int) -> Iterator[StoredRecord]:
         """The records in [start, end), without control records."""

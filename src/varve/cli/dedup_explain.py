@@ -111,8 +111,8 @@ def command(
     place = make_place(directories, broker, settings, file, state)
     if offset is not None:
         with open_insight(place, name) as insight:
-            found = insight.explain(partition, offset)
-        tell_explanation(found, as_json=as_json)
+            explanation = insight.explain(partition, offset)
+        tell_explanation(explanation, as_json=as_json)
         return
     known, count = _find_rules(place, name)
     tell_plan(plan_of(known, rate, unique, count), as_json=as_json)
@@ -185,17 +185,17 @@ def tell_span(span_ms: int) -> str:
     return "".join(parts) or "0ms"
 
 
-def tell_explanation(found: "Explanation", *, as_json: bool) -> None:
-    sentence = explain_in_words(found)
+def tell_explanation(explanation: "Explanation", *, as_json: bool) -> None:
+    sentence = explain_in_words(explanation)
     if not as_json:
         typer.echo(sentence)
         return
-    witness = found.witness
+    witness = explanation.witness
     told = {
-        "partition": found.partition,
-        "offset": found.offset,
-        "timestamp": found.timestamp,
-        "verdict": None if found.verdict is None else found.verdict.name.lower(),
+        "partition": explanation.partition,
+        "offset": explanation.offset,
+        "timestamp": explanation.timestamp,
+        "verdict": None if explanation.verdict is None else explanation.verdict.name.lower(),
         "witness_offset": None if witness is None else witness.offset,
         "witness_timestamp": None if witness is None else witness.time_ms,
         "text": sentence,
@@ -203,24 +203,24 @@ def tell_explanation(found: "Explanation", *, as_json: bool) -> None:
     typer.echo(json.dumps({"type": "explanation", **told}))
 
 
-def explain_in_words(found: "Explanation") -> str:
+def explain_in_words(explanation: "Explanation") -> str:
     """One sentence on what a record was found to be, and where it went."""
     from varve.dedup.rules import Verdict
 
-    rules, witness = found.progress.rules, found.witness
-    place = f"{found.progress.input}-{found.partition}, offset {found.offset}"
-    at = f"{place}, {tell_time(found.timestamp)}"
+    rules, witness = explanation.progress.rules, explanation.witness
+    place = f"{explanation.progress.input}-{explanation.partition}, offset {explanation.offset}"
+    at = f"{place}, {tell_time(explanation.timestamp)}"
     fates = {
-        "forward": f"was copied to {found.progress.output}",
+        "forward": f"was copied to {explanation.progress.output}",
         "drop": "was dropped",
         "side": "went to the side topic",
     }
-    match found.verdict:
+    match explanation.verdict:
         case Verdict.KEPT:
             return f"{at}: kept, the first of its id within the window; {fates['forward']}"
         case Verdict.DUPLICATE:
             assert witness is not None
-            apart = found.timestamp - witness.time_ms
+            apart = explanation.timestamp - witness.time_ms
             side = "later" if apart >= 0 else "earlier"
             return (
                 f"{at}: a duplicate of offset {witness.offset}, which was kept, remembered at "

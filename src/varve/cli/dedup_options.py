@@ -182,9 +182,9 @@ def make_place(
 def _make_address(broker: str, settings: list[str], file: Path | None) -> "ClusterAddress":
     from varve.kafka_client.address import BOOTSTRAP, SERVER, SERVER_NAMES, parse_cluster_address
 
-    given = read_client_file(file) if file else {}
-    given.update(parse_setting(one) for one in settings)
-    named = {_ALIASES.get(name, name): value for name, value in given.items()}
+    client_file = read_client_file(file) if file else {}
+    client_file.update(parse_setting(setting) for setting in settings)
+    named = {_ALIASES.get(name, name): value for name, value in client_file.items()}
     # --bootstrap-server counts before what the file says.
     named.pop(SERVER, None)
     unknown = sorted(name for name in named if name not in SERVER_NAMES)

@@ -150,13 +150,13 @@ def command(
             on_progress=show,
         ) as dedup,
     ):
-        before_count = sum(one.counts.total for one in dedup.states())
+        before_count = sum(task_state.counts.total for task_state in dedup.states())
         with _stopped_by_signals(dedup) as was_interrupted:
             if follow:
                 dedup.run()
             else:
                 dedup.run_once()
-        rows = [_row(one) for one in dedup.states()]
+        rows = [_row(task_state) for task_state in dedup.states()]
     seconds = monotonic() - started
     records = sum(row.counts.total for row in rows) - before_count
     if as_json:
@@ -197,7 +197,7 @@ def _stopped_by_signals(dedup: "Deduplicator") -> Iterator[Callable[[], bool]]:
         is_interrupted = True
         dedup.stop()
 
-    before = {one: signal.signal(one, stop) for one in (signal.SIGINT, signal.SIGTERM)}
+    before = {signals: signal.signal(signals, stop) for signals in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: is_interrupted
     finally:
@@ -228,17 +228,17 @@ def _bar(*, is_wanted: bool) -> "Iterator[Callable[[TaskState], None]]":
             states[state.partition] = state
             all_of = states.values()
             if state.restore_end:
-                done = sum(one.restored for one in all_of)
-                total = sum(one.restore_end for one in all_of)
+                done = sum(task_state.restored for task_state in all_of)
+                total = sum(task_state.restore_end for task_state in all_of)
                 bars.update(bar, description="restoring ids", completed=done, total=total)
                 return
-            kept = sum(one.counts.kept for one in all_of)
-            duplicates = sum(one.counts.duplicates for one in all_of)
+            kept = sum(task_state.counts.kept for task_state in all_of)
+            duplicates = sum(task_state.counts.duplicates for task_state in all_of)
             bars.update(
                 bar,
                 description="deduplicating",
-                completed=sum(one.position for one in all_of),
-                total=sum(one.end_offset for one in all_of),
+                completed=sum(task_state.position for task_state in all_of),
+                total=sum(task_state.end_offset for task_state in all_of),
                 told=f"{kept:,} kept, {duplicates:,} duplicates",
             )
 

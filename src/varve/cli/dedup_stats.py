@@ -47,10 +47,10 @@ def command(
     place = make_place(directories, broker, settings, file, state)
     with open_insight(place, name) as insight:
         found, count = insight.partitions(), insight.partition_count()
-    rows = [_row(one) for one in found]
+    rows = [_row(partition_insight) for partition_insight in found]
     if as_json:
-        for one, row in zip(found, rows, strict=True):
-            progress = one.progress
+        for partition_insight, row in zip(found, rows, strict=True):
+            progress = partition_insight.progress
             told = {
                 "name": name,
                 "input": progress.input,
@@ -91,14 +91,14 @@ def open_insight(place: DedupPlace, name: str) -> "Iterator[DedupInsight]":
             insight.close()
 
 
-def _row(one: "PartitionInsight") -> PartitionRow:
-    state = one.state
+def _row(insight: "PartitionInsight") -> PartitionRow:
+    state = insight.state
     return PartitionRow(
-        partition=one.partition,
-        position=one.progress.position,
-        lag=one.lag,
-        stream_time_ms=one.progress.stream_time_ms,
-        counts=one.progress.counts,
+        partition=insight.partition,
+        position=insight.progress.position,
+        lag=insight.lag,
+        stream_time_ms=insight.progress.stream_time_ms,
+        counts=insight.progress.counts,
         segments=None if state is None else len(state.paths),
         ids=None if state is None else _count_ids(state.paths),
         bytes=None if state is None else state.bytes,

@@ -70,7 +70,7 @@ def _cells(row: PartitionRow, *, has_state: bool) -> list[str]:
 def _sums(rows: Sequence[PartitionRow], *, has_state: bool) -> list[str]:
     counts = [asdict(row.counts) for row in rows]
     numbers = [sum(row.counts.total for row in rows)]
-    numbers += [sum(one[name] for one in counts) for name in _COUNTS]
+    numbers += [sum(count[name] for count in counts) for name in _COUNTS]
     cells = ["all", "", f"{sum(row.lag for row in rows):,}", ""]
     cells += [f"{number:,}" for number in numbers]
     if not has_state:
@@ -79,7 +79,7 @@ def _sums(rows: Sequence[PartitionRow], *, has_state: bool) -> list[str]:
 
 
 def _sum(numbers: Sequence[int | None]) -> int | None:
-    known = [one for one in numbers if one is not None]
+    known = [number for number in numbers if number is not None]
     return sum(known) if known else None
 
 

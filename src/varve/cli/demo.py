@@ -174,8 +174,8 @@ def _recover(outcome: _Outcome, console: Console) -> None:
 
 def _compact(outcome: _Outcome, record_count: int, console: Console) -> None:
     with varve.open(outcome.directory, maintain=False) as store:
-        found = show_compaction(store, outcome.seed, record_count, console)
-        outcome.compaction = found.as_json()
+        compaction = show_compaction(store, outcome.seed, record_count, console)
+        outcome.compaction = compaction.as_json()
         outcome.tiering = show_tiering(store, TOPIC, console).as_json()
 
 
@@ -192,14 +192,14 @@ def _compare(outcome: _Outcome, topic: varve.Topic) -> None:
         wanted = record_at(outcome.seed, number)
         assert wanted.key is not None
         partition = partition_of(wanted.key, PARTITION_COUNT)
-        found = next(readers[partition], None)
-        if found is None:
+        record = next(readers[partition], None)
+        if record is None:
             ended.add(partition)
             if len(ended) == PARTITION_COUNT:
                 break
             continue
         outcome.found += 1
-        if found == _stored(wanted, partition, intact[partition]):
+        if record == _stored(wanted, partition, intact[partition]):
             intact[partition] += 1
     missing = zip(outcome.end_offsets, intact, strict=True)
     outcome.lost = sum(max(0, end - count) for end, count in missing)

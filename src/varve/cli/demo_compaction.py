@@ -119,11 +119,11 @@ def _picture(outcome: Compaction) -> Table:
 def _show_balance(store: varve.Store, outcome: Compaction, console: Console) -> None:
     (report,) = store.audit(TOPIC)
     balances = [entry.balance for entry in report.entries]
-    inputs = sum(one.records_before for one in balances)
+    inputs = sum(removal.records_before for removal in balances)
     reasons = {
-        reason.value: sum(one.records.get(reason, 0) for one in balances)
+        reason.value: sum(removal.records.get(reason, 0) for removal in balances)
         for reason in Reason
-        if any(one.records.get(reason) for one in balances)
+        if any(removal.records.get(reason) for removal in balances)
     }
     outcome.balance = {"inputs": inputs, "reasons": reasons, "is_clean": report.is_clean}
     counts = " + ".join(f"{count:,} {reason}" for reason, count in reasons.items())
@@ -151,13 +151,13 @@ def _look_up(
 ) -> None:
     key = next(key for key, value in latest.items() if value is not None)
     started = time.monotonic()
-    found = topic.get(key)
+    record = topic.get(key)
     outcome.get_seconds = round(time.monotonic() - started, 4)
-    assert found is not None
+    assert record is not None
     outcome.key = key.decode()
-    outcome.value = (found.value or b"").decode()
+    outcome.value = (record.value or b"").decode()
     console.print(
-        f"[bold]10. Get[/]     {outcome.key} is {outcome.value} at offset {found.offset}, found "
+        f"[bold]10. Get[/]     {outcome.key} is {outcome.value} at offset {record.offset}, found "
         f"through the key indexes in {1000 * outcome.get_seconds:.1f} ms",
         highlight=False,
     )

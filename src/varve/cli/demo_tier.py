@@ -93,7 +93,9 @@ def _read_all(store: varve.Store, name: str) -> tuple[int, str]:
 
 def _hot_bytes(store: varve.Store, name: str) -> int:
     topic = store.topic(name)
-    return sum(topic.partition(one.partition).log.size for one in store.partitions(name))
+    return sum(
+        topic.partition(partition.partition).log.size for partition in store.partitions(name)
+    )
 
 
 def _picture(outcome: Tiering) -> Table:

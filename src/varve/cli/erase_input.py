@@ -85,7 +85,7 @@ def read_wanted_keys(keys: Sequence[str], path: str | None) -> frozenset[bytes]:
     """The keys that are named and those of a file."""
     from varve.jobs.erase.request import parse_key, read_keys
 
-    found = frozenset(parse_key(one, "--key") for one in keys)
+    found = frozenset(parse_key(key, "--key") for key in keys)
     if path is None:
         return found
     with _open(path) as file:

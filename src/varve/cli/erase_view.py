@@ -19,22 +19,22 @@ def print_result(result: "ErasureResult") -> None:
     print_rows_with_details(
         console,
         columns,
-        [_cells(one) for one in result.partitions],
+        [_cells(erasure) for erasure in result.partitions],
         [() for _ in result.partitions],
         left=("partition", "tier"),
     )
     print_details(console, list(_details(result)), indent=0)
 
 
-def _cells(one: "PartitionErasure") -> tuple[str, ...]:
+def _cells(erasure: "PartitionErasure") -> tuple[str, ...]:
     return (
-        f"{one.topic}-{one.partition}",
-        one.tier,
-        f"{one.segments:,}",
-        f"{one.segments_matched:,}",
-        f"{one.records:,}",
-        format_bytes(one.record_bytes),
-        format_bytes(one.bytes_read),
+        f"{erasure.topic}-{erasure.partition}",
+        erasure.tier,
+        f"{erasure.segments:,}",
+        f"{erasure.segments_matched:,}",
+        f"{erasure.records:,}",
+        format_bytes(erasure.record_bytes),
+        format_bytes(erasure.bytes_read),
     )
 
 

@@ -94,8 +94,8 @@ def command(
         else:
             segments = store.explain(topic, partition)
     if as_json:
-        for one in segments if record is None else [record]:
-            sys.stdout.write(json.dumps(one.to_json()) + "\n")
+        for segment in segments if record is None else [record]:
+            sys.stdout.write(json.dumps(segment.to_json()) + "\n")
         return
     console = make_console()
     if record is not None:
@@ -158,12 +158,13 @@ def _way_lines(way: RemovalPath, now_ms: int) -> Iterator[tuple[str, str]]:
 
 def _print_segments(console: Console, segments: Sequence[SegmentExplanation]) -> None:
     is_tiered = any(
-        one.place is not SegmentLocation.LOCAL or one.local is not None for one in segments
+        explanation.place is not SegmentLocation.LOCAL or explanation.local is not None
+        for explanation in segments
     )
     figures = (*_FIGURES, _TIER) if is_tiered else _FIGURES
     titles = (*_SENTENCES, _LEAVES) if is_tiered else _SENTENCES
-    rows = [_figures(one)[: len(figures)] for one in segments]
-    sentences = [_sentences(one)[: len(titles)] for one in segments]
+    rows = [_figures(explanation)[: len(figures)] for explanation in segments]
+    sentences = [_sentences(explanation)[: len(titles)] for explanation in segments]
     if console.width < WIDE:
         details = [
             [pair for pair in zip(titles, texts, strict=True) if pair != (_LEAVES, "-")]
@@ -182,21 +183,29 @@ def _print_segments(console: Console, segments: Sequence[SegmentExplanation]) ->
     console.print(table)
 
 
-def _figures(one: SegmentExplanation) -> list[str]:
-    stale = "-" if one.stale_bytes is None else f"{one.stale_bytes:,}"
-    return [str(one.partition), str(one.base_offset), f"{one.size:,}", stale, one.place.value]
+def _figures(explanation: SegmentExplanation) -> list[str]:
+    stale = "-" if explanation.stale_bytes is None else f"{explanation.stale_bytes:,}"
+    return [
+        str(explanation.partition),
+        str(explanation.base_offset),
+        f"{explanation.size:,}",
+        stale,
+        explanation.place.value,
+    ]
 
 
-def _sentences(one: SegmentExplanation) -> list[str]:
+def _sentences(explanation: SegmentExplanation) -> list[str]:
     age = "-"
-    if one.size:
-        by = ", append" if one.age_from.is_rejected else ""
-        age = f"{show_moment(one.age_from.ms, one.now_ms)}{by}"
+    if explanation.size:
+        by = ", append" if explanation.age_from.is_rejected else ""
+        age = f"{show_moment(explanation.age_from.ms, explanation.now_ms)}{by}"
     return [
         age,
-        _way_cell(one.retention, one.now_ms),
-        "-" if one.compaction is None else _way_cell(one.compaction, one.now_ms),
-        "-" if one.local is None else _way_cell(one.local, one.now_ms),
+        _way_cell(explanation.retention, explanation.now_ms),
+        "-"
+        if explanation.compaction is None
+        else _way_cell(explanation.compaction, explanation.now_ms),
+        "-" if explanation.local is None else _way_cell(explanation.local, explanation.now_ms),
     ]
 
 

@@ -89,8 +89,8 @@ def command(
         except Unavailable:
             found, failures = _forecast_each(store, topic, partition, tried)
     if as_json:
-        for one in found:
-            sys.stdout.write(json.dumps(one.to_json()) + "\n")
+        for forecast in found:
+            sys.stdout.write(json.dumps(forecast.to_json()) + "\n")
     elif found or not failures:
         _print(found, tried, find_prices(directory))
     for name, failure in failures.items():
@@ -105,30 +105,34 @@ def _forecast_each(
     """The partitions that can be told, and what kept the others."""
     found: list[Forecast] = []
     failures: dict[str, str] = {}
-    for one in store.partitions(topic, partition):
+    for topic_partition in store.partitions(topic, partition):
         try:
-            found += store.forecast(one.topic, one.partition, settings=tried)
+            found += store.forecast(
+                topic_partition.topic, topic_partition.partition, settings=tried
+            )
         except Unavailable as error:
-            failures[str(one)] = str(error)
+            failures[str(topic_partition)] = str(error)
     return found, failures
 
 
-def _print(found: Sequence[Forecast], tried: Mapping[str, str], prices: PriceTable) -> None:
-    if not found:
+def _print(forecasts: Sequence[Forecast], tried: Mapping[str, str], prices: PriceTable) -> None:
+    if not forecasts:
         typer.echo("there are no topics")
         return
     console = make_console()
     if tried:
         console.print("with " + ", ".join(f"{name}={value}" for name, value in tried.items()))
-    _print_partitions(console, found)
-    _draw_time(found, console)
-    print_cold(console, found, prices)
+    _print_partitions(console, forecasts)
+    _draw_time(forecasts, console)
+    print_cold(console, forecasts, prices)
 
 
-def _print_partitions(console: Console, found: Sequence[Forecast]) -> None:
-    rows = [_figures(one) for one in found]
+def _print_partitions(console: Console, forecasts: Sequence[Forecast]) -> None:
+    rows = [_figures(forecast) for forecast in forecasts]
     if console.width < WIDE:
-        details = [[(_NEXT, _next_text(one)), *_cold_detail(one)] for one in found]
+        details = [
+            [(_NEXT, _next_text(forecast)), *_cold_detail(forecast)] for forecast in forecasts
+        ]
         print_rows_with_details(console, _FIGURES, rows, details, left=["partition"])
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -136,53 +140,55 @@ def _print_partitions(console: Console, found: Sequence[Forecast]) -> None:
         is_number = column != "partition"
         table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
     table.add_column(_NEXT, overflow="fold")
-    has_cold = any(one.cold is not None for one in found)
+    has_cold = any(forecast.cold is not None for forecast in forecasts)
     if has_cold:
         table.add_column(_COLD, overflow="fold")
-    for row, one in zip(rows, found, strict=True):
-        table.add_row(*row, _next_text(one), *([cold_text(one)] if has_cold else []))
+    for row, forecast in zip(rows, forecasts, strict=True):
+        table.add_row(*row, _next_text(forecast), *([cold_text(forecast)] if has_cold else []))
     console.print(table)
 
 
-def _cold_detail(one: Forecast) -> list[tuple[str, str]]:
-    return [] if one.cold is None else [(_COLD, cold_text(one))]
+def _cold_detail(forecast: Forecast) -> list[tuple[str, str]]:
+    return [] if forecast.cold is None else [(_COLD, cold_text(forecast))]
 
 
-def _figures(one: Forecast) -> list[str]:
-    later = one.size - one.due_now_bytes - one.kept_bytes
+def _figures(forecast: Forecast) -> list[str]:
+    later = forecast.size - forecast.due_now_bytes - forecast.kept_bytes
     return [
-        str(one.partition),
-        f"{one.size:,}",
-        f"{one.due_now_bytes:,}",
+        str(forecast.partition),
+        f"{forecast.size:,}",
+        f"{forecast.due_now_bytes:,}",
         f"{later:,}",
-        f"{one.kept_bytes:,}",
-        "-" if one.stale_bytes is None else f"{one.stale_bytes:,}",
+        f"{forecast.kept_bytes:,}",
+        "-" if forecast.stale_bytes is None else f"{forecast.stale_bytes:,}",
     ]
 
 
-def _next_text(found: Forecast) -> str:
+def _next_text(forecast: Forecast) -> str:
     """The first segment that goes or, without one, what keeps the first that there is."""
-    rows = [row for row in found.rows if row.size]
+    rows = [row for row in forecast.rows if row.size]
     if not rows:
         return "empty"
     first = rows[0]
     if first.when_ms is None:
         return f"stays: {first.rule}"
-    return f"{show_due(first.when_ms, found.now_ms)}: {first.rule}"
+    return f"{show_due(first.when_ms, forecast.now_ms)}: {first.rule}"
 
 
-def _draw_time(found: Sequence[Forecast], console: Console) -> None:
+def _draw_time(forecasts: Sequence[Forecast], console: Console) -> None:
     """What is left on the local disk of all partitions, from now to when the last segment goes."""
-    now_ms = found[0].now_ms
-    total = sum(one.size for one in found)
-    times = [row.when_ms for one in found for row in one.rows if row.when_ms is not None]
+    now_ms = forecasts[0].now_ms
+    total = sum(forecast.size for forecast in forecasts)
+    times = [
+        row.when_ms for forecast in forecasts for row in forecast.rows if row.when_ms is not None
+    ]
     end_ms = max(times, default=now_ms)
     if not total or not times:
         return
     moments = [now_ms]
     if end_ms > now_ms:
         moments += [now_ms + (end_ms - now_ms) * step // _STEPS for step in range(1, _STEPS + 1)]
-    left = [sum(one.at(moment).left_bytes for one in found) for moment in moments]
+    left = [sum(forecast.at(moment).left_bytes for forecast in forecasts) for moment in moments]
     rows = [
         (show_moment(moment, now_ms), f"{size:,}")
         for moment, size in zip(moments, left, strict=True)

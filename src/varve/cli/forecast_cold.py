@@ -26,34 +26,38 @@ def find_prices(directory: Path) -> PriceTable:
     return default_prices("" if place is None else place.url)
 
 
-def cold_text(found: Forecast) -> str:
+def cold_text(forecast: Forecast) -> str:
     """What the cold tier has of a partition, and what of it expires first."""
-    if found.cold is None:
+    if forecast.cold is None:
         return "-"
-    held = [row for row in found.cold if row.place in (SegmentLocation.COLD, SegmentLocation.BOTH)]
-    waiting = [row for row in found.cold if row.place is SegmentLocation.LOCAL]
-    leaving = [row for row in found.cold if not row.place.is_readable]
+    held = [
+        row for row in forecast.cold if row.place in (SegmentLocation.COLD, SegmentLocation.BOTH)
+    ]
+    waiting = [row for row in forecast.cold if row.place is SegmentLocation.LOCAL]
+    leaving = [row for row in forecast.cold if not row.place.is_readable]
     parts = [f"{len(held)} segments, {sum(row.size for row in held):,} bytes"]
     if waiting:
         parts.append(f"{len(waiting)} to be copied, {sum(row.size for row in waiting):,} bytes")
     if leaving:
-        last_ms = max(row.gone_ms or found.now_ms for row in leaving)
-        parts.append(f"{len(leaving)} leave it by {show_due(last_ms, found.now_ms)}")
+        last_ms = max(row.gone_ms or forecast.now_ms for row in leaving)
+        parts.append(f"{len(leaving)} leave it by {show_due(last_ms, forecast.now_ms)}")
     first = next(iter([*held, *waiting]), None)
     if first is not None and first.when_ms is None:
         parts.append(f"stays: {first.rule}")
     elif first is not None:
-        parts.append(f"expires {show_due(first.when_ms, found.now_ms)}: {first.rule}")
+        parts.append(f"expires {show_due(first.when_ms, forecast.now_ms)}: {first.rule}")
     return "; ".join(parts)
 
 
-def print_cold(console: Console, found: Sequence[Forecast], prices: PriceTable) -> None:
+def print_cold(console: Console, forecasts: Sequence[Forecast], prices: PriceTable) -> None:
     """What is in the cold tier of all partitions together, from now until nothing more goes."""
-    tiered = [one for one in found if one.cold is not None]
+    tiered = [forecast for forecast in forecasts if forecast.cold is not None]
     if not tiered:
         return
-    now_ms = max(one.now_ms for one in tiered)
-    end_ms = max((moment for one in tiered for moment in one.cold_moments()), default=now_ms)
+    now_ms = max(forecast.now_ms for forecast in tiered)
+    end_ms = max(
+        (moment for forecast in tiered for moment in forecast.cold_moments()), default=now_ms
+    )
     moments = [now_ms + (end_ms - now_ms) * step // _STEPS for step in range(_STEPS + 1)]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("in the cold tier at", no_wrap=True)
@@ -61,7 +65,7 @@ def print_cold(console: Console, found: Sequence[Forecast], prices: PriceTable) 
         table.add_column(column, justify="right", no_wrap=True)
     shown: list[str] = []
     for moment in moments:
-        points = [one.cold_at(moment) for one in tiered]
+        points = [forecast.cold_at(moment) for forecast in tiered]
         stored = sum(point.stored_bytes for point in points)
         cells = [
             f"{sum(point.segments for point in points):,}",

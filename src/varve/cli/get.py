@@ -59,20 +59,20 @@ def command(
     data = _decode(key) if is_base64 else key.encode(errors="surrogateescape")
     settings = tier_settings("", store_settings)
     with open_existing([directory], maintain=False, settings=settings) as store:
-        found = find_topic(store, topic).get(data, partition)
-    if found is None:
+        record = find_topic(store, topic).get(data, partition)
+    if record is None:
         raise NotFound(f"topic {topic} has no record of key {key!r}")
     format: FormatRecord = json_format
     if not as_json:
         format = text_format(None, is_terminal=sys.stdout.isatty())
-    if as_json or found.value is not None:
-        sys.stdout.buffer.write(format(found))
+    if as_json or record.value is not None:
+        sys.stdout.buffer.write(format(record))
         sys.stdout.buffer.flush()
-    if found.value is None:
-        moment = show_moment(found.timestamp, SystemClock().now_ms())
+    if record.value is None:
+        moment = show_moment(record.timestamp, SystemClock().now_ms())
         raise NotFound(
-            f"key {key!r} of topic {topic} was deleted by offset {found.offset} of partition "
-            f"{found.partition}, {moment}"
+            f"key {key!r} of topic {topic} was deleted by offset {record.offset} of partition "
+            f"{record.partition}, {moment}"
         )
 
 

@@ -40,22 +40,27 @@ class _Bars:
         self._idle = bars.add_task("planning", total=None, more="")
 
     def show(self, progress: "JobProgress") -> None:
-        running = {one.stage: one for one in progress.running}
+        running = {stage_progress.stage: stage_progress for stage_progress in progress.running}
         for gone in self._ids.keys() - running.keys():
             self._bars.remove_task(self._ids.pop(gone))
-        for stage, one in running.items():
+        for stage, stage_progress in running.items():
             if stage not in self._ids:
-                self._ids[stage] = self._bars.add_task(one.name, total=one.tasks, more="")
+                self._ids[stage] = self._bars.add_task(
+                    stage_progress.name, total=stage_progress.tasks, more=""
+                )
             self._bars.update(
-                self._ids[stage], completed=one.tasks_done, total=one.tasks, more=_more(one)
+                self._ids[stage],
+                completed=stage_progress.tasks_done,
+                total=stage_progress.tasks,
+                more=_more(stage_progress),
             )
         done = f"after {progress.stages_done} stages" if progress.stages_done else "planning"
         self._bars.update(self._idle, description=done, visible=not running)
 
 
-def _more(one: "StageProgress") -> str:
+def _more(progress: "StageProgress") -> str:
     from varve.foundation.units import format_bytes
 
-    read = f", {format_bytes(one.read_bytes)}" if one.read_bytes else ""
-    failed = f", {one.failed_tasks} failed" if one.failed_tasks else ""
+    read = f", {format_bytes(progress.read_bytes)}" if progress.read_bytes else ""
+    failed = f", {progress.failed_tasks} failed" if progress.failed_tasks else ""
     return f"{read}{failed}"

@@ -113,23 +113,29 @@ def command(
     with open_job("compact", options, when_interrupted=_WHEN_INTERRUPTED) as job:
         results = [_compact(job, address, names, settings, directory) for settings, names in groups]
         done = job.report(None, [result.to_json() for result in results])
-    partitions = [one for result in results for one in result.partitions]
+    partitions = [partition_result for result in results for partition_result in result.partitions]
     if report is not None:
         write_report(done, report)
     if as_json:
-        for one in partitions:
-            typer.echo(json.dumps({"type": "partition", **one.to_json()}))
+        for partition_result in partitions:
+            typer.echo(json.dumps({"type": "partition", **partition_result.to_json()}))
         jobs = [result.job_id for result in results]
         typer.echo(json.dumps({"type": "report", "jobs": jobs, **done.to_document()}))
     else:
         print_partitions(partitions)
         tell_report(done)
-    if any(one.error is not None or one.held for one in partitions):
+    if any(
+        partition_result.error is not None or partition_result.held
+        for partition_result in partitions
+    ):
         raise typer.Exit(1)
 
 
 def choose_topics(
-    fs: FileSystem, topics: Sequence[str], directory: str | None, given: Mapping[str, GivenValue]
+    fs: FileSystem,
+    topics: Sequence[str],
+    directory: str | None,
+    given_values: Mapping[str, GivenValue],
 ) -> dict[str, LogSettings]:
     """The topics to compact and their settings; raises InvalidRequest where they are not known."""
     if directory is None:
@@ -137,12 +143,12 @@ def choose_topics(
             raise InvalidRequest(
                 "name the topics, or give --dir: an object store does not tell which are compacted"
             )
-        values = {_POLICY: "compact", **given}
+        values = {_POLICY: "compact", **given_values}
         return {name: parse_settings(LogSettings, values, f"topic {name}") for name in topics}
     path = f"{directory}/{TOPICS_FILE}"
     table = decode_topics(fs.read(path), path).topics if fs.exists(path) else {}
     known = {
-        name: parse_settings(LogSettings, {**entry.settings, **given}, f"topic {name}")
+        name: parse_settings(LogSettings, {**entry.settings, **given_values}, f"topic {name}")
         for name, entry in table.items()
     }
     if topics:
@@ -169,8 +175,8 @@ def print_partitions(partitions: "Sequence[PartitionResult]") -> None:
     print_rows_with_details(
         make_console(),
         columns,
-        [_cells(one) for one in partitions],
-        [list(_details(one)) for one in partitions],
+        [_cells(result) for result in partitions],
+        [list(_details(result)) for result in partitions],
         left=("partition",),
     )
 
@@ -210,43 +216,43 @@ def _group(
     return groups
 
 
-def _cells(one: "PartitionResult") -> tuple[str, ...]:
+def _cells(result: "PartitionResult") -> tuple[str, ...]:
     from varve.cleaning.removals.removal import Reason
 
-    saved = one.bytes_before - one.bytes_after
-    share = f"{saved / one.bytes_before:.0%}" if one.bytes_before else "-"
+    saved = result.bytes_before - result.bytes_after
+    share = f"{saved / result.bytes_before:.0%}" if result.bytes_before else "-"
     return (
-        f"{one.home.topic}-{one.home.partition}",
-        f"{one.segments_before:,}",
-        f"{one.segments_after:,}",
-        format_bytes(one.bytes_before),
-        format_bytes(one.bytes_after),
+        f"{result.home.topic}-{result.home.partition}",
+        f"{result.segments_before:,}",
+        f"{result.segments_after:,}",
+        format_bytes(result.bytes_before),
+        format_bytes(result.bytes_after),
         share,
-        f"{sum(one.records.values()):,}",
-        f"{one.records.get(Reason.KEPT, 0):,}",
+        f"{sum(result.records.values()):,}",
+        f"{result.records.get(Reason.KEPT, 0):,}",
     )
 
 
-def _details(one: "PartitionResult") -> Iterator[tuple[str, Any]]:
+def _details(result: "PartitionResult") -> Iterator[tuple[str, Any]]:
     from varve.cleaning.removals.removal import Reason
 
-    label = "removed" if one.estimate is None else "would go"
-    for reason, count in one.records.items():
+    label = "removed" if result.estimate is None else "would go"
+    for reason, count in result.records.items():
         if reason is not Reason.KEPT and count:
-            yield label, f"{count:,} records, {format_bytes(one.bytes.get(reason, 0))}: {reason}"
-    if one.estimate is not None:
-        yield from _foretell(one.estimate)
-    if one.held:
-        bases = ", ".join(map(str, one.held[:10]))
+            yield label, f"{count:,} records, {format_bytes(result.bytes.get(reason, 0))}: {reason}"
+    if result.estimate is not None:
+        yield from _foretell(result.estimate)
+    if result.held:
+        bases = ", ".join(map(str, result.held[:10]))
         yield "damaged", f"segments left alone at base offsets {bases}"
-    if one.voided_groups:
-        yield "left", f"{one.voided_groups} groups whose segments were changed meanwhile"
-    if one.swept:
-        yield "swept", f"{one.swept} leftovers of a run that was killed"
-    if one.note:
-        yield "note", one.note
-    if one.error is not None:
-        yield "failed", one.error
+    if result.voided_groups:
+        yield "left", f"{result.voided_groups} groups whose segments were changed meanwhile"
+    if result.swept:
+        yield "swept", f"{result.swept} leftovers of a run that was killed"
+    if result.note:
+        yield "note", result.note
+    if result.error is not None:
+        yield "failed", result.error
 
 
 def _foretell(estimate: "CompactEstimate") -> Iterator[tuple[str, str]]:

@@ -308,7 +308,7 @@ def _make_source(
     from varve.spark.dedup.job import DedupSource
 
     fs = RealFileSystem()
-    homes = [one for one in directories if read_place(fs, one) is not None]
+    homes = [directory for directory in directories if read_place(fs, directory) is not None]
     if directories and not url and not homes:
         return DedupSource(topic, None, directories)
     home = homes[0] if homes else None

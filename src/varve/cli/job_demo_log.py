@@ -70,17 +70,17 @@ def move_to_cold(place: Place) -> Tiered:
     now_ms = SystemClock().now_ms()
     with varve.open(place.directory, maintain=False) as store:
         topic = store.topic(TOPIC)
-        for one in store.partitions(TOPIC):
-            topic.partition(one.partition).log.roll()
-            report = store.tier.copy(one, now_ms)
+        for partition in store.partitions(TOPIC):
+            topic.partition(partition.partition).log.roll()
+            report = store.tier.copy(partition, now_ms)
             if report.error is not None:
-                raise Corrupt(f"the demo could not copy {one}: {report.error}")
-            store.tier.expire(one, now_ms)
-        statuses = [store.tier.status(one) for one in store.partitions(TOPIC)]
+                raise Corrupt(f"the demo could not copy {partition}: {report.error}")
+            store.tier.expire(partition, now_ms)
+        statuses = [store.tier.status(partition) for partition in store.partitions(TOPIC)]
     return Tiered(
-        hot_bytes=sum(one.hot_bytes for one in statuses),
-        cold_bytes=sum(one.cold_bytes or 0 for one in statuses),
-        cold_segments=sum(one.cold_segments or 0 for one in statuses),
+        hot_bytes=sum(status.hot_bytes for status in statuses),
+        cold_bytes=sum(status.cold_bytes or 0 for status in statuses),
+        cold_segments=sum(status.cold_segments or 0 for status in statuses),
     )
 
 

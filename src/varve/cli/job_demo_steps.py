@@ -87,13 +87,18 @@ def compact_cold(story: Story, job: "Job") -> None:
     result = job.run(
         lambda: compact(story.address, [TOPIC], settings=settings, runner=_runner(job))
     )
-    for one in result.partitions:
-        if one.error is not None or one.held:
-            raise Corrupt(f"compaction of {one.home}: {one.error or one.held}")
-    before = sum(one.bytes_before for one in result.partitions)
-    after = sum(one.bytes_after for one in result.partitions)
-    records = sum(sum(one.records.values()) for one in result.partitions)
-    kept = sum(one.records.get(Reason.KEPT, 0) for one in result.partitions)
+    for partition_result in result.partitions:
+        if partition_result.error is not None or partition_result.held:
+            raise Corrupt(
+                f"compaction of {partition_result.home}: "
+                f"{partition_result.error or partition_result.held}"
+            )
+    before = sum(partition_result.bytes_before for partition_result in result.partitions)
+    after = sum(partition_result.bytes_after for partition_result in result.partitions)
+    records = sum(sum(partition_result.records.values()) for partition_result in result.partitions)
+    kept = sum(
+        partition_result.records.get(Reason.KEPT, 0) for partition_result in result.partitions
+    )
     story.note("compaction", {"bytes_before": before, "bytes_after": after, "kept": kept})
     story.tell(
         "3. Compact",

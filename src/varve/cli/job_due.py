@@ -71,27 +71,27 @@ def command(
     if not run:
         _print_jobs(jobs, now_ms, as_json=as_json)
         return
-    if not any(one.is_due for one in jobs):
+    if not any(scheduled_job.is_due for scheduled_job in jobs):
         if not as_json:
             typer.echo("nothing is due")
         return
     from varve.jobs.schedule import run_due
     from varve.spark.runner import SparkRunner
 
-    given = split_settings(store_settings)[0]
+    setting = split_settings(store_settings)[0]
     options = spark_options(master, conf)
     with open_job("due", options, when_interrupted=_WHEN_INTERRUPTED) as job:
         runner = SparkRunner(job.spark)
         outcomes = job.run(
             lambda: run_due(
-                directory, runner, defaults=defaults, store_settings=given, cluster=cluster
+                directory, runner, defaults=defaults, store_settings=setting, cluster=cluster
             )
         )
-        done = job.report(None, [one.to_json() for one in outcomes])
+        done = job.report(None, [outcome.to_json() for outcome in outcomes])
     if report is not None:
         write_report(done, report)
     _print_outcomes(outcomes, done, as_json=as_json)
-    if any(one.has_failed for one in outcomes):
+    if any(outcome.has_failed for outcome in outcomes):
         raise typer.Exit(1)
 
 
@@ -99,26 +99,26 @@ def _print_jobs(jobs: "Sequence[ScheduledJob]", now_ms: int, *, as_json: bool) -
     from varve.cli.screen import make_console, print_rows_with_details
 
     if as_json:
-        for one in jobs:
-            typer.echo(json.dumps({"type": "job", **one.to_json()}))
+        for job in jobs:
+            typer.echo(json.dumps({"type": "job", **job.to_json()}))
         return
     if not jobs:
         typer.echo("no topic has a job at intervals: docs/jobs/running.md tells the settings")
         return
     rows = []
-    for one in jobs:
+    for job in jobs:
         last = (
-            "never" if one.last is None else f"{format_duration(now_ms - one.last.started_ms)} ago"
+            "never" if job.last is None else f"{format_duration(now_ms - job.last.started_ms)} ago"
         )
-        due = "now" if one.is_due else f"in {format_duration(max(one.next_ms - now_ms, 0))}"
-        if one.why.startswith("not possible"):
+        due = "now" if job.is_due else f"in {format_duration(max(job.next_ms - now_ms, 0))}"
+        if job.why.startswith("not possible"):
             due = "-"
         rows.append(
-            (one.job.value, one.topic, format_duration(one.interval_ms), last, due, one.why)
+            (job.job.value, job.topic, format_duration(job.interval_ms), last, due, job.why)
         )
     errors = [
-        [("failed", one.last.error)] if one.last is not None and one.last.error else []
-        for one in jobs
+        [("failed", job.last.error)] if job.last is not None and job.last.error else []
+        for job in jobs
     ]
     columns = ("job", "topic", "every", "last run", "due", "why")
     print_rows_with_details(
@@ -127,14 +127,14 @@ def _print_jobs(jobs: "Sequence[ScheduledJob]", now_ms: int, *, as_json: bool) -
 
 
 def _print_outcomes(outcomes: "Sequence[JobOutcome]", done: "JobReport", *, as_json: bool) -> None:
-    for one in outcomes:
+    for outcome in outcomes:
         if as_json:
-            typer.echo(json.dumps({"type": "outcome", **one.to_json()}))
+            typer.echo(json.dumps({"type": "outcome", **outcome.to_json()}))
             continue
-        how = "done" if one.run.error is None else f"failed: {one.run.error}"
+        how = "done" if outcome.run.error is None else f"failed: {outcome.run.error}"
         typer.echo(
-            f"{one.job} {one.topic}: {how}, "
-            f"{format_duration(one.run.ended_ms - one.run.started_ms)}"
+            f"{outcome.job} {outcome.topic}: {how}, "
+            f"{format_duration(outcome.run.ended_ms - outcome.run.started_ms)}"
         )
     if as_json:
         typer.echo(json.dumps({"type": "report", **done.to_document()}))

@@ -263,8 +263,8 @@ def command(
         request,
         read_signing_key(sign_key),
         finish is not None,
-        dict(parse_setting(one) for one in place_settings),
-        dict(parse_setting(one) for one in catalog_settings),
+        dict(parse_setting(setting) for setting in place_settings),
+        dict(parse_setting(setting) for setting in catalog_settings),
     )
     if receipt is not None and not dry_run:
         check_receipt_path(receipt)
@@ -373,8 +373,8 @@ def ask_and_run(
 def _tell(result: "ErasureResult", done: "JobReport | None", *, as_json: bool) -> None:
     if as_json:
         document = result.to_json()
-        for one in result.partitions:
-            typer.echo(json.dumps({"type": "partition", **one.to_json()}))
+        for erasure in result.partitions:
+            typer.echo(json.dumps({"type": "partition", **erasure.to_json()}))
         document.pop("partitions")
         typer.echo(json.dumps({"type": "erasure", **document}))
         if done is not None:

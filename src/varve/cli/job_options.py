@@ -104,13 +104,13 @@ def find_address(
     """Where the cold tier is, as a job takes it; raises InvalidRequest where nothing tells."""
     from varve.jobs.tier.bucket import Bucket
 
-    given = split_settings(settings)[0]
-    return Bucket(_absolute(find_url(url, directory)), tuple(given.items()), cluster)
+    setting = split_settings(settings)[0]
+    return Bucket(_absolute(find_url(url, directory)), tuple(setting.items()), cluster)
 
 
 def full_paths(directories: Sequence[Path]) -> tuple[str, ...]:
     """Log directories as executors find them, each once."""
-    return tuple(dict.fromkeys(os.path.abspath(one) for one in directories))
+    return tuple(dict.fromkeys(os.path.abspath(path) for path in directories))
 
 
 def find_tier(

@@ -69,13 +69,13 @@ def command(
     typer.echo(f"forgotten: {gone.kind} {gone.name} at {gone.place}; no erasure looks there now")
 
 
-def _document(one: "DerivedOutput") -> dict[str, object]:
+def _document(output: "DerivedOutput") -> dict[str, object]:
     return {
-        "id": one.id,
-        "kind": str(one.kind),
-        "name": one.name,
-        "place": one.place,
-        "noted_ms": one.noted_ms,
+        "id": output.id,
+        "kind": str(output.kind),
+        "name": output.name,
+        "place": output.place,
+        "noted_ms": output.noted_ms,
     }
 
 
@@ -83,8 +83,8 @@ def _print(outputs: "list[DerivedOutput]", *, as_json: bool) -> None:
     from varve.cli.screen import make_console, print_rows_with_details
 
     if as_json:
-        for one in outputs:
-            typer.echo(json.dumps(_document(one)))
+        for output in outputs:
+            typer.echo(json.dumps(_document(output)))
         return
     if not outputs:
         typer.echo("nothing is noted that was made of this topic")
@@ -92,7 +92,13 @@ def _print(outputs: "list[DerivedOutput]", *, as_json: bool) -> None:
     now_ms = SystemClock().now_ms()
     columns = ("id", "kind", "name", "place", "noted")
     rows = [
-        (one.id, str(one.kind), one.name, one.place, show_moment(one.noted_ms, now_ms))
-        for one in outputs
+        (
+            output.id,
+            str(output.kind),
+            output.name,
+            output.place,
+            show_moment(output.noted_ms, now_ms),
+        )
+        for output in outputs
     ]
     print_rows_with_details(make_console(), columns, rows, [() for _ in rows], left=columns)

@@ -63,8 +63,8 @@ class Query:
             # By itself: in a statement `offset IN (1, 2)` would be taken for an OFFSET clause.
             frame = frame.where(self.where)
         frame.createOrReplaceTempView(VIEW)
-        found = spark.sql(self.sql or f"SELECT {self.select} FROM {VIEW}")
-        return found if self.limit is None else found.limit(self.limit)
+        data_frame = spark.sql(self.sql or f"SELECT {self.select} FROM {VIEW}")
+        return data_frame if self.limit is None else data_frame.limit(self.limit)
 
 
 def command(
@@ -278,7 +278,7 @@ def print_estimate(
     from varve.jobs.source.estimate import estimate
     from varve.jobs.source.options import SourceFilters
 
-    found = estimate(
+    read_estimate = estimate(
         source,
         SourceFilters(
             partitions=None if partition is None else frozenset([partition]),
@@ -286,17 +286,17 @@ def print_estimate(
         ),
     )
     if as_json:
-        typer.echo(json.dumps(asdict(found)))
+        typer.echo(json.dumps(asdict(read_estimate)))
         return
-    cost = f"{found.currency} {found.cost:.4f}".strip()
+    cost = f"{read_estimate.currency} {read_estimate.cost:.4f}".strip()
     details = [
-        ("partitions", f"{found.partitions:,}"),
-        ("segments", f"{found.segments:,}, {found.records:,} records"),
-        ("tasks", f"{found.tasks:,}"),
-        ("requests", f"{found.requests:,}"),
-        ("from the object store", format_bytes(found.cold_bytes)),
-        ("from local files", format_bytes(found.hot_bytes)),
-        ("cost", f"{cost} (prices: {found.prices})"),
+        ("partitions", f"{read_estimate.partitions:,}"),
+        ("segments", f"{read_estimate.segments:,}, {read_estimate.records:,} records"),
+        ("tasks", f"{read_estimate.tasks:,}"),
+        ("requests", f"{read_estimate.requests:,}"),
+        ("from the object store", format_bytes(read_estimate.cold_bytes)),
+        ("from local files", format_bytes(read_estimate.hot_bytes)),
+        ("cost", f"{cost} (prices: {read_estimate.prices})"),
     ]
     print_details(make_console(), details, indent=0)
 

@@ -130,11 +130,11 @@ def _print_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Non
     console.print(grid)
 
 
-def _bar(report: Mapping[str, Any], one: Mapping[str, Any]) -> str:
+def _bar(report: Mapping[str, Any], anies: Mapping[str, Any]) -> str:
     """When it ran within the time of the job; what took any time has a cell at least."""
     whole_ms = max(int(report["duration_ms"]), 1)
-    start: int = (one["started_ms"] - report["started_ms"]) * _BAR_CELLS // whole_ms
+    start: int = (anies["started_ms"] - report["started_ms"]) * _BAR_CELLS // whole_ms
     start = min(max(start, 0), _BAR_CELLS - 1)
-    cells: int = max(-(-one["duration_ms"] * _BAR_CELLS // whole_ms), 1)
+    cells: int = max(-(-anies["duration_ms"] * _BAR_CELLS // whole_ms), 1)
     cells = min(cells, _BAR_CELLS - start)
     return "·" * start + "█" * cells + "·" * (_BAR_CELLS - start - cells)

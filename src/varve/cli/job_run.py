@@ -143,7 +143,10 @@ def tell_report(report: "JobReport") -> None:
     fetched = f", {format_bytes(report.store.read_bytes)} fetched" if report.store.requests else ""
     failed = f", {report.failed_tasks} failed" if report.failed_tasks else ""
     if report.steps:
-        work, tasks = _count(len(report.steps), "step"), sum(one.tasks for one in report.steps)
+        work, tasks = (
+            _count(len(report.steps), "step"),
+            sum(step_report.tasks for step_report in report.steps),
+        )
     else:
         stages = report.stages or report.remote_stages
         work, tasks = _count(len(stages), "stage"), report.tasks

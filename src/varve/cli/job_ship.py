@@ -40,21 +40,21 @@ def command(
     """
     from varve.spark.ship import ship
 
-    made = ship(output)
+    shipment = ship(output)
     if as_json:
-        typer.echo(json.dumps(made.to_json()))
+        typer.echo(json.dumps(shipment.to_json()))
     else:
-        _print(made)
+        _print(shipment)
 
 
-def _print(made: "Shipment") -> None:
+def _print(shipment: "Shipment") -> None:
     typer.echo(
-        f"{made.path}: {format_bytes(made.size)}, {len(made.packages)} packages, "
-        f"varve {made.varve}, for Python {made.python} on {made.platform}"
+        f"{shipment.path}: {format_bytes(shipment.size)}, {len(shipment.packages)} packages, "
+        f"varve {shipment.varve}, for Python {shipment.python} on {shipment.platform}"
     )
     typer.echo("\nwith varve's own commands:")
-    typer.echo(f"  --conf varve.ship={made.path}")
+    typer.echo(f"  --conf varve.ship={shipment.path}")
     typer.echo("\nwith spark-submit, or for a server of Spark Connect:")
-    for name, value in made.conf.items():
+    for name, value in shipment.conf.items():
         typer.echo(f"  --conf {name}={value}")
-    typer.echo(f"  and in the environment: PYSPARK_PYTHON=python{made.python}")
+    typer.echo(f"  and in the environment: PYSPARK_PYTHON=python{shipment.python}")

@@ -257,14 +257,17 @@ def _print_result(result: "SnapshotResult") -> None:
         ("partition", "read from", "resume", "rows"),
         [
             (
-                f"{document.topic}-{one.partition}",
-                f"{one.read_from:,}",
-                f"{one.resume_offset:,}",
-                f"{one.rows:,}",
+                f"{document.topic}-{partition_state.partition}",
+                f"{partition_state.read_from:,}",
+                f"{partition_state.resume_offset:,}",
+                f"{partition_state.rows:,}",
             )
-            for one in result.partitions
+            for partition_state in result.partitions
         ],
-        [[("note", one.note)] if one.note else [] for one in result.partitions],
+        [
+            [("note", partition_state.note)] if partition_state.note else []
+            for partition_state in result.partitions
+        ],
         left=("partition",),
     )
     print_details(console, list(_details(result)), indent=0)
@@ -288,8 +291,8 @@ def _details(result: "SnapshotResult") -> Iterator[tuple[str, Any]]:
 def _list(place: "SnapshotStore", *, as_json: bool) -> None:
     documents = place.documents()
     if as_json:
-        for one in documents:
-            typer.echo(json.dumps(_to_json(one)))
+        for document in documents:
+            typer.echo(json.dumps(_to_json(document)))
         return
     from varve.cli.moments import show_moment
     from varve.cli.screen import make_console, print_rows_with_details
@@ -298,46 +301,48 @@ def _list(place: "SnapshotStore", *, as_json: bool) -> None:
     now_ms = SystemClock().now_ms()
     rows = [
         (
-            str(one.snapshot),
-            one.topic,
-            show_moment(one.taken_ms, now_ms),
-            "-" if one.previous is None else str(one.previous),
-            f"{one.rows:,}",
-            f"{len(one.files):,}",
-            format_bytes(one.size),
+            str(document.snapshot),
+            document.topic,
+            show_moment(document.taken_ms, now_ms),
+            "-" if document.previous is None else str(document.previous),
+            f"{document.rows:,}",
+            f"{len(document.files):,}",
+            format_bytes(document.size),
         )
-        for one in documents
+        for document in documents
     ]
     details = [
         [
             (
                 "resume",
-                " ".join(f"{number}:{offset}" for number, offset in one.resume_offsets.items()),
+                " ".join(
+                    f"{number}:{offset}" for number, offset in document.resume_offsets.items()
+                ),
             )
         ]
-        for one in documents
+        for document in documents
     ]
     columns = ("snapshot", "topic", "taken", "from", "rows", "files", "bytes")
     print_rows_with_details(make_console(), columns, rows, details, left=("topic", "taken"))
 
 
-def _to_json(one: "SnapshotDocument") -> dict[str, object]:
+def _to_json(document: "SnapshotDocument") -> dict[str, object]:
     return {
-        "snapshot": one.snapshot,
-        "previous": one.previous,
-        "topic": one.topic,
-        "topic_id": one.topic_id,
-        "taken_ms": one.taken_ms,
-        "rows": one.rows,
-        "files": len(one.files),
-        "bytes": one.size,
-        "resume_offsets": one.resume_offsets,
+        "snapshot": document.snapshot,
+        "previous": document.previous,
+        "topic": document.topic,
+        "topic_id": document.topic_id,
+        "taken_ms": document.taken_ms,
+        "rows": document.rows,
+        "files": len(document.files),
+        "bytes": document.size,
+        "resume_offsets": document.resume_offsets,
     }
 
 
 def _verify(place: "SnapshotStore", *, as_json: bool) -> None:
     documents = place.documents()
-    files = {file.path: file for one in documents for file in one.files}
+    files = {file.path: file for document in documents for file in document.files}
     found = [(path, place.find_fault(file)) for path, file in sorted(files.items())]
     faults = [fault for _, fault in found if fault is not None]
     if as_json:

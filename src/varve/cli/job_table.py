@@ -245,7 +245,7 @@ def _find_catalog(
 
 def _find_warehouse(directories: Sequence[str]) -> str:
     """Beside the directory that has one already, or else the first: their order may change."""
-    beside = [f"{one}{_TABLES}" for one in directories]
+    beside = [f"{directory}{_TABLES}" for directory in directories]
     return next((one for one in beside if os.path.isdir(one)), beside[0])
 
 
@@ -320,13 +320,14 @@ def _expire(place: "CatalogAddress", name: str, days: float) -> "list[ExpiryResu
 
 
 def _tell_expiry(results: "list[ExpiryResult]", *, as_json: bool) -> None:
-    for one in results:
+    for result in results:
         if as_json:
-            typer.echo(json.dumps({"type": "expiry", **one.to_json()}))
+            typer.echo(json.dumps({"type": "expiry", **result.to_json()}))
         else:
             typer.echo(
-                f"{one.table}: {one.snapshots:,} snapshots expired, {one.kept:,} are left, "
-                f"{len(one.removed):,} files removed"
+                f"{result.table}: {result.snapshots:,} snapshots expired, {result.kept:,} are "
+                "left, "
+                f"{len(result.removed):,} files removed"
             )
 
 

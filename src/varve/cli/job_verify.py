@@ -98,10 +98,10 @@ def command(
     if report is not None:
         write_report(done, report)
     if as_json:
-        for one in result.partitions:
-            typer.echo(json.dumps({"type": "partition", **one.to_json()}))
-        for found in result.findings:
-            typer.echo(json.dumps({"type": "finding", **found.to_json()}))
+        for verdict in result.partitions:
+            typer.echo(json.dumps({"type": "partition", **verdict.to_json()}))
+        for finding in result.findings:
+            typer.echo(json.dumps({"type": "finding", **finding.to_json()}))
         summary = {"has_damage": result.has_damage, "verified_bytes": result.verified_bytes}
         typer.echo(json.dumps({"type": "report", **summary, **done.to_document()}))
     else:
@@ -126,20 +126,25 @@ def print_result(result: "VerifyResult") -> None:
     from varve.jobs.verify.result import gravest_first
 
     console = make_console()
-    shown = {id(one) for one in gravest_first(result.findings)[:_SHOWN_MAX]}
+    shown = {id(finding) for finding in gravest_first(result.findings)[:_SHOWN_MAX]}
     columns = ("partition", "segments", "records", "bytes", "verified", "findings")
     print_rows_with_details(
         console,
         columns,
-        [_cells(one) for one in result.partitions],
+        [_cells(verdict) for verdict in result.partitions],
         [
-            [pair for found in one.findings if id(found) in shown for pair in _details(found)]
-            for one in result.partitions
+            [
+                pair
+                for finding in verdict.findings
+                if id(finding) in shown
+                for pair in _details(finding)
+            ]
+            for verdict in result.partitions
         ],
         left=("partition",),
     )
-    for found in result.others:
-        print_details(console, list(_details(found)))
+    for finding in result.others:
+        print_details(console, list(_details(finding)))
     hidden = len(result.findings) - len(shown)
     if hidden > 0:
         console.print(Text(f"and {hidden:,} more findings, --json has all", "dim"))
@@ -147,30 +152,37 @@ def print_result(result: "VerifyResult") -> None:
 
 
 def _sum_up(result: "VerifyResult") -> str:
-    counts = Counter(one.severity for one in result.findings)
-    words = [f"{counts[one]} {one}{'s' * (counts[one] > 1)}" for one in Severity if counts[one]]
+    counts = Counter(finding.severity for finding in result.findings)
+    words = [
+        f"{counts[severity]} {severity}{'s' * (counts[severity] > 1)}"
+        for severity in Severity
+        if counts[severity]
+    ]
     verified = f"{format_bytes(result.verified_bytes)} verified"
     return f"{', '.join(words) or 'nothing found'}, {verified}"
 
 
-def _cells(one: "PartitionVerdict") -> tuple[str, ...]:
+def _cells(verdict: "PartitionVerdict") -> tuple[str, ...]:
     return (
-        f"{one.partition.topic}-{one.partition.partition}",
-        f"{len(one.segments):,}",
-        f"{one.record_count:,}",
-        format_bytes(sum(one.bytes.values())),
-        format_bytes(one.verified_bytes),
-        f"{len(one.findings):,}" if one.findings else "-",
+        f"{verdict.partition.topic}-{verdict.partition.partition}",
+        f"{len(verdict.segments):,}",
+        f"{verdict.record_count:,}",
+        format_bytes(sum(verdict.bytes.values())),
+        format_bytes(verdict.verified_bytes),
+        f"{len(verdict.findings):,}" if verdict.findings else "-",
     )
 
 
-def _details(one: "VerifyFinding") -> Iterator[tuple[str, Any]]:
+def _details(finding: "VerifyFinding") -> Iterator[tuple[str, Any]]:
     from rich.text import Text
 
     colours = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
-    yield str(one.severity), Text(f"{one.rule}: {one.message}", colours[one.severity])
-    yield "where", one.place
-    if one.expected or one.found:
-        yield "expected", f"{one.expected}; found {one.found}"
-    if one.remedy:
-        yield "remedy", one.remedy
+    yield (
+        str(finding.severity),
+        Text(f"{finding.rule}: {finding.message}", colours[finding.severity]),
+    )
+    yield "where", finding.place
+    if finding.expected or finding.found:
+        yield "expected", f"{finding.expected}; found {finding.found}"
+    if finding.remedy:
+        yield "remedy", finding.remedy

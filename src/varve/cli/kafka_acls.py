@@ -40,7 +40,7 @@ def choose_resource(
     is_needed: bool,
 ) -> Resource | None:
     """The one that is named; raises BadParameter for two, and for none where one is needed."""
-    given = [
+    resources = [
         Resource(type, name)
         for type, name in (
             ("TOPIC", topic),
@@ -50,20 +50,20 @@ def choose_resource(
         )
         if name is not None
     ]
-    if len(given) > 1:
+    if len(resources) > 1:
         raise typer.BadParameter("name one of --topic, --group, --transactional-id and --cluster")
-    if not given and is_needed:
+    if not resources and is_needed:
         raise typer.BadParameter(
             "name what it is on: --topic, --group, --transactional-id or --cluster"
         )
-    return given[0] if given else None
+    return resources[0] if resources else None
 
 
 def acl_rows(
     client: KafkaClient, admin: "AdminClient", principal: str | None, resource: Resource | None
 ) -> list[list[object]]:
     """The rights that fit, a row each."""
-    return [one.row for one in find_acls(client, admin, principal, resource, [])]
+    return [acl.row for acl in find_acls(client, admin, principal, resource, [])]
 
 
 def find_acls(
@@ -169,20 +169,20 @@ def add_acls(
     return [_row(one) for one in bindings]
 
 
-def remove_acls(client: KafkaClient, admin: "AdminClient", found: Sequence[FoundAcl]) -> None:
+def remove_acls(client: KafkaClient, admin: "AdminClient", acls: Sequence[FoundAcl]) -> None:
     """Withdraws exactly these."""
     api = admin_api()
     filters = [
         api.AclBindingFilter(
-            one.binding.restype,
-            one.binding.name,
-            one.binding.resource_pattern_type,
-            one.binding.principal,
-            one.binding.host,
-            one.binding.operation,
-            one.binding.permission_type,
+            acl.binding.restype,
+            acl.binding.name,
+            acl.binding.resource_pattern_type,
+            acl.binding.principal,
+            acl.binding.host,
+            acl.binding.operation,
+            acl.binding.permission_type,
         )
-        for one in found
+        for acl in acls
     ]
     for asked in admin.delete_acls(filters).values():
         client.result(asked, "the rights")

@@ -198,20 +198,20 @@ class KafkaClient:
             KafkaError._SSL,
             KafkaError._RESOLVE,
         )
-        found = [one for one in self._errors if one.code() in final]
-        return self._explained(found[-1]) if found else None
+        errors = [error for error in self._errors if error.code() in final]
+        return self._explained(errors[-1]) if errors else None
 
     def _explained(self, error: "KafkaError") -> Exception:
         """The error, by the most telling of what was met on the way."""
         from confluent_kafka import KafkaError
 
         refused = (KafkaError._AUTHENTICATION, KafkaError._SSL)
-        for one in self._errors:
-            if one.code() in refused:
-                return login_refused(self.address, _reason(one))
-        for one in self._errors:
-            if one.code() in (KafkaError._TRANSPORT, KafkaError._RESOLVE):
-                return unreachable(self.address, _reason(one))
+        for kafka_error in self._errors:
+            if kafka_error.code() in refused:
+                return login_refused(self.address, _reason(kafka_error))
+        for kafka_error in self._errors:
+            if kafka_error.code() in (KafkaError._TRANSPORT, KafkaError._RESOLVE):
+                return unreachable(self.address, _reason(kafka_error))
         return as_error(error, "the broker", address=self.address)
 
     def result(self, asked: "Future[T]", what: str) -> T:
@@ -229,8 +229,12 @@ class KafkaClient:
 
     def as_error(self, error: "KafkaError", what: str) -> Exception:
         """What to raise for an error of the library's; by the way it met, where it has one."""
-        told = as_error(error, what, address=self.address)
-        return (self.find_failure() or told) if isinstance(told, Unavailable) else told
+        store_error = as_error(error, what, address=self.address)
+        return (
+            (self.find_failure() or store_error)
+            if isinstance(store_error, Unavailable)
+            else store_error
+        )
 
 
 def admin_api() -> Any:
@@ -248,7 +252,7 @@ def make_client(address: str | None, settings: list[str], file: Path | None) -> 
     VARVE_CLIENT_CONFIG names. Raises InvalidSetting where -b and -X name different brokers.
     """
     in_file = _canonical(read_client_file(file)) if file else {}
-    in_options = _canonical(parse_setting(one) for one in settings)
+    in_options = _canonical(parse_setting(setting) for setting in settings)
     from_file = in_file.pop(_BOOTSTRAP, None)
     from_option = in_options.pop(_BOOTSTRAP, None)
     if is_from_environment(address):

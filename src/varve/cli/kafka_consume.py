@@ -105,7 +105,7 @@ def consume(
     start = parse_start(request.start)
     admin = client.admin()
     described = describe_topic(client, admin, request.topic)
-    numbers = sorted(one.id for one in described.partitions)
+    numbers = sorted(partition_info.id for partition_info in described.partitions)
     if request.partition is not None and request.partition not in numbers:
         raise NotFound(
             f"topic {request.topic} has no partition {request.partition}; it has 0 to "
@@ -155,14 +155,15 @@ def _find_ranges(
         spec = specs.for_timestamp(start.number)
         times = read_offsets(client, admin, partitions, spec)
     ranges = {}
-    for one in partitions:
-        begin = _begin(request, start, first[one], ends[one], times.get(one, -1))
-        if start.kind is StartKind.OFFSET and not first[one] <= begin <= ends[one]:
+    for partition in partitions:
+        begin = _begin(request, start, first[partition], ends[partition], times.get(partition, -1))
+        if start.kind is StartKind.OFFSET and not first[partition] <= begin <= ends[partition]:
             raise InvalidRequest(
-                f"{request.topic}-{one[1]} has offsets {first[one]} to {ends[one]}; begin at one "
+                f"{request.topic}-{partition[1]} has offsets {first[partition]} to "
+                f"{ends[partition]}; begin at one "
                 f"of them, not at {begin}"
             )
-        ranges[one[1]] = (begin, ends[one])
+        ranges[partition[1]] = (begin, ends[partition])
     return ranges
 
 
@@ -255,7 +256,7 @@ class _Reading:
                     return
             if messages:
                 self._commit()
-            mine = {one.partition for one in self._consumer.assignment()}
+            mine = {partition.partition for partition in self._consumer.assignment()}
             empty_count = 0 if messages or mine else empty_count + 1
             if not request.follow and mine and mine <= at_end:
                 return

@@ -68,7 +68,9 @@ def record_writer(tokens: Sequence[Token]) -> Callable[[KafkaRecord], bytes]:
     """The function that writes a record."""
 
     def write(record: KafkaRecord) -> bytes:
-        return b"".join(one if isinstance(one, bytes) else _WRITERS[one](record) for one in tokens)
+        return b"".join(
+            token if isinstance(token, bytes) else _WRITERS[token](record) for token in tokens
+        )
 
     return write
 

@@ -62,9 +62,9 @@ class GroupView:
             raise NotFound(f"there is no group {name!r:.260}; {LIST_GROUPS}")
         readers: dict[Place, tuple[str, str, str]] = {}
         for member in group.members:
-            for one in member.assignment.topic_partitions if member.assignment else []:
+            for partition in member.assignment.topic_partitions if member.assignment else []:
                 told = (member.member_id, member.client_id, member.host.removeprefix("/"))
-                readers[one.topic, one.partition] = told
+                readers[partition.topic, partition.partition] = told
         places = sorted({*committed, *readers})
         ends = read_ends(client, admin, places)
         rows = [
@@ -95,9 +95,9 @@ def read_committed(client: KafkaClient, admin: "AdminClient", group: str) -> dic
     [asked] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
     found = client.result(asked, f"group {group}")
     return {
-        (one.topic, one.partition): one.offset
-        for one in found.topic_partitions
-        if one.error is None and one.offset >= 0
+        (partition.topic, partition.partition): partition.offset
+        for partition in found.topic_partitions
+        if partition.error is None and partition.offset >= 0
     }
 
 
@@ -168,8 +168,10 @@ def plan_offsets(
         spec = admin_api().OffsetSpec.for_timestamp(target.number)
         by_time = read_offsets(client, admin, places, spec)
     return [
-        PlannedOffset(*one, committed.get(one), _offset(target, ends[one], by_time.get(one, -1)))
-        for one in places
+        PlannedOffset(
+            *place, committed.get(place), _offset(target, ends[place], by_time.get(place, -1))
+        )
+        for place in places
     ]
 
 
@@ -194,7 +196,7 @@ def _chosen_places(client: KafkaClient, admin: "AdminClient", topics: Sequence[s
         topic, partition = parse_wanted(text)
         assert topic is not None
         described = describe_topic(client, admin, topic)
-        numbers = {one.id for one in described.partitions}
+        numbers = {partition_info.id for partition_info in described.partitions}
         if partition is not None and partition not in numbers:
             raise NotFound(f"topic {topic} has no partition {partition}; it has {len(numbers)}")
         chosen = numbers if partition is None else {partition}
@@ -208,9 +210,11 @@ def commit_offsets(
     """Commits for a group without members."""
     from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
-    wanted = [TopicPartition(one.topic, one.partition, one.new) for one in planned]
+    wanted = [TopicPartition(offset.topic, offset.partition, offset.new) for offset in planned]
     request = [ConsumerGroupTopicPartitions(group, wanted)]
     [asked] = admin.alter_consumer_group_offsets(request).values()
-    for one in client.result(asked, f"group {group}").topic_partitions:
-        if one.error is not None:
-            raise client.as_error(one.error, f"group {group}, {one.topic}-{one.partition}")
+    for partition in client.result(asked, f"group {group}").topic_partitions:
+        if partition.error is not None:
+            raise client.as_error(
+                partition.error, f"group {group}, {partition.topic}-{partition.partition}"
+            )

@@ -60,11 +60,11 @@ class Source:
         for chunk in read_chunks(given.stream):
             for number, line in enumerate(chunk.lines, start=chunk.first):
                 try:
-                    found = self.read_line(line)
+                    kafka_record = self.read_line(line)
                 except InvalidRecord as error:
                     raise InvalidRecord(f"{given.name}, line {number}: {error}") from error
-                if found is not None:
-                    yield found, len(line) + 1
+                if kafka_record is not None:
+                    yield kafka_record, len(line) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +225,9 @@ def produce(
     run = _Run(client, client.producer(**delivery.settings()), topic, delivery)
     try:
         run.begin()
-        with record_progress("producing", [one.stream for one in inputs]) as advance:
-            for given in inputs:
-                for record, size in source.records(given):
+        with record_progress("producing", [input_.stream for input_ in inputs]) as advance:
+            for input_ in inputs:
+                for record, size in source.records(input_):
                     run.send(record)
                     advance(size)
                 run.serve()

@@ -17,7 +17,7 @@ _STEP: Final = 256
 @contextlib.contextmanager
 def record_progress(title: str, streams: Sequence[BinaryIO]) -> Iterator[Callable[[int], None]]:
     """Gives the function that is told the bytes of every record."""
-    if not sys.stderr.isatty() or any(_is_terminal(one) for one in streams):
+    if not sys.stderr.isatty() or any(_is_terminal(stream) for stream in streams):
         yield lambda size: None
         return
     from rich.console import Console

@@ -24,11 +24,16 @@ def topic_rows(
         names = sorted(admin.list_topics(timeout=30).topics)
     except KafkaException as error:
         raise client.as_error(error.args[0], "the topics") from error
-    found = describe_topics(client, admin, names)
+    descriptions = describe_topics(client, admin, names)
     return [
-        [one.name, len(one.partitions), _replica_count(one), one.is_internal]
-        for one in found
-        if with_internal or not one.is_internal
+        [
+            description.name,
+            len(description.partitions),
+            _replica_count(description),
+            description.is_internal,
+        ]
+        for description in descriptions
+        if with_internal or not description.is_internal
     ]
 
 
@@ -43,17 +48,17 @@ def describe_topics(
     if not names:
         return []
     asked = admin.describe_topics(TopicCollection(names))
-    found: list[TopicDescription] = []
+    descriptions: list[TopicDescription] = []
     for name in names:
         try:
-            found.append(client.result(asked[name], f"topic {name}"))
+            descriptions.append(client.result(asked[name], f"topic {name}"))
         except NotFound:
             continue
-    return found
+    return descriptions
 
 
 def _replica_count(topic: "TopicDescription") -> int:
-    return max((len(one.replicas) for one in topic.partitions), default=0)
+    return max((len(partition_info.replicas) for partition_info in topic.partitions), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +81,18 @@ class Description:
         from varve.cli.topic import describe_topic
 
         topic = describe_topic(client, admin, name)
-        offsets = read_ends(client, admin, [(name, one.id) for one in topic.partitions])
+        offsets = read_ends(
+            client, admin, [(name, partition_info.id) for partition_info in topic.partitions]
+        )
         rows = []
-        for one in sorted(topic.partitions, key=lambda one: one.id):
-            start, end = offsets[name, one.id]
-            replicas = ",".join(str(node.id) for node in one.replicas)
-            in_sync = ",".join(str(node.id) for node in one.isr)
-            leader = one.leader.id if one.leader else -1
-            rows.append([one.id, leader, replicas, in_sync, start, end])
+        for partition_info in sorted(
+            topic.partitions, key=lambda partition_info: partition_info.id
+        ):
+            start, end = offsets[name, partition_info.id]
+            replicas = ",".join(str(node.id) for node in partition_info.replicas)
+            in_sync = ",".join(str(node.id) for node in partition_info.isr)
+            leader = partition_info.leader.id if partition_info.leader else -1
+            rows.append([partition_info.id, leader, replicas, in_sync, start, end])
         id = str(topic.topic_id) if topic.topic_id is not None else ""
         found = partial(cls, topic.name, id, bool(topic.is_internal), rows)
         try:
@@ -97,7 +106,7 @@ def read_ends(
 ) -> dict[tuple[str, int], tuple[int, int]]:
     """Where the records of partitions begin and end; -1 where the broker does not tell."""
     specs = admin_api().OffsetSpec
-    found: dict[tuple[str, int], list[int]] = {one: [] for one in partitions}
+    found: dict[tuple[str, int], list[int]] = {partition: [] for partition in partitions}
     for spec in (specs.earliest(), specs.latest()):
         for one, offset in read_offsets(client, admin, partitions, spec).items():
             found[one].append(offset)
@@ -151,7 +160,9 @@ def print_description(topic: Description, *, with_defaults: bool, as_json: bool)
     """A table of partitions and the settings, or one JSON object; then the refusal is raised."""
     columns = ["partition", "leader", "replicas", "in sync", "log start", "end"]
     chosen = {
-        name: told for name, told in topic.settings.items() if with_defaults or told[1] != "default"
+        name: setting
+        for name, setting in topic.settings.items()
+        if with_defaults or setting[1] != "default"
     }
     if as_json:
         names = [column.replace(" ", "_") for column in columns]

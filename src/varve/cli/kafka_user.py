@@ -57,9 +57,9 @@ def list_users(
     asked: Any = client.admin().describe_user_scram_credentials()
     found = client.result(asked, "the users")
     rows = [
-        [name, _mechanism_text(one.mechanism), one.iterations]
+        [name, _mechanism_text(info.mechanism), info.iterations]
         for name, user in sorted(found.items())
-        for one in user.scram_credential_infos
+        for info in user.scram_credential_infos
     ]
     print_rows(["user", "mechanism", "iterations"], rows, as_json=as_json)
 
@@ -107,7 +107,7 @@ def add(
         source = context.get_parameter_source("broker")
         if source is not None and source.name == "COMMANDLINE":
             raise typer.BadParameter("--broker and --directory exclude each other")
-        missing = [one for one in directories if not one.exists()]
+        missing = [directory for directory in directories if not directory.exists()]
         _add_to_directories(directories, user, mechanism, iterations)
         for path in missing:
             typer.echo(f"made {path}, which was not there", err=True)
@@ -160,7 +160,7 @@ def _add_to_directories(
     from varve.foundation.scram import BY_SASL_NAME
 
     add_credential(
-        [str(one) for one in directories],
+        [str(path) for path in directories],
         fs=RealFileSystem(),
         user=user,
         password=_read_password(user),

@@ -80,7 +80,7 @@ def _follow(
 
 
 def _cold_records(
-    fs: FileSystem, root: str, one: TopicPartition, follower: Follower, request: ReadRequest
+    fs: FileSystem, root: str, partition: TopicPartition, follower: Follower, request: ReadRequest
 ) -> Iterator[StoredRecord]:
     """What lies before the files of a partition, as far as it is wanted."""
     start, end = follower.log_start, follower.local_start
@@ -90,12 +90,12 @@ def _cold_records(
         return
     from varve.cli.cold_follow import ColdPart
 
-    cold = ColdPart(fs, root, one, request.store_settings)
+    cold = ColdPart(fs, root, partition, request.store_settings)
     try:
         if request.start.kind is StartKind.TIME:
             start = cold.find_time(request.start.number, start=start, end=end)
-        found = cold.read(start=start, end=end)
-        yield from (record for record in found if _is_wanted(record, request.start))
+        records = cold.read(start=start, end=end)
+        yield from (record for record in records if _is_wanted(record, request.start))
     finally:
         cold.close()
 
@@ -104,10 +104,10 @@ def _followers(
     fs: FileSystem, roots: Sequence[str], request: ReadRequest
 ) -> list[tuple[str, TopicPartition, Follower]]:
     found = [
-        (root, one)
+        (root, partition)
         for root in roots
-        for one in find_partitions(fs, root, request.topic)
-        if request.partition in (None, one.partition)
+        for partition in find_partitions(fs, root, request.topic)
+        if request.partition in (None, partition.partition)
     ]
     if not found:
         raise NotFound(f"there is no topic {request.topic!r:.260} with such a partition")

@@ -149,9 +149,9 @@ def _settings_rows(topic: "Topic", only: set[str]) -> list[list[object]]:
 
     values = to_kafka_names(topic.settings)
     return [
-        [one.kafka_name, values[one.kafka_name], one.default_text]
-        for one in declared(topic.settings)
-        if not only or one.kafka_name in only
+        [declaration.kafka_name, values[declaration.kafka_name], declaration.default_text]
+        for declaration in declared(topic.settings)
+        if not only or declaration.kafka_name in only
     ]
 
 
@@ -190,8 +190,11 @@ def _show_held(store: "Store", topic: "Topic") -> str:
         return f"{size:,} bytes of records"
     local = f"{size:,} bytes of records on the local disk"
     try:
-        known = [store.tier.partitions.get(one) for one in store.partitions(topic.name)]
-        cold = sum(one.manifests.load().log_bytes for one in known)
+        known = [
+            store.tier.partitions.get(topic_partition)
+            for topic_partition in store.partitions(topic.name)
+        ]
+        cold = sum(tiered_partition.manifests.load().log_bytes for tiered_partition in known)
     except StoreError:
         return f"{local} and all that is in the cold tier, which cannot be asked now"
     return f"{local} and {cold:,} in the cold tier"

@@ -108,7 +108,8 @@ async def _start_http(endpoint: HttpEndpoint, plan: ServePlan) -> str:
 
 def _started(server: Server, store: Store, http: str, seconds: float) -> str:
     endpoints = ", ".join(
-        f"{one.listener}://{one.host}:{one.port}" for one in server.broker.endpoints.values()
+        f"{endpoint.listener}://{endpoint.host}:{endpoint.port}"
+        for endpoint in server.broker.endpoints.values()
     )
     topics = len(store.topics())
     parts = [
@@ -140,15 +141,15 @@ def _pages(server: Server, store: Store) -> dict[str, Callable[[], Any]]:
         return Page(200, text, METRICS_TYPE)
 
     async def health() -> Page:
-        found = await server.broker.blocking.run(store.health)
+        store_health = await server.broker.blocking.run(store.health)
         recent = {
             "appends": server.broker.failed_appends.find_recent(),
             "reads": server.broker.failed_reads.find_recent(),
             "dedup": server.broker.dedup_topics.failures() or None,
         }
         refused = {name: text for name, text in recent.items() if text is not None}
-        is_healthy = found.is_healthy and not refused
-        return Page.of(is_healthy, {"healthy": is_healthy, **_troubles(found), **refused})
+        is_healthy = store_health.is_healthy and not refused
+        return Page.of(is_healthy, {"healthy": is_healthy, **_troubles(store_health), **refused})
 
     async def ready() -> Page:
         return Page.of(server.is_ready, {"ready": server.is_ready})
@@ -159,7 +160,9 @@ def _pages(server: Server, store: Store) -> dict[str, Callable[[], Any]]:
 def _troubles(found: Any) -> dict[str, Any]:
     """What is not well, in sentences."""
     told = {
-        "workers": {one.name: str(one.last_error) for one in found.workers if not one.is_healthy},
+        "workers": {
+            worker.name: str(worker.last_error) for worker in found.workers if not worker.is_healthy
+        },
         "cleaning": [str(one.partition) for one in found.cleaning if not one.is_healthy],
         "retention": {str(one): text for one, text in found.retention.items()},
         "unreadable": {str(one): text for one, text in found.unreadable.items()},

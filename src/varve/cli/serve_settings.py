@@ -230,10 +230,11 @@ def _drop_unknown(rest: dict[str, str]) -> list[str]:
 
 
 def _unknown_name(name: str) -> str:
-    for one in declared(LogSettings):
-        if name == one.kafka_name and one.broker_name:
+    for declaration in declared(LogSettings):
+        if name == declaration.kafka_name and declaration.broker_name:
             return (
-                f"{name!r:.120} is a setting of one topic: set {one.broker_name} for all topics, "
+                f"{name!r:.120} is a setting of one topic: set {declaration.broker_name} for all "
+                "topics, "
                 "or alter the topic"
             )
     nearest = difflib.get_close_matches(name, [*_known_names(), *KAFKA_NAMES], n=1, cutoff=0.5)
@@ -242,7 +243,7 @@ def _unknown_name(name: str) -> str:
 
 
 def _parse_part(kind: type[Settings], rest: Mapping[str, str]) -> Any:
-    known = {one.kafka_name for one in declared(kind)}
+    known = {declaration.kafka_name for declaration in declared(kind)}
     part = {name: value for name, value in rest.items() if name in known}
     return parse_settings(kind, part, "the server's settings")
 
@@ -254,13 +255,15 @@ def _known_names() -> Iterator[str]:
 
 def _store_names() -> Iterator[str]:
     for kind in _STORE_PARTS:
-        yield from (one.kafka_name for one in declared(kind))
-    yield from (one.broker_name or one.kafka_name for one in declared(LogSettings))
+        yield from (declaration.kafka_name for declaration in declared(kind))
+    yield from (
+        declaration.broker_name or declaration.kafka_name for declaration in declared(LogSettings)
+    )
 
 
 def _server_names() -> Iterator[str]:
     for kind in (*_BROKER_PARTS.values(), ServerSettings, TlsSettings):
-        yield from (one.kafka_name for one in declared(kind))
+        yield from (declaration.kafka_name for declaration in declared(kind))
 
 
 def _listed(text: str) -> tuple[str, ...]:

@@ -28,6 +28,6 @@ def take_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
         first_at = loop.time()
         end.set()
 
-    for one in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(one, note, one)
+    for signals in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signals, note, signals)
     return end

@@ -138,10 +138,10 @@ def _parse_address(listen: str) -> tuple[str, int]:
 
 def check_data_directory(data: Path, log_directories: Sequence[Path]) -> None:
     """Raises InvalidSetting for a directory of shapes that lies in one of a store."""
-    for one in log_directories:
-        if data.resolve().is_relative_to(one.resolve()):
+    for path in log_directories:
+        if data.resolve().is_relative_to(path.resolve()):
             raise InvalidSetting(
-                f"--data {data} lies in log directory {one}, which holds partitions alone: "
+                f"--data {data} lies in log directory {path}, which holds partitions alone: "
                 "name a place outside of it"
             )
 

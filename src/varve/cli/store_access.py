@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 DEFAULT_DIRECTORY = Path("varve-data")
 
 
-def named_directories(given: Sequence[Path] | None) -> list[Path]:
+def named_directories(paths: Sequence[Path] | None) -> list[Path]:
     """The callback of an option with `path_type=str`: as Path "" would be the current directory."""
-    if "" in map(str, given or ()):
+    if "" in map(str, paths or ()):
         raise typer.BadParameter("the name of a directory is empty; is a variable not set?")
-    return [Path(one) for one in given or ()]
+    return [Path(path) for path in paths or ()]
 
 
 Directories = Annotated[

@@ -84,15 +84,15 @@ def _copy(
         if topic is not None:
             _check_tiered(find_topic(store, topic))
         chosen = [
-            one
-            for one in store.partitions(topic, partition)
-            if store.topic(one.topic).settings.copies_to_tier
+            topic_partition
+            for topic_partition in store.partitions(topic, partition)
+            if store.topic(topic_partition.topic).settings.copies_to_tier
         ]
-        for one in chosen:
+        for topic_partition in chosen:
             if roll:
-                store.topic(one.topic).partition(one.partition).log.roll()
+                store.topic(topic_partition.topic).partition(topic_partition.partition).log.roll()
             with _progress() as show, interrupts_between(show) as progress:
-                report = store.tier.copy(one, SystemClock().now_ms(), progress=progress)
+                report = store.tier.copy(topic_partition, SystemClock().now_ms(), progress=progress)
             is_well = is_well and report.error is None
             _tell(report, as_json=as_json)
         if chosen:

@@ -134,8 +134,8 @@ def _documents(report: FsckReport) -> Iterator[dict[str, Any]]:
         yield {"type": "object", "class": name, "key": key, "bytes": size, "reason": reason}
     for damage in report.damage:
         yield {"type": "damage", "key": damage.key, "message": damage.message}
-    for one in report.swept:
-        yield {"type": "swept", "key": one.key, "bytes": one.size, "reason": one.reason}
+    for listed in report.swept:
+        yield {"type": "swept", "key": listed.key, "bytes": listed.size, "reason": listed.reason}
     yield {
         "type": "summary",
         "store": report.store,
@@ -151,13 +151,13 @@ def _documents(report: FsckReport) -> Iterator[dict[str, Any]]:
 def _lines(report: FsckReport) -> Iterator[tuple[str, str, int, str]]:
     """The objects that deserve a line: foreign ones, and orphans that are still there."""
     foreign: list[Listed] = [
-        one
+        listed
         for partition in report.partitions
-        for one in partition.listed
-        if one.kind is ObjectClass.FOREIGN
+        for listed in partition.listed
+        if listed.kind is ObjectClass.FOREIGN
     ]
-    for one in [*report.orphans, *foreign]:
-        yield str(one.kind), one.key, one.size, one.reason
+    for listed in [*report.orphans, *foreign]:
+        yield str(listed.kind), listed.key, listed.size, listed.reason
     for entry in report.foreign:
         yield str(ObjectClass.FOREIGN), entry.key, entry.size, "not a name of varve's"
 
@@ -170,8 +170,8 @@ def _print(report: FsckReport, *, deep: bool) -> None:
         console.print(Text(f"{kind:8} {key} ({format_bytes(size)}): {reason}"), soft_wrap=True)
     for damage in report.damage:
         console.print(Text(f"damaged  {damage.key}: {damage.message}", style="red"), soft_wrap=True)
-    for one in report.swept:
-        text = f"removed  {one.key} ({format_bytes(one.size)}): {one.reason}"
+    for listed in report.swept:
+        text = f"removed  {listed.key} ({format_bytes(listed.size)}): {listed.reason}"
         console.print(Text(text), soft_wrap=True)
     read = f", {format_bytes(report.verified_bytes)} read and verified" if deep else ""
     state = "nothing wrong" if report.is_clean else f"{len(report.damage)} damaged"

@@ -97,22 +97,22 @@ def command(
             phase_progress() as show,
             interrupts_between(show) as progress,
         ):
-            found = mirror.compare(deep=deep, progress=progress)
+            comparison = mirror.compare(deep=deep, progress=progress)
             done = None
             if delete_extra and not delete_last_copies:
-                _check_first(mirror, found)
+                _check_first(mirror, comparison)
             if repair:
                 done = mirror.repair_differences(
-                    found.differences, delete_extra=delete_extra, progress=progress
+                    comparison.differences, delete_extra=delete_extra, progress=progress
                 )
     finally:
         mirror.close()
     if as_json:
-        for document in _documents(mirror, found, done):
+        for document in _documents(mirror, comparison, done):
             sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
     else:
-        _print(mirror, found, done)
-    if not _is_level(found, done):
+        _print(mirror, comparison, done)
+    if not _is_level(comparison, done):
         raise typer.Exit(1)
 
 
@@ -141,10 +141,11 @@ def _open(
     )
 
 
-def _check_first(mirror: MirroredObjectStore, found: MirrorComparison) -> None:
-    if found.is_first_poor:
+def _check_first(mirror: MirroredObjectStore, comparison: MirrorComparison) -> None:
+    if comparison.is_first_poor:
         raise InvalidRequest(
-            f"nothing was changed: {_sides(mirror, found)}. {_POOR}; if the first is right, and "
+            f"nothing was changed: {_sides(mirror, comparison)}. {_POOR}; if the first is right, "
+            "and "
             "these may be the last copies of what they hold, say --delete-last-copies"
         )
 
@@ -155,60 +156,63 @@ _POOR: Final = (
 )
 
 
-def _sides(mirror: MirroredObjectStore, found: MirrorComparison) -> str:
-    extra = _of(found, Fault.EXTRA)
+def _sides(mirror: MirroredObjectStore, comparison: MirrorComparison) -> str:
+    extra = _of(comparison, Fault.EXTRA)
     return (
-        f"{mirror.first_name} has {found.object_count:,} objects, "
-        f"{format_bytes(found.total_bytes)}; "
-        f"{mirror.second_name} has {found.second_count:,}, {format_bytes(found.second_bytes)}, of "
-        f"them {len(extra):,} alone, {format_bytes(sum(one.size for one in extra))}"
+        f"{mirror.first_name} has {comparison.object_count:,} objects, "
+        f"{format_bytes(comparison.total_bytes)}; "
+        f"{mirror.second_name} has {comparison.second_count:,}, "
+        f"{format_bytes(comparison.second_bytes)}, of them {len(extra):,} alone, "
+        f"{format_bytes(sum(difference.size for difference in extra))}"
     )
 
 
-def _is_level(found: MirrorComparison, done: MirrorRepair | None) -> bool:
-    return not found.differences if done is None else not done.extra
+def _is_level(comparison: MirrorComparison, done: MirrorRepair | None) -> bool:
+    return not comparison.differences if done is None else not done.extra
 
 
 def _documents(
-    mirror: MirroredObjectStore, found: MirrorComparison, done: MirrorRepair | None
+    mirror: MirroredObjectStore, comparison: MirrorComparison, done: MirrorRepair | None
 ) -> Iterator[dict[str, Any]]:
     mended = set() if done is None else {*done.copied, *done.deleted}
-    for one in found.differences:
+    for difference in comparison.differences:
         yield {
             "type": "difference",
-            "fault": str(one.fault),
-            "key": one.key,
-            "bytes": one.size,
-            "mended": one.key in mended,
+            "fault": str(difference.fault),
+            "key": difference.key,
+            "bytes": difference.size,
+            "mended": difference.key in mended,
         }
     yield {
         "type": "summary",
         "first": mirror.first_name,
         "second": mirror.second_name,
-        "objects": found.object_count,
-        "bytes": found.total_bytes,
-        "second_objects": found.second_count,
-        "second_bytes": found.second_bytes,
-        "is_first_poor": found.is_first_poor,
-        **{str(fault): len(_of(found, fault)) for fault in Fault},
+        "objects": comparison.object_count,
+        "bytes": comparison.total_bytes,
+        "second_objects": comparison.second_count,
+        "second_bytes": comparison.second_bytes,
+        "is_first_poor": comparison.is_first_poor,
+        **{str(fault): len(_of(comparison, fault)) for fault in Fault},
         "copied": 0 if done is None else len(done.copied),
         "deleted": 0 if done is None else len(done.deleted),
-        "is_level": _is_level(found, done),
+        "is_level": _is_level(comparison, done),
     }
 
 
-def _of(found: MirrorComparison, fault: Fault) -> list[Difference]:
-    return [one for one in found.differences if one.fault is fault]
+def _of(comparison: MirrorComparison, fault: Fault) -> list[Difference]:
+    return [difference for difference in comparison.differences if difference.fault is fault]
 
 
-def _print(mirror: MirroredObjectStore, found: MirrorComparison, done: MirrorRepair | None) -> None:
-    for one in found.differences[:_SHOWN_COUNT]:
-        typer.echo(f"{one.fault:9} {one.key} ({format_bytes(one.size)})")
-    more = len(found.differences) - _SHOWN_COUNT
+def _print(
+    mirror: MirroredObjectStore, comparison: MirrorComparison, done: MirrorRepair | None
+) -> None:
+    for difference in comparison.differences[:_SHOWN_COUNT]:
+        typer.echo(f"{difference.fault:9} {difference.key} ({format_bytes(difference.size)})")
+    more = len(comparison.differences) - _SHOWN_COUNT
     if more > 0:
         typer.echo(f"and {more:,} more; --json shows all")
-    all_objects = f"{found.object_count:,} objects, {format_bytes(found.total_bytes)}"
-    if not found.differences:
+    all_objects = f"{comparison.object_count:,} objects, {format_bytes(comparison.total_bytes)}"
+    if not comparison.differences:
         typer.echo(f"{mirror.second_name} has what {mirror.first_name} has: {all_objects}")
         return
     parts = []
@@ -217,23 +221,23 @@ def _print(mirror: MirroredObjectStore, found: MirrorComparison, done: MirrorRep
         (Fault.DIFFERENT, "different in"),
         (Fault.EXTRA, "too much in"),
     ):
-        some = _of(found, fault)
+        some = _of(comparison, fault)
         if some:
-            size = format_bytes(sum(one.size for one in some))
+            size = format_bytes(sum(difference.size for difference in some))
             parts.append(f"{len(some):,} {words} {mirror.second_name} ({size})")
     typer.echo(f"{mirror.first_name} has {all_objects}; {', '.join(parts)}")
-    if found.is_first_poor:
-        typer.secho(f"{_sides(mirror, found)}. {_POOR}", fg="yellow")
-    typer.echo(_outcome(found, done))
+    if comparison.is_first_poor:
+        typer.secho(f"{_sides(mirror, comparison)}. {_POOR}", fg="yellow")
+    typer.echo(_outcome(comparison, done))
 
 
 _DELETE_HINT: Final = "; --repair --delete-extra deletes what is too much"
 
 
-def _outcome(found: MirrorComparison, done: MirrorRepair | None) -> str:
+def _outcome(comparison: MirrorComparison, done: MirrorRepair | None) -> str:
     if done is None:
-        if len(_of(found, Fault.EXTRA)) == len(found.differences):
-            what = "" if found.is_first_poor else _DELETE_HINT
+        if len(_of(comparison, Fault.EXTRA)) == len(comparison.differences):
+            what = "" if comparison.is_first_poor else _DELETE_HINT
             return f"nothing was changed{what}"
         return "nothing was changed; --repair copies what is missing or different"
     text = f"{len(done.copied):,} copied, {len(done.deleted):,} deleted"
@@ -242,6 +246,6 @@ def _outcome(found: MirrorComparison, done: MirrorRepair | None) -> str:
             f"; {len(done.extra):,} that only the second store has are left, as they may be the "
             "last copy"
         )
-        if not found.is_first_poor:
+        if not comparison.is_first_poor:
             text += ": --delete-extra deletes them"
     return text

@@ -66,16 +66,20 @@ class _TopicStatus:
 
     @property
     def errors(self) -> dict[str, str]:
-        return {str(one.status.partition): one.error for one in self.parts if one.error is not None}
+        return {
+            str(status.status.partition): status.error
+            for status in self.parts
+            if status.error is not None
+        }
 
     def sum(self, name: str) -> int | None:
         """A figure over all partitions; None where no partition has it."""
-        values = [getattr(one.status, name) for one in self.parts]
+        values = [getattr(status.status, name) for status in self.parts]
         known = [value for value in values if value is not None]
         return sum(known) if known else None
 
     def oldest(self, name: str) -> int | None:
-        values = [getattr(one.status, name) for one in self.parts]
+        values = [getattr(status.status, name) for status in self.parts]
         return min((value for value in values if value is not None), default=None)
 
 
@@ -112,21 +116,28 @@ def command(
         look = _Look(store, store_url if place is None else place.url)
         chosen = store.partitions(topic, partition)
         found = [
-            _TopicStatus(name, [look.at(one) for one in chosen if one.topic == name])
-            for name in dict.fromkeys(one.topic for one in chosen)
+            _TopicStatus(
+                name,
+                [
+                    look.at(topic_partition)
+                    for topic_partition in chosen
+                    if topic_partition.topic == name
+                ],
+            )
+            for name in dict.fromkeys(topic_partition.topic for topic_partition in chosen)
         ]
         prices = default_prices(look.store_name)
         is_deleting = topic is None and bool(tell_deleting(store))
     if as_json:
-        for one in found:
-            document = {**_document(one, prices), **look.mirror_document(one.is_enabled)}
+        for status in found:
+            document = {**_document(status, prices), **look.mirror_document(status.is_enabled)}
             sys.stdout.write(json.dumps(document) + "\n")
     elif found or not is_deleting:
         console = make_console()
         _print(console, found, prices, look.store_name)
         if look.mirror is not None:
             console.print(Text(_mirror_line(look.mirror, found)))
-    if any(one.errors for one in found):
+    if any(status.errors for status in found):
         raise typer.Exit(1)
 
 
@@ -167,19 +178,19 @@ class _Look:
             return _PartitionStatus(local, str(error))
 
 
-def _document(found: _TopicStatus, prices: PriceTable) -> dict[str, Any]:
-    stored = found.sum("stored_bytes")
+def _document(status: _TopicStatus, prices: PriceTable) -> dict[str, Any]:
+    stored = status.sum("stored_bytes")
     return {
-        "topic": found.name,
-        "tiered": found.is_enabled,
-        "copying": found.parts[0].status.is_copying,
-        **{name: found.sum(name) for name in _SUMS},
-        **{name: found.oldest(name) for name in _OLDEST},
+        "topic": status.name,
+        "tiered": status.is_enabled,
+        "copying": status.parts[0].status.is_copying,
+        **{name: status.sum(name) for name in _SUMS},
+        **{name: status.oldest(name) for name in _OLDEST},
         "cost_per_month": None if stored is None else prices.stored_cost_per_month(stored),
         "currency": prices.currency,
         "prices": prices.name,
-        "errors": found.errors,
-        "partitions": [_partition_document(one) for one in found.parts],
+        "errors": status.errors,
+        "partitions": [_partition_document(status) for status in status.parts],
     }
 
 
@@ -196,9 +207,9 @@ _SUMS: Final = (
 _OLDEST: Final = ("oldest_hot_ms", "oldest_cold_ms")
 
 
-def _partition_document(one: _PartitionStatus) -> dict[str, Any]:
-    figures = asdict(one.status)
-    return {**figures, "partition": one.status.partition.partition, "error": one.error}
+def _partition_document(status: _PartitionStatus) -> dict[str, Any]:
+    figures = asdict(status.status)
+    return {**figures, "partition": status.status.partition.partition, "error": status.error}
 
 
 def _print(
@@ -208,20 +219,20 @@ def _print(
         console.print("there are no topics")
         return
     now_ms = SystemClock().now_ms()
-    rows = [_cells(one, prices) for one in found]
-    details = [list(_details(one, now_ms)) for one in found]
+    rows = [_cells(status, prices) for status in found]
+    details = [list(_details(status, now_ms)) for status in found]
     print_rows_with_details(console, _COLUMNS, rows, details, left=["topic", "tier"])
     console.print(Text(_summary(found, prices, store_name)))
 
 
-def _cells(found: _TopicStatus, prices: PriceTable) -> list[str]:
-    stored = found.sum("stored_bytes")
+def _cells(status: _TopicStatus, prices: PriceTable) -> list[str]:
+    stored = status.sum("stored_bytes")
     return [
-        found.name,
-        found.tier,
-        _amount(found.sum("hot_bytes"), found.sum("hot_segments")),
-        _amount(found.sum("cold_bytes"), found.sum("cold_segments")),
-        _amount(found.sum("lag_bytes"), found.sum("lag_segments")),
+        status.name,
+        status.tier,
+        _amount(status.sum("hot_bytes"), status.sum("hot_segments")),
+        _amount(status.sum("cold_bytes"), status.sum("cold_segments")),
+        _amount(status.sum("lag_bytes"), status.sum("lag_segments")),
         "-" if stored is None else format_bytes(stored),
         "-" if stored is None else show_cost(stored, prices),
     ]
@@ -233,25 +244,25 @@ def _amount(size: int | None, segments: int | None) -> str:
     return f"{format_bytes(size)} in {segments:,}"
 
 
-def _details(found: _TopicStatus, now_ms: int) -> Iterator[tuple[str, str | Text]]:
-    if not found.is_enabled:
+def _details(topic_status: _TopicStatus, now_ms: int) -> Iterator[tuple[str, str | Text]]:
+    if not topic_status.is_enabled:
         return
-    for one in found.parts:
-        status = one.status
+    for partition_status in topic_status.parts:
+        status = partition_status.status
         where = str(status.partition)
         yield (
             where,
             f"log start {status.log_start_offset}, local start {status.local_start_offset}, end "
             f"{status.end_offset}{_copied(status)}",
         )
-        if one.error is not None:
-            yield "", Text(one.error, "red")
-    cold_ms, hot_ms = found.oldest("oldest_cold_ms"), found.oldest("oldest_hot_ms")
+        if partition_status.error is not None:
+            yield "", Text(partition_status.error, "red")
+    cold_ms, hot_ms = topic_status.oldest("oldest_cold_ms"), topic_status.oldest("oldest_hot_ms")
     yield (
         "oldest",
         f"cold {show_moment(cold_ms, now_ms)}, hot {show_moment(hot_ms, now_ms)}",
     )
-    pending = found.sum("pending_segments")
+    pending = topic_status.sum("pending_segments")
     if pending:
         yield "pending", f"{pending} segments in the store, announced or about to go"
 
@@ -261,18 +272,18 @@ def _copied(status: TierStatus) -> str:
 
 
 def _mirror_line(mirror: MirroredObjectStore, found: Sequence[_TopicStatus]) -> str:
-    stored = sum(one.sum("stored_bytes") or 0 for one in found)
+    stored = sum(status.sum("stored_bytes") or 0 for status in found)
     cost = show_cost(stored, default_prices(mirror.second_name))
     state = mirror.trouble() or "`varve tier mirror` compares the two"
     return f"mirrored in {mirror.second_name}, at {cost} per month more; {state}"
 
 
 def _summary(found: Sequence[_TopicStatus], prices: PriceTable, store_name: str) -> str:
-    tiered = [one for one in found if one.is_enabled]
-    total = {name: sum(one.sum(name) or 0 for one in found) for name in _SUMS}
+    tiered = [status for status in found if status.is_enabled]
+    total = {name: sum(status.sum(name) or 0 for status in found) for name in _SUMS}
     text = f"{len(tiered)} of {len(found)} topics in the cold tier: "
     text += f"{format_bytes(total['hot_bytes'])} hot"
-    failed = sum(bool(one.errors) for one in found)
+    failed = sum(bool(status.errors) for status in found)
     if tiered:
         text += (
             f", {format_bytes(total['cold_bytes'])} cold, {format_bytes(total['lag_bytes'])} behind"

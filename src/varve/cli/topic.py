@@ -88,8 +88,8 @@ def describe(
     from varve.cli.kafka_topics import Description, print_description
 
     client = make_client(broker, settings, file)
-    found = Description.read(client, client.admin(), topic)
-    print_description(found, with_defaults=with_settings, as_json=as_json)
+    description = Description.read(client, client.admin(), topic)
+    print_description(description, with_defaults=with_settings, as_json=as_json)
 
 
 @app.command()
@@ -161,7 +161,7 @@ def delete(
 @app.command()
 def alter(
     topic: TopicName,
-    given: Annotated[
+    annotated: Annotated[
         list[str], typer.Argument(metavar="NAME=VALUE...", help="Settings to change.")
     ] = [],  # noqa: B006, typer copies it
     broker: BrokerAddress = None,
@@ -183,7 +183,7 @@ def alter(
     """
     from varve.cli.kafka_topics import alter_topic
 
-    changes: dict[str, str | None] = dict(parse_setting(one) for one in given)
+    changes: dict[str, str | None] = dict(parse_setting(one) for one in annotated)
     if both := sorted(changes.keys() & set(reset)):
         raise typer.BadParameter(f"{', '.join(both)}: given a value and --reset, choose one")
     changes |= dict.fromkeys(reset)
@@ -245,14 +245,14 @@ def describe_topic(client: KafkaClient, admin: "AdminClient", topic: str) -> "To
 
     asked = admin.describe_topics(TopicCollection([topic]))
     try:
-        found: TopicDescription = client.result(asked[topic], f"topic {topic}")
+        description: TopicDescription = client.result(asked[topic], f"topic {topic}")
     except NotFound:
         remedy = f"make it with `varve topic create {topic:.260}` (`varve topic list` shows those "
         remedy += "there are)"
         if topic in INTERNAL_TOPICS:
             remedy = "the broker makes it when it is first needed"
         raise NotFound(f"there is no topic {topic!r:.260} at {client.address}; {remedy}") from None
-    return found
+    return description
 
 
 def confirm(deed: str) -> None:

@@ -369,7 +369,9 @@ class Log:
     def stop_notifying(self, event: threading.Event) -> None:
         state = self._state
         with state.lock:
-            state.reader_events = tuple(one for one in state.reader_events if one is not event)
+            state.reader_events = tuple(
+                reader_event for reader_event in state.reader_events if reader_event is not event
+            )
 
     def configure(self, settings: LogSettings) -> None:
         """Takes other settings from the next append on; the active segment keeps its indexes."""

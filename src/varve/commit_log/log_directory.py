@@ -140,9 +140,9 @@ class LogDirectory:
         for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE):
             self._inherited[name] = self._read_offsets(name)
         self._cleaner.take(self._read_offsets(CLEANER_OFFSET_FILE))
-        found = self._find_partitions()
+        partitions = self._find_partitions()
         with self._pool("varve-load") as pool:
-            for _ in pool.map(self._load, found):
+            for _ in pool.map(self._load, partitions):
                 pass
         for topic_partition, log in self.logs.items():
             self._cleaner.lower(topic_partition, log.end_offset)
@@ -196,16 +196,16 @@ class LogDirectory:
             return {}
 
     def _find_partitions(self) -> list[TopicPartition]:
-        found = []
+        partitions = []
         for entry in self._fs.scan(self.path):
             if not entry.is_directory or entry.name in _NOT_PARTITIONS:
                 continue
             directory = parse_partition_directory(entry.name)
             if directory.state is DirectoryState.ACTIVE:
-                found.append(directory.topic_partition)
+                partitions.append(directory.topic_partition)
             elif directory.state is DirectoryState.DELETE:
                 self._pending_deletions.append((self._clock.now_ms(), f"{self.path}/{entry.name}"))
-        return found
+        return partitions
 
     def _load(self, topic_partition: TopicPartition) -> None:
         try:
@@ -288,11 +288,13 @@ class LogDirectory:
         """
         self.check_online()
         with self._lock:
-            missing = [one for one in partitions if not self._has_locked(one, topic_id)]
+            missing = [
+                partition for partition in partitions if not self._has_locked(partition, topic_id)
+            ]
             self._forget_offsets(missing)
         if missing:
             self._make(missing, topic_id)
-        return [self.logs[one] for one in partitions]
+        return [self.logs[partition] for partition in partitions]
 
     def _has_locked(self, topic_partition: TopicPartition, topic_id: UUID) -> bool:
         known = self.topic_ids.get(topic_partition)
@@ -307,14 +309,14 @@ class LogDirectory:
 
     def _make(self, partitions: Sequence[TopicPartition], topic_id: UUID) -> None:
         """Logs are there for others once all of it is on disk: one is not appended to before."""
-        directories = [f"{self.path}/{one}" for one in partitions]
+        directories = [f"{self.path}/{partition}" for partition in partitions]
         making = PartitionMaking(self._fs, self.path, directories)
         settings = self._topic_settings(partitions[0].topic)
         logs: dict[TopicPartition, Log] = {}
         try:
             making.write(topic_id)
-            for one in partitions:
-                logs[one] = self._open_log(one, settings, is_new=True)
+            for partition in partitions:
+                logs[partition] = self._open_log(partition, settings, is_new=True)
             making.sync()
         except OSError:
             for log in logs.values():
@@ -333,12 +335,14 @@ class LogDirectory:
     def _forget_offsets(self, partitions: Sequence[TopicPartition]) -> None:
         """What the checkpoints still say of deleted partitions must not reach their successors."""
         stale = [
-            offsets.pop(one, None) for one in partitions for offsets in self._inherited.values()
+            offsets.pop(partition, None)
+            for partition in partitions
+            for offsets in self._inherited.values()
         ]
         if any(offset is not None for offset in stale):
             self.write_checkpoints()
-        for one in partitions:
-            self._cleaner.forget(one)
+        for partition in partitions:
+            self._cleaner.forget(partition)
 
     def delete(self, *topic_partitions: TopicPartition) -> None:
         """Takes partitions out of service; their files go after `file.delete.delay.ms`.
@@ -348,15 +352,15 @@ class LogDirectory:
         self.check_online()
         pending: list[tuple[int, str]] = []
         try:
-            for one in topic_partitions:
-                self._take_out(one, pending)
+            for partition in topic_partitions:
+                self._take_out(partition, pending)
         finally:
             # Files must not go from a directory that may get its name back.
             self._fs.sync_directory(self.path)
             with self._lock:
                 self._pending_deletions += pending
-        for one in topic_partitions:
-            self._cleaner.forget(one)
+        for partition in topic_partitions:
+            self._cleaner.forget(partition)
         self.write_checkpoints()
 
     def _take_out(self, topic_partition: TopicPartition, pending: list[tuple[int, str]]) -> None:

@@ -135,7 +135,7 @@ class LogManager:
                 f"{remedy(error)} and reopen"
             )
             directory.take_offline(failure)
-            if all(one.failure is not None for one in self.directories):
+            if all(log_directory.failure is not None for log_directory in self.directories):
                 raise failure from error
         except Locked:
             raise
@@ -200,7 +200,11 @@ class LogManager:
         self.check_process()
         directory = self.directory_of(partition)
         if directory is None:
-            offline = [one.path for one in self.directories if one.failure is not None]
+            offline = [
+                log_directory.path
+                for log_directory in self.directories
+                if log_directory.failure is not None
+            ]
             if offline:
                 raise Unavailable(
                     f"{partition} is unknown, and may be in {offline}, which is offline"
@@ -236,12 +240,14 @@ class LogManager:
         and the others are tried. Unless the partitions are known to be new, none is made while a
         directory is offline: it may be there.
         """
-        for topic in {one.topic for one in partitions}:
+        for topic in {partition.topic for partition in partitions}:
             validate_topic_name(topic)
         self.check_process()
         with self._lock:
-            missing = [one for one in partitions if not self._has_locked(one, topic_id)]
-            is_any_offline = any(one.failure is not None for one in self.directories)
+            missing = [
+                partition for partition in partitions if not self._has_locked(partition, topic_id)
+            ]
+            is_any_offline = any(directory.failure is not None for directory in self.directories)
             if missing and is_any_offline and not is_new:
                 raise Unavailable(
                     f"{missing[0]} may stand in a directory that is offline; mend it first"
@@ -280,7 +286,11 @@ class LogManager:
         for partition in partitions:
             self.get(partition)
         for directory in self.directories:
-            here = [one for one in partitions if one in directory.logs]
+            here = [
+                topic_partition
+                for topic_partition in partitions
+                if topic_partition in directory.logs
+            ]
             if here:
                 with failures(directory, f"deletion of {here[0]}{'' if len(here) == 1 else ' …'}"):
                     directory.delete(*here)
@@ -369,12 +379,12 @@ def _spread(
 ) -> list[tuple[LogDirectory, list[TopicPartition]]]:
     """Which directory takes which: each the one that has the fewest by then."""
     shares: list[list[TopicPartition]] = [[] for _ in live]
-    counts = [len(one.logs) + len(one.unreadable) for one in live]
+    counts = [len(directory.logs) + len(directory.unreadable) for directory in live]
     for partition in partitions:
         fewest = counts.index(min(counts))
         counts[fewest] += 1
         shares[fewest].append(partition)
-    return [(one, share) for one, share in zip(live, shares, strict=True) if share]
+    return [(directory, share) for directory, share in zip(live, shares, strict=True) if share]
 
 
 def _check_apart(fs: FileSystem, paths: Sequence[str]) -> None:

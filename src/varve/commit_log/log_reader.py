@@ -241,15 +241,15 @@ class LogReader:
         state = self._state
         while True:
             start_offset, local_start = state.log_start_offset, state.view.first_base_offset
-            found = None
+            offset = None
             if start_offset < local_start:
-                found = self._search_remote_time(timestamp, start_offset, local_start)
-            if found is None:
-                found = self._read_stable(lambda: self._search_time(state.view, timestamp))
+                offset = self._search_remote_time(timestamp, start_offset, local_start)
+            if offset is None:
+                offset = self._read_stable(lambda: self._search_time(state.view, timestamp))
             # What moved from one side to the other meanwhile was seen on neither.
             is_steady = state.view.first_base_offset == local_start
             if state.log_start_offset == start_offset and is_steady:
-                return found if found and found.offset < state.high_watermark else None
+                return offset if offset and offset.offset < state.high_watermark else None
 
     def _search_remote_time(
         self, timestamp: int, start_offset: int, end_offset: int
@@ -268,14 +268,14 @@ class LogReader:
             size = segment.size
             if segment.max_timestamp < timestamp:
                 continue
-            found = find_offset_by_time(
+            offset = find_offset_by_time(
                 segment,
                 timestamp=timestamp,
                 start_offset=self._state.log_start_offset,
                 size=size,
             )
-            if found is not None:
-                return found
+            if offset is not None:
+                return offset
         return None
 
     def find_max_timestamp(self) -> TimestampOffset | None:
@@ -310,8 +310,10 @@ def _aborted_in(view: SegmentView, start_offset: int, end_offset: int) -> tuple[
 
 def _ranges_of(aborted: Iterable[AbortedTransaction]) -> tuple[AbortedRange, ...]:
     """Each once: both sides of the log may tell of the same transaction."""
-    found = [AbortedRange(one.producer_id, one.first_offset) for one in aborted]
-    return tuple(dict.fromkeys(found))
+    ranges = [
+        AbortedRange(transaction.producer_id, transaction.first_offset) for transaction in aborted
+    ]
+    return tuple(dict.fromkeys(ranges))
 
 
 def _collect_aborted(

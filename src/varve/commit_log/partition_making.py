@@ -33,7 +33,7 @@ class PartitionMaking:
         self._fs = fs
         self._parent = parent
         self._directories = directories
-        self._new = {one for one in directories if not fs.exists(one)}
+        self._new = {directory for directory in directories if not fs.exists(directory)}
 
     def write(self, topic_id: UUID) -> None:
         """Makes the directories, each with the topic's id in it."""

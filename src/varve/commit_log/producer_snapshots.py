@@ -425,7 +425,7 @@ def read_snapshot(
             return data
         start = at
         break
-    ends = [one.base_offset for one in segments[1:]] + [offset]
+    ends = [readable_segment.base_offset for readable_segment in segments[1:]] + [offset]
     for segment, end in zip(segments, ends, strict=False):
         if end > start and segment.base_offset < offset:
             first = max(segment.base_offset, start)
@@ -437,11 +437,11 @@ def read_snapshot(
 def _replay_segment(
     segment: ReadableSegment, producers: ProducerStateManager, *, start: int, end: int
 ) -> None:
-    found = find_batch_position(segment, start, size=segment.size)
-    if found is None:
+    batch_position = find_batch_position(segment, start, size=segment.size)
+    if batch_position is None:
         return
     path = segment.path(LOG)
-    walk = BatchWalk(segment.file(), start=found[0], end=segment.size, verify_crc=False)
+    walk = BatchWalk(segment.file(), start=batch_position[0], end=segment.size, verify_crc=False)
     for table in walk:
         inside = int((table.rows[:, BatchColumn.BASE_OFFSET] < end).sum())
         rows = table.rows[:inside]
@@ -464,23 +464,23 @@ def restore_cached_batches(
     if not any(_is_incomplete(entry) for entry in producers.entries.values()):
         return
     try:
-        found = _replay_tails(segments)
+        manager = _replay_tails(segments)
     except Corrupt:
         return  # reads and checks report it; what the snapshot says is enough to go on
     for producer_id, entry in producers.entries.items():
-        other = found.entries.get(producer_id)
+        other = manager.entries.get(producer_id)
         if other is not None and _is_incomplete(entry) and _leads_to(other, entry):
             older = other.batches[: -len(entry.batches)]
             producers.entries[producer_id] = entry._replace(batches=(*older, *entry.batches))
 
 
 def _replay_tails(segments: Sequence[ReadableSegment]) -> ProducerStateManager:
-    found = ProducerStateManager()
+    manager = ProducerStateManager()
     for segment in segments:
         start = _tail_position(segment)
         for table in BatchWalk(segment.file(), start=start, end=segment.size, verify_crc=False):
-            replay_batches(table, found, None, where=segment.path(LOG))
-    return found
+            replay_batches(table, manager, None, where=segment.path(LOG))
+    return manager
 
 
 def _is_incomplete(entry: ProducerStateEntry) -> bool:
@@ -491,8 +491,8 @@ def _leads_to(other: ProducerStateEntry, entry: ProducerStateEntry) -> bool:
     """Whether the other one knows the same newest batches."""
     newest = other.batches[-len(entry.batches) :]
     return other.epoch == entry.epoch and (
-        [(one.last_sequence, one.last_offset) for one in newest]
-        == [(one.last_sequence, one.last_offset) for one in entry.batches]
+        [(metadata.last_sequence, metadata.last_offset) for metadata in newest]
+        == [(metadata.last_sequence, metadata.last_offset) for metadata in entry.batches]
     )
 
 

@@ -223,7 +223,11 @@ class SegmentFiles:
         if not self._rebuilt:
             return []
         with self._lock:
-            rebuilt = [one for one in self._rebuilt.values() if one.segment.directory == directory]
+            rebuilt = [
+                segment
+                for segment in self._rebuilt.values()
+                if segment.segment.directory == directory
+            ]
             for opened in rebuilt:
                 del self._rebuilt[opened.segment]
         return rebuilt

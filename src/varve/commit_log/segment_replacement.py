@@ -382,5 +382,5 @@ class SegmentReplacement:
                 snapshots.set_aside(segment.base_offset)
 
 
-def _is_same(one: Segment, other: Segment) -> bool:
-    return one is other
+def _is_same(segment: Segment, other: Segment) -> bool:
+    return segment is other

@@ -80,13 +80,13 @@ class TransactionIndex:
 
         The second value is False when later segments may hold more of them.
         """
-        found = []
+        transactions = []
         for aborted in self._entries:
             if aborted.last_offset >= fetch_offset and aborted.first_offset < upper_bound:
-                found.append(aborted)
+                transactions.append(aborted)
             if aborted.last_stable_offset >= upper_bound:
-                return found, True
-        return found, False
+                return transactions, True
+        return transactions, False
 
     def truncate_to(self, offset: int) -> None:
         """Cuts at the first entry whose marker lies at or above the offset."""

@@ -149,8 +149,8 @@ class Truncation:
 
     def _remainder(self, segment: ReadableSegment, offset: int) -> _Remainder:
         """Nothing is changed yet: what cannot be read is found out before the cut."""
-        found = find_batch_position(segment, offset, size=segment.size)
-        size = segment.size if found is None else found[0]
+        batch_position = find_batch_position(segment, offset, size=segment.size)
+        size = segment.size if batch_position is None else batch_position[0]
         base, max_bytes = segment.base_offset, self._state.settings.segment_index_bytes
         offset_index = OffsetIndex.decode(segment.offset_index().encode(), base, max_bytes)
         time_index = TimeIndex.decode(segment.time_index().encode(), base, max_bytes)
@@ -246,7 +246,7 @@ class SegmentDrop:
                 if offset == state.end_offset:
                     with state.io("roll"):
                         state.roll_locked(offset)
-                dropped = [one for one in state.view.closed if one.base_offset < offset]
+                dropped = [segment for segment in state.view.closed if segment.base_offset < offset]
                 if not dropped:
                     return []
                 state.raise_log_start_locked(offset)
@@ -267,7 +267,7 @@ class SegmentDrop:
             with state.lock:
                 state.check_usable()
                 self._check_locked(offset)
-                dropped = [one for one in state.view.closed if one.base_offset < offset]
+                dropped = [segment for segment in state.view.closed if segment.base_offset < offset]
             if not dropped:
                 return []
             with state.io("checkpoint of"), _unless_full():

@@ -160,10 +160,10 @@ class DedupBackend:
         has_entries = topics.changelog in own and self._has_entries()
         check_own_topics(topics, own, cluster=self.name, has_entries=has_entries)
         for name in topics.written:
-            found = self._cluster.find_or_create(
+            topic_info = self._cluster.find_or_create(
                 name, partitions=count, settings=self._settings[name]
             )
-            check_partitions(topics, name, found.partition_count, wanted=count)
+            check_partitions(topics, name, topic_info.partition_count, wanted=count)
         retention_ms = int(self._cluster.settings(topics.changelog).get(RETENTION, -1))
         altered = longer_retention(retention_ms, self._settings[topics.changelog])
         if altered:
@@ -196,13 +196,13 @@ class DedupBackend:
 
     def limits(self) -> Mapping[str, BatchLimit]:
         """The largest batches of the written topics, by name."""
-        found = {}
+        batch_limits = {}
         for name in self.topics.written:
             settings = self._cluster.settings(name)
             sizes = [settings.get("max.message.bytes"), settings.get("segment.bytes")]
             known = [int(size) for size in sizes if size is not None]
-            found[name] = BatchLimit(name, min(known, default=_MESSAGE_BYTES))
-        return found
+            batch_limits[name] = BatchLimit(name, min(known, default=_MESSAGE_BYTES))
+        return batch_limits
 
     def read_changelog(self) -> TopicReader:
         """A reader of the changelog; the caller closes it."""

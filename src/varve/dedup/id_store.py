@@ -270,13 +270,13 @@ class IdStore:
         segments.acquire()
         is_empty = not segments.has_directories()
         keep_meta(self._file_system, segments.directory, self._meta, is_empty=is_empty)
-        found = find_checkpoint(self._file_system, segments.directory)
+        checkpoint = find_checkpoint(self._file_system, segments.directory)
         expected: list[int] = []
-        if found is not None:
-            self._raise_stream_time(found.stream_time_ms)
-            self.changelog_offset = found.changelog_offset
-            self.changelog_mark = _decode_mark(found.changelog_mark)
-            expected = [segments.segment_id(start_ms) for start_ms in found.segment_starts_ms]
+        if checkpoint is not None:
+            self._raise_stream_time(checkpoint.stream_time_ms)
+            self.changelog_offset = checkpoint.changelog_offset
+            self.changelog_mark = _decode_mark(checkpoint.changelog_mark)
+            expected = [segments.segment_id(start_ms) for start_ms in checkpoint.segment_starts_ms]
         segments.open_existing(self.stream_time_ms, expected)
 
     def _read(self, segment: Segment, cells: Rows, rows: Numbers, spans: Rows) -> None:
@@ -407,8 +407,8 @@ def find_window_cells(
 
 def find_own_cells(arrivals: Arrivals, rules: DedupRules, secret: Secret) -> tuple[Rows, Numbers]:
     """The cells in which the records lie, and the row of each record's."""
-    found = _find(arrivals, np.arange(len(arrivals)), 0, 0, rules.cell_ms, secret)
-    return found.cells, found.own
+    rows = _find(arrivals, np.arange(len(arrivals)), 0, 0, rules.cell_ms, secret)
+    return rows.cells, rows.own
 
 
 def _find(

@@ -163,10 +163,10 @@ class Arrivals:
     def join(cls, parts: Sequence["Arrivals"]) -> Self:
         """One after the other; of nothing, nothing."""
         return cls(
-            np.concatenate([np.empty((0, 2), np.uint64), *(one.words for one in parts)]),
-            np.concatenate([np.empty(0, np.uint8), *(one.kinds for one in parts)]),
-            np.concatenate([np.empty(0, np.int64), *(one.times for one in parts)]),
-            np.concatenate([np.empty(0, np.int64), *(one.offsets for one in parts)]),
+            np.concatenate([np.empty((0, 2), np.uint64), *(arrivals.words for arrivals in parts)]),
+            np.concatenate([np.empty(0, np.uint8), *(arrivals.kinds for arrivals in parts)]),
+            np.concatenate([np.empty(0, np.int64), *(arrivals.times for arrivals in parts)]),
+            np.concatenate([np.empty(0, np.int64), *(arrivals.offsets for arrivals in parts)]),
         )
 
     def take(self, chosen: Numbers | Flags) -> "Arrivals":

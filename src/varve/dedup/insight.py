@@ -78,14 +78,14 @@ class DedupInsight:
 
     def partitions(self) -> list[PartitionInsight]:
         """Those that have committed something; raises NotFound for a name that nobody used."""
-        found = []
+        insights = []
         for partition in range(self.partition_count()):
             progress = self._find_progress(partition)
             if progress is not None:
                 end = self._get_reader(progress.input).offsets(partition).end
                 state = self._measure(partition)
-                found.append(PartitionInsight(partition, progress, end, state))
-        return found
+                insights.append(PartitionInsight(partition, progress, end, state))
+        return insights
 
     def close(self) -> None:
         for reader in self._readers.values():
@@ -119,7 +119,7 @@ class DedupInsight:
             if entry.is_directory and decode_directory_name(STORE_NAME, entry.name) is not None:
                 path = f"{directory}/{entry.name}"
                 paths.append(path)
-                size += sum(one.size for one in self._file_system.scan(path))
+                size += sum(file_info.size for file_info in self._file_system.scan(path))
         return StateSize(tuple(paths), size)
 
     def explain(self, partition: int, offset: int) -> Explanation:
@@ -152,8 +152,8 @@ class DedupInsight:
             raise OffsetOutOfRange(
                 f"{where} has offsets {start} to {end - 1}: offset {offset} cannot be read"
             )
-        found = next(read_range(reader, partition, start=offset, end=offset + 1, max_bytes=1))
-        columns = found.columns()
+        batches = next(read_range(reader, partition, start=offset, end=offset + 1, max_bytes=1))
+        columns = batches.columns()
         if not len(columns) or int(columns.offsets[0]) != offset:
             raise OffsetOutOfRange(
                 f"{where} has no committed record at offset {offset}: it is a marker, was aborted, "
@@ -172,14 +172,20 @@ class DedupInsight:
         if time > progress.stream_time_ms:
             return Verdict.FUTURE, None
         entries, is_whole = self._find_entries(arrival, partition)
-        if any(one.offset == offset for one in entries):
+        if any(remembered.offset == offset for remembered in entries):
             return Verdict.KEPT, None
         if self._is_late(time, offset, partition, progress):
             return Verdict.LATE, None
         low, high = time - progress.rules.before_ms, time + progress.rules.after_ms
-        witnesses = [one for one in entries if one.offset < offset and low <= one.time_ms <= high]
+        witnesses = [
+            remembered
+            for remembered in entries
+            if remembered.offset < offset and low <= remembered.time_ms <= high
+        ]
         if witnesses:
-            return Verdict.DUPLICATE, min(witnesses, key=lambda one: abs(one.time_ms - time))
+            return Verdict.DUPLICATE, min(
+                witnesses, key=lambda remembered: abs(remembered.time_ms - time)
+            )
         if time < progress.whole_from_ms:
             return Verdict.LATE, None
         # It was ahead of its own now, and the stream has come to its time since.
@@ -207,7 +213,7 @@ class DedupInsight:
         reader = self._get_reader(self._topics.changelog)
         start, end = reader.offsets(partition)
         where = f"{reader.topic}-{partition}"
-        found = []
+        remembereds = []
         for fetched in read_range(reader, partition, start=start, end=end):
             columns = fetched.columns()
             if not len(columns):
@@ -215,5 +221,7 @@ class DedupInsight:
             entries = decode_entries(columns, where)
             is_same = (entries.words == arrival.words[0]).all(axis=1)
             for place in np.flatnonzero(is_same & (entries.kinds == arrival.kinds[0])).tolist():
-                found.append(Remembered(int(entries.times[place]), int(entries.offsets[place])))
-        return found, start == 0
+                remembereds.append(
+                    Remembered(int(entries.times[place]), int(entries.offsets[place]))
+                )
+        return remembereds, start == 0

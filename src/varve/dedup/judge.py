@@ -110,20 +110,20 @@ class Judge:
         verdicts[(verdicts == Verdict.KEPT) & (chunk.times < whole_from_ms)] = Verdict.LATE
         witnesses = np.full(len(chunk), NO_WITNESS)
         chosen = np.flatnonzero(verdicts == Verdict.KEPT)
-        found = find_window_cells(chunk, chosen, rules, self._store.secret)
-        news = self._compare(chunk, chosen, found, verdicts, witnesses)
+        rows = find_window_cells(chunk, chosen, rules, self._store.secret)
+        news = self._compare(chunk, chosen, rows, verdicts, witnesses)
         return Judgement(verdicts, witnesses, news, int(stream_time_after))
 
     def _compare(
         self,
         chunk: Arrivals,
         chosen: Numbers,
-        found: CellRows,
+        rows: CellRows,
         verdicts: Verdicts,
         witnesses: Numbers,
     ) -> News:
-        rules, cells = self._rules, found.cells
-        spans = self._probe(chunk, chosen, found)
+        rules, cells = self._rules, rows.cells
+        spans = self._probe(chunk, chosen, rows)
         is_news = np.zeros(len(chosen), np.bool_)
         is_changed = np.zeros(len(cells), np.bool_)
         judge_records(
@@ -133,8 +133,8 @@ class Judge:
             rules.before_ms,
             rules.after_ms,
             rules.is_refreshing,
-            found.own,
-            found.other,
+            rows.own,
+            rows.other,
             spans,
             verdicts,
             witnesses,
@@ -147,12 +147,12 @@ class Judge:
             self._store.version,
         )
 
-    def _probe(self, chunk: Arrivals, chosen: Numbers, found: CellRows) -> Rows:
+    def _probe(self, chunk: Arrivals, chosen: Numbers, rows: CellRows) -> Rows:
         """The spans of all cells that matter: own ones, and others where the own is no answer."""
-        spans = make_spans(len(found.cells))
+        spans = make_spans(len(rows.cells))
         is_known = np.zeros(len(spans), np.bool_)
-        is_known[found.own] = True
-        self._store.probe(found.cells, np.flatnonzero(is_known), spans)
+        is_known[rows.own] = True
+        self._store.probe(rows.cells, np.flatnonzero(is_known), spans)
         is_needed = is_known.copy()
         need_other(
             chunk.times,
@@ -160,19 +160,19 @@ class Judge:
             chosen,
             self._rules.before_ms,
             self._rules.after_ms,
-            found.own,
-            found.other,
+            rows.own,
+            rows.other,
             spans,
             is_needed,
         )
-        self._store.probe(found.cells, np.flatnonzero(is_needed & ~is_known), spans)
+        self._store.probe(rows.cells, np.flatnonzero(is_needed & ~is_known), spans)
         return spans
 
     def _entries(self, chunk: Arrivals, chosen: Numbers, witnesses: Numbers) -> Arrivals:
         """What is remembered: of a copy that begins the window anew, the kept record's offset."""
-        found = chunk.take(chosen)
-        firsts = np.where(witnesses[chosen] == NO_WITNESS, found.offsets, witnesses[chosen])
-        return Arrivals(found.words, found.kinds, found.times, firsts)
+        arrivals = chunk.take(chosen)
+        firsts = np.where(witnesses[chosen] == NO_WITNESS, arrivals.offsets, witnesses[chosen])
+        return Arrivals(arrivals.words, arrivals.kinds, arrivals.times, firsts)
 
 
 class FewRecords:
@@ -233,11 +233,11 @@ class FewRecords:
         """Those of the chunk that must be remembered, with the offsets of kept records."""
         if not self._news:
             return _NO_ARRIVALS
-        found = chunk if len(self._news) == len(chunk) else chunk.take(np.array(self._news))
+        arrivals = chunk if len(self._news) == len(chunk) else chunk.take(np.array(self._news))
         if not self._rules.is_refreshing:
-            return found
+            return arrivals
         firsts = np.array(self._firsts, np.int64)
-        return Arrivals(found.words, found.kinds, found.times, firsts)
+        return Arrivals(arrivals.words, arrivals.kinds, arrivals.times, firsts)
 
     def _compare(
         self, index: int, first: int, second: int, kind: int, time: int, offset: int

@@ -94,10 +94,10 @@ def decode_progress(data: bytes | None, where: str) -> Progress:
         rules = _decode_rules(given.pop("rules"))
         mark = given.pop("mark", None)
         history = None if mark is None else HistoryMark.from_json(mark)
-        made = Progress(producer=known, counts=counts, rules=rules, mark=history, **given)
-        if len(bytes.fromhex(made.secret)) != SECRET_BYTES:
+        progress = Progress(producer=known, counts=counts, rules=rules, mark=history, **given)
+        if len(bytes.fromhex(progress.secret)) != SECRET_BYTES:
             raise ValueError(f"a secret has {SECRET_BYTES} bytes")
-        return made
+        return progress
     except (ValueError, KeyError, TypeError, AttributeError, InvalidRequest) as error:
         raise Corrupt(
             f"{where}: {data!r:.80} is no progress of a deduplication ({type(error).__name__}: "
@@ -105,14 +105,14 @@ def decode_progress(data: bytes | None, where: str) -> Progress:
         ) from error
 
 
-def _decode_rules(given: dict[str, Any]) -> DedupRules:
+def _decode_rules(anies: dict[str, Any]) -> DedupRules:
     return DedupRules(
-        by=parse_id_source(given.pop("by")),
-        late=LatePolicy(given.pop("late")),
-        future=LatePolicy(given.pop("future")),
-        missing=LatePolicy(given.pop("missing")),
-        null=NullPolicy(given.pop("null")),
-        **given,
+        by=parse_id_source(anies.pop("by")),
+        late=LatePolicy(anies.pop("late")),
+        future=LatePolicy(anies.pop("future")),
+        missing=LatePolicy(anies.pop("missing")),
+        null=NullPolicy(anies.pop("null")),
+        **anies,
     )
 
 

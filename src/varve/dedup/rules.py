@@ -116,12 +116,12 @@ def parse_id_source(text: str) -> IdSource:
     kind, _, name = text.partition(":")
     try:
         name.encode()
-        found = IdSource(IdKind(kind), name)
+        source = IdSource(IdKind(kind), name)
     except ValueError as error:
         raise InvalidRequest(f"{text!r:.200} names no id: {_ID_FORMS}") from error
-    if (found.kind is IdKind.KEY) != (not name) or (found.kind is IdKind.FIELD and "'" in name):
+    if (source.kind is IdKind.KEY) != (not name) or (source.kind is IdKind.FIELD and "'" in name):
         raise InvalidRequest(f"{text!r:.200} names no id: {_ID_FORMS}")
-    return found
+    return source
 
 
 def parse_late_policy(text: str) -> tuple[LatePolicy, str | None]:

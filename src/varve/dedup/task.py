@@ -127,10 +127,10 @@ class Task:
             self._go_on(known)
         directory = f"{self._place.state_directory}/{self.partition}"
         check_free(self._place.file_system, directory)
-        found = self._backend.open_task(self.partition)
-        self._progress = self._begin() if found is None else self._go_on(found)
+        progress = self._backend.open_task(self.partition)
+        self._progress = self._begin() if progress is None else self._go_on(progress)
         self._position = self._check_position(self._progress.input_position)
-        if found is not None and found.rules != self._rules:
+        if progress is not None and progress.rules != self._rules:
             # Before ids go by the new rules: the next start must know that they may be gone.
             self._note_progress()
         self._store = IdStore.open(
@@ -155,30 +155,31 @@ class Task:
             output_id=ids.output,
         )
 
-    def _go_on(self, found: Progress) -> Progress:
+    def _go_on(self, progress: Progress) -> Progress:
         """Raises InvalidRequest where the state was made by other rules or of other topics."""
         topics, ids = self._backend.topics, self._backend.topic_ids()
-        had, has = found.rules.fingerprint(), self._rules.fingerprint()
+        had, has = progress.rules.fingerprint(), self._rules.fingerprint()
         if had != has:
             raise InvalidRequest(
                 f"the deduplication {topics.name} has gone on {had}; it cannot go on {has}: give "
                 "the rules it had, or begin anew with --name"
             )
-        if (found.input, found.output) != (topics.input, topics.output):
+        if (progress.input, progress.output) != (topics.input, topics.output):
             raise InvalidRequest(
-                f"the deduplication {topics.name} is one of {found.input} to {found.output}, not "
+                f"the deduplication {topics.name} is one of {progress.input} to "
+                f"{progress.output}, not "
                 f"of {topics.input} to {topics.output}: choose another name with --name"
             )
         for topic, told, now in (
-            (found.input, found.input_id, ids.input),
-            (found.output, found.output_id, ids.output),
+            (progress.input, progress.input_id, ids.input),
+            (progress.output, progress.output_id, ids.output),
         ):
             if told and now and told != now:
                 raise InvalidRequest(
                     f"topic {topic} was deleted and made again since the deduplication "
                     f"{topics.name} had it: begin anew with --name"
                 )
-        return found.under(self._rules)
+        return progress.under(self._rules)
 
     def _check_position(self, position: Position) -> Position:
         """The position, or with `skips_lost` the first one behind records that were deleted.

@@ -163,22 +163,22 @@ class FaultyFileSystem:
     def after_crash(self, mode: CrashMode, seed: int = 0) -> "FaultyFileSystem":
         """The disk as the next start finds it, without faults and locks; this one stays."""
         with self._lock:
-            found = FaultyFileSystem(self._clock, seed=seed)
+            system = FaultyFileSystem(self._clock, seed=seed)
             root = self._tree.root
             assert isinstance(root, DiskDirectory)
             match mode:
                 case CrashMode.KEEP_ALL:
                     copier = Copier()
-                    found._tree = Tree(copier.copy_directory(root))
-                    found._journal = copier.copy_journal(self._journal)
+                    system._tree = Tree(copier.copy_directory(root))
+                    system._journal = copier.copy_journal(self._journal)
                 case CrashMode.LOSE_UNSYNCED:
-                    found._tree = Tree(
+                    system._tree = Tree(
                         rebuild(root, lambda d: d.durable, lambda f: bytearray(f.durable))
                     )
                 case CrashMode.RANDOM:
                     source = random.Random(seed)
                     entries = self._journal.surviving_entries(source)
-                    found._tree = Tree(
+                    system._tree = Tree(
                         rebuild(
                             root,
                             lambda d: entries.get(d, d.durable),
@@ -187,7 +187,7 @@ class FaultyFileSystem:
                     )
                 case _:
                     assert_never(mode)
-            return found
+            return system
 
     # Files and directories
 

@@ -200,16 +200,16 @@ class RealFileSystem:
         return file
 
     def scan(self, path: str) -> list[FileInfo]:
-        found = []
+        file_infos = []
         with os.scandir(path) as entries:
             for entry in entries:
                 try:
                     status = entry.stat()
                 except FileNotFoundError:
                     continue
-                found.append(_file_info(entry.name, status))
-        found.sort(key=lambda info: info.name)
-        return found
+                file_infos.append(_file_info(entry.name, status))
+        file_infos.sort(key=lambda info: info.name)
+        return file_infos
 
     def names(self, path: str) -> list[str]:
         return sorted(os.listdir(path))

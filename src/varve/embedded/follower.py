@@ -159,12 +159,12 @@ class Follower:
 
 def find_partitions(fs: FileSystem, root: str, topic: str) -> list[TopicPartition]:
     """The topic's partitions in a log directory, found by their directories' names."""
-    found = []
+    partitions = []
     for entry in fs.scan(root):
         if entry.is_directory:
             with suppress(Corrupt):  # not ours to judge here
                 directory = parse_partition_directory(entry.name)
                 is_active = directory.state is DirectoryState.ACTIVE
                 if is_active and directory.topic_partition.topic == topic:
-                    found.append(directory.topic_partition)
-    return sorted(found)
+                    partitions.append(directory.topic_partition)
+    return sorted(partitions)

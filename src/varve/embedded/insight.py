@@ -98,8 +98,8 @@ class Insight:
         ]
 
         def find_latest(key: bytes, below: int) -> LatestRecord | None:
-            found = self._cleaner.find_key(partition, key, now_ms, below=below)
-            return None if found is None else LatestRecord(found.offset, found.value is None)
+            record = self._cleaner.find_key(partition, key, now_ms, below=below)
+            return None if record is None else LatestRecord(record.offset, record.value is None)
 
         remote = None
         with suppress(Unavailable):
@@ -124,5 +124,8 @@ class Insight:
         """Stale bytes by base offset; None when no plan can be made."""
         with suppress(StoreError):
             plan = self._cleaner.plan(log.topic_partition, now_ms)
-            return {one.segment.base_offset: one.stale_bytes for one in plan.segments}
+            return {
+                segment_plan.segment.base_offset: segment_plan.stale_bytes
+                for segment_plan in plan.segments
+            }
         return None

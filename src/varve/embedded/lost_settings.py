@@ -60,8 +60,8 @@ def tell_lost(topic: str) -> str:
 
 def _find_partition(name: str) -> TopicPartition | None:
     with suppress(StoreError):
-        found = parse_partition_directory(name)
-        return found.topic_partition if found.state is DirectoryState.ACTIVE else None
+        directory = parse_partition_directory(name)
+        return directory.topic_partition if directory.state is DirectoryState.ACTIVE else None
     return None
 
 
@@ -75,7 +75,11 @@ def _has_cold_part(fs: FileSystem, directory: str, log_start: int | None) -> boo
     if not fs.exists(f"{directory}/{REMOVAL_LOG_FILE}"):
         return False
     entries = read_removal_log(fs, directory).entries
-    moved = [one.balance for one in entries if one.balance.kind is RemovalKind.EVICTION]
+    moved = [
+        removal_entry.balance
+        for removal_entry in entries
+        if removal_entry.balance.kind is RemovalKind.EVICTION
+    ]
     names = [parse_file_name(entry.name) for entry in fs.scan(directory)]
     bases = [name.offset for name in names if name and name.kind == LOG and not name.state]
     if not moved or not bases:

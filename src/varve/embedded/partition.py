@@ -86,8 +86,8 @@ class Partition:
 
     def offset_for_time(self, timestamp: int) -> int | None:
         """The offset of the first record not older than the timestamp; None without one."""
-        found = self.log.find_offset_by_time(timestamp)
-        return None if found is None else found.offset
+        offset = self.log.find_offset_by_time(timestamp)
+        return None if offset is None else offset.offset
 
     def offsets(self) -> PartitionOffsets:
         log = self.log

@@ -121,7 +121,7 @@ class Store(StoreRemovals):
 
     def open(self, *, maintain: bool) -> Self:
         """Opens the directories, finishes what a crash cut, and starts the maintenance."""
-        check_cluster_is_told(self._fs, [one.path for one in self._logs.directories])
+        check_cluster_is_told(self._fs, [directory.path for directory in self._logs.directories])
         self._catalog.load()
         self._logs.open()
         try:
@@ -246,7 +246,11 @@ class Store(StoreRemovals):
         By the names that topics use; None takes one back to what the store was opened with. Raises
         InvalidSetting for what cannot be one for all topics, and then nothing has changed.
         """
-        single = [one.kafka_name for one in declared(LogSettings) if not one.broker_name]
+        single = [
+            declaration.kafka_name
+            for declaration in declared(LogSettings)
+            if not declaration.broker_name
+        ]
         for name in settings:
             if name in single:
                 raise InvalidSetting(f"{name} is a setting of one topic: give it with alter_topic")
@@ -290,8 +294,12 @@ class Store(StoreRemovals):
     @property
     def cluster_id(self) -> str:
         """What the log directories and the cold tier know this store by."""
-        known = (one.metadata for one in self._logs.directories if one.failure is None)
-        return next((one.cluster_id for one in known if one and one.cluster_id), "")
+        known = (
+            directory.metadata for directory in self._logs.directories if directory.failure is None
+        )
+        return next(
+            (metadata.cluster_id for metadata in known if metadata and metadata.cluster_id), ""
+        )
 
     @property
     def directories(self) -> list[LogDirectory]:

@@ -69,10 +69,11 @@ class StoreRemovals(ABC):
         chosen = self.partitions(topic, partition)
         now_ms = self._clock.now_ms()
         if roll and not dry_run:
-            for one in chosen:
-                self._logs.get(one).roll()
+            for topic_partition in chosen:
+                self._logs.get(topic_partition).roll()
         cleaned = [
-            self._upkeep.clean(one, now_ms, dry_run=dry_run, progress=progress) for one in chosen
+            self._upkeep.clean(topic_partition, now_ms, dry_run=dry_run, progress=progress)
+            for topic_partition in chosen
         ]
         if at_once:
             self._logs.delete_expired_files()
@@ -103,7 +104,9 @@ class StoreRemovals(ABC):
         """
         from varve.cleaning.removals.audit import audit_partition
 
-        logs = [self._logs.get(one) for one in self.partitions(topic, partition)]
+        logs = [
+            self._logs.get(topic_partition) for topic_partition in self.partitions(topic, partition)
+        ]
         return [audit_partition(self._fs, log.directory, deep=deep) for log in logs]
 
     def _insight(self) -> "Insight":
@@ -116,9 +119,9 @@ class StoreRemovals(ABC):
         """Why the segments of a topic, or of one of its partitions, are still here."""
         now_ms = self._clock.now_ms()
         return [
-            found
-            for one in self.partitions(topic, partition)
-            for found in self._insight().explain_segments(one, now_ms)
+            explanation
+            for topic_partition in self.partitions(topic, partition)
+            for explanation in self._insight().explain_segments(topic_partition, now_ms)
         ]
 
     def explain_offset(
@@ -154,6 +157,6 @@ class StoreRemovals(ABC):
         """
         now_ms = self._clock.now_ms()
         return [
-            self._insight().forecast(one, now_ms, settings or {})
-            for one in self.partitions(topic, partition)
+            self._insight().forecast(topic_partition, now_ms, settings or {})
+            for topic_partition in self.partitions(topic, partition)
         ]

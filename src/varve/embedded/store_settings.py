@@ -47,7 +47,10 @@ def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:
     own = set().union(
         *map(_names, (StoreSettings, CleanerSettings, TierSettings, MetadataSettings))
     )
-    defaults = {one.broker_name or one.kafka_name: one.kafka_name for one in declared(LogSettings)}
+    defaults = {
+        declaration.broker_name or declaration.kafka_name: declaration.kafka_name
+        for declaration in declared(LogSettings)
+    }
     for name in given:
         if name not in own and name not in defaults:
             raise InvalidSetting(_unknown(name, own, defaults))
@@ -65,19 +68,21 @@ def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:
     )
 
 
-def _behind(prefix: str, given: Mapping[str, GivenValue]) -> dict[str, GivenValue]:
+def _behind(prefix: str, values: Mapping[str, GivenValue]) -> dict[str, GivenValue]:
     return {
-        name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)
+        name.removeprefix(prefix): value
+        for name, value in values.items()
+        if name.startswith(prefix)
     }
 
 
 def _names(settings: type[Settings]) -> set[str]:
-    return {one.kafka_name for one in declared(settings)}
+    return {declaration.kafka_name for declaration in declared(settings)}
 
 
-def _part_of(given: Mapping[str, GivenValue], settings: type[Settings]) -> dict[str, GivenValue]:
+def _part_of(values: Mapping[str, GivenValue], settings: type[Settings]) -> dict[str, GivenValue]:
     known = _names(settings)
-    return {name: value for name, value in given.items() if name in known}
+    return {name: value for name, value in values.items() if name in known}
 
 
 def _unknown(name: str, own: set[str], defaults: Mapping[str, str]) -> str:

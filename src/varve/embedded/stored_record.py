@@ -78,46 +78,46 @@ def make_record(
     )
 
 
-def to_record(given: GivenRecord, now_ms: int) -> Record:
+def to_record(record: GivenRecord, now_ms: int) -> Record:
     """The record behind any of the forms that `append_many` takes."""
-    if isinstance(given, tuple):
-        if not 2 <= len(given) <= 4:
+    if isinstance(record, tuple):
+        if not 2 <= len(record) <= 4:
             raise InvalidRecord(
-                f"a record of {len(given)} parts; give (key, value), (key, value, headers) or "
+                f"a record of {len(record)} parts; give (key, value), (key, value, headers) or "
                 "(key, value, headers, timestamp)"
             )
-        headers = given[2] if len(given) > 2 else None
-        timestamp = given[3] if len(given) > 3 else None
-        return make_record(given[0], given[1], headers, timestamp, now_ms)
-    if isinstance(given, (Record, StoredRecord, RecordLike)):  # the first two are quick to tell
-        return make_record(given.key, given.value, given.headers, given.timestamp, now_ms)
+        headers = record[2] if len(record) > 2 else None
+        timestamp = record[3] if len(record) > 3 else None
+        return make_record(record[0], record[1], headers, timestamp, now_ms)
+    if isinstance(record, (Record, StoredRecord, RecordLike)):  # the first two are quick to tell
+        return make_record(record.key, record.value, record.headers, record.timestamp, now_ms)
     raise InvalidRecord(
-        f"a record cannot be made of a {type(given).__name__}; "
+        f"a record cannot be made of a {type(record).__name__}; "
         "give a Record or a tuple (key, value[, headers[, timestamp]])"
     )
 
 
-def to_bytes(given: Text, what: str) -> bytes | None:
+def to_bytes(text: Text, what: str) -> bytes | None:
     """Text as UTF-8, bytes as they are."""
-    if given is None or isinstance(given, bytes):
-        return given
-    if isinstance(given, str):
+    if text is None or isinstance(text, bytes):
+        return text
+    if isinstance(text, str):
         try:
-            return given.encode()
+            return text.encode()
         except UnicodeEncodeError as error:
-            raise InvalidRecord(f"{what} {given[:40]!r} cannot be stored as UTF-8") from error
-    if isinstance(given, bytearray | memoryview):
-        return bytes(given)
+            raise InvalidRecord(f"{what} {text[:40]!r} cannot be stored as UTF-8") from error
+    if isinstance(text, bytearray | memoryview):
+        return bytes(text)
     raise InvalidRecord(
-        f"{what} of type {type(given).__name__} cannot be stored; give bytes, str or None"
+        f"{what} of type {type(text).__name__} cannot be stored; give bytes, str or None"
     )
 
 
-def _to_headers(given: GivenHeaders) -> Headers:
-    pairs = given.items() if isinstance(given, Mapping) else given
+def _to_headers(headers: GivenHeaders) -> Headers:
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
     try:
         return tuple((name, to_bytes(value, f"header {name!r}")) for name, value in pairs)
     except (TypeError, ValueError) as error:
         raise InvalidRecord(
-            f"headers {given!r:.80} are not pairs of name and value: {error}"
+            f"headers {headers!r:.80} are not pairs of name and value: {error}"
         ) from error

@@ -88,13 +88,14 @@ class TierOpening:
 
         self._store_metrics = MetricTable(declared_metrics(store_metrics))
         place = self._find_place()
-        live = [one for one in self._logs.directories if one.failure is None]
+        live = [directory for directory in self._logs.directories if directory.failure is None]
         if not live:
             raise DirectoryOffline("no log directory is online to hold indexes of the cold tier")
         known = recall_place(self._logs.fs, self._logs.directories)
         return Tier(
             self._logs,
-            self._objects or self._open_objects(place, known, [one.path for one in live]),
+            self._objects
+            or self._open_objects(place, known, [directory.path for directory in live]),
             cleaner=self._cleaner(),
             clock=self._clock,
             random=self._random,
@@ -185,7 +186,8 @@ class MirrorInSyncFile:
     def is_set(self) -> bool:
         try:
             return all(
-                self._fs.read(f"{one}/{MARK_FILE}") == self._data for one in self._directories
+                self._fs.read(f"{directory}/{MARK_FILE}") == self._data
+                for directory in self._directories
             )
         except OSError:
             return False

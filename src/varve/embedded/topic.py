@@ -211,11 +211,11 @@ class Topic:
         if data is None:
             raise InvalidRequest(f"topic {self.name}: records without a key cannot be looked up")
         number = self.partition(self.partition_for(data) if partition is None else partition).number
-        found = self._find_record(number, data)
-        if found is None:
+        record = self._find_record(number, data)
+        if record is None:
             return None
         return StoredRecord(
-            number, found.offset, found.timestamp, found.key, found.value, found.headers
+            number, record.offset, record.timestamp, record.key, record.value, record.headers
         )
 
     def offset_for_time(self, timestamp: int, partition: int | None = None) -> int | None:

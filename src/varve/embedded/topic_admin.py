@@ -209,7 +209,7 @@ class TopicAdmin:
         """Writes other settings of a topic and hands them to its logs; None takes one back."""
         given = {key: value for key, value in settings.items() if value is not None}
         wanted = _as_texts(given, f"topic {name}")
-        known = [one.kafka_name for one in declared(LogSettings)]
+        known = [declaration.kafka_name for declaration in declared(LogSettings)]
         for key in settings:
             if key not in known:
                 parse_settings(LogSettings, {key: ""}, f"topic {name}")  # raises, naming the near
@@ -286,7 +286,7 @@ class TopicAdmin:
 
     def partitions_of(self, name: str) -> list[TopicPartition]:
         """The partitions of a topic that exist."""
-        return [one for one in self._logs.partitions if one.topic == name]
+        return [partition for partition in self._logs.partitions if partition.topic == name]
 
     def get(self, name: str) -> TopicEntry:
         """A topic by its name; raises NotFound."""
@@ -354,7 +354,7 @@ def _as_texts(settings: Mapping[str, GivenValue], where: str) -> dict[str, str]:
     """Checked settings as Kafka writes them."""
     parsed = parse_settings(LogSettings, settings, where)
     return {
-        one.kafka_name: format_value(getattr(parsed, one.name))
-        for one in declared(LogSettings)
-        if one.kafka_name in settings
+        declaration.kafka_name: format_value(getattr(parsed, declaration.name))
+        for declaration in declared(LogSettings)
+        if declaration.kafka_name in settings
     }

@@ -171,7 +171,7 @@ class Upkeep:
         What cannot be cleaned is known once a partition was cleaned: before that there are no
         samples of it, as 0 would be a guess.
         """
-        found = [
+        logs = [
             read_consistently(
                 log, partial(find_cleanable, log, directory.cleaner_offset(partition), now_ms)
             )
@@ -181,8 +181,8 @@ class Upkeep:
         self._tier.measure(now_ms)
         self.metrics.observe_selection(
             now_ms=now_ms,
-            max_dirty_ratio=max((one.ratio for one in found), default=0.0),
-            max_delay_ms=max((one.delay_ms for one in found), default=0),
+            max_dirty_ratio=max((cleanable_log.ratio for cleanable_log in logs), default=0.0),
+            max_delay_ms=max((cleanable_log.delay_ms for cleanable_log in logs), default=0),
         )
         self.metrics.set_rejected(
             {
@@ -194,15 +194,17 @@ class Upkeep:
             }
         )
         found_health = self.cleaner.health()
-        if self._looked_at.issuperset(one.partition for one in found_health):
+        if self._looked_at.issuperset(health.partition for health in found_health):
             self._measure_health(found_health)
 
-    def _measure_health(self, found: Sequence[PartitionHealth]) -> None:
-        health: dict[str, list[PartitionHealth]] = {one.path: [] for one in self._logs.directories}
-        for one in found:
-            directory = self._logs.directory_of(one.partition)
+    def _measure_health(self, healths: Sequence[PartitionHealth]) -> None:
+        health: dict[str, list[PartitionHealth]] = {
+            log_directory.path: [] for log_directory in self._logs.directories
+        }
+        for partition_health in healths:
+            directory = self._logs.directory_of(partition_health.partition)
             if directory is not None:
-                health[directory.path].append(one)
+                health[directory.path].append(partition_health)
         self.cleaner.observe_health(health)
 
     def health(self) -> StoreHealth:
@@ -223,7 +225,11 @@ class Upkeep:
                 for directory in directories
                 for partition, error in directory.unreadable.items()
             },
-            offline={one.path: str(one.failure) for one in directories if one.failure is not None},
+            offline={
+                log_directory.path: str(log_directory.failure)
+                for log_directory in directories
+                if log_directory.failure is not None
+            },
         )
 
 
@@ -255,8 +261,12 @@ def _plan_retention(log: Log, tier: "TierPass | None", now_ms: int) -> Retention
     if tier is None:
         return plan_retention(segments, now_ms)
     start = max(segments.log_start_offset, tier.expiry.end_offset or 0)
-    evicted = {one.base_offset for one in tier.moved.segments}
-    left = tuple(one for one in segments.segments if one.base_offset not in evicted)
+    evicted = {segment.base_offset for segment in tier.moved.segments}
+    left = tuple(
+        segment_info
+        for segment_info in segments.segments
+        if segment_info.base_offset not in evicted
+    )
     return plan_retention(replace(segments, log_start_offset=start, segments=left), now_ms)
 
 

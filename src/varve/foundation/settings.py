@@ -229,12 +229,12 @@ def _has_type(type: SettingType, value: object) -> bool:
             return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
 
 
-def _parse(declaration: SettingDeclaration, given: GivenValue, where: str) -> Value:
-    value: Value | None = given
-    if isinstance(given, str):
-        value = _parse_text(declaration, given.strip())
+def _parse(declaration: SettingDeclaration, given_value: GivenValue, where: str) -> Value:
+    value: Value | None = given_value
+    if isinstance(given_value, str):
+        value = _parse_text(declaration, given_value.strip())
     if value is None or not _has_type(declaration.type, value):
-        raise InvalidSetting(_wrong_type_message(declaration, given, where))
+        raise InvalidSetting(_wrong_type_message(declaration, given_value, where))
     return (
         float(value) if declaration.type is SettingType.DOUBLE and isinstance(value, int) else value
     )

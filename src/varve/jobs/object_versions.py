@@ -30,7 +30,7 @@ class ErasedVersions:
     is_asked: bool = True
 
     def to_json(self) -> list[dict[str, object]]:
-        return [one.to_json() for one in self.removed]
+        return [version.to_json() for version in self.removed]
 
 
 def erase_versions(

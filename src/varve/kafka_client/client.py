@@ -143,12 +143,12 @@ class KafkaClient:
     def _load_topic(self, name: str) -> TopicMetadata:
         request = MetadataRequest([MetadataRequestTopic(name=name)], False)
         response = self.send_to_any(request, MetadataResponse)
-        found = get_only(response.topics, f"{self.address.name}: topic {name}")
-        if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        response_topic = get_only(response.topics, f"{self.address.name}: topic {name}")
+        if response_topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise NotFound(f"{self.address.name} has no topic {name!r:.260}")
-        raise_for_code(found.error_code, f"{self.address.name}: topic {name}")
-        leaders = {part.partition_index: part.leader_id for part in found.partitions}
-        topic = TopicMetadata(name, found.topic_id, response.cluster_id, leaders)
+        raise_for_code(response_topic.error_code, f"{self.address.name}: topic {name}")
+        leaders = {part.partition_index: part.leader_id for part in response_topic.partitions}
+        topic = TopicMetadata(name, response_topic.topic_id, response.cluster_id, leaders)
         brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
         with self._lock:
             self._brokers = brokers
@@ -217,7 +217,7 @@ class KafkaClient:
         if not response.brokers:
             raise RetriableError(f"{self.address.name} names no broker")
         # A broker describes no settings but its own.
-        broker = min(response.brokers, key=lambda one: one.node_id)
+        broker = min(response.brokers, key=lambda response_broker: response_broker.node_id)
         resource = DescribeConfigsResource(_BROKER_RESOURCE, str(broker.node_id), list(names))
         return self._describe_configs(
             (broker.host, broker.port), DescribeConfigsRequest([resource])
@@ -230,10 +230,10 @@ class KafkaClient:
             response = self.send_to_any(request, DescribeConfigsResponse)
         else:
             response = self.send_to(*broker, request, DescribeConfigsResponse)
-        found = get_only(response.results, f"{self.address.name}: settings")
-        where = f"{self.address.name}: settings of {found.resource_name}"
-        raise_for_code(found.error_code, where, found.error_message)
-        return {config.name: config.value for config in found.configs if config.value}
+        result = get_only(response.results, f"{self.address.name}: settings")
+        where = f"{self.address.name}: settings of {result.resource_name}"
+        raise_for_code(result.error_code, where, result.error_message)
+        return {config.name: config.value for config in result.configs if config.value}
 
     # Offsets and batches
 
@@ -252,9 +252,9 @@ class KafkaClient:
         )
         response = self.send_to_leader(topic, partition, request, ListOffsetsResponse)
         where = f"{self.address.name}: {topic}-{partition}"
-        found = get_only(get_only(response.topics, where).partitions, where)
-        raise_for_code(found.error_code, where)
-        return None if found.offset < 0 else found.offset
+        partition_response = get_only(get_only(response.topics, where).partitions, where)
+        raise_for_code(partition_response.error_code, where)
+        return None if partition_response.offset < 0 else partition_response.offset
 
     def find_epoch_end(
         self, topic: str, partition: int, leader_epoch: int
@@ -272,9 +272,9 @@ class KafkaClient:
         request = OffsetForLeaderEpochRequest(-1, [OffsetForLeaderTopic(topic, [requested])])
         response = self.send_to_leader(topic, partition, request, OffsetForLeaderEpochResponse)
         where = f"{self.address.name}: {topic}-{partition}, leader epoch {leader_epoch}"
-        found = get_only(get_only(response.topics, where).partitions, where)
-        raise_for_code(found.error_code, where)
-        return None if found.end_offset < 0 else (found.leader_epoch, found.end_offset)
+        offset = get_only(get_only(response.topics, where).partitions, where)
+        raise_for_code(offset.error_code, where)
+        return None if offset.end_offset < 0 else (offset.leader_epoch, offset.end_offset)
 
     def is_local(self, topic: str, partition: int, offset: int) -> bool:
         """Whether an offset, if it exists, is on the broker's own disk."""
@@ -314,13 +314,15 @@ class KafkaClient:
     ) -> FetchedBatches:
         where = f"{self.address.name}: {topic}-{partition}"
         response = self.send_fetch(topic, partition, request)
-        found = get_only([part for some in response.responses for part in some.partitions], where)
-        raise_for_code(found.error_code, f"{where}, offset {offset}")
+        partition_data = get_only(
+            [part for some in response.responses for part in some.partitions], where
+        )
+        raise_for_code(partition_data.error_code, f"{where}, offset {offset}")
         return FetchedBatches(
-            found.records or memoryview(b""),
-            tuple(found.aborted_transactions or ()),
-            found.high_watermark,
-            found.last_stable_offset,
+            partition_data.records or memoryview(b""),
+            tuple(partition_data.aborted_transactions or ()),
+            partition_data.high_watermark,
+            partition_data.last_stable_offset,
         )
 
     def send_fetch(self, topic: str, partition: int, request: FetchRequest) -> FetchResponse:
@@ -387,9 +389,9 @@ class KafkaClient:
         raise_for_code(response.error_code, where, response.error_message)
         if not response.coordinators and response.host:
             return response.host, response.port
-        found = get_only(response.coordinators, where)
-        raise_for_code(found.error_code, where, found.error_message)
-        return found.host, found.port
+        coordinator = get_only(response.coordinators, where)
+        raise_for_code(coordinator.error_code, where, coordinator.error_message)
+        return coordinator.host, coordinator.port
 
     def send_to_any(self, request: Message, response_type: type[M]) -> M:
         """Sends to the first broker of the address that answers."""

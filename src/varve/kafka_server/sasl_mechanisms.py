@@ -141,10 +141,10 @@ class ScramExchange:
                 "Authentication failed: Client requested an authorization id that is different "
                 "from username"
             )
-        found = self._credentials.find(self.user, self._mechanism)
+        credential = self._credentials.find(self.user, self._mechanism)
         feigned = self._credentials.fake_credential(self.user, self._mechanism)
-        self._is_known = found is not None
-        self._credential = found or feigned
+        self._is_known = credential is not None
+        self._credential = credential or feigned
         self._header, self._first_bare = match["header"], match["bare"]
         self._nonce = match["nonce"] + self._own_nonce
         salt = base64.b64encode(self._credential.salt).decode()

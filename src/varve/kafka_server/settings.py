@@ -276,7 +276,7 @@ class TlsSettings:
 
     def for_listener(self, overrides: Mapping[str, str], listener: str) -> "TlsSettings":
         """These settings with the overrides of one listener."""
-        known = {one.kafka_name for one in declared(TlsSettings)}
+        known = {declaration.kafka_name for declaration in declared(TlsSettings)}
         own = {name: value for name, value in overrides.items() if name in known}
         return parse_settings(TlsSettings, own, f"listener {listener}", base=self)
 

@@ -48,7 +48,7 @@ class Identity:
         key = self.key.private_bytes(
             Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password)
         )
-        return key + b"".join(one.public_bytes(Encoding.PEM) for one in self.chain)
+        return key + b"".join(certificate.public_bytes(Encoding.PEM) for certificate in self.chain)
 
 
 def load_identity(settings: TlsSettings) -> Identity:
@@ -70,11 +70,11 @@ def load_identity(settings: TlsSettings) -> Identity:
     data = _read_store(settings.keystore_location, where)
     if data.lstrip().startswith(_PEM):
         return _identity_of_pem(data, settings.key_password, where)
-    found = _load_pkcs12(data, settings.keystore_password, where)
-    if found.key is None or found.cert is None:
+    certificates = _load_pkcs12(data, settings.keystore_password, where)
+    if certificates.key is None or certificates.cert is None:
         raise InvalidSetting(f"{where} holds no private key with its certificate")
-    others = [one.certificate for one in found.additional_certs]
-    return Identity(found.key, (found.cert.certificate, *others))
+    others = [certificate.certificate for certificate in certificates.additional_certs]
+    return Identity(certificates.key, (certificates.cert.certificate, *others))
 
 
 def load_trusted(settings: TlsSettings) -> str | None:
@@ -88,13 +88,13 @@ def load_trusted(settings: TlsSettings) -> str | None:
     data = _read_store(settings.truststore_location, where)
     if data.lstrip().startswith(_PEM):
         return _certificates(data, where)
-    found = _load_pkcs12(data, settings.truststore_password, where)
-    certificates = [one.certificate for one in found.additional_certs]
-    if found.cert is not None:
-        certificates.append(found.cert.certificate)
+    and_certificates = _load_pkcs12(data, settings.truststore_password, where)
+    certificates = [certificate.certificate for certificate in and_certificates.additional_certs]
+    if and_certificates.cert is not None:
+        certificates.append(and_certificates.cert.certificate)
     if not certificates:
         raise InvalidSetting(f"{where} holds no certificate")
-    return b"".join(one.public_bytes(Encoding.PEM) for one in certificates).decode()
+    return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates).decode()
 
 
 def _read_store(path: str, where: str) -> bytes:
@@ -137,10 +137,10 @@ def _find_key(data: bytes, where: str) -> int:
 
 def _certificates(data: bytes, where: str) -> str:
     try:
-        found = x509.load_pem_x509_certificates(data)
+        certificates = x509.load_pem_x509_certificates(data)
     except ValueError as error:
         raise InvalidSetting(f"{where} holds no certificate in PEM: {error!s:.120}") from error
-    return b"".join(one.public_bytes(Encoding.PEM) for one in found).decode()
+    return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates).decode()
 
 
 def _load_pkcs12(data: bytes, password: str, where: str) -> pkcs12.PKCS12KeyAndCertificates:
@@ -185,7 +185,7 @@ def _make_context(settings: TlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     if not settings.enabled_protocols:
         raise InvalidSetting("ssl.enabled.protocols is empty; name TLSv1.3, TLSv1.2 or both")
-    versions = sorted(_VERSIONS[one] for one in settings.enabled_protocols)
+    versions = sorted(_VERSIONS[protocol] for protocol in settings.enabled_protocols)
     context.minimum_version, context.maximum_version = versions[0], versions[-1]
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.num_tickets = 0

@@ -19,7 +19,7 @@ _TEXT_BYTES_MIN: Final = 2
 
 
 @kernel
-def _find_commas(data: Bytes, found: Integers) -> int:
+def _find_commas(data: Bytes, integers: Integers) -> int:
     """Positions of the commas outside of strings and brackets, and how many there are."""
     count = 0
     depth = 0
@@ -39,7 +39,7 @@ def _find_commas(data: Bytes, found: Integers) -> int:
         elif byte == 0x7D or byte == 0x5D:
             depth -= 1
         elif byte == _COMMA and depth == 0:
-            found[count] = position
+            integers[count] = position
             count += 1
         position += 1
     return count

@@ -195,8 +195,8 @@ def need_other(
         row, index = other[place], chosen[place]
         if row == NO_ROW or is_needed[row]:
             continue
-        found = _find_witness(spans, own[place], times[index], offsets[index], before, after)
-        if found == NO_WITNESS:
+        witness = _find_witness(spans, own[place], times[index], offsets[index], before, after)
+        if witness == NO_WITNESS:
             is_needed[row] = True
 
 

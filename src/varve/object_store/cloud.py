@@ -119,12 +119,12 @@ class HttpStoreSettings:
 H = TypeVar("H", bound=HttpStoreSettings)
 
 
-def parse_http_settings(cls: type[H], given: Mapping[str, GivenValue], where: str) -> H:
+def parse_http_settings(cls: type[H], values: Mapping[str, GivenValue], where: str) -> H:
     """Settings from their names, as `parse_settings` does it, without ever showing a secret."""
-    for name in _SECRETS & given.keys():
-        if not isinstance(given[name], str):
+    for name in _SECRETS & values.keys():
+        if not isinstance(values[name], str):
             raise InvalidSetting(f"{name} of {where} must be text (its value is not shown)")
-    return parse_settings(cls, given, where)
+    return parse_settings(cls, values, where)
 
 
 def _read_certificates(path: str) -> bytes:

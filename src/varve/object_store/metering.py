@@ -117,11 +117,11 @@ class MeteredObjectStore(ObjectStoreWrapper):
 
     def _list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
         """A request at every thousandth object; the end of the list belongs to the last one."""
-        found = self._store.list(prefix, start_after=start_after)
+        object_infos = self._store.list(prefix, start_after=start_after)
         count = 0
         while True:
             with self._measured("list", 1 if count % LIST_PAGE_COUNT == 0 else 0):
-                info = next(found, None)
+                info = next(object_infos, None)
             if info is None:
                 return
             count += 1

@@ -271,14 +271,14 @@ class MirroredObjectStore(ObjectStoreWrapper):
         self._second_breaker = CircuitBreaker()  # guarded by _lock
 
     def status(self) -> MirrorStatus:
-        found = self._backlog.snapshot()
-        behind = sorted(found.changes.items())
+        snapshot = self._backlog.snapshot()
+        behind = sorted(snapshot.changes.items())
         is_known = self._backlog.is_known
         with self._lock:
             return MirrorStatus(
                 missing=tuple(key for key, note in behind if not note.was_deleted),
                 undeleted=tuple(key for key, note in behind if note.was_deleted),
-                unlisted_count=found.unlisted_count,
+                unlisted_count=snapshot.unlisted_count,
                 failover_count=self._failover_count,
                 last_error=self._last_error,
                 first_error=self._first_breaker.error,
@@ -474,23 +474,25 @@ class MirroredObjectStore(ObjectStoreWrapper):
         deleted: list[str] = []
         extra: list[str] = []
         done_bytes = 0
-        total_bytes = sum(one.size for one in differences if one.fault is not Fault.EXTRA)
+        total_bytes = sum(
+            difference.size for difference in differences if difference.fault is not Fault.EXTRA
+        )
 
         def show(size: int) -> None:
             nonlocal done_bytes
             progress("copy", done_bytes, total_bytes)
             done_bytes += size
 
-        for one in differences:
-            note = self._backlog.find(one.key)
-            if one.fault is Fault.EXTRA:
+        for difference in differences:
+            note = self._backlog.find(difference.key)
+            if difference.fault is Fault.EXTRA:
                 if not delete_extra and note is None:
-                    extra.append(one.key)
+                    extra.append(difference.key)
                     continue
                 progress("delete", done_bytes, total_bytes)
-            if repair_object(self._first, self._second, one, show):
-                (deleted if one.fault is Fault.EXTRA else copied).append(one.key)
-            self._backlog.resolve(one.key, note)
+            if repair_object(self._first, self._second, difference, show):
+                (deleted if difference.fault is Fault.EXTRA else copied).append(difference.key)
+            self._backlog.resolve(difference.key, note)
         return MirrorRepair(tuple(copied), tuple(deleted), tuple(extra))
 
     def repair(
@@ -504,9 +506,9 @@ class MirroredObjectStore(ObjectStoreWrapper):
         """Bring the second store to what the first has below a prefix: `compare` and
         `repair_differences`."""
         before = self._backlog.snapshot()
-        found = self.compare(prefix, deep=deep, progress=progress)
+        comparison = self.compare(prefix, deep=deep, progress=progress)
         done = self.repair_differences(
-            found.differences, delete_extra=delete_extra, progress=progress
+            comparison.differences, delete_extra=delete_extra, progress=progress
         )
         if not prefix:
             for key, note in before.changes.items():
@@ -547,13 +549,17 @@ class MirroredObjectStore(ObjectStoreWrapper):
         except StoreError:
             return False
         try:
-            found = self.compare()
+            comparison = self.compare()
         except StoreError as error:
             self._record_second(error)
             return False
         with self._lock:
             self._second_breaker.close()
-        lacking = [one.key for one in found.differences if one.fault is not Fault.EXTRA]
+        lacking = [
+            difference.key
+            for difference in comparison.differences
+            if difference.fault is not Fault.EXTRA
+        ]
         self._backlog.add(lacking, was_deleted=False)
         self._backlog.record_comparison(before)
         return True

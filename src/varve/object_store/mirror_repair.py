@@ -59,7 +59,9 @@ class MirrorComparison:
 
         The first is then rather another store, not mounted or lost, than the truth.
         """
-        extra = [one.size for one in self.differences if one.fault is Fault.EXTRA]
+        extra = [
+            difference.size for difference in self.differences if difference.fault is Fault.EXTRA
+        ]
         return len(extra) > self.object_count or sum(extra) > self.total_bytes
 
 

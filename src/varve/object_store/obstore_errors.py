@@ -260,8 +260,8 @@ def _status(text: str) -> int:
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:
-    found = pattern.search(text)
-    return found.group(1) if found else ""
+    match = pattern.search(text)
+    return match.group(1) if match else ""
 
 
 def _hide(text: str) -> str:

@@ -228,14 +228,14 @@ def _prepare_s3(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
 
 def _prepare_gcs(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
     bucket, prefix = split_bucket(url)
-    given = parse_http_settings(GcsSettings, settings, url)
-    return _made(GcsObjectStore(bucket, prefix, settings=given))
+    gcs_settings = parse_http_settings(GcsSettings, settings, url)
+    return _made(GcsObjectStore(bucket, prefix, settings=gcs_settings))
 
 
 def _prepare_azure(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
     container, prefix = split_bucket(url)
-    given = parse_http_settings(AzureSettings, settings, url)
-    return _made(AzureObjectStore(container, prefix, settings=given))
+    azure_settings = parse_http_settings(AzureSettings, settings, url)
+    return _made(AzureObjectStore(container, prefix, settings=azure_settings))
 
 
 def _made(store: ObjectStore) -> _Prepared:

@@ -75,9 +75,11 @@ def open_versions(
     """The versions behind the URL of a store; None where it has none or no keys are given."""
     if find_scheme(url) != "s3":
         return None
-    given = parse_http_settings(S3Settings, settings, url)
-    keys = _find_keys(given, os.environ)
-    return None if keys is None else S3Versions(url, given, keys, clock=clock or SystemClock())
+    s3_settings = parse_http_settings(S3Settings, settings, url)
+    keys = _find_keys(s3_settings, os.environ)
+    return (
+        None if keys is None else S3Versions(url, s3_settings, keys, clock=clock or SystemClock())
+    )
 
 
 def _find_keys(settings: S3Settings, environment: Mapping[str, str]) -> _Keys | None:
@@ -221,4 +223,4 @@ def _name(entry: ElementTree.Element) -> str:
 
 
 def _text(entry: ElementTree.Element, name: str) -> str:
-    return next((one.text or "" for one in entry if _name(one) == name), "")
+    return next((element.text or "" for element in entry if _name(element) == name), "")

@@ -47,12 +47,12 @@ def keep_meta(
     Raises `MetaChanged` for any difference.
     """
     path = posixpath.join(directory, META_NAME)
-    found = _read_meta(file_system, path)
-    if found == asdict(wanted):
+    meta = _read_meta(file_system, path)
+    if meta == asdict(wanted):
         return
-    if found is not None or not is_empty:
+    if meta is not None or not is_empty:
         raise MetaChanged(
-            f"{path}: the store was made with {found}, and {asdict(wanted)} is asked for"
+            f"{path}: the store was made with {meta}, and {asdict(wanted)} is asked for"
         )
     try:
         write_atomically(file_system, path, _encode(wanted))
@@ -64,13 +64,13 @@ def find_segment_ms(
     file_system: FileSystem, directory: str, *, engine: str, layout: str
 ) -> int | None:
     """How wide the segments of a directory are; None where it was made otherwise, or not at all."""
-    found = _read_meta(file_system, posixpath.join(directory, META_NAME))
-    if not isinstance(found, dict) or (found.get("engine"), found.get("layout")) != (
+    meta = _read_meta(file_system, posixpath.join(directory, META_NAME))
+    if not isinstance(meta, dict) or (meta.get("engine"), meta.get("layout")) != (
         engine,
         layout,
     ):
         return None
-    width = found.get("segment_ms")
+    width = meta.get("segment_ms")
     return width if isinstance(width, int) else None
 
 

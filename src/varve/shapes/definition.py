@@ -129,14 +129,14 @@ def parse_table(table: str) -> str:
 
     A topic's own name may have dots; only `public.` in front is taken for the schema.
     """
-    found = _TABLE.fullmatch(table)
-    if found is None:
+    match = _TABLE.fullmatch(table)
+    if match is None:
         raise InvalidDefinition.of(
             "table",
             f"table {table!r:.80} names no topic; write topic, public.topic or "
             '"topic", with 1 to 249 characters',
         )
-    name: str = found["quoted"] or found["plain"]
+    name: str = match["quoted"] or match["plain"]
     return name
 
 

@@ -50,13 +50,13 @@ def parse_offset(text: str) -> Offset:
     """The place that a text names; raises InvalidRequest."""
     if text in ("-1", "-1_0"):
         return BEFORE_ALL
-    found = _TEXT.fullmatch(text)
-    if found is None or len(text) > 2 * _DIGITS_MAX + 1:
+    match = _TEXT.fullmatch(text)
+    if match is None or len(text) > 2 * _DIGITS_MAX + 1:
         raise InvalidRequest(
             f"offset {text!r:.60} is no place in a shape: it is -1, now, or two numbers joined by "
             "an underscore, of which the second may be inf"
         )
-    tx, op = found.groups()
+    tx, op = match.groups()
     place = Offset(int(tx), INFINITE_OP if op == "inf" else int(op))
     if place > LAST or (place.op >= INFINITE_OP and op != "inf"):
         raise InvalidRequest(f"offset {text!r:.60} lies beyond the last place there can be, {LAST}")

@@ -165,7 +165,7 @@ class _Scan:
                 self.writers[shape] = SnapshotWriter(shape.open().snapshot)
             except (StoreError, OSError) as error:
                 self._snapshotter.fail([shape], error)
-        self._indexed = {one for one in self.writers if one.definition.log is LogMode.FULL}
+        self._indexed = {writer for writer in self.writers if writer.definition.log is LogMode.FULL}
         for shape in self._indexed:
             self._index.add(shape, shape.definition.where)
 

@@ -82,7 +82,7 @@ def check_sink_schema(schema: StructType) -> None:
                 f"to_json(struct(*)), or drop it (columns: {', '.join(WRITTEN_COLUMNS)})"
             )
         if not isinstance(field.dataType, types):
-            names = " or ".join(one.typeName() for one in types)
+            names = " or ".join(type_.typeName() for type_ in types)
             raise InvalidRequest(
                 f"column {field.name} is of type {field.dataType.simpleString()}, not {names}: "
                 "cast it"

@@ -95,14 +95,14 @@ class FilteringReader(VarveReader):
 
         Of the latest state only partitions and keys are chosen before it is made.
         """
-        for one in filters:
-            narrowed, is_exact = take_filter(self._filters, one)
+        for filter_ in filters:
+            narrowed, is_exact = take_filter(self._filters, filter_)
             if self._options.mode is Mode.LATEST and not narrowed.is_of_keys(self._filters):
-                yield one
+                yield filter_
                 continue
             self._filters = narrowed
             if not is_exact:
-                yield one
+                yield filter_
 
 
 def take_filter(filters: SourceFilters, filter: Filter) -> tuple[SourceFilters, bool]:

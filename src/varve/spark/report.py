@@ -70,7 +70,7 @@ class JobReport:
 
     @property
     def tasks(self) -> int:
-        done = sum(one.tasks_done for one in self.remote_stages)
+        done = sum(remote_stage.tasks_done for remote_stage in self.remote_stages)
         return sum(stage.tasks for stage in self.stages) + done
 
     @property

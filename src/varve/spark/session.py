@@ -120,11 +120,11 @@ def _packages_of_driver() -> Iterator[None]:
         "PATH": [os.path.dirname(sys.executable)],
     }
     saved = {name: os.environ.get(name) for name in paths}
-    for name, found in paths.items():
+    for name, path in paths.items():
         before = saved[name]
         # The first one wins: for packages this process's, for programs what was there before.
-        joined = [*found, before] if name == "PYTHONPATH" else [before, *found]
-        os.environ[name] = os.pathsep.join(one for one in dict.fromkeys(joined) if one)
+        joined = [*path, before] if name == "PYTHONPATH" else [before, *path]
+        os.environ[name] = os.pathsep.join(fromkey for fromkey in dict.fromkeys(joined) if fromkey)
     try:
         yield
     finally:

@@ -68,8 +68,8 @@ def ship(output: str) -> Shipment:
     Raises NotFound for a package that is required and not installed.
     """
     mode = _mode_of(output)
-    found = find_packages("varve")
-    packages = tuple(sorted((name, one.version) for name, one in found.items()))
+    distributions = find_packages("varve")
+    packages = tuple(sorted((name, one.version) for name, one in distributions.items()))
     about = {
         "varve": varve.__version__,
         "python": _python_version(),
@@ -80,7 +80,7 @@ def ship(output: str) -> Shipment:
     try:
         options = {"compresslevel": _LEVEL} if mode.endswith("gz") else {}
         with tarfile.open(aside, mode, format=tarfile.PAX_FORMAT, **options) as archive:  # type: ignore[call-overload]  # by suffix
-            files = _write(archive, found, about)
+            files = _write(archive, distributions, about)
         os.replace(aside, output)
     finally:
         Path(aside).unlink(missing_ok=True)
@@ -142,7 +142,7 @@ def check_archive(path: str) -> None:
 
 def find_packages(name: str) -> dict[str, Distribution]:
     """A package and all it requires, by name, without what a cluster brings itself."""
-    found: dict[str, Distribution] = {}
+    distributions: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
     waiting = [(name, "", False)]
     while waiting:
@@ -159,9 +159,9 @@ def find_packages(name: str) -> dict[str, Distribution]:
                 f"package {wanted} is required and not installed here: install varve with its "
                 "dependencies, then ship"
             ) from error
-        found[wanted] = package
+        distributions[wanted] = package
         waiting += _requirements(package, extra)
-    return found
+    return distributions
 
 
 def _requirements(package: Distribution, extra: str) -> Iterator[tuple[str, str, bool]]:

@@ -146,16 +146,19 @@ class ProgressWatch:
 
     def look(self) -> JobProgress:
         """How far it is now."""
-        running = sorted(self._find_running(), key=lambda one: one.stage)
-        self._seen.update((one.stage, one) for one in running)
-        active = {one.stage for one in running}
+        running = sorted(self._find_running(), key=lambda progress: progress.stage)
+        self._seen.update((progress.stage, progress) for progress in running)
+        active = {progress.stage for progress in running}
         seen = self._seen.values()
         return JobProgress(
             running=tuple(running),
             stages_done=len(self._seen) - len(active),
-            tasks_done=sum(one.tasks_done if one.stage in active else one.tasks for one in seen),
-            tasks=sum(one.tasks for one in seen),
-            failed_tasks=sum(one.failed_tasks for one in seen),
+            tasks_done=sum(
+                progress.tasks_done if progress.stage in active else progress.tasks
+                for progress in seen
+            ),
+            tasks=sum(progress.tasks for progress in seen),
+            failed_tasks=sum(progress.failed_tasks for progress in seen),
         )
 
 
@@ -252,23 +255,25 @@ class _ConnectProgress:
         done: bool,
     ) -> None:
         name = self._ledger.running or "query"
-        found = [
+        remote_stages = [
             RemoteStage(
                 one.stage_id, name, one.num_tasks, one.num_completed_tasks, one.num_bytes_read
             )
             for one in without_skipped(stages or ())
         ]
         with self._lock:
-            self._stages.update((one.stage, one) for one in found if one.tasks_done)
+            self._stages.update((stage.stage, stage) for stage in remote_stages if stage.tasks_done)
             self._running = tuple(
-                StageProgress(one.stage, one.name, one.tasks, one.tasks_done, 0, one.read_bytes)
-                for one in found
-                if not done and one.tasks_done < one.tasks
+                StageProgress(
+                    stage.stage, stage.name, stage.tasks, stage.tasks_done, 0, stage.read_bytes
+                )
+                for stage in remote_stages
+                if not done and stage.tasks_done < stage.tasks
             )
 
 
 def without_skipped(stages: Iterable[Any]) -> list[Any]:
     """Stages but those of which no task was done though a later one is under way."""
-    ordered = sorted(stages, key=lambda one: int(one.stage_id))
+    ordered = sorted(stages, key=lambda stage: int(stage.stage_id))
     last = max((one.stage_id for one in ordered if one.num_completed_tasks), default=-1)
     return [one for one in ordered if one.num_completed_tasks or one.stage_id > last]

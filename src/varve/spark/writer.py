@@ -133,7 +133,7 @@ class VarveWriter(DataSourceArrowWriter):
             query=None,
             is_once=self._options.sink_id is None,
             epoch=self._options.epoch or 0,
-            tasks=[one.task for one in messages if isinstance(one, SinkMessage)],
+            tasks=[message.task for message in messages if isinstance(message, SinkMessage)],
             skips_repeated=self._options.skips_repeated,
         )
         _commit(self._options, self._target, write)
@@ -176,8 +176,10 @@ class VarveStreamWriter(DataSourceStreamArrowWriter):
             ) from error
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        staged = [one for one in messages if isinstance(one, SinkMessage)]
-        owners = {(one.query, one.target) for one in staged if one.query is not None}
+        staged = [message for message in messages if isinstance(message, SinkMessage)]
+        owners = {
+            (message.query, message.target) for message in staged if message.query is not None
+        }
         if not owners:
             return
         # Spark creates a writer for each commit; what counts is the topic as tasks saw it.
@@ -187,12 +189,12 @@ class VarveStreamWriter(DataSourceStreamArrowWriter):
             query=query,
             is_once=False,
             epoch=batchId,
-            tasks=[one.task for one in staged],
+            tasks=[message.task for message in staged],
             skips_repeated=self._options.skips_repeated,
         )
         _commit(self._options, target, write)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        staged = [one for one in messages if isinstance(one, SinkMessage)]
-        for query in {one.query for one in staged if one.query is not None}:
+        staged = [message for message in messages if isinstance(message, SinkMessage)]
+        for query in {message.query for message in staged if message.query is not None}:
             Staging(_open_staging(self._options), self._sink_id(query)).sweep()

@@ -179,13 +179,13 @@ class FaultyObjectStore(ObjectStoreWrapper):
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         return self._broken_list(prefix, self._store.list(prefix, start_after=start_after))
 
-    def _broken_list(self, prefix: str, found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+    def _broken_list(self, prefix: str, object_infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
         fault = self._step("list", prefix)
         if fault is not FaultKind.ERROR_AFTER:
             self._carry_out("list", prefix, fault, lambda: None)
-            yield from found
+            yield from object_infos
             return
-        first = next(found, None)
+        first = next(object_infos, None)
         if first is not None:
             yield first
         raise self._error(StoreUnavailable, "list", prefix, "it broke off")

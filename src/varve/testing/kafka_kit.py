@@ -88,7 +88,7 @@ class KafkaKit:
     def bootstrap(self) -> str:
         """What clients take as bootstrap.servers."""
         endpoints = self._get().broker.endpoints.values()
-        return ",".join(f"{one.host}:{one.port}" for one in endpoints)
+        return ",".join(f"{endpoint.host}:{endpoint.port}" for endpoint in endpoints)
 
     @property
     def store(self) -> Store:
@@ -156,8 +156,8 @@ class KafkaKit:
         After a crash nothing in progress is answered, and the disk has what `mode` says.
         """
         listeners = [
-            f"{one.listener}://{one.host}:{one.port}"
-            for one in self._get().broker.endpoints.values()
+            f"{endpoint.listener}://{endpoint.host}:{endpoint.port}"
+            for endpoint in self._get().broker.endpoints.values()
         ]
         self._server_settings = replace(self._server_settings, listeners=tuple(listeners))
         self._stop(crash=crash)

@@ -57,7 +57,7 @@ class RemoteExpiry:
 
     @property
     def size(self) -> int:
-        return sum(one.segment.size for one in self.expired)
+        return sum(due.segment.size for due in self.expired)
 
     @property
     def end_offset(self) -> int | None:
@@ -82,11 +82,11 @@ class TierExpiry:
         manifest = tiered.load()
         expired: list[Due[RemoteSegmentInfo]] = []
         while True:
-            found = _take_batch(_find_due(tiered, manifest, now_ms))
-            if not found:
+            dues = _take_batch(_find_due(tiered, manifest, now_ms))
+            if not dues:
                 break
-            manifest = self._let_go(tiered, found, now_ms)
-            expired += found
+            manifest = self._let_go(tiered, dues, now_ms)
+            expired += dues
         removed = self._remove_due(tiered, manifest, now_ms)
         tiered.retire_versions(now_ms, self._retention_ms)
         return RemoteExpiry(tuple(expired), removed)
@@ -96,29 +96,29 @@ class TierExpiry:
         manifest = tiered.load()
         expired = tuple(_find_due(tiered, manifest, now_ms))
         pending = tiered.manifests.pending(manifest)
-        return RemoteExpiry(expired, sum(_is_due(tiered, one, now_ms) for one in pending))
+        return RemoteExpiry(expired, sum(_is_due(tiered, segment, now_ms) for segment in pending))
 
     def _has_work(self, tiered: TieredPartition, manifest: Manifest, now_ms: int) -> bool:
         if next(_find_due(tiered, manifest, now_ms), None) is not None:
             return True
         pending = tiered.manifests.pending(manifest)
-        return any(_is_due(tiered, one, now_ms) for one in pending)
+        return any(_is_due(tiered, segment, now_ms) for segment in pending)
 
     def _let_go(
-        self, tiered: TieredPartition, found: Sequence[Due[RemoteSegmentInfo]], now_ms: int
+        self, tiered: TieredPartition, dues: Sequence[Due[RemoteSegmentInfo]], now_ms: int
     ) -> Manifest:
-        segments = [one.segment for one in found]
+        segments = [due.segment for due in dues]
         start, end = segments[0].base_offset, segments[-1].next_offset
         log = tiered.log
         # The reason comes first: once the log start is raised it is the only one that is left.
-        self._record(tiered, found, now_ms)
-        if found[0].reason is not Reason.BELOW_LOG_START:
+        self._record(tiered, dues, now_ms)
+        if dues[0].reason is not Reason.BELOW_LOG_START:
             log.raise_log_start(end)
         ids = {segment.id for segment in segments}
 
         def change(manifest: Manifest) -> Manifest:
             near = tiered.manifests.unfold(manifest, start_offset=start, end_offset=end)
-            listed = [one.id for one in near.segments if one.id in ids]
+            listed = [segment.id for segment in near.segments if segment.id in ids]
             changed = near.start_delete(
                 listed, at_ms=now_ms, replaced_until_ms=now_ms + self._replaced_ms
             )
@@ -132,20 +132,20 @@ class TierExpiry:
                 "segments": len(segments),
                 "bytes": sum(segment.size for segment in segments),
                 "log_start_offset": log.log_start_offset,
-                "rule": found[-1].rule,
+                "rule": dues[-1].rule,
             },
         )
         return manifest
 
     def _record(
-        self, tiered: TieredPartition, found: Sequence[Due[RemoteSegmentInfo]], now_ms: int
+        self, tiered: TieredPartition, dues: Sequence[Due[RemoteSegmentInfo]], now_ms: int
     ) -> None:
         """Writes the balance of the removal beside the segments, before anything else changes.
 
         A pass that repeats another after a failure finds the first record, which has the reason.
         """
-        balance = _balance(tiered.log, found, now_ms)
-        key = tiered.home.evidence_key(f"expiry-{balance.end_offset:020}-{found[0].segment.id}")
+        balance = _balance(tiered.log, dues, now_ms)
+        key = tiered.home.evidence_key(f"expiry-{balance.end_offset:020}-{dues[0].segment.id}")
         text = json.dumps(encode_removal(balance), separators=(",", ":"))
         with suppress(ObjectExists):
             self._partitions.objects.create(key, text.encode())
@@ -156,7 +156,7 @@ class TierExpiry:
         Where nothing is copied any more, also those of copies that were never finished.
         """
         pending = tiered.manifests.pending(manifest)
-        due = iter([one for one in pending if _is_due(tiered, one, now_ms)])
+        due = iter([segment for segment in pending if _is_due(tiered, segment, now_ms)])
         removed = 0
         while chunk := list(islice(due, _SEGMENTS_MAX)):
             with self._partitions.counting_removal(tiered, chunk):
@@ -188,14 +188,14 @@ def _is_due(tiered: TieredPartition, segment: RemoteSegment, now_ms: int) -> boo
     return segment.may_be_deleted(now_ms)
 
 
-def _balance(log: Log, found: Sequence[Due[RemoteSegmentInfo]], now_ms: int) -> Removal:
+def _balance(log: Log, dues: Sequence[Due[RemoteSegmentInfo]], now_ms: int) -> Removal:
     records: Counter[Reason] = Counter()
     sizes: Counter[Reason] = Counter()
-    for one in found:
-        assert one.reason is not None
-        records[one.reason] += one.segment.record_count
-        sizes[one.reason] += one.segment.size
-    last = found[-1]
+    for due in dues:
+        assert due.reason is not None
+        records[due.reason] += due.segment.record_count
+        sizes[due.reason] += due.segment.size
+    last = dues[-1]
     return Removal(
         id=1,
         partition=log.topic_partition,
@@ -203,12 +203,12 @@ def _balance(log: Log, found: Sequence[Due[RemoteSegmentInfo]], now_ms: int) -> 
         at_ms=now_ms,
         inputs=tuple(
             SegmentSummary(
-                one.segment.base_offset,
-                one.segment.next_offset,
-                one.segment.size,
-                one.segment.record_count,
+                due.segment.base_offset,
+                due.segment.next_offset,
+                due.segment.size,
+                due.segment.record_count,
             )
-            for one in found
+            for due in dues
         ),
         outputs=(),
         records=dict(records),
@@ -240,7 +240,7 @@ def readable_segments(tiered: TieredPartition, manifest: Manifest) -> Iterator[R
 def total_retention_scope(tiered: TieredPartition, manifest: Manifest) -> RetentionScope:
     """Both tiers of a log by its `retention.*`: each record counts once."""
     log, copied = tiered.log, tiered.copied_offset or 0
-    local_bytes = sum(one.size for one in log.view if one.base_offset >= copied)
+    local_bytes = sum(segment.size for segment in log.view if segment.base_offset >= copied)
     remote_bytes = manifest.log_bytes - _other_history_bytes(tiered, manifest, copied)
     limits = RetentionLimits.total(log.settings)
     return RetentionScope(limits, remote_bytes + local_bytes, log.log_start_offset)
@@ -254,7 +254,7 @@ def _other_history_bytes(tiered: TieredPartition, manifest: Manifest, copied_off
     if manifest.highest_offset < copied_offset:
         return 0
     behind = tiered.manifests.segments(manifest, from_offset=copied_offset)
-    return sum(one.size for one in behind if one.is_readable)
+    return sum(segment.size for segment in behind if segment.is_readable)
 
 
 def describe_segment(segment: RemoteSegment, log: Log) -> RemoteSegmentInfo:
@@ -298,19 +298,22 @@ def read_remote_removals(objects: ObjectStore, manifests: ManifestStore) -> list
     """
     manifest = manifests.load()
     readable = {
-        (one.base_offset, one.end_offset + 1, one.size)
-        for one in manifests.segments(manifest)
-        if one.is_readable
+        (segment.base_offset, segment.end_offset + 1, segment.size)
+        for segment in manifests.segments(manifest)
+        if segment.is_readable
     }
     home = manifest.home
     keys = [info.key for info in objects.list(f"{home.prefix}evidence/")]
-    found = []
+    removals = []
     for key in keys:
         if key.endswith(".json"):
             for balance in decode_evidence(objects.get(key), key):
-                inputs = {(one.base_offset, one.next_offset, one.size) for one in balance.inputs}
-                found.append(RemoteRemoval(key, balance, is_done=not inputs & readable))
-    return sorted(found, key=lambda one: (one.balance.at_ms, one.key))
+                inputs = {
+                    (summary.base_offset, summary.next_offset, summary.size)
+                    for summary in balance.inputs
+                }
+                removals.append(RemoteRemoval(key, balance, is_done=not inputs & readable))
+    return sorted(removals, key=lambda removal: (removal.balance.at_ms, removal.key))
 
 
 def decode_evidence(data: bytes | memoryview, key: str) -> Iterator[Removal]:

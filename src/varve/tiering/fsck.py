@@ -312,7 +312,11 @@ class _PartitionCheck:
             return 0
         damaged = {damage.key for damage in self.result.damage}
         verified = done = 0
-        readable = [one for one in self._named.segments.values() if one.is_readable]
+        readable = [
+            remote_segment
+            for remote_segment in self._named.segments.values()
+            if remote_segment.is_readable
+        ]
         total = sum(segment.stored_bytes for segment in readable)
 
         def advance(size: int) -> None:
@@ -352,15 +356,15 @@ class _PartitionCheck:
         """Removes orphans and what is overdue; versions past their retention, if one is given."""
         if self._named is None:
             return
-        orphans = [one for one in self.result.listed if one.kind is ObjectClass.ORPHAN]
-        for one in [*orphans, *self._overdue]:
-            part = find_part(self._home, one.key)
-            if one.reason == _PROBE or (part is not None and self._may_go(part)):
-                self._objects.delete([one.key])
-                self.result.swept.append(one)
-        if any(self._home.find_page_id(one.key) is not None for one in orphans):
+        orphans = [listed for listed in self.result.listed if listed.kind is ObjectClass.ORPHAN]
+        for listed in [*orphans, *self._overdue]:
+            part = find_part(self._home, listed.key)
+            if listed.reason == _PROBE or (part is not None and self._may_go(part)):
+                self._objects.delete([listed.key])
+                self.result.swept.append(listed)
+        if any(self._home.find_page_id(listed.key) is not None for listed in orphans):
             self._sweep_pages()
-        versions = [one for one in orphans if self._home.find_version(one.key) is not None]
+        versions = [listed for listed in orphans if self._home.find_version(listed.key) is not None]
         if versions or self._options.retention_ms is not None:
             self._retire(versions)
 

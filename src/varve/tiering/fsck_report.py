@@ -105,17 +105,17 @@ class FsckReport:
 
     @property
     def swept(self) -> list[Listed]:
-        return [one for partition in self.partitions for one in partition.swept]
+        return [listed for partition in self.partitions for listed in partition.swept]
 
     @property
     def orphans(self) -> list[Listed]:
         """Those that were found and are still there."""
-        gone = {one.key for one in self.swept}
+        gone = {listed.key for listed in self.swept}
         return [
-            one
+            listed
             for partition in self.partitions
-            for one in partition.listed
-            if one.kind is ObjectClass.ORPHAN and one.key not in gone
+            for listed in partition.listed
+            if listed.kind is ObjectClass.ORPHAN and listed.key not in gone
         ]
 
     @property

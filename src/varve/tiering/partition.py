@@ -225,8 +225,8 @@ class TieredPartitions:
         served = {one: log for one, log, _ in self.store.logs()}
         with self._lock:
             gone = [one for one, left in self._leaving.items() if served.get(one) is not left]
-            for one in gone:
-                del self._leaving[one]
+            for partition in gone:
+                del self._leaving[partition]
             self._leaving[log.topic_partition] = log
 
     def end_leaving(self, log: Log) -> None:

@@ -72,10 +72,10 @@ class HeldLease:
         now_ms = self._clock.now_ms()
         if now_ms - self._lease.at_ms < RENEW_MS:
             return
-        found = find_lease(self._objects, self._home)
-        if found is None or found.job != self._lease.job:
+        lease = find_lease(self._objects, self._home)
+        if lease is None or lease.job != self._lease.job:
             raise Unavailable(
-                f"{self._home}: {'nobody' if found is None else found.job} has the lease of "
+                f"{self._home}: {'nobody' if lease is None else lease.job} has the lease of "
                 f"{self._lease.job}: it was taken over, so this job ends; nothing of the partition "
                 "was changed by it"
             )
@@ -93,8 +93,8 @@ class HeldLease:
 
     def end(self) -> None:
         """Takes the lease away, if it is still this job's."""
-        found = find_lease(self._objects, self._home)
-        if found is not None and found.job == self._lease.job:
+        lease = find_lease(self._objects, self._home)
+        if lease is not None and lease.job == self._lease.job:
             self._objects.delete([self._home.lease_key])
 
 
@@ -173,15 +173,15 @@ def _take(objects: ObjectStore, home: RemotePath, lease: Lease, *, takes_over: b
     raise Unavailable(f"{home}: its lease changes all the time; run the job again")
 
 
-def _is_gone(home: RemotePath, found: Lease, own: Lease) -> bool:
-    if found.at_ms <= own.at_ms - ANNOUNCEMENT_TIMEOUT_MS:
+def _is_gone(home: RemotePath, lease: Lease, own: Lease) -> bool:
+    if lease.at_ms <= own.at_ms - ANNOUNCEMENT_TIMEOUT_MS:
         return True
-    if found.host != own.host:
+    if lease.host != own.host:
         return False
-    if found.pid == own.pid:
+    if lease.pid == own.pid:
         with _lock:
-            return (home.lease_key, found.job) not in _at_work
-    return not _has_process(found.pid)
+            return (home.lease_key, lease.job) not in _at_work
+    return not _has_process(lease.pid)
 
 
 def _has_process(pid: int) -> bool:
@@ -194,10 +194,10 @@ def _has_process(pid: int) -> bool:
     return True
 
 
-def _busy(home: RemotePath, found: Lease) -> str:
-    began = datetime.fromtimestamp(found.began_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def _busy(home: RemotePath, lease: Lease) -> str:
+    began = datetime.fromtimestamp(lease.began_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return (
-        f"{home}: another job rewrites it, {found.job}, which began at {began} on {found.host} "
-        f"(process {found.pid}): wait for it; if it is gone, `varve job compact --take-over` takes "
+        f"{home}: another job rewrites it, {lease.job}, which began at {began} on {lease.host} "
+        f"(process {lease.pid}): wait for it; if it is gone, `varve job compact --take-over` takes "
         "its lease"
     )

@@ -309,6 +309,6 @@ def evict_copied_segments(
 
 def _first_step(planned: RetentionPlan) -> RetentionPlan:
     """The first segments, up to the one that reaches the limit of one step."""
-    sizes = accumulate(one.size for one in planned.segments)
+    sizes = accumulate(segment.size for segment in planned.segments)
     count = sum(1 for _ in takewhile(lambda size: size < STEP_BYTES, sizes)) + 1
     return replace(planned, segments=planned.segments[:count])

@@ -49,7 +49,7 @@ def observe_local(log: Log) -> TierStatus:
 
 def _observe_local(log: Log) -> TierStatus:
     segments = list(log.view)
-    first = next((one for one in segments if one.size), None)
+    first = next((segment for segment in segments if segment.size), None)
     return TierStatus(
         partition=log.topic_partition,
         is_enabled=log.settings.remote_storage_enable,
@@ -69,7 +69,7 @@ def observe_tiers(tiered: TieredPartition) -> TierStatus:
     log, copied = tiered.log, get_copied_offset(tiered)
     waiting = find_closed(log, copied)
     cold = tiered.manifests.segments(manifest, from_offset=log.log_start_offset)
-    oldest = next((one for one in cold if one.is_readable), None)
+    oldest = next((remote_segment for remote_segment in cold if remote_segment.is_readable), None)
     return replace(
         observe_local(log),
         copied_offset=copied,
@@ -98,9 +98,11 @@ def record_remote_size(tiered: TieredPartition, metrics: TierMetrics) -> None:
     if manifest is None:
         return
     going = [
-        one
-        for one in tiered.manifests.pending(manifest)
-        if one.state is SegmentState.DELETE_STARTED
+        segment
+        for segment in tiered.manifests.pending(manifest)
+        if segment.state is SegmentState.DELETE_STARTED
     ]
     metrics.set_remote(partition, bytes=manifest.log_bytes, segments=manifest.segment_count)
-    metrics.set_delete_lag(partition, bytes=sum(one.size for one in going), segments=len(going))
+    metrics.set_delete_lag(
+        partition, bytes=sum(segment.size for segment in going), segments=len(going)
+    )

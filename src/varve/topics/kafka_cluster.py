@@ -114,15 +114,15 @@ class KafkaReader:
         return OffsetRange(start, max(start, end))
 
     def _find_offset(self, partition: int, timestamp: int, *, is_committed: bool) -> int:
-        found = self._client.find_offset(
+        offset = self._client.find_offset(
             self.topic, partition, timestamp, is_committed=is_committed
         )
-        if found is None:
+        if offset is None:
             raise Unavailable(
                 f"{self.cluster_name} does not report the offsets of {self.topic}-{partition}: "
                 "try again"
             )
-        return found
+        return offset
 
     def fetch(
         self, positions: Mapping[int, Position], *, max_bytes: int, wait_ms: int

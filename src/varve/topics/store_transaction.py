@@ -80,9 +80,9 @@ class StoreTransaction:
         producer = self.producer
         try:
             return {
-                partition: self._append(producer, partition, given, default_timestamp)
-                for partition, given in batches.items()
-                if given
+                partition: self._append(producer, partition, batch, default_timestamp)
+                for partition, batch in batches.items()
+                if batch
             }
         except StoreError:
             self._give_up()
@@ -140,7 +140,7 @@ class StoreTransaction:
 
 def open_transactions_of(log: Log, producer_ids: Collection[int]) -> list[ProducerStateEntry]:
     """The producers among these that have a transaction open in the log."""
-    if not any(one.producer_id in producer_ids for one in log.open_transactions()):
+    if not any(transaction.producer_id in producer_ids for transaction in log.open_transactions()):
         return []
     return [
         entry

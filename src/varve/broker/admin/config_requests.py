@@ -167,8 +167,11 @@ async def handle_alter_configs(
 ) -> AlterConfigsResponse:
     """A config that is not named is reset to its default."""
     plans: _Plans = [
-        ((one.resource_type, one.resource_name), partial(_plan_replacement, broker, one))
-        for one in request.resources
+        (
+            (resource.resource_type, resource.resource_name),
+            partial(_plan_replacement, broker, resource),
+        )
+        for resource in request.resources
     ]
     errors = await _alter_all(broker, context, plans, is_trial=request.validate_only)
     return AlterConfigsResponse(
@@ -196,8 +199,11 @@ async def handle_incremental_alter_configs(
 ) -> IncrementalAlterConfigsResponse:
     """A config that is not named does not change."""
     plans: _Plans = [
-        ((one.resource_type, one.resource_name), partial(_plan_operations, broker, one))
-        for one in request.resources
+        (
+            (resource.resource_type, resource.resource_name),
+            partial(_plan_operations, broker, resource),
+        )
+        for resource in request.resources
     ]
     errors = await _alter_all(broker, context, plans, is_trial=request.validate_only)
     return IncrementalAlterConfigsResponse(

@@ -179,12 +179,14 @@ class TopicConfigs:
 
     def _default_entries(self) -> dict[str, ConfigEntry]:
         entries = [
-            make_entry(name, one, tuple(self.default_synonyms(one)), is_read_only=False)
-            for name, one in _TOPIC_CONFIGS.items()
+            make_entry(
+                name, declaration, tuple(self.default_synonyms(declaration)), is_read_only=False
+            )
+            for name, declaration in _TOPIC_CONFIGS.items()
         ]
         entries += [
-            make_entry(name, one, (_default_of(one),), is_read_only=True)
-            for name, one in _REPLICATION_CONFIGS.items()
+            make_entry(name, declaration, (_default_of(declaration),), is_read_only=True)
+            for name, declaration in _REPLICATION_CONFIGS.items()
         ]
         return {entry.name: entry for entry in sorted(entries, key=lambda entry: entry.name)}
 
@@ -322,9 +324,9 @@ class BrokerConfigs:
         store = self._store.settings
         own: list[Settings] = [store.store, store.cleaner, store.tier, store.metadata]
         for settings in (*own, ReplicationSettings(), FixedSettings(), *self._visible):
-            for one in declared(settings):
-                synonyms = tuple(_static_synonyms(settings, one, one.kafka_name))
-                yield make_entry(one.kafka_name, one, synonyms, is_read_only=True)
+            for declaration in declared(settings):
+                synonyms = tuple(_static_synonyms(settings, declaration, declaration.kafka_name))
+                yield make_entry(declaration.kafka_name, declaration, synonyms, is_read_only=True)
 
     def altered_entries(self) -> list[ConfigEntry]:
         """Those that were changed at run time, for the whole cluster."""
@@ -335,18 +337,22 @@ class BrokerConfigs:
         """The configs of every group: none has its own."""
         entries = []
         for settings in self._visible:
-            for one in declared(settings):
-                name = one.kafka_name.removeprefix(_GROUP_PREFIX)
-                if one.kafka_name.startswith(_GROUP_PREFIX) and name in _GROUP_CONFIGS:
-                    synonyms = tuple(_static_synonyms(settings, one, one.kafka_name))
-                    entries.append(make_entry(name, one, synonyms, is_read_only=True))
+            for declaration in declared(settings):
+                name = declaration.kafka_name.removeprefix(_GROUP_PREFIX)
+                if declaration.kafka_name.startswith(_GROUP_PREFIX) and name in _GROUP_CONFIGS:
+                    synonyms = tuple(
+                        _static_synonyms(settings, declaration, declaration.kafka_name)
+                    )
+                    entries.append(make_entry(name, declaration, synonyms, is_read_only=True))
         return entries
 
     def plan_replacement(self, configs: Mapping[str, str | None]) -> Changes:
         """The changes after which these configs, and no others, differ from the static ones."""
         altered = self._store.altered_defaults
         kept: Changes = {
-            name: None for name, one in _DYNAMIC_CONFIGS.items() if one.kafka_name in altered
+            name: None
+            for name, declaration in _DYNAMIC_CONFIGS.items()
+            if declaration.kafka_name in altered
         }
         return {**kept, **configs}
 
@@ -376,8 +382,10 @@ class BrokerConfigs:
         )
 
 
-def _static_synonyms(settings: Settings, one: SettingDeclaration, name: str) -> Iterable[Synonym]:
-    value = getattr(settings, one.name)
-    if value != one.default:
+def _static_synonyms(
+    settings: Settings, declaration: SettingDeclaration, name: str
+) -> Iterable[Synonym]:
+    value = getattr(settings, declaration.name)
+    if value != declaration.default:
         yield Synonym(name, format_value(value), ConfigSource.STATIC_BROKER_CONFIG)
-    yield Synonym(name, one.default_text, ConfigSource.DEFAULT_CONFIG)
+    yield Synonym(name, declaration.default_text, ConfigSource.DEFAULT_CONFIG)

@@ -97,7 +97,7 @@ async def handle_list_offsets(
 ) -> ListOffsetsResponse:
     """One offset for each requested partition; lookups on disk run concurrently."""
     listing = _OffsetListing(broker, context, request)
-    return ListOffsetsResponse(topics=[await listing.list_topic(one) for one in request.topics])
+    return ListOffsetsResponse(topics=[await listing.list_topic(topic) for topic in request.topics])
 
 
 class _OffsetListing:
@@ -120,7 +120,8 @@ class _OffsetListing:
 
     async def list_topic(self, requested: ListOffsetsTopic) -> ListOffsetsTopicResponse:
         results = [
-            ListOffsetsPartitionResponse(one.partition_index) for one in requested.partitions
+            ListOffsetsPartitionResponse(offsets_partition.partition_index)
+            for offsets_partition in requested.partitions
         ]
         lookups: list[Awaitable[None]] = []
         for partition, result in zip(requested.partitions, results, strict=True):
@@ -270,7 +271,9 @@ async def handle_delete_records(
     broker: Broker, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
     """Deletes records before an offset, -1 for the high watermark; durable in the response."""
-    topics = [_delete_records(broker, context, one, request.timeout_ms) for one in request.topics]
+    topics = [
+        _delete_records(broker, context, topic, request.timeout_ms) for topic in request.topics
+    ]
     return DeleteRecordsResponse(topics=list(await asyncio.gather(*topics)))
 
 
@@ -282,9 +285,14 @@ async def _delete_records(
         if topic.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
     except KafkaError as error:
-        failed = [_not_deleted(one.partition_index, error.code) for one in requested.partitions]
+        failed = [
+            _not_deleted(partition.partition_index, error.code)
+            for partition in requested.partitions
+        ]
         return DeleteRecordsTopicResult(requested.name, failed)
-    deletions = [_delete_until(broker, topic, one, timeout_ms) for one in requested.partitions]
+    deletions = [
+        _delete_until(broker, topic, partition, timeout_ms) for partition in requested.partitions
+    ]
     return DeleteRecordsTopicResult(requested.name, list(await asyncio.gather(*deletions)))
 
 

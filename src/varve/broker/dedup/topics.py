@@ -303,7 +303,7 @@ class DedupTopics:
 
     def failures(self) -> dict[str, str]:
         """The errors of failed partitions."""
-        errors = ((str(name), one.error) for name, one in self._partitions.items())
+        errors = ((str(name), partition.error) for name, partition in self._partitions.items())
         return {name: error for name, error in errors if error is not None}
 
     def counts(self) -> Counter[tuple[str, str]]:

@@ -77,7 +77,9 @@ class _Sharing:
         self._subscriptions = subscriptions
         self._counts = partition_counts
         self._subscribers = _subscribers(subscriptions, partition_counts)
-        self._owned: dict[str, dict[UUID, set[int]]] = {one: {} for one in subscriptions}
+        self._owned: dict[str, dict[UUID, set[int]]] = {
+            subscription: {} for subscription in subscriptions
+        }
         self._load = dict.fromkeys(sorted(subscriptions), 0)
         self._free = {topic: set(range(partition_counts[topic])) for topic in self._subscribers}
 
@@ -98,7 +100,7 @@ class _Sharing:
         # Topics with the same subscribers share a heap. Loads only grow here, so that an entry
         # which is out of date stands too early and is put back where it belongs.
         heaps: dict[tuple[str, ...], list[tuple[int, str]]] = {}
-        for topic, members in sorted(self._subscribers.items(), key=lambda one: len(one[1])):
+        for topic, members in sorted(self._subscribers.items(), key=lambda item: len(item[1])):
             heap = heaps.get(members)
             if heap is None:
                 heap = heaps[members] = [(self._load[one], one) for one in members]

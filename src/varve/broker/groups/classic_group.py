@@ -316,7 +316,12 @@ class ClassicGroup:
         self._renew_session(member)
         if self.state is ClassicState.STABLE and self._select_protocol() == self.protocol:
             self._update_subscriptions()
-            record = self._to_record({one.id: one.assignment for one in self.members.values()})
+            record = self._to_record(
+                {
+                    classic_member.id: classic_member.assignment
+                    for classic_member in self.members.values()
+                }
+            )
             keeping = self._keep_assignment(member, record, may_skip, old_leader)
             self._services.tasks.start(keeping)
         else:
@@ -348,11 +353,11 @@ class ClassicGroup:
         if self.leader == member.id:
             members = [
                 JoinGroupResponseMember(
-                    member_id=one.id,
-                    group_instance_id=one.instance_id,
-                    metadata=one.metadata_of(self.protocol),
+                    member_id=classic_member.id,
+                    group_instance_id=classic_member.instance_id,
+                    metadata=classic_member.metadata_of(self.protocol),
                 )
-                for one in self.members.values()
+                for classic_member in self.members.values()
             ]
         return JoinGroupResponse(
             generation_id=self.generation,
@@ -383,7 +388,10 @@ class ClassicGroup:
         member.answer_sync(SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         member.sync = waiting
         if self.leader == member.id:
-            sent = {one.member_id: bytes(one.assignment) for one in request.assignments}
+            sent = {
+                assignment.member_id: bytes(assignment.assignment)
+                for assignment in request.assignments
+            }
             assignments = {id: sent.get(id, b"") for id in self.members}
             record = self._to_record(assignments)
             self._services.tasks.start(self._assign(assignments, record))
@@ -542,7 +550,7 @@ class ClassicGroup:
     def _complete_if_all_joined(self) -> None:
         if self.state is not ClassicState.PREPARING_REBALANCE or self._initial_wait is not None:
             return
-        if self.pending_members or not all(one.is_joining for one in self.members.values()):
+        if self.pending_members or not all(member.is_joining for member in self.members.values()):
             return
         self._complete_rebalance()
 
@@ -606,7 +614,7 @@ class ClassicGroup:
             self._rebalance()
 
     def _common_protocols(self) -> set[str]:
-        known = [{name for name, _ in one.request.protocols} for one in self.members.values()]
+        known = [{name for name, _ in member.request.protocols} for member in self.members.values()]
         return set.intersection(*known) if known else set()
 
     def _select_protocol(self) -> str:

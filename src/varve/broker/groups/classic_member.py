@@ -39,7 +39,9 @@ class JoinRequest:
             client_host=client_host,
             instance_id=request.group_instance_id,
             protocol_type=request.protocol_type,
-            protocols=tuple((one.name, bytes(one.metadata)) for one in request.protocols),
+            protocols=tuple(
+                (protocol.name, bytes(protocol.metadata)) for protocol in request.protocols
+            ),
             session_timeout_ms=request.session_timeout_ms,
             rebalance_timeout_ms=rebalance_ms,
         )

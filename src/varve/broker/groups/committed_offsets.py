@@ -74,7 +74,7 @@ class CommittedOffsets:
 
     def is_pending(self, group: str, partition: TopicPartition) -> bool:
         """Whether an open transaction will commit an offset in the partition."""
-        return any(partition in one for one in self._pending.get(group, {}).values())
+        return any(partition in offsets for offsets in self._pending.get(group, {}).values())
 
     def known_partitions(self, group: str) -> set[TopicPartition]:
         """Those with a committed offset, or one that waits for its transaction."""
@@ -147,10 +147,13 @@ class CommittedOffsets:
         waiting = self._pending.get(group, {})
         for partition in partitions:
             offsets.pop(partition, None)
-            for one in waiting.values():
+            for committed_offsets in waiting.values():
                 # One that is not written yet will follow the tombstone.
-                if partition in one and one[partition].record_offset != UNWRITTEN:
-                    del one[partition]
+                if (
+                    partition in committed_offsets
+                    and committed_offsets[partition].record_offset != UNWRITTEN
+                ):
+                    del committed_offsets[partition]
         if not offsets:
             self._by_group.pop(group, None)
         self._forget_if_idle(group)

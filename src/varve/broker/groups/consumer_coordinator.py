@@ -175,10 +175,11 @@ class ConsumerCoordinator:
         if not is_changed and state.seen_topics == generation:
             return state
         known = state.resolved if state.seen_topics == generation else {}
-        missing = [one for one in state.regexes() if one not in known]
+        missing = [regex for regex in state.regexes() if regex not in known]
         matching = await self._resolve(missing, may_describe) if missing else {}
         resolved = {
-            one: matching[one] if one in matching else known[one] for one in state.regexes()
+            regex: matching[regex] if regex in matching else known[regex]
+            for regex in state.regexes()
         }
         state = replace(state, resolved=resolved, seen_topics=generation)
         topics_hash = _hash_topics(state.subscribed_topics(), self._topics)
@@ -276,9 +277,9 @@ def _subscriptions_of(
     state: ConsumerState, topics: Topics
 ) -> tuple[Subscriptions, Mapping[UUID, int]]:
     """The input of assignors: topics by member, and partition counts by topic."""
-    served = {one.name: one for one in _find_topics(state.subscribed_topics(), topics)}
+    served = {topic.name: topic for topic in _find_topics(state.subscribed_topics(), topics)}
     by_member = {
         id: frozenset(served[name].id for name in state.topics_of(member) if name in served)
         for id, member in state.members.items()
     }
-    return by_member, {one.id: len(one.logs) for one in served.values()}
+    return by_member, {topic.id: len(topic.logs) for topic in served.values()}

@@ -119,7 +119,7 @@ class ConsumerGroup:
         return len(self.state.members)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        return any(topic in self.state.topics_of(one) for one in self.state.members.values())
+        return any(topic in self.state.topics_of(member) for member in self.state.members.values())
 
     def check_commit(
         self,

@@ -86,7 +86,9 @@ def owned_partitions(request: ConsumerGroupHeartbeatRequest) -> Partitions | Non
     if request.topic_partitions is None:
         return None
     return frozenset(
-        (one.topic_id, number) for one in request.topic_partitions for number in one.partitions
+        (topic_partitions.topic_id, number)
+        for topic_partitions in request.topic_partitions
+        for number in topic_partitions.partitions
     )
 
 

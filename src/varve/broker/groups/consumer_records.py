@@ -30,7 +30,11 @@ from varve.wire.messages.state_records import (
 def changes(group_id: str, before: ConsumerState, after: ConsumerState) -> Records:
     """Records of the difference between two states."""
     records = _removed(group_id, before, after)
-    touched = [one for one in after.members.values() if before.members.get(one.id) is not one]
+    touched = [
+        consumer_member
+        for consumer_member in after.members.values()
+        if before.members.get(consumer_member.id) is not consumer_member
+    ]
     for member in touched:
         value = _metadata(member)
         known = before.members.get(member.id)
@@ -106,7 +110,11 @@ def _to_wire(partitions: Partitions) -> list[AssignedTopicPartitions]:
 
 
 def _from_wire(partitions: Iterable[AssignedTopicPartitions]) -> Partitions:
-    return frozenset((one.topic_id, number) for one in partitions for number in one.partitions)
+    return frozenset(
+        (topic_partitions.topic_id, number)
+        for topic_partitions in partitions
+        for number in topic_partitions.partitions
+    )
 
 
 @dataclass(slots=True)
@@ -120,13 +128,15 @@ class _GroupRecords:
     current: dict[str, ConsumerGroupCurrentMemberAssignmentValue] = field(default_factory=dict)
 
     def state(self, group: ConsumerGroupMetadataValue) -> ConsumerState:
-        members = {id: _with_current(one, self.current.get(id)) for id, one in self.members.items()}
+        members = {
+            id: _with_current(member, self.current.get(id)) for id, member in self.members.items()
+        }
         return ConsumerState(
             epoch=group.epoch,
             metadata_hash=group.metadata_hash,
             assignment_epoch=self.assignment_epoch,
             members=members,
-            targets={id: one for id, one in self.targets.items() if id in members},
+            targets={id: target for id, target in self.targets.items() if id in members},
         )
 
 

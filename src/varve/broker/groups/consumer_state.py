@@ -120,7 +120,7 @@ class ConsumerState:
         if self.epoch > self.assignment_epoch:
             return ConsumerStateName.ASSIGNING
         epoch = self.assignment_epoch
-        if all(one.is_reconciled_to(epoch) for one in self.members.values()):
+        if all(member.is_reconciled_to(epoch) for member in self.members.values()):
             return ConsumerStateName.STABLE
         return ConsumerStateName.RECONCILING
 
@@ -129,14 +129,14 @@ class ConsumerState:
 
     def find_static(self, instance_id: str) -> ConsumerMember | None:
         members = self.members.values()
-        return next((one for one in members if one.instance_id == instance_id), None)
+        return next((member for member in members if member.instance_id == instance_id), None)
 
     def put(self, member: ConsumerMember) -> Self:
         return replace(self, members={**self.members, member.id: member})
 
     def remove(self, member_id: str) -> Self:
-        members = {id: one for id, one in self.members.items() if id != member_id}
-        targets = {id: one for id, one in self.targets.items() if id != member_id}
+        members = {id: member for id, member in self.members.items() if id != member_id}
+        targets = {id: target for id, target in self.targets.items() if id != member_id}
         return replace(self, members=members, targets=targets)
 
     def rename(self, member_id: str, member: ConsumerMember) -> Self:
@@ -147,9 +147,9 @@ class ConsumerState:
     def held_by_others(self, member_id: str, partitions: Partitions) -> Partitions:
         """Those of some partitions that other members still hold."""
         held = [
-            partitions & one.held
-            for id, one in self.members.items()
-            if id != member_id and not one.held.isdisjoint(partitions)
+            partitions & member.held
+            for id, member in self.members.items()
+            if id != member_id and not member.held.isdisjoint(partitions)
         ]
         return NO_PARTITIONS.union(*held)
 
@@ -160,10 +160,12 @@ class ConsumerState:
         return member.topic_names | self.resolved.get(member.topic_regex, frozenset())
 
     def subscribed_topics(self) -> frozenset[str]:
-        return frozenset().union(*(self.topics_of(one) for one in self.members.values()))
+        return frozenset().union(*(self.topics_of(member) for member in self.members.values()))
 
     def regexes(self) -> Iterator[str]:
-        return iter(sorted({one.topic_regex for one in self.members.values() if one.topic_regex}))
+        return iter(
+            sorted({member.topic_regex for member in self.members.values() if member.topic_regex})
+        )
 
     def preferred_assignor(self, known: tuple[str, ...]) -> str:
         """The one that most members request; the first known one where none does."""

@@ -219,7 +219,9 @@ class GroupCoordinator:
     async def _delete_offsets(self, group_id: str, partitions: list[TopicPartition]) -> ErrorCode:
         known = self.offsets.known_partitions(group_id)
         try:
-            await self.offsets.delete(group_id, [one for one in partitions if one in known])
+            await self.offsets.delete(
+                group_id, [partition for partition in partitions if partition in known]
+            )
         except StoreError as error:
             return group_error_code(error)
         return ErrorCode.NONE

@@ -290,7 +290,9 @@ def _committed_topics(broker: Broker, group_id: str) -> list[OffsetFetchRequestT
     """Topics in which the group has committed offsets."""
     committed = broker.groups.offsets.of_group(group_id)
     topics = []
-    for name, numbers in by_topic((one.topic, one.partition) for one in committed).items():
+    for name, numbers in by_topic(
+        (partition.topic, partition.partition) for partition in committed
+    ).items():
         served = broker.topics.find(name)
         id = NO_ID if served is None else served.id
         topics.append(OffsetFetchRequestTopics(name, id, numbers))

@@ -155,7 +155,9 @@ def _describe_classic_group(broker: Broker, context: RequestContext, id: str) ->
             group_state=group.state_name,
             protocol_type=group.protocol_type,
             protocol_data=protocol or "",
-            members=[_describe_classic_member(one, protocol) for one in group.members.values()],
+            members=[
+                _describe_classic_member(member, protocol) for member in group.members.values()
+            ],
         )
     missing = DescribedGroup(group_id=id, group_state=ClassicState.DEAD)
     if context.version >= _FIRST_DESCRIBE_WITH_MISSING:

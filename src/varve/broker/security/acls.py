@@ -195,7 +195,7 @@ class AclTable:
 
     def _write_locked(self, bindings: tuple[AclBinding, ...]) -> None:
         if bindings != self.bindings:
-            self._file.write({"acls": [_encode(one) for one in bindings]})
+            self._file.write({"acls": [_encode(binding) for binding in bindings]})
             self.bindings = bindings
 
 
@@ -254,12 +254,12 @@ class _PrincipalAcls:
         self.literal: dict[tuple[ResourceType, str], list[AclBinding]] = {}
         self.prefixed: dict[tuple[ResourceType, str], list[AclBinding]] = {}
         lengths: dict[ResourceType, set[int]] = {}
-        for one in bindings:
-            if one.pattern is PatternType.LITERAL:
-                self.literal.setdefault((one.type, one.name), []).append(one)
+        for binding in bindings:
+            if binding.pattern is PatternType.LITERAL:
+                self.literal.setdefault((binding.type, binding.name), []).append(binding)
             else:
-                self.prefixed.setdefault((one.type, one.name), []).append(one)
-                lengths.setdefault(one.type, set()).add(len(one.name))
+                self.prefixed.setdefault((binding.type, binding.name), []).append(binding)
+                lengths.setdefault(binding.type, set()).add(len(binding.name))
         self.prefix_lengths = {type: sorted(sizes) for type, sizes in lengths.items()}
 
     def of(self, type: ResourceType, name: str) -> Iterable[AclBinding]:
@@ -317,18 +317,22 @@ class AclAuthorizer:
         if principal in self._super_users:
             return True
         own = self._acls_of(self._current(), principal, host)
-        found = [
-            one
+        acl_bindings = [
+            binding
             for table in (own.literal, own.prefixed)
             for bindings in table.values()
-            for one in bindings
-            if one.type is type and is_covered(operation, one.operation, one.permission)
+            for binding in bindings
+            if binding.type is type and is_covered(operation, binding.operation, binding.permission)
         ]
-        denials = [one for one in found if one.permission is Permission.DENY]
-        if any(one.name == WILDCARD and one.pattern is PatternType.LITERAL for one in denials):
+        denials = [binding for binding in acl_bindings if binding.permission is Permission.DENY]
+        if any(
+            binding.name == WILDCARD and binding.pattern is PatternType.LITERAL
+            for binding in denials
+        ):
             return False
         return self._is_open or any(
-            one.permission is Permission.ALLOW and not _is_denied(one, denials) for one in found
+            binding.permission is Permission.ALLOW and not _is_denied(binding, denials)
+            for binding in acl_bindings
         )
 
     def _current(self) -> _Cache:
@@ -342,41 +346,43 @@ class AclAuthorizer:
         if principal in self._super_users:
             return True
         is_given = False
-        for one in self._acls_of(cache, principal, host).of(type, name):
-            if not is_covered(operation, one.operation, one.permission):
+        for binding in self._acls_of(cache, principal, host).of(type, name):
+            if not is_covered(operation, binding.operation, binding.permission):
                 continue
-            if one.permission is Permission.DENY:
+            if binding.permission is Permission.DENY:
                 _log_denied(question)
                 return False
             is_given = True
         if is_given:
             return True
-        if self._is_open and not any(one.matches_resource(type, name) for one in cache.bindings):
+        if self._is_open and not any(
+            binding.matches_resource(type, name) for binding in cache.bindings
+        ):
             return True
         _log_denied(question)
         return False
 
     def _acls_of(self, cache: _Cache, principal: str, host: str) -> _PrincipalAcls:
-        found = cache.owners.get((principal, host))
-        if found is None:
+        acls = cache.owners.get((principal, host))
+        if acls is None:
             if len(cache.owners) >= _OWNER_COUNT_MAX:
                 cache.owners.clear()
-            found = _PrincipalAcls(
-                one for one in cache.bindings if one.matches_principal(principal, host)
+            acls = _PrincipalAcls(
+                binding for binding in cache.bindings if binding.matches_principal(principal, host)
             )
-            cache.owners[principal, host] = found
-        return found
+            cache.owners[principal, host] = acls
+        return acls
 
 
 def _is_denied(allowed: AclBinding, denials: list[AclBinding]) -> bool:
     """Whether a DENY binding covers all that an ALLOW binding matches."""
     if allowed.pattern is PatternType.LITERAL and allowed.name == WILDCARD:
         return False
-    for one in denials:
-        if one.pattern is PatternType.PREFIXED:
-            if allowed.name.startswith(one.name):
+    for binding in denials:
+        if binding.pattern is PatternType.PREFIXED:
+            if allowed.name.startswith(binding.name):
                 return True
-        elif allowed.pattern is PatternType.LITERAL and allowed.name == one.name:
+        elif allowed.pattern is PatternType.LITERAL and allowed.name == binding.name:
             return True
     return False
 

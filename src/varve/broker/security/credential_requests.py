@@ -69,8 +69,8 @@ async def handle_alter_user_scram_credentials(
 ) -> AlterUserScramCredentialsResponse:
     alterations: list[_Alteration] = [*request.deletions, *request.upsertions]
     results = {
-        one.name: AlterUserScramCredentialsResult(user=one.name, error_message=None)
-        for one in alterations
+        alteration.name: AlterUserScramCredentialsResult(user=alteration.name, error_message=None)
+        for alteration in alterations
     }
     response = AlterUserScramCredentialsResponse(results=list(results.values()))
     try:
@@ -96,41 +96,43 @@ def _plan_changes(
 ) -> list[Change]:
     """The valid changes; a user with an invalid one is not changed at all."""
     changes: dict[tuple[str, int], Change] = {}
-    for one in alterations:
+    for alteration in alterations:
         try:
-            if (one.name, one.mechanism) in changes:
+            if (alteration.name, alteration.mechanism) in changes:
                 raise KafkaError(
                     ErrorCode.DUPLICATE_RESOURCE,
                     "A user credential cannot be altered twice in the same request",
                 )
-            changes[one.name, one.mechanism] = _to_change(broker, one)
+            changes[alteration.name, alteration.mechanism] = _to_change(broker, alteration)
         except KafkaError as error:
-            result = results[one.name]
+            result = results[alteration.name]
             result.error_code, result.error_message = error.code, str(error)
-    return [one for one in changes.values() if results[one[0]].error_code == ErrorCode.NONE]
+    return [
+        change for change in changes.values() if results[change[0]].error_code == ErrorCode.NONE
+    ]
 
 
-def _to_change(broker: Broker, one: _Alteration) -> Change:
+def _to_change(broker: Broker, alteration: _Alteration) -> Change:
     try:
-        mechanism = ScramMechanism(one.mechanism)
+        mechanism = ScramMechanism(alteration.mechanism)
     except ValueError:
         raise KafkaError(
-            ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"Unknown SCRAM mechanism {one.mechanism}"
+            ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"Unknown SCRAM mechanism {alteration.mechanism}"
         ) from None
     try:
-        check_user(one.name)
-        if isinstance(one, ScramCredentialUpsertion):
-            check_iterations(one.iterations)
+        check_user(alteration.name)
+        if isinstance(alteration, ScramCredentialUpsertion):
+            check_iterations(alteration.iterations)
     except InvalidRequest as error:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, str(error)) from error
-    if isinstance(one, ScramCredentialDeletion):
-        if broker.credentials.find(one.name, mechanism) is None:
+    if isinstance(alteration, ScramCredentialDeletion):
+        if broker.credentials.find(alteration.name, mechanism) is None:
             raise KafkaError(
                 ErrorCode.RESOURCE_NOT_FOUND,
                 "Attempt to delete a user credential that does not exist",
             )
-        return one.name, mechanism, None
-    salt, salted = bytes(one.salt), bytes(one.salted_password)
+        return alteration.name, mechanism, None
+    salt, salted = bytes(alteration.salt), bytes(alteration.salted_password)
     # As in Kafka, a salted password may have a length that the mechanism never produces.
     if not (1 <= len(salt) <= SALT_BYTES_MAX and 1 <= len(salted) <= SALT_BYTES_MAX):
         raise KafkaError(
@@ -138,5 +140,5 @@ def _to_change(broker: Broker, one: _Alteration) -> Change:
             f"a salt of {len(salt)} bytes and a salted password of {len(salted)}; each has 1 to "
             f"{SALT_BYTES_MAX}",
         )
-    credential = credential_of(mechanism, salted, salt=salt, iterations=one.iterations)
-    return one.name, mechanism, credential
+    credential = credential_of(mechanism, salted, salt=salt, iterations=alteration.iterations)
+    return alteration.name, mechanism, credential

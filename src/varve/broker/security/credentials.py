@@ -205,9 +205,9 @@ def _typical_parameters(users: Users) -> dict[ScramMechanism, tuple[int, int]]:
     usual = {}
     for mechanism in ScramMechanism:
         shapes = Counter(
-            (len(one.salt), one.iterations)
+            (len(credential.salt), credential.iterations)
             for of in users.values()
-            if (one := of.get(mechanism)) is not None
+            if (credential := of.get(mechanism)) is not None
         )
         # The largest of those that are equally common, so that the order of users is no matter.
         best = max(shapes.items(), key=lambda item: (item[1], item[0]), default=None)

@@ -116,7 +116,9 @@ async def handle_alter_client_quotas(
 
 
 def _to_entity(entry: AlteredQuotaEntry) -> QuotaEntity:
-    return QuotaEntity.of((_to_type(one.entity_type), one.entity_name) for one in entry.entity)
+    return QuotaEntity.of(
+        (_to_type(entity.entity_type), entity.entity_name) for entity in entry.entity
+    )
 
 
 def _to_changes(entry: AlteredQuotaEntry) -> Changes:

@@ -281,7 +281,7 @@ def _find_quota(
         ({_CLIENT: None}, of_client),
     )
     for names, payer in order:
-        values = quotas.get(QuotaEntity(tuple(sorted(names.items(), key=lambda one: one[0]))))
+        values = quotas.get(QuotaEntity(tuple(sorted(names.items(), key=lambda item: item[0]))))
         if values is not None and kind in values:
             return values[kind], payer
     return None

@@ -212,7 +212,7 @@ def _describe(
         topics=[
             TopicData(topic=topic, partitions=numbers)
             for topic, numbers in by_topic(
-                (one.topic, one.partition) for one in transaction.partitions
+                (partition.topic, partition.partition) for partition in transaction.partitions
             ).items()
             if context.is_authorized(Operation.DESCRIBE, ResourceType.TOPIC, topic)
         ],

@@ -228,7 +228,9 @@ def encode_key(transactional_id: str) -> bytes:
 def _to_wire(transaction: Transaction) -> list[PartitionsSchema] | None:
     if transaction.status is Status.EMPTY:
         return None
-    numbers = by_topic((one.topic, one.partition) for one in transaction.partitions)
+    numbers = by_topic(
+        (partition.topic, partition.partition) for partition in transaction.partitions
+    )
     return [PartitionsSchema(topic=topic, partition_ids=ids) for topic, ids in numbers.items()]
 
 

@@ -119,9 +119,9 @@ def find_cleanable(
     )
 
 
-def most_urgent_first(found: Iterable[CleanableLog]) -> list[CleanableLog]:
+def most_urgent_first(logs: Iterable[CleanableLog]) -> list[CleanableLog]:
     """Those that are due, the most pressing first."""
-    return sorted((one for one in found if one.is_due), key=lambda one: one.priority, reverse=True)
+    return sorted((log for log in logs if log.is_due), key=lambda one: one.priority, reverse=True)
 
 
 def judge_cleanable(
@@ -139,14 +139,18 @@ def judge_cleanable(
     if remote_bounds is not None:
         first_uncopied = facts.find_segment(remote_bounds.copied_offset).base_offset
         first_uncleanable_offset = min(first_uncleanable_offset, first_uncopied)
-    clean_bytes = sum(one.size for one in facts.segments if one.base_offset < first_dirty_offset)
+    clean_bytes = sum(
+        segment_info.size
+        for segment_info in facts.segments
+        if segment_info.base_offset < first_dirty_offset
+    )
     first_counted = facts.find_segment(
         min(first_dirty_offset, first_uncleanable_offset)
     ).base_offset
     cleanable_bytes = sum(
-        one.size
-        for one in facts.segments
-        if first_counted <= one.base_offset < first_uncleanable_offset
+        segment_info.size
+        for segment_info in facts.segments
+        if first_counted <= segment_info.base_offset < first_uncleanable_offset
     )
     total = clean_bytes + cleanable_bytes
     return CleanableLog(
@@ -211,6 +215,9 @@ def _compaction_delay_ms(facts: SegmentList, first_dirty_offset: int, now_ms: in
     lag_ms = facts.settings.max_compaction_lag_ms
     if lag_ms >= LONG_MAX:
         return 0
-    begun = (first_timestamp(one, facts.settings) for one in facts.closed_from(first_dirty_offset))
+    begun = (
+        first_timestamp(segment_info, facts.settings)
+        for segment_info in facts.closed_from(first_dirty_offset)
+    )
     earliest_ms = min((ms for ms in begun if ms > 0), default=None)
     return 0 if earliest_ms is None else max(0, now_ms - lag_ms - earliest_ms)

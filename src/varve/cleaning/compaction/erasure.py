@@ -102,7 +102,9 @@ def plan_erasure(
         tombstones=np.zeros(len(dropped), np.uint8),
         discardable=np.zeros(len(marks), np.bool_),
         aborted_kept=[
-            one for one in aborted if segment.base_offset <= one.last_offset < next_offset
+            transaction
+            for transaction in aborted
+            if segment.base_offset <= transaction.last_offset < next_offset
         ],
         records={Reason.KEPT: count - len(records), Reason.ERASED: len(records)},
         bytes={Reason.KEPT: records.kept_size, Reason.ERASED: records.size},

@@ -139,14 +139,14 @@ class LogCleaner:
 
     def _pick(self, now_ms: int, tried: set[TopicPartition]) -> PartitionCleaner | None:
         """The most pressing partition that nobody works on, taken for the caller."""
-        found: list[CleanableLog] = []
+        logs: list[CleanableLog] = []
         healing: list[PartitionCleaner] = []
         by_name: dict[TopicPartition, PartitionCleaner] = {}
         for partition in self._compacted():
             dirtiness = self._look_at(partition, now_ms)
             if dirtiness is None:
                 continue
-            found.append(dirtiness)
+            logs.append(dirtiness)
             by_name[dirtiness.partition] = partition
             if dirtiness.is_due:
                 continue
@@ -154,18 +154,18 @@ class LogCleaner:
                 healing.append(partition)
             else:
                 partition.note_success()
-        self._observe_selection(found, now_ms)
-        for partition in [*(by_name[one.partition] for one in most_urgent_first(found)), *healing]:
+        self._observe_selection(logs, now_ms)
+        for partition in [*(by_name[log.partition] for log in most_urgent_first(logs)), *healing]:
             is_tried = partition.log.topic_partition in tried
             if not is_tried and partition.is_busy.acquire(blocking=False):
                 return partition
         return None
 
-    def _observe_selection(self, found: Sequence[CleanableLog], now_ms: int) -> None:
+    def _observe_selection(self, logs: Sequence[CleanableLog], now_ms: int) -> None:
         self.metrics.observe_selection(
             now_ms=now_ms,
-            max_dirty_ratio=max((one.ratio for one in found), default=0.0),
-            max_delay_ms=max((one.delay_ms for one in found), default=0),
+            max_dirty_ratio=max((log.ratio for log in logs), default=0.0),
+            max_delay_ms=max((log.delay_ms for log in logs), default=0),
         )
 
     def _look_at(self, partition: PartitionCleaner, now_ms: int) -> CleanableLog | None:
@@ -225,13 +225,13 @@ class LogCleaner:
     ) -> CleanableLog:
         name, directory = partition.log.topic_partition, partition.directory
         with partition.look(f"selection of {name}"):
-            found = find_cleanable(
+            log = find_cleanable(
                 partition.log, directory.cleaner_offset(name), now_ms, remote_bounds=remote_bounds
             )
-            if found.is_corrected:
-                directory.write_cleaner_offset(name, found.first_dirty_offset)
-        partition.note_selection(found)
-        return found
+            if log.is_corrected:
+                directory.write_cleaner_offset(name, log.first_dirty_offset)
+        partition.note_selection(log)
+        return log
 
     def _run(self, partition: PartitionCleaner, now_ms: int) -> CleanReport | None:
         """One run that is due; what goes wrong is noted and tried again later.
@@ -333,13 +333,13 @@ class LogCleaner:
 
         `below` leaves out segments that begin there or behind.
         """
-        found = self._find(partition)
-        may_build = found.is_busy.acquire(blocking=False)
+        cleaner = self._find(partition)
+        may_build = cleaner.is_busy.acquire(blocking=False)
         try:
             lookup = KeyLookup(
-                found.log,
-                found.indexes,
-                topic_id=found.topic_id,
+                cleaner.log,
+                cleaner.indexes,
+                topic_id=cleaner.topic_id,
                 clock=self._clock,
                 may_build=may_build,
                 remote=self.remote,
@@ -347,7 +347,7 @@ class LogCleaner:
             return lookup.find(key, now_ms, self._budget, below=below)
         finally:
             if may_build:
-                found.is_busy.release()
+                cleaner.is_busy.release()
 
     def _find(self, partition: TopicPartition) -> PartitionCleaner:
         log = self._store.get(partition)
@@ -359,9 +359,9 @@ class LogCleaner:
     @contextmanager
     def _take(self, partition: TopicPartition) -> Iterator[PartitionCleaner]:
         """The partition for the caller alone, once a run in flight is done."""
-        found = self._find(partition)
-        with found.is_busy:
-            yield found
+        cleaner = self._find(partition)
+        with cleaner.is_busy:
+            yield cleaner
 
     def build_indexes(self, now_ms: int) -> int:
         """Builds the key indexes of closed segments whose transactions are decided; how many."""

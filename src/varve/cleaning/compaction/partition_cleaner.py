@@ -74,10 +74,10 @@ class PartitionCleaner:
             extra={"partition": str(self.log.topic_partition), "error": str(error)},
         )
 
-    def note_selection(self, found: CleanableLog) -> None:
+    def note_selection(self, log: CleanableLog) -> None:
         """The object store answers; what waits for the copy is shown in the health."""
         self.store_error = None
-        self.waits_for = found.blocked_by if found.blocker is CleaningBound.COPY else ""
+        self.waits_for = log.blocked_by if log.blocker is CleaningBound.COPY else ""
 
     def note_failure(self, error: Exception, now_ms: int) -> None:
         """Puts the next attempt off; an error that nobody foresaw is logged with its origin."""

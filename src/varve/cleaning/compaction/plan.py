@@ -310,7 +310,9 @@ class RunTransactions:
 
     def _decided_in(self, source: PlanInput) -> list[AbortedTransaction]:
         start, end = source.segment.base_offset, source.next_offset
-        return [one for one in self._aborted if start <= one.last_offset < end]
+        return [
+            transaction for transaction in self._aborted if start <= transaction.last_offset < end
+        ]
 
     def fork(self, source: PlanInput) -> "RunTransactions":
         """What judges the next segment alone: a value that travels, and leaves this as it is."""

@@ -203,7 +203,7 @@ def write_group(
     then removed. Raises DamagedSegment when a batch is not what it was when its index was made.
     """
     base_offset = plans[0].segment.base_offset
-    listed = [one for plan in plans for one in plan.aborted_kept]
+    listed = [transaction for plan in plans for transaction in plan.aborted_kept]
     left_out = listed if aborted is None else aborted
     output = _Output(
         fs, directory, base_offset, settings, topic_id, buffer_bytes, listed, left_out, budget

@@ -199,7 +199,7 @@ class CompactionRun:
             # From here on the log answers for the files: some of them may prove that a swap was
             # not committed.
             new = self._log.replace_segments(
-                [self._by_base[one.segment.base_offset] for one in group],
+                [self._by_base[segment_plan.segment.base_offset] for segment_plan in group],
                 base_offset=written.base_offset,
                 size=written.size,
                 has_txn_index=written.has_txn_index,
@@ -217,7 +217,7 @@ class CompactionRun:
             extra={
                 "partition": str(self._log.topic_partition),
                 "segments": len(group),
-                "bytes_before": sum(one.segment.size for one in group),
+                "bytes_before": sum(segment_plan.segment.size for segment_plan in group),
                 "bytes_after": written.size,
             },
         )
@@ -236,11 +236,11 @@ class CompactionRun:
             partition=self._log.topic_partition,
             kind=RemovalKind.COMPACTION,
             at_ms=self._now_ms,
-            inputs=tuple(one.figure for one in group),
+            inputs=tuple(segment_plan.figure for segment_plan in group),
             outputs=(written.figure,),
-            records=sum_by_reason([one.records for one in group]),
-            bytes=sum_by_reason([one.bytes for one in group]),
-            keys_before=hex_digest(*(one.digest for one in group)),
+            records=sum_by_reason([segment_plan.records for segment_plan in group]),
+            bytes=sum_by_reason([segment_plan.bytes for segment_plan in group]),
+            keys_before=hex_digest(*(segment_plan.digest for segment_plan in group)),
             keys_after=hex_digest(written.digest),
             rule=(
                 f"cleanup.policy {','.join(settings.cleanup_policy)}: the latest record of each "
@@ -258,11 +258,15 @@ class CompactionRun:
 
     def report(self, plan: CleaningPlan[SegmentPlan], *, is_dry_run: bool) -> CleanReport:
         rewritten = (
-            [one for group in plan.groups for one in group] if is_dry_run else self._rewritten
+            [segment_plan for group in plan.groups for segment_plan in group]
+            if is_dry_run
+            else self._rewritten
         )
-        records = sum_by_reason([one.records for one in rewritten])
-        sizes = sum_by_reason([one.bytes for one in rewritten])
-        planned = sum(one.planned_bytes - one.segment.size for one in rewritten)
+        records = sum_by_reason([segment_plan.records for segment_plan in rewritten])
+        sizes = sum_by_reason([segment_plan.bytes for segment_plan in rewritten])
+        planned = sum(
+            segment_plan.planned_bytes - segment_plan.segment.size for segment_plan in rewritten
+        )
         merged = len(rewritten) - len(plan.groups)
         return CleanReport(
             partition=self._log.topic_partition,
@@ -283,7 +287,7 @@ class CompactionRun:
             elapsed_ms=self._tools.clock.now_ms() - self._started_ms,
             holds=tuple(self._tools.indexes.holds.values()),
             note=self._note,
-            rewritten=tuple(one.segment.base_offset for one in rewritten),
+            rewritten=tuple(segment_plan.segment.base_offset for segment_plan in rewritten),
         )
 
 

@@ -88,7 +88,9 @@ class TransactionTracker:
     def fork(self, end_offset: int) -> "TransactionTracker":
         """What it takes to walk the next segment, which ends before an offset, elsewhere."""
         fork = TransactionTracker((), self._kept_from)
-        end = bisect_left(self._aborted, end_offset, key=lambda one: one.first_offset)
+        end = bisect_left(
+            self._aborted, end_offset, key=lambda transaction: transaction.first_offset
+        )
         fork._aborted = self._aborted[self._begun : end]
         fork._ongoing = dict(self._ongoing)
         fork._seen_aborted = set(self._seen_aborted)

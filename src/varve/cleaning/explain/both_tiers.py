@@ -42,7 +42,7 @@ def explain_both_tiers(
         *_explain_remote(log, remote, rows, now_ms),
         *_with_remote(log, local, remote, rows, now_ms),
     ]
-    return sorted(both, key=lambda one: (one.base_offset, one.next_offset))
+    return sorted(both, key=lambda explanation: (explanation.base_offset, explanation.next_offset))
 
 
 def without_remote(local: Sequence[SegmentExplanation]) -> list[SegmentExplanation]:
@@ -51,11 +51,11 @@ def without_remote(local: Sequence[SegmentExplanation]) -> list[SegmentExplanati
     blocker = Blocker(BlockingRule.COLD_TIER, text)
     return [
         replace(
-            one,
+            explanation,
             retention=RemovalPath(RETENTION, None, (blocker,)),
             local=RemovalPath(LOCAL_RETENTION, None, (blocker,)),
         )
-        for one in local
+        for explanation in local
     ]
 
 
@@ -77,17 +77,17 @@ def _with_remote(
         return
     copied = remote.end_offset
     evictions = {row.base_offset: row for row in forecast_evictions(log, copied, now_ms)}
-    for one in local:
-        row = evictions.get(one.base_offset)
-        cover = covering_row(rows, one.next_offset)
-        retention = one.retention if cover is None else removal_path(RETENTION, cover)
+    for explanation in local:
+        row = evictions.get(explanation.base_offset)
+        cover = covering_row(rows, explanation.next_offset)
+        retention = explanation.retention if cover is None else removal_path(RETENTION, cover)
         eviction = None if row is None else removal_path(LOCAL_RETENTION, row)
         if row is not None and eviction is not None and row.blocked_by is BlockingRule.COPY:
             # A segment that is not copied cannot expire either.
             retention = RemovalPath(RETENTION, None, eviction.blocks)
-        is_copied = one.next_offset <= copied
+        is_copied = explanation.next_offset <= copied
         location = SegmentLocation.BOTH if is_copied else SegmentLocation.LOCAL
-        yield replace(one, place=location, local=eviction, retention=retention)
+        yield replace(explanation, place=location, local=eviction, retention=retention)
 
 
 def _explain_remote(
@@ -95,35 +95,37 @@ def _explain_remote(
 ) -> Iterator[SegmentExplanation]:
     """Those that are in object storage alone; the local part explains the others."""
     by_offsets = {(row.base_offset, row.next_offset, row.place): row for row in rows}
-    for one in remote.segments:
-        row = by_offsets.get((one.base_offset, one.next_offset, one.location))
-        if row is not None and one.location is not SegmentLocation.BOTH:
-            yield _explain_segment(log, remote, one, row, now_ms)
+    for segment_info in remote.segments:
+        row = by_offsets.get(
+            (segment_info.base_offset, segment_info.next_offset, segment_info.location)
+        )
+        if row is not None and segment_info.location is not SegmentLocation.BOTH:
+            yield _explain_segment(log, remote, segment_info, row, now_ms)
 
 
 def _explain_segment(
     log: SegmentList,
     remote: RemoteSegments,
-    one: RemoteSegmentInfo,
+    segment_info: RemoteSegmentInfo,
     row: RemoteForecastRow,
     now_ms: int,
 ) -> SegmentExplanation:
-    times = one.times()
+    times = segment_info.times()
     return SegmentExplanation(
         partition=log.partition,
         now_ms=now_ms,
-        base_offset=one.base_offset,
-        next_offset=one.next_offset,
-        size=one.size,
+        base_offset=segment_info.base_offset,
+        next_offset=segment_info.next_offset,
+        size=segment_info.size,
         is_active=False,
         max_timestamp=times.max_timestamp,
         first_append_ms=times.first_append_ms,
         last_append_ms=times.last_append_ms,
         age_from=RetentionLimits.total(log.settings).timestamp(times),
         retention=_remote_retention(row),
-        compaction=_remote_compaction(log, remote, one),
+        compaction=_remote_compaction(log, remote, segment_info),
         dirty_ratio=None,
-        stale_bytes=one.stale_bytes,
+        stale_bytes=segment_info.stale_bytes,
         place=row.place,
     )
 
@@ -138,9 +140,9 @@ def _remote_retention(row: RemoteForecastRow) -> RemovalPath:
 
 
 def _remote_compaction(
-    log: SegmentList, remote: RemoteSegments, one: RemoteSegmentInfo
+    log: SegmentList, remote: RemoteSegments, segment_info: RemoteSegmentInfo
 ) -> RemovalPath | None:
-    if not log.settings.is_compacted or not one.location.is_readable:
+    if not log.settings.is_compacted or not segment_info.location.is_readable:
         return None
     text = (
         "the cleaner works on the local disk alone; the remote log is compacted up to offset "

@@ -174,9 +174,12 @@ class _Explainer:
             return record
         segment = next(
             (
-                one
-                for one in self._with_remote([] if record.segment is None else [record.segment])
-                if one.base_offset <= offset < one.next_offset and one.place.is_readable
+                explanation
+                for explanation in self._with_remote(
+                    [] if record.segment is None else [record.segment]
+                )
+                if explanation.base_offset <= offset < explanation.next_offset
+                and explanation.place.is_readable
             ),
             record.segment,
         )
@@ -204,17 +207,17 @@ class _Explainer:
     def _explain_cold(self, offset: int) -> RecordExplanation:
         """What the cold tier shows of an offset; only where it is, when it cannot be read now."""
         try:
-            found = _read_record(self._log, offset)
+            record = _read_record(self._log, offset)
         except Unavailable:
             return self._answer(offset, RecordState.COLD, None)
-        if found is None:
+        if record is None:
             return self._answer(offset, RecordState.REMOVED, None)
         return replace(
             self._answer(offset, RecordState.COLD, None),
-            key=found.key,
-            timestamp=found.timestamp,
-            is_tombstone=found.is_tombstone,
-            producer_id=found.header.producer_id if found.header.has_producer_id else None,
+            key=record.key,
+            timestamp=record.timestamp,
+            is_tombstone=record.is_tombstone,
+            producer_id=record.header.producer_id if record.header.has_producer_id else None,
         )
 
     def _answer(
@@ -281,9 +284,9 @@ class _Explainer:
 
     def _is_aborted(self, record: "_FoundRecord") -> bool:
         return any(
-            one.producer_id == record.header.producer_id
-            and one.first_offset <= record.offset <= one.last_offset
-            for one in self._log.aborted_transactions()
+            transaction.producer_id == record.header.producer_id
+            and transaction.first_offset <= record.offset <= transaction.last_offset
+            for transaction in self._log.aborted_transactions()
         )
 
     def _find_later(self, record: "_FoundRecord", find: FindLatest) -> LatestRecord | None:
@@ -298,16 +301,22 @@ class _Explainer:
     def _until_replaced(self, own: list[Blocker], latest: LatestRecord) -> list[Blocker]:
         """A delete is carried out whatever the share; the later record must be cleanable itself."""
         blocks = [
-            one for one in own if not (latest.is_tombstone and one.rule is BlockingRule.STALE_SHARE)
+            blocker
+            for blocker in own
+            if not (latest.is_tombstone and blocker.rule is BlockingRule.STALE_SHARE)
         ]
         later = self._facts.find_segment(latest.offset)
         if later.base_offset < self._dirtiness.first_uncleanable_offset:
             return blocks
         known = {block.rule for block in blocks}
         return blocks + [
-            Blocker(one.rule, f"offset {latest.offset} replaces it, but: {one.text}", one.until_ms)
-            for one in self._blocks.find(later)
-            if one.rule not in known
+            Blocker(
+                blocker.rule,
+                f"offset {latest.offset} replaces it, but: {blocker.text}",
+                blocker.until_ms,
+            )
+            for blocker in self._blocks.find(later)
+            if blocker.rule not in known
         ]
 
     def _marker(self, header: BatchHeader) -> Blocker:

@@ -144,9 +144,9 @@ def _young(
         return None
     until_ms, youngest = max(
         (
-            (lag_timestamp(one.times(), facts.settings) + lag_ms, one.base_offset)
-            for one in facts.closed_from(first_dirty_offset)
-            if one.base_offset <= segment.base_offset
+            (lag_timestamp(segment_info.times(), facts.settings) + lag_ms, segment_info.base_offset)
+            for segment_info in facts.closed_from(first_dirty_offset)
+            if segment_info.base_offset <= segment.base_offset
         ),
         default=(now_ms, 0),
     )
@@ -162,7 +162,8 @@ def _forced_ms(facts: SegmentList, dirt: CleanableLog) -> int | None:
     if lag_ms >= LONG_MAX or dirt.cleanable_bytes == 0:
         return None
     begun = (
-        first_timestamp(one, facts.settings) for one in facts.closed_from(dirt.first_dirty_offset)
+        first_timestamp(segment_info, facts.settings)
+        for segment_info in facts.closed_from(dirt.first_dirty_offset)
     )
     earliest_ms = min((ms for ms in begun if ms > 0), default=None)
     return None if earliest_ms is None else earliest_ms + lag_ms + 1

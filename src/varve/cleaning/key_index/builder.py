@@ -247,21 +247,21 @@ class KeyIndexBuilder:
         """
         if not len(table.rows):
             return
-        found = self._reader.read(table)
-        self._batches.add(found.batches)
-        self._marks.add(found.marks)
-        self._note_horizon(found.batches["horizon"])
+        findings = self._reader.read(table)
+        self._batches.add(findings.batches)
+        self._marks.add(findings.marks)
+        self._note_horizon(findings.batches["horizon"])
         row = 0
-        numbers = found.compressed
+        numbers = findings.compressed
         for compressed, fields in zip(numbers.tolist(), table.rows[numbers].tolist(), strict=True):
             if row < compressed:
-                self._scan_plain(table, found.skip, row, compressed)
+                self._scan_plain(table, findings.skip, row, compressed)
             payload = payloads.get(fields[_POSITION])
             if payload is None:
                 payload = self._decompress(table, fields)
             self._scan_payload(fields, payload, 0, len(payload))
             row = compressed + 1
-        self._scan_plain(table, found.skip, row, len(table.rows))
+        self._scan_plain(table, findings.skip, row, len(table.rows))
 
     def _note_horizon(self, horizons: npt.NDArray[np.int64]) -> None:
         known = horizons[horizons != NO_HORIZON]

@@ -75,10 +75,10 @@ class KeyLookup:
         for _ in range(_LOOKS_MAX):
             view = self._log.view
             try:
-                found = self._locate(key, now_ms, budget, below)
-                if found is None or found.offset < self._log.log_start_offset:
+                entry = self._locate(key, now_ms, budget, below)
+                if entry is None or entry.offset < self._log.log_start_offset:
                     return None
-                record = self._read(found.offset)
+                record = self._read(entry.offset)
             except FileNotFoundError:
                 continue
             except Corrupt:
@@ -108,9 +108,9 @@ class KeyLookup:
         segments: list[ReadableSegment] = list(view)
         for segment in reversed(segments):
             if segment.base_offset < bound:
-                found = self._find_in(segment, end, stable, (high, low), now_ms, budget)
-                if found is not None:
-                    return found
+                entry = self._find_in(segment, end, stable, (high, low), now_ms, budget)
+                if entry is not None:
+                    return entry
             end = segment.base_offset
         return self._locate_remote((high, low), min(bound, end))
 

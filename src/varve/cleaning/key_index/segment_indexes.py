@@ -190,10 +190,10 @@ class SegmentKeyIndexes:
         self, segment: Segment, next_offset: int, now_ms: int, budget: WorkBudget
     ) -> SegmentKeys | None:
         """The index of a decided segment, built if need be; None while the segment is held."""
-        found = self.find(segment, next_offset)
-        if found is not None:
+        keys = self.find(segment, next_offset)
+        if keys is not None:
             self._release(segment)
-            return found
+            return keys
         hold = self.holds.get(segment.base_offset)
         if hold is not None and now_ms < hold.retry_ms:
             return None
@@ -297,7 +297,11 @@ _NEXT_USE = "built again at the next use"
 
 def check_keys(fs: FileSystem, facts: DirectoryFacts) -> list[Finding]:
     """What is wrong with the key indexes there are; a segment without one is as it may be."""
-    return [found for one in facts.partitions.values() for found in _check_partition(fs, one)]
+    return [
+        finding
+        for partition_facts in facts.partitions.values()
+        for finding in _check_partition(fs, partition_facts)
+    ]
 
 
 def _check_partition(fs: FileSystem, facts: PartitionFacts) -> Iterator[Finding]:

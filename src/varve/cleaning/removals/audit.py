@@ -195,7 +195,9 @@ class _Audit:
             findings=tuple(self._findings),
             head=self._evidence.head,
             segments_verified=sum(len(segments) for segments in verified.values()),
-            bytes_verified=sum(one.size for segments in verified.values() for one in segments),
+            bytes_verified=sum(
+                segment.size for segments in verified.values() for segment in segments
+            ),
         )
 
     def warn(self, rule: str, message: str, id: int | None = None) -> None:
@@ -214,7 +216,9 @@ class _Audit:
         What is in object storage lies in front of the first segment, but not of the log start.
         """
         written, first = self._read_log_start(), self._live.first_offset or 0
-        is_tiered = any(one.balance.kind == RemovalKind.EVICTION for one in self._evidence.entries)
+        is_tiered = any(
+            entry.balance.kind == RemovalKind.EVICTION for entry in self._evidence.entries
+        )
         if is_tiered and written is not None:
             return written
         return max(first, written or 0)
@@ -339,7 +343,8 @@ class _Audit:
             # An erasure looks at what was aborted too, and at what may yet be.
             with_aborted = balance.kind is RemovalKind.ERASURE
             digests = [
-                self._live.digest(one, topic_id, with_aborted=with_aborted) for one in segments
+                self._live.digest(segment, topic_id, with_aborted=with_aborted)
+                for segment in segments
             ]
             found = hex_digest(*digests)
         except Corrupt as error:
@@ -379,7 +384,7 @@ def find_outcome(balance: Removal, later: Sequence[RemovalEntry], live: LiveSegm
 
 
 def _among(met: Sequence[SegmentSummary]) -> Callable[[SegmentSummary], bool]:
-    return lambda figure: any(one.is_same(figure) for one in met)
+    return lambda figure: any(summary.is_same(figure) for summary in met)
 
 
 def _describe(figure: SegmentSummary) -> str:

@@ -165,7 +165,15 @@ def _choose(listing: Listing, measure: Callable[[LiveSegment], Measured]) -> dic
     if swaps:
         ends = [measure(segment).figure.next_offset for segment in swaps]
         end = max(*ends, swaps[-1].base_offset + 1)
-        live = {base: one for base, one in live.items() if not swaps[0].base_offset <= base < end}
+        live = {
+            base: live_segment
+            for base, live_segment in live.items()
+            if not swaps[0].base_offset <= base < end
+        }
         # An empty one behind the first only marks how far the swap reaches.
-        live |= {one.base_offset: one for one in swaps if one is swaps[0] or one.size}
+        live |= {
+            live_segment.base_offset: live_segment
+            for live_segment in swaps
+            if live_segment is swaps[0] or live_segment.size
+        }
     return live

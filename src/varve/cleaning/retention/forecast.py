@@ -210,18 +210,34 @@ def forecast_remote(
     log: SegmentList, remote: RemoteSegments, now_ms: int
 ) -> tuple[RemoteForecastRow, ...]:
     """When each remote segment expires, and each local one that is still to be copied."""
-    unreadable = [one for one in remote.segments if not one.location.is_readable]
-    readable = [one for one in remote.segments if one.location.is_readable]
-    rows = [_unreadable_row(one, now_ms) for one in unreadable]
+    unreadable = [
+        segment_info for segment_info in remote.segments if not segment_info.location.is_readable
+    ]
+    readable = [
+        segment_info for segment_info in remote.segments if segment_info.location.is_readable
+    ]
+    rows = [_unreadable_row(segment_info, now_ms) for segment_info in unreadable]
     if not log.settings.remote_storage_enable:
         rule = "a topic that leaves the tier has nothing in it"
-        rows += [_leaving_row(one, now_ms, rule) for one in readable]
+        rows += [_leaving_row(segment_info, now_ms, rule) for segment_info in readable]
         return _in_offset_order(rows)
-    waiting = [one for one in log.segments if one.next_offset > remote.end_offset]
-    uncopied_bytes = sum(one.size for one in log.segments if one.base_offset >= remote.end_offset)
+    waiting = [
+        segment_info
+        for segment_info in log.segments
+        if segment_info.next_offset > remote.end_offset
+    ]
+    uncopied_bytes = sum(
+        segment_info.size
+        for segment_info in log.segments
+        if segment_info.base_offset >= remote.end_offset
+    )
     # Segments behind the copied offset belong to a history that was truncated: they count for no
     # limit, as nothing else must be removed in their stead.
-    copied_bytes = sum(one.size for one in readable if one.next_offset <= remote.end_offset)
+    copied_bytes = sum(
+        segment_info.size
+        for segment_info in readable
+        if segment_info.next_offset <= remote.end_offset
+    )
     scope = RetentionScope(
         RetentionLimits.total(log.settings),
         copied_bytes + uncopied_bytes,
@@ -230,9 +246,13 @@ def forecast_remote(
     )
     segments: list[SegmentInfo] = [*readable]
     if log.settings.copies_to_tier:
-        segments += [one for one in waiting if one.size or not one.is_active]
+        segments += [
+            segment_info
+            for segment_info in waiting
+            if segment_info.size or not segment_info.is_active
+        ]
     expiries = due(segments, scope, now_ms)
-    rows += [_remote_row(found, remote.delete_delay_ms) for found in expiries]
+    rows += [_remote_row(expiry, remote.delete_delay_ms) for expiry in expiries]
     return _in_offset_order(rows)
 
 
@@ -299,24 +319,26 @@ def _remote_row(found: Due[SegmentInfo], delete_delay_ms: int) -> RemoteForecast
     )
 
 
-def _unreadable_row(one: RemoteSegmentInfo, now_ms: int) -> RemoteForecastRow:
-    if one.location is SegmentLocation.COPYING:
+def _unreadable_row(segment_info: RemoteSegmentInfo, now_ms: int) -> RemoteForecastRow:
+    if segment_info.location is SegmentLocation.COPYING:
         rule = "its copy was started, and the next round finishes it or takes it back"
-        row = _leaving_row(one, now_ms, rule)
+        row = _leaving_row(segment_info, now_ms, rule)
         return replace(row, place=SegmentLocation.COPYING, blocked_by=BlockingRule.COPY)
     rule = "it is expired or replaced; its objects stay for readers of older manifests"
-    row = _leaving_row(one, now_ms, rule)
-    return replace(row, gone_ms=one.delete_after_ms or now_ms, blocked_by=BlockingRule.GRACE)
+    row = _leaving_row(segment_info, now_ms, rule)
+    return replace(
+        row, gone_ms=segment_info.delete_after_ms or now_ms, blocked_by=BlockingRule.GRACE
+    )
 
 
-def _leaving_row(one: RemoteSegmentInfo, now_ms: int, rule: str) -> RemoteForecastRow:
+def _leaving_row(segment_info: RemoteSegmentInfo, now_ms: int, rule: str) -> RemoteForecastRow:
     return RemoteForecastRow(
         when_ms=now_ms,
         gone_ms=now_ms,
-        base_offset=one.base_offset,
-        next_offset=one.next_offset,
-        size=one.size,
-        stored_bytes=one.stored_bytes,
+        base_offset=segment_info.base_offset,
+        next_offset=segment_info.next_offset,
+        size=segment_info.size,
+        stored_bytes=segment_info.stored_bytes,
         place=SegmentLocation.LEAVING,
         reason=None,
         rule=rule,

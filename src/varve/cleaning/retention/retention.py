@@ -93,7 +93,11 @@ def plan_retention(log: SegmentList, now_ms: int) -> RetentionPlan:
     scope = RetentionScope.of_log(log)
     if not log.settings.copies_to_tier:
         return _plan(log, due(log.segments, scope, now_ms), now_ms)
-    below = (one for one in log.segments[:-1] if one.next_offset <= log.log_start_offset)
+    below = (
+        segment_info
+        for segment_info in log.segments[:-1]
+        if segment_info.next_offset <= log.log_start_offset
+    )
     return _plan(log, due(below, scope, now_ms), now_ms)
 
 
@@ -104,10 +108,10 @@ def plan_eviction(log: SegmentList, remote_end_offset: int, now_ms: int) -> Rete
     and then evicted or expired (Kafka: UnifiedLog.deletableSegments).
     """
     scope = RetentionScope.of_local_disk(log, remote_end_offset)
-    found = _plan(log, due(log.segments, scope, now_ms), now_ms)
-    if not found.rolls_active:
-        return found
-    return replace(found, segments=found.segments[:-1])
+    plan = _plan(log, due(log.segments, scope, now_ms), now_ms)
+    if not plan.rolls_active:
+        return plan
+    return replace(plan, segments=plan.segments[:-1])
 
 
 def _plan(log: SegmentList, segments: Iterable[Due[SegmentInfo]], now_ms: int) -> RetentionPlan:
@@ -154,14 +158,14 @@ class LogRetention:
         """
         with self._removals.removal:
             self._removals.write_owed()
-            found = self.plan(now_ms)
-            if found.rolls_active:
+            plan = self.plan(now_ms)
+            if plan.rolls_active:
                 _roll(self._log)
-                found = self.plan(now_ms)
-            dropped = self._remove(found.segments, RemovalKind.EXPIRY, now_ms)
+                plan = self.plan(now_ms)
+            dropped = self._remove(plan.segments, RemovalKind.EXPIRY, now_ms)
         if dropped:
             _log_removal("segments expired", self._log, dropped)
-        return replace(found, segments=tuple(dropped), rolls_active=False)
+        return replace(plan, segments=tuple(dropped), rolls_active=False)
 
     def plan_eviction(self, remote_end_offset: int, now_ms: int) -> RetentionPlan:
         """What `evict` would drop now, and whether the active segment is due."""
@@ -217,10 +221,15 @@ class LogRetention:
     def _count(self, expired: Sequence[ExpiredSegment]) -> list["_Counted"]:
         closed = {segment.base_offset: segment for segment in self._log.view.closed}
         counted = []
-        for one in expired:
-            if (segment := closed.get(one.base_offset)) is not None:
-                found = count_segment(segment)
-                counted.append(_Counted(replace(one, records=found.figure.records), found))
+        for expired_segment in expired:
+            if (segment := closed.get(expired_segment.base_offset)) is not None:
+                counted_segment = count_segment(segment)
+                counted.append(
+                    _Counted(
+                        replace(expired_segment, records=counted_segment.figure.records),
+                        counted_segment,
+                    )
+                )
         return counted
 
     def _drop(
@@ -274,13 +283,13 @@ def _roll(log: Log) -> None:
 def _rule_text(expired: Sequence[ExpiredSegment], counted: Sequence[CountedSegment] = ()) -> str:
     """For each reason the rule of its last segment, which was the closest to the limit."""
     by_reason: dict[Reason, list[ExpiredSegment]] = {}
-    for one in expired:
-        by_reason.setdefault(one.reason, []).append(one)
+    for segment in expired:
+        by_reason.setdefault(segment.reason, []).append(segment)
     parts = [
         f"{len(segments)} {reason.value}: segment {segments[-1].base_offset}, {segments[-1].rule}"
         for reason, segments in by_reason.items()
     ]
-    return "; ".join([*parts, *(one.damage for one in counted if one.damage)])
+    return "; ".join([*parts, *(segment.damage for segment in counted if segment.damage)])
 
 
 def _log_removal(message: str, log: Log, dropped: Sequence[ExpiredSegment]) -> None:
@@ -322,9 +331,11 @@ class Retention:
             for log in list(directory.logs.values())
             if not log.settings.is_compacted
         ]
-        removed = [found for log in logs if (found := self.expire(log, now_ms)).segments]
+        removed = [plan for log in logs if (plan := self.expire(log, now_ms)).segments]
         if self._metrics is not None:
-            self._metrics.set_rejected({one: len(found) for one, found in self.rejected.items()})
+            self._metrics.set_rejected(
+                {one: len(timestamps) for one, timestamps in self.rejected.items()}
+            )
         return removed
 
     def expire(self, log: Log, now_ms: int) -> RetentionPlan:
@@ -347,7 +358,9 @@ class Retention:
         return removed
 
     def _forget_vanished(self) -> None:
-        served = {partition for one in self._store.directories for partition in list(one.logs)}
+        served = {
+            partition for directory in self._store.directories for partition in list(directory.logs)
+        }
         self._removals.forget_others(served)
         for notes in (self.failures, self.rejected):
             for partition in set(notes) - served:

@@ -47,14 +47,14 @@ class BatchCheck:
 
     def __init__(
         self,
-        found: FindingList,
+        finding_list: FindingList,
         path: str,
         *,
         base_offset: int,
         deep: bool,
         advance: Callable[[int], None],
     ) -> None:
-        self._found = found
+        self._found = finding_list
         self._path = path
         self._base_offset = base_offset
         self._deep = deep

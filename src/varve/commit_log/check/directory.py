@@ -129,7 +129,7 @@ class DirectoryCheck:
             return None
 
     def _find_partitions(self) -> list[TopicPartition]:
-        found = []
+        partitions = []
         for entry in self._fs.scan(self._path):
             if not entry.is_directory or entry.name in NOT_PARTITIONS:
                 continue
@@ -141,11 +141,11 @@ class DirectoryCheck:
                 self._found.error(path, "foreign-directory", message)
                 continue
             if directory.state is DirectoryState.ACTIVE:
-                found.append(directory.topic_partition)
+                partitions.append(directory.topic_partition)
             else:
                 rule = f"{directory.state}-partition"
                 self._found.note(path, rule, f"a partition set aside: {directory.state}")
-        return found
+        return partitions
 
     def _check_offsets(
         self,

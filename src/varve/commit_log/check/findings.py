@@ -163,11 +163,11 @@ class FindingList:
         return self._counts[rule, path] > 0
 
     def all(self) -> list[Finding]:
-        found = list(self._found)
+        findings = list(self._found)
         for (rule, path), count in self._counts.items():
             if count > FINDINGS_PER_RULE_AND_FILE:
                 more = count - FINDINGS_PER_RULE_AND_FILE
-                first = next(f for f in found if f.rule == rule and f.path == path)
+                first = next(f for f in findings if f.rule == rule and f.path == path)
                 message = f"{more} more of this kind"
-                found.append(Finding(first.severity, path, None, rule, message, first.repair))
-        return found
+                findings.append(Finding(first.severity, path, None, rule, message, first.repair))
+        return findings

@@ -41,32 +41,32 @@ from varve.foundation.errors import Corrupt
 
 
 def check_own_files(
-    fs: FileSystem, directory: str, entries: Sequence[FileInfo], found: FindingList
+    fs: FileSystem, directory: str, entries: Sequence[FileInfo], finding_list: FindingList
 ) -> None:
     """What is wrong with key indexes from without, and with the append times."""
     for entry in entries:
         path = f"{directory}/{entry.name}"
         if entry.is_directory:
-            _check_directory(path, entry.name, found)
+            _check_directory(path, entry.name, finding_list)
         elif entry.name == APPEND_TIMES_FILE:
-            _check_append_times(fs, path, found)
+            _check_append_times(fs, path, finding_list)
 
 
-def _check_directory(path: str, name: str, found: FindingList) -> None:
+def _check_directory(path: str, name: str, finding_list: FindingList) -> None:
     file = parse_file_name(name)
     if file is not None and file.kind == KEYS:
         message = "a directory where the key index belongs: the partition is not compacted until "
-        found.error(path, "not-a-file", message + "it is moved away")
+        finding_list.error(path, "not-a-file", message + "it is moved away")
     elif name == APPEND_TIMES_FILE:
         message = "a directory where append times belong: the log cannot be opened until it is "
-        found.error(path, "not-a-file", message + "moved away")
+        finding_list.error(path, "not-a-file", message + "moved away")
 
 
-def _check_append_times(fs: FileSystem, path: str, found: FindingList) -> None:
+def _check_append_times(fs: FileSystem, path: str, finding_list: FindingList) -> None:
     try:
         data = fs.read(path)
     except FileNotFoundError:
-        found.note(path, "vanished", "gone while it was checked")
+        finding_list.note(path, "vanished", "gone while it was checked")
         return
     count, rest = divmod(len(data), ENTRY_BYTES)
     wrong = count - sum(1 for _ in decode_append_times(data))
@@ -76,7 +76,7 @@ def _check_append_times(fs: FileSystem, path: str, found: FindingList) -> None:
             "they are passed over, and a segment without an entry counts as appended when its data "
             "file was last changed"
         )
-        found.note(path, "append-times-corrupt", message)
+        finding_list.note(path, "append-times-corrupt", message)
 
 
 _KNOWN_NAMES: Final = (LEADER_EPOCH_FILE, PARTITION_METADATA_FILE)

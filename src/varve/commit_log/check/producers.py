@@ -192,9 +192,9 @@ def find_txn_difference(
     if is_exact:
         if stored == replayed:
             return None
-        for slot, (one, other) in enumerate(zip(stored, replayed, strict=False)):
-            if one != other:
-                return f"entry {slot} is {one}, the batches say {other}"
+        for slot, (transaction, other) in enumerate(zip(stored, replayed, strict=False)):
+            if transaction != other:
+                return f"entry {slot} is {transaction}, the batches say {other}"
         return f"{len(stored)} entries, the batches say {len(replayed)}"
     previous = NONE
     for entry in stored:
@@ -214,9 +214,13 @@ class EpochCheck:
     """The stored history, and the one that the batches tell."""
 
     def __init__(
-        self, found: FindingList, path: str, stored: LeaderEpochs | None, log_start_offset: int
+        self,
+        finding_list: FindingList,
+        path: str,
+        stored: LeaderEpochs | None,
+        log_start_offset: int,
     ) -> None:
-        self._found = found
+        self._found = finding_list
         self._path = path
         self._stored = stored
         self._log_start_offset = log_start_offset
@@ -277,7 +281,7 @@ class EpochCheck:
                 )
 
 
-def read_epochs(fs: FileSystem, path: str, found: FindingList) -> LeaderEpochs | None:
+def read_epochs(fs: FileSystem, path: str, finding_list: FindingList) -> LeaderEpochs | None:
     """The stored history; None when there is none to compare with, which is then noted."""
     try:
         data = fs.read(path)
@@ -288,9 +292,9 @@ def read_epochs(fs: FileSystem, path: str, found: FindingList) -> LeaderEpochs |
         line_count = len(decode_checkpoint(data, path))
     except Corrupt as error:
         message = str(error).removeprefix(f"{path}: ")
-        found.error(path, "epochs-corrupt", message, repair=REBUILD_EPOCHS)
+        finding_list.error(path, "epochs-corrupt", message, repair=REBUILD_EPOCHS)
         return None
     if len(epochs.entries) != line_count:
         message = "epochs or their start offsets do not ascend"
-        found.error(path, "epochs-order", message, repair=REBUILD_EPOCHS)
+        finding_list.error(path, "epochs-order", message, repair=REBUILD_EPOCHS)
     return epochs

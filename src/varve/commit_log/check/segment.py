@@ -51,14 +51,14 @@ class OffsetEntryCheck:
         slots, hits = _matches(self.offsets, rows[:, BatchColumn.LAST_OFFSET])
         self._end_positions[slots] = positions[hits]
 
-    def judge(self, found: FindingList, path: str, severity: Severity, *, end: int) -> None:
+    def judge(self, finding_list: FindingList, path: str, severity: Severity, *, end: int) -> None:
         """Adds what is wrong. Entries from `end` on were not compared and are passed over."""
-        self._judge_order(found, path, severity)
+        self._judge_order(finding_list, path, severity)
         is_start = self._last_offsets != _UNSEEN
         known = self.positions < end
         for slot in np.flatnonzero(known & ~is_start).tolist():
             message = f"entry for offset {self.offsets[slot]}: no batch begins at its position"
-            self._add(found, path, severity, "index-position", message, slot)
+            self._add(finding_list, path, severity, "index-position", message, slot)
         next_positions = np.append(self.positions[1:], _FAR)
         ends_here = self._last_offsets == self.offsets
         # An append of several batches is indexed by its first position and its last offset.
@@ -70,16 +70,16 @@ class OffsetEntryCheck:
                 f"entry names offset {self.offsets[slot]}, the batch there holds "
                 f"{self._first_offsets[slot]}..{self._last_offsets[slot]}"
             )
-            self._add(found, path, severity, "index-offset", message, slot)
+            self._add(finding_list, path, severity, "index-offset", message, slot)
 
-    def _judge_order(self, found: FindingList, path: str, severity: Severity) -> None:
+    def _judge_order(self, finding_list: FindingList, path: str, severity: Severity) -> None:
         falls = (np.diff(self.offsets) <= 0) | (np.diff(self.positions) <= 0)
         for slot in np.flatnonzero(falls).tolist():
             message = (
                 f"entry ({self.offsets[slot + 1]}, {self.positions[slot + 1]}) does not ascend "
                 f"from ({self.offsets[slot]}, {self.positions[slot]})"
             )
-            self._add(found, path, severity, "index-order", message, slot + 1)
+            self._add(finding_list, path, severity, "index-order", message, slot + 1)
 
     def _add(
         self,
@@ -122,7 +122,9 @@ class TimeEntryCheck:
             self.max_timestamp_offset = int(last_offsets[latest])
         self._last_offset = int(last_offsets[-1])
 
-    def judge(self, found: FindingList, path: str, severity: Severity, *, is_whole: bool) -> None:
+    def judge(
+        self, finding_list: FindingList, path: str, severity: Severity, *, is_whole: bool
+    ) -> None:
         """Adds what is wrong; with `is_whole` every batch of the segment was observed."""
         falls = (np.diff(self.timestamps) <= 0) | (np.diff(self.offsets) < 0)
         for slot in np.flatnonzero(falls).tolist():
@@ -130,12 +132,12 @@ class TimeEntryCheck:
                 f"entry ({self.timestamps[slot + 1]}, {self.offsets[slot + 1]}) does not ascend "
                 f"from ({self.timestamps[slot]}, {self.offsets[slot]})"
             )
-            self._add(found, path, severity, "timeindex-order", message, slot + 1)
+            self._add(finding_list, path, severity, "timeindex-order", message, slot + 1)
         known = np.full(len(self.offsets), is_whole) | (self.offsets <= self._last_offset)
         is_end = self._batch_timestamps != _UNSEEN
         for slot in np.flatnonzero(known & ~is_end).tolist():
             message = f"no batch ends at the entry's offset {self.offsets[slot]}"
-            self._add(found, path, severity, "timeindex-offset", message, slot)
+            self._add(finding_list, path, severity, "timeindex-offset", message, slot)
         is_true = (self._batch_timestamps == self.timestamps) & (
             self._earlier_timestamps < self.timestamps
         )
@@ -145,7 +147,7 @@ class TimeEntryCheck:
                 f"at offset {self.offsets[slot]}; that batch reaches "
                 f"{self._batch_timestamps[slot]}, those before it {self._earlier_timestamps[slot]}"
             )
-            self._add(found, path, severity, "timeindex-timestamp", message, slot)
+            self._add(finding_list, path, severity, "timeindex-timestamp", message, slot)
 
     @property
     def lags(self) -> bool:
@@ -229,14 +231,14 @@ class SegmentCheck:
 
     def __init__(
         self,
-        found: FindingList,
+        finding_list: FindingList,
         *,
         producers: ProducerCheck,
         epochs: EpochCheck,
         deep: bool,
         advance: Callable[[int], None],
     ) -> None:
-        self._found = found
+        self._found = finding_list
         self._producers = producers
         self._epochs = epochs
         self._deep = deep
@@ -348,12 +350,12 @@ class SegmentCheck:
             self._found.add(place.severity, path, "txnindex-untrue", difference, repair=REBUILD)
 
 
-def read_indexes(fs: FileSystem, place: SegmentPlace, found: FindingList) -> SegmentIndexes:
+def read_indexes(fs: FileSystem, place: SegmentPlace, finding_list: FindingList) -> SegmentIndexes:
     """The index files of a segment; what cannot be an index is noted and left out."""
     return SegmentIndexes(
-        offsets=_read_entries(fs, place, INDEX, OffsetIndex, found),
-        times=_read_entries(fs, place, TIME_INDEX, TimeIndex, found),
-        aborted=_read_aborted(fs, place, found),
+        offsets=_read_entries(fs, place, INDEX, OffsetIndex, finding_list),
+        times=_read_entries(fs, place, TIME_INDEX, TimeIndex, finding_list),
+        aborted=_read_aborted(fs, place, finding_list),
     )
 
 
@@ -362,7 +364,7 @@ def _read_entries(
     place: SegmentPlace,
     kind: str,
     index: type[OffsetIndex] | type[TimeIndex],
-    found: FindingList,
+    finding_list: FindingList,
 ) -> Integers | None:
     path = place.path(kind)
     try:
@@ -373,11 +375,11 @@ def _read_entries(
     entry_size = index.layout.itemsize
     if len(data) % entry_size:
         message = f"{len(data)} bytes are not a multiple of the entry size {entry_size}"
-        found.add(place.severity, path, f"{rule}-length", message, repair=REBUILD)
+        finding_list.add(place.severity, path, f"{rule}-length", message, repair=REBUILD)
     count = _count_used(data, entry_size)
     if count < len(data) // entry_size:
         message = f"{len(data) // entry_size - count} unused entries of zeros at the end"
-        found.add(place.absence, path, f"{rule}-untrimmed", message, repair=REBUILD)
+        finding_list.add(place.absence, path, f"{rule}-untrimmed", message, repair=REBUILD)
     used = data[: count * entry_size]
     return index.decode(used, place.base_offset, max(len(used), 1)).entries()
 
@@ -392,7 +394,7 @@ def _count_used(data: bytes, entry_size: int) -> int:
 
 
 def _read_aborted(
-    fs: FileSystem, place: SegmentPlace, found: FindingList
+    fs: FileSystem, place: SegmentPlace, finding_list: FindingList
 ) -> list[AbortedTransaction] | None:
     path = place.path(TXN_INDEX)
     try:
@@ -401,5 +403,5 @@ def _read_aborted(
         return None
     except Corrupt as error:
         message = str(error).removeprefix(f"{path}: ")
-        found.add(place.severity, path, "txnindex-corrupt", message, repair=REBUILD)
+        finding_list.add(place.severity, path, "txnindex-corrupt", message, repair=REBUILD)
         return None

@@ -48,7 +48,7 @@ class Scope:
     @property
     def segments(self) -> tuple[RemoteSegment, ...]:
         """Those that may be compacted."""
-        return tuple(one for one in self.chain if one.base_offset < self.end_offset)
+        return tuple(segment for segment in self.chain if segment.base_offset < self.end_offset)
 
     @property
     def blocked_by(self) -> str:
@@ -67,17 +67,17 @@ def find_chain(
     is of a lower one. That shows once the log is copied again, or by its `history` if it is given.
     """
     chain: list[RemoteSegment] = []
-    for one in segments:
-        if not one.is_readable or one.end_offset < manifest.log_start_offset:
+    for segment in segments:
+        if not segment.is_readable or segment.end_offset < manifest.log_start_offset:
             continue
         if chain and (
-            one.base_offset != chain[-1].end_offset + 1
-            or one.epochs[0][0] < chain[-1].epochs[-1][0]
+            segment.base_offset != chain[-1].end_offset + 1
+            or segment.epochs[0][0] < chain[-1].epochs[-1][0]
         ):
             break
-        if history is not None and is_left(one, history):
+        if history is not None and is_left(segment, history):
             break
-        chain.append(one)
+        chain.append(segment)
     return tuple(chain)
 
 
@@ -108,14 +108,17 @@ def find_scope(
         last_stable_offset=end_offset if undecided is None else min(undecided, end_offset),
         high_watermark=end_offset + 1,
         end_offset=end_offset,
-        segments=(*(_segment_info(ColdInput(home, one, files)) for one in chain), active),
+        segments=(*(_segment_info(ColdInput(home, segment, files)) for segment in chain), active),
     )
     return Scope(chain, judge_cleanable(facts, manifest.cleaned_up_to, now_ms))
 
 
-def _segment_info(one: ColdInput) -> "_InputSegmentInfo":
+def _segment_info(cold_input: ColdInput) -> "_InputSegmentInfo":
     return _InputSegmentInfo(
-        base_offset=one.cold.base_offset, next_offset=one.next_offset, size=one.cold.size, input=one
+        base_offset=cold_input.cold.base_offset,
+        next_offset=cold_input.next_offset,
+        size=cold_input.cold.size,
+        input=cold_input,
     )
 
 
@@ -156,13 +159,13 @@ def read_aborted(
     behind it.
     """
     found: list[AbortedTransaction] = []
-    for one in chain:
-        if one.has_aborted:
-            cold = ColdInput(home, one, files)
+    for segment in chain:
+        if segment.has_aborted:
+            cold = ColdInput(home, segment, files)
             data = cold.read_part(_TXN_INDEX_PART)
-            index = TransactionIndex.decode(data, one.base_offset, cold.path(_TXN_INDEX_PART))
+            index = TransactionIndex.decode(data, segment.base_offset, cold.path(_TXN_INDEX_PART))
             found += index.entries()
-    return tuple(one for one in found if one.first_offset < end_offset)
+    return tuple(transaction for transaction in found if transaction.first_offset < end_offset)
 
 
 def read_shells(
@@ -172,8 +175,10 @@ def read_shells(
     last = ColdInput(home, segment, files)
     entries = decode_producer_snapshot(last.read_part(SNAPSHOT_PART), last.path(SNAPSHOT_PART))
     return {
-        one.producer_id: LastRecord(one.epoch, None if one.last_offset < 0 else one.last_offset)
-        for one in entries
+        entry.producer_id: LastRecord(
+            entry.epoch, None if entry.last_offset < 0 else entry.last_offset
+        )
+        for entry in entries
     }
 
 
@@ -187,14 +192,14 @@ def find_leftovers(
 
     An announced one whose offsets are all readable is of a compaction: copies go on behind those.
     """
-    found = []
-    for one in manifests.pending(manifest):
-        if one.state is SegmentState.COPY_STARTED:
-            if one.end_offset <= manifest.highest_offset:
-                found.append(one)
-        elif one.may_be_deleted(now_ms):
-            found.append(one)
-    return found
+    segments = []
+    for segment in manifests.pending(manifest):
+        if segment.state is SegmentState.COPY_STARTED:
+            if segment.end_offset <= manifest.highest_offset:
+                segments.append(segment)
+        elif segment.may_be_deleted(now_ms):
+            segments.append(segment)
+    return segments
 
 
 # The history of a local log

@@ -54,11 +54,11 @@ def balance_group(
         partition=partition,
         kind=RemovalKind.COMPACTION,
         at_ms=rules.now_ms,
-        inputs=tuple(one.figure for one in group.plans),
+        inputs=tuple(figures.figure for figures in group.plans),
         outputs=(group.written.figure,),
-        records=sum_by_reason([one.records for one in group.plans]),
-        bytes=sum_by_reason([one.bytes for one in group.plans]),
-        keys_before=hex_digest(*(one.digest for one in group.plans)),
+        records=sum_by_reason([figures.records for figures in group.plans]),
+        bytes=sum_by_reason([figures.bytes for figures in group.plans]),
+        keys_before=hex_digest(*(figures.digest for figures in group.plans)),
         keys_after=hex_digest(group.written.digest),
         rule=(
             f"cleanup.policy {','.join(settings.cleanup_policy)} in the cold tier: the latest "
@@ -74,7 +74,7 @@ def balance_group(
 
 def encode_evidence(job_id: str, balances: Sequence[Removal]) -> bytes:
     """What a job removed from a partition, as its evidence holds it."""
-    document = {"job": job_id, "balances": [encode_removal(one) for one in balances]}
+    document = {"job": job_id, "balances": [encode_removal(removal) for removal in balances]}
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -149,7 +149,7 @@ class CompactCommit:
 
     def _put(self, manifest: Manifest, group: DoneGroup) -> Manifest:
         changed = manifest.start_delete(
-            [one.id for one in group.inputs],
+            [segment.id for segment in group.inputs],
             at_ms=self._now_ms,
             replaced_until_ms=self._now_ms + self._replaced_ms,
         )
@@ -159,10 +159,10 @@ class CompactCommit:
         )
 
     def _note_stale(self, manifest: Manifest) -> Manifest:
-        for one in manifest.segments:
-            stale = self._stale.get(one.id)
-            if one.is_readable and stale is not None and stale != one.stale_bytes:
-                manifest = manifest.update(replace(one, stale_bytes=stale))
+        for segment in manifest.segments:
+            stale = self._stale.get(segment.id)
+            if segment.is_readable and stale is not None and stale != segment.stale_bytes:
+                manifest = manifest.update(replace(segment, stale_bytes=stale))
         return manifest
 
 
@@ -173,8 +173,8 @@ def _judge(manifest: Manifest, group: DoneGroup, *, is_ordered: bool) -> _Standi
     # What is expired need not be compacted any more; an erasure reaches it until it is gone.
     if is_ordered and group.end_offset < manifest.log_start_offset:
         return _Standing.EXPIRED
-    found = [manifest.find_segment(one.id) for one in group.inputs]
-    is_same = all(one is not None and one.is_readable for one in found)
+    segments = [manifest.find_segment(segment.id) for segment in group.inputs]
+    is_same = all(segment is not None and segment.is_readable for segment in segments)
     is_announced = output is not None and output.state is SegmentState.COPY_STARTED
     return _Standing.READY if is_same and is_announced else _Standing.CHANGED
 
@@ -185,15 +185,15 @@ def add_parts(
     """Tells the manifest of key indexes that were made, by the ids of their segments."""
     if not made:
         return
-    start = min(one.base_offset for one in made.values())
-    end = max(one.end_offset for one in made.values()) + 1
+    start = min(segment.base_offset for segment in made.values())
+    end = max(segment.end_offset for segment in made.values()) + 1
 
     def change(manifest: Manifest) -> Manifest:
         near = manifests.unfold(manifest, start_offset=start, end_offset=end)
-        for one in near.segments:
-            if one.is_readable and one.id in made:
-                known = made[one.id]
-                near = near.update(replace(one, parts=known.parts, key_count=known.key_count))
+        for segment in near.segments:
+            if segment.is_readable and segment.id in made:
+                known = made[segment.id]
+                near = near.update(replace(segment, parts=known.parts, key_count=known.key_count))
         return near
 
     manifests.commit(change, leader_epoch=None, writer=WRITER, now_ms=now_ms)

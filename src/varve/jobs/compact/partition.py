@@ -258,22 +258,23 @@ class PartitionCompaction:
             IndexTask(
                 self._reach,
                 self._home,
-                one,
+                remote_segment,
                 tuple(
                     each
                     for each in aborted
-                    if each.first_offset <= one.end_offset and each.last_offset >= one.base_offset
+                    if each.first_offset <= remote_segment.end_offset
+                    and each.last_offset >= remote_segment.base_offset
                 ),
                 self._topic_id,
                 self._settings.buffer_bytes,
                 self._settings.is_dry_run,
             )
-            for one in scope.segments
-            if one.base_offset not in self._found.held
+            for remote_segment in scope.segments
+            if remote_segment.base_offset not in self._found.held
         ]
         outcomes = yield from self._run_stage(Stage("index", tasks))
         headers: dict[int, KeyIndexHeader] = {}
-        made: dict[str, RemoteSegment] = {}
+        segments: dict[str, RemoteSegment] = {}
         for task, outcome in zip(tasks, outcomes, strict=True):
             segment = task.segment
             if self._found.is_damage(outcome, segment.base_offset):
@@ -288,21 +289,23 @@ class PartitionCompaction:
             assert indexed is not None
             headers[segment.base_offset] = indexed.header
             if indexed.part is not None:
-                others = tuple(one for one in segment.parts if one.name != KEYS_PART)
-                made[segment.id] = replace(
+                others = tuple(part for part in segment.parts if part.name != KEYS_PART)
+                segments[segment.id] = replace(
                     segment,
                     parts=(*others, indexed.part),
                     key_count=indexed.header.entry_count,
                 )
-        add_parts(self._manifests, self._home, made, now_ms=self._now_ms)
-        chain = tuple(made.get(one.id, one) for one in scope.chain)
+        add_parts(self._manifests, self._home, segments, now_ms=self._now_ms)
+        chain = tuple(
+            segments.get(remote_segment.id, remote_segment) for remote_segment in scope.chain
+        )
         return Scope(chain, scope.dirtiness), tuple(
-            headers.get(one.base_offset) for one in scope.segments
+            headers.get(remote_segment.base_offset) for remote_segment in scope.segments
         )
 
     def _find_latest(self, run: "_Pass") -> Stages[tuple[list[JudgedSegment], PassInputs]]:
         """All planned segments with their counts, and what tasks plan and write them by."""
-        slim = tuple(_only_keys(one) for one in run.scope.segments)
+        slim = tuple(_only_keys(segment) for segment in run.scope.segments)
         known = [header for header in run.headers if header is not None]
         entries = sum(header.entry_count for header in known)
         ranges = cut_hashes(-(-entries * ENTRY_BYTES // self._settings.range_bytes))
@@ -368,7 +371,7 @@ class PartitionCompaction:
     ) -> Stages[tuple[CleaningPlan[SegmentFigures], int]]:
         """The plan, and how far the partition is clean once it is carried out."""
         tasks = []
-        slim = (replace(one, segment=_only_keys(one.segment)) for one in segments)
+        slim = (replace(segment, segment=_only_keys(segment.segment)) for segment in segments)
         first = 0
         for some in pack_by_size(
             slim,
@@ -379,7 +382,9 @@ class PartitionCompaction:
             tasks.append(SegmentsTask(first, tuple(some)))
             first += len(some)
         outcomes = yield from self._run_stage(Stage("segments", tasks, inputs))
-        figures = [one for outcome in outcomes for one in get_result(outcome)]
+        figures = [
+            segment_figures for outcome in outcomes for segment_figures in get_result(outcome)
+        ]
         with open_files(self._reach.objects, self._home, run.scope.segments) as files:
             sources = run.sources(self._home, files)
         groups = choose_groups(
@@ -398,7 +403,7 @@ class PartitionCompaction:
         inputs: PassInputs,
     ) -> Stages[list[DoneGroup]]:
         """The groups that were written, up to the first one that could not be."""
-        numbers = {one.segment.base_offset: number for number, one in enumerate(segments)}
+        numbers = {segment.segment.base_offset: number for number, segment in enumerate(segments)}
         tasks = []
         for group in plan.groups:
             first = numbers[group[0].base_offset]
@@ -438,15 +443,15 @@ class PartitionCompaction:
         if balances:
             key = self._home.evidence_key(evidence_id)
             self._reach.objects().put(key, encode_evidence(self._job_id, balances))
-        rewritten = {one.base_offset for group in groups for one in group.inputs}
-        ids = {one.base_offset: one.id for one in scope.segments}
+        rewritten = {segment.base_offset for group in groups for segment in group.inputs}
+        ids = {segment.base_offset: segment.id for segment in scope.segments}
         commit = CompactCommit(
             self._manifests,
             groups,
             stale={
-                ids[one.base_offset]: one.stale_bytes
-                for one in plan.segments
-                if one.base_offset not in rewritten
+                ids[figures.base_offset]: figures.stale_bytes
+                for figures in plan.segments
+                if figures.base_offset not in rewritten
             },
             clean_end=clean_end,
             start_offset=scope.segments[0].base_offset,
@@ -480,4 +485,4 @@ class _Pass:
 
 def _only_keys(segment: RemoteSegment) -> RemoteSegment:
     """What a task needs that reads key indexes alone: it travels once for each range."""
-    return replace(segment, parts=tuple(one for one in segment.parts if one.name == KEYS_PART))
+    return replace(segment, parts=tuple(part for part in segment.parts if part.name == KEYS_PART))

@@ -50,12 +50,12 @@ def estimate_plan(
     plan: CleaningPlan[SegmentFigures], *, log_bytes: int, prices: PriceTable
 ) -> CompactEstimate:
     """From the plan alone; `log_bytes` are those of the partition before."""
-    inputs = [one for group in plan.groups for one in group]
+    inputs = [figures for group in plan.groups for figures in group]
     # Batches that go as a whole are not read, so this is an upper bound.
-    read_bytes = sum(one.size for one in inputs)
-    planned = sum(one.planned_bytes for one in inputs)
-    kept = sum(one.records.get(Reason.KEPT, 0) for one in inputs)
-    reads = sum(-(-one.size // CHUNK_BYTES) + _READS_PER_INPUT for one in inputs)
+    read_bytes = sum(figures.size for figures in inputs)
+    planned = sum(figures.planned_bytes for figures in inputs)
+    kept = sum(figures.records.get(Reason.KEPT, 0) for figures in inputs)
+    reads = sum(-(-figures.size // CHUNK_BYTES) + _READS_PER_INPUT for figures in inputs)
     reads += _PARTS * len(plan.groups)
     # An announcement for each group, then evidence and one manifest for all.
     writes = (_PARTS + _COMMIT_WRITES - 1) * len(plan.groups) + _COMMIT_WRITES
@@ -134,8 +134,12 @@ class PartitionResult:
             "voided_groups": self.voided_groups,
             "held": list(self.held),
             "stages": [
-                {"name": one.name, "tasks": one.tasks, "elapsed_ms": one.elapsed_ms}
-                for one in self.stages
+                {
+                    "name": stage_time.name,
+                    "tasks": stage_time.tasks,
+                    "elapsed_ms": stage_time.elapsed_ms,
+                }
+                for stage_time in self.stages
             ],
             "note": self.note,
             "error": self.error,
@@ -153,17 +157,21 @@ class CompactionResult(JobResult):
 
     @property
     def has_failed(self) -> bool:
-        return any(one.error is not None for one in self.partitions)
+        return any(result.error is not None for result in self.partitions)
 
     @property
     def failures(self) -> tuple[str, ...]:
-        return tuple(f"{one.home}: {one.error}" for one in self.partitions if one.error is not None)
+        return tuple(
+            f"{result.home}: {result.error}"
+            for result in self.partitions
+            if result.error is not None
+        )
 
     def to_json(self) -> dict[str, object]:
         return {
             "job": self.job_id,
             "elapsed_ms": self.elapsed_ms,
-            "partitions": [one.to_json() for one in self.partitions],
+            "partitions": [result.to_json() for result in self.partitions],
         }
 
 
@@ -209,7 +217,7 @@ class Findings:
 
     def note_plan(self, plan: CleaningPlan[SegmentFigures], *, log_bytes: int, store: str) -> None:
         """Of a dry run: what the plan would take and leave."""
-        self.records_of = [one for group in plan.groups for one in group]
+        self.records_of = [figures for group in plan.groups for figures in group]
         self.estimate = estimate_plan(plan, log_bytes=log_bytes, prices=default_prices(store))
 
     def note_commit(self, commit: CompactCommit) -> None:
@@ -240,8 +248,8 @@ class Findings:
             bytes_after=bytes_after,
             bytes_read=self.bytes_read,
             bytes_written=self.bytes_written,
-            records=sum_by_reason([one.records for one in self.records_of]),
-            bytes=sum_by_reason([one.bytes for one in self.records_of]),
+            records=sum_by_reason([figures.records for figures in self.records_of]),
+            bytes=sum_by_reason([figures.bytes for figures in self.records_of]),
             cleaned_up_to=0 if after is None else after.cleaned_up_to,
             swept=self.swept,
             voided_groups=self.voided,

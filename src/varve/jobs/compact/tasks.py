@@ -76,36 +76,36 @@ class IndexTask:
 
     def run(self, shared: None) -> IndexedSegment | None:
         with open_files(self.reach.objects, self.home, [self.segment]) as files:
-            one = ColdInput(self.home, self.segment, files)
-            header = self._find(one)
+            cold_input = ColdInput(self.home, self.segment, files)
+            header = self._find(cold_input)
             if header is not None:
                 return IndexedSegment(header, None)
-            return None if self.is_dry_run else self._build(one)
+            return None if self.is_dry_run else self._build(cold_input)
 
-    def _find(self, one: ColdInput) -> KeyIndexHeader | None:
+    def _find(self, cold_input: ColdInput) -> KeyIndexHeader | None:
         if self.segment.find_part(KEYS_PART) is None:
             return None
         try:
-            with KeyIndex(one.files.open(one.path(KEYS_PART))) as index:
+            with KeyIndex(cold_input.files.open(cold_input.path(KEYS_PART))) as index:
                 index.verify()
-                return index.header if index.is_of(one, self.topic_id) else None
+                return index.header if index.is_of(cold_input, self.topic_id) else None
         except (Corrupt, UnsupportedFormat, ObjectNotFound):
             return None
 
-    def _build(self, one: ColdInput) -> IndexedSegment:
+    def _build(self, cold_input: ColdInput) -> IndexedSegment:
         fs = ScratchFileSystem()
         with scratch() as directory:
             path = f"{directory}/keys"
             header = build_key_index(
                 fs,
-                one,
+                cold_input,
                 topic_id=self.topic_id,
                 aborted=self.aborted,
                 buffer_bytes=self.buffer_bytes,
                 path=path,
             )
             data = fs.read(path)
-        self.reach.objects().put(one.path(KEYS_PART), data)
+        self.reach.objects().put(cold_input.path(KEYS_PART), data)
         return IndexedSegment(header, ObjectPart(KEYS_PART, len(data), checksum(data)))
 
 
@@ -120,9 +120,16 @@ def make_sources(
     """Segments as planning takes them; one without a header is held."""
     sources = []
     for segment, header in zip(segments, headers, strict=True):
-        one = ColdInput(home, segment, files)
-        keys = None if header is None else one.keys(header)
-        sources.append(PlanInput(one, one.next_offset, one.next_offset > first_dirty_offset, keys))
+        cold_input = ColdInput(home, segment, files)
+        keys = None if header is None else cold_input.keys(header)
+        sources.append(
+            PlanInput(
+                cold_input,
+                cold_input.next_offset,
+                cold_input.next_offset > first_dirty_offset,
+                keys,
+            )
+        )
     return sources
 
 
@@ -214,10 +221,10 @@ class PassInputs:
         self, first: int, segments: Sequence[JudgedSegment], files: TierFiles
     ) -> tuple[SegmentPlan, ...]:
         """The plans of consecutive segments, the first of which has a number."""
-        found = self.bits.read(first, [one.header.record_count for one in segments])
+        found = self.bits.read(first, [segment.header.record_count for segment in segments])
         return tuple(
-            one.plan(self.home, files, bits, self.rules)
-            for one, bits in zip(segments, found, strict=True)
+            segment.plan(self.home, files, bits, self.rules)
+            for segment, bits in zip(segments, found, strict=True)
         )
 
 
@@ -230,10 +237,10 @@ class SegmentsTask:
 
     @property
     def read_bytes(self) -> int:
-        return sum(one.plan_bytes for one in self.segments)
+        return sum(segment.plan_bytes for segment in self.segments)
 
     def run(self, shared: PassInputs) -> list[SegmentFigures]:
-        segments = [one.segment for one in self.segments]
+        segments = [segment.segment for segment in self.segments]
         with open_files(shared.reach.objects, shared.home, segments) as files:
             plans = shared.plan(self.first, self.segments, files)
         return [plan.figures() for plan in plans]
@@ -275,7 +282,7 @@ class GroupTask:
 
     @property
     def read_bytes(self) -> int:
-        return sum(one.size for one in self.inputs)
+        return sum(segment.size for segment in self.inputs)
 
     def run(self, shared: None) -> WrittenGroup:
         fs = ScratchFileSystem()
@@ -287,7 +294,7 @@ class GroupTask:
                 settings=self.settings,
                 topic_id=self.topic_id,
                 buffer_bytes=self.buffer_bytes,
-                modified_ms=max(one.append_ms[1] for one in self.inputs),
+                modified_ms=max(remote_segment.append_ms[1] for remote_segment in self.inputs),
                 budget=UNLIMITED,
                 aborted=self.aborted,
             )
@@ -310,8 +317,8 @@ class GroupTask:
             record_count=written.figure.records,
             max_timestamp=written.max_timestamp,
             append_ms=(
-                min(one.append_ms[0] for one in self.inputs),
-                max(one.append_ms[1] for one in self.inputs),
+                min(segment.append_ms[0] for segment in self.inputs),
+                max(segment.append_ms[1] for segment in self.inputs),
             ),
             epochs=join_epochs(self.inputs),
             parts=parts,
@@ -335,11 +342,11 @@ class RewriteTask:
 
     @property
     def inputs(self) -> tuple[RemoteSegment, ...]:
-        return tuple(one.segment for one in self.segments)
+        return tuple(segment.segment for segment in self.segments)
 
     @property
     def read_bytes(self) -> int:
-        return sum(one.segment.size for one in self.segments)
+        return sum(segment.segment.size for segment in self.segments)
 
     def run(self, shared: PassInputs) -> WrittenGroup:
         files = open_files(shared.reach.objects, shared.home, self.inputs)

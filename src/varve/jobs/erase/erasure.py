@@ -148,7 +148,7 @@ class _Erasure:
         rescan, only, passes = Rescan(), None, 0
         while passes == 0 or (rescan.found and passes < PASSES_MAX):
             findings = self._pass(only=only, waits_for_grace=is_finish)
-            if any(found.is_waiting for found in findings):
+            if any(remote_findings.is_waiting for remote_findings in findings):
                 finish_ms = self._clock.now_ms() + self._request.grace_ms
                 return self._result(self._out_of_reach(erased), finish_ms=finish_ms)
             rescan = self._rescan()

@@ -114,7 +114,7 @@ class SinkStateFile:
 
 def _find_home(fs: FileSystem, directories: Sequence[str]) -> str:
     """The directory that has the file, else the first."""
-    found = [one for one in directories if fs.exists(f"{one}/{SINKS_FILE}")]
+    found = [directory for directory in directories if fs.exists(f"{directory}/{SINKS_FILE}")]
     if len(found) > 1:
         raise InvalidRequest(
             f"{SINKS_FILE} lies in {' and '.join(found)}, and only one can tell which epochs are "
@@ -141,19 +141,19 @@ def _decode(data: bytes, where: str) -> dict[str, SinkState]:
         ) from error
 
 
-def _decode_sink(id: str, given: dict[str, Any]) -> SinkState:
-    if given["id"] != id:
-        raise ValueError(f"sink {id!r:.100} calls itself {given['id']!r:.100}")
-    running, summary = given["running"], given["summary"]
-    query, epoch, committed_ms = given["query"], given["epoch"], given["committed_ms"]
+def _decode_sink(id: str, anies: dict[str, Any]) -> SinkState:
+    if anies["id"] != id:
+        raise ValueError(f"sink {id!r:.100} calls itself {anies['id']!r:.100}")
+    running, summary = anies["running"], anies["summary"]
+    query, epoch, committed_ms = anies["query"], anies["epoch"], anies["committed_ms"]
     return SinkState(
         id=id,
-        topic=str(given["topic"]),
-        topic_id=str(given["topic_id"]),
+        topic=str(anies["topic"]),
+        topic_id=str(anies["topic_id"]),
         query=None if query is None else str(query),
-        is_once=bool(given["is_once"]),
-        producer_id=int(given["producer_id"]),
-        producer_epoch=int(given["producer_epoch"]),
+        is_once=bool(anies["is_once"]),
+        producer_id=int(anies["producer_id"]),
+        producer_epoch=int(anies["producer_epoch"]),
         epoch=None if epoch is None else int(epoch),
         summary=None if summary is None else RowSummary(**summary),
         committed_ms=None if committed_ms is None else int(committed_ms),
@@ -161,11 +161,11 @@ def _decode_sink(id: str, given: dict[str, Any]) -> SinkState:
     )
 
 
-def _decode_running(given: dict[str, Any]) -> PendingEpoch:
+def _decode_running(anies: dict[str, Any]) -> PendingEpoch:
     return PendingEpoch(
-        epoch=int(given["epoch"]),
-        state=CommitPhase(given["state"]),
-        summary=RowSummary(**given["summary"]),
-        partitions=tuple(int(one) for one in given["partitions"]),
-        ends=tuple(int(one) for one in given["ends"]),
+        epoch=int(anies["epoch"]),
+        state=CommitPhase(anies["state"]),
+        summary=RowSummary(**anies["summary"]),
+        partitions=tuple(int(one) for one in anies["partitions"]),
+        ends=tuple(int(one) for one in anies["ends"]),
     )

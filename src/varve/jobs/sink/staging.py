@@ -117,7 +117,7 @@ class Staging:
         return StagedTask(tuple(parts), summary)
 
     def _write(self, key: str, built: list[BuiltBatch]) -> StagedPart:
-        data = b"".join(one.data for one in built)
+        data = b"".join(batch.data for batch in built)
         self._objects.put(key, data)
         crc = crc32c(np.frombuffer(data, np.uint8), 0, len(data))
         return StagedPart(key, len(data), crc, tuple(_find_runs(built)))

@@ -87,8 +87,8 @@ class ArrowColumns:
     ) -> Iterator[pa.RecordBatch]:
         """The chosen records of a block, in batches of a few megabytes."""
         for part in _parts(block, chosen):
-            made = _Maker(block, part, topic, partition)
-            arrays = [made.column(field.name, field.type) for field in self.schema]
+            maker = _Maker(block, part, topic, partition)
+            arrays = [maker.column(field.name, field.type) for field in self.schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
@@ -186,12 +186,12 @@ class _Maker:
         return pa.array(sizes.astype(np.int32), type)
 
     def _record(self, field: RecordColumn) -> Numbers:
-        found: Numbers = self._block.records[self._chosen, field]
-        return found
+        record: Numbers = self._block.records[self._chosen, field]
+        return record
 
     def _batch(self, field: BatchColumn) -> Numbers:
-        found: Numbers = self._block.batches[self._block.owners[self._chosen], field]
-        return found
+        batch: Numbers = self._block.batches[self._block.owners[self._chosen], field]
+        return batch
 
     def _cells(self, type: pa.DataType, start: RecordColumn, size: RecordColumn) -> pa.Array:
         block = self._block

@@ -90,16 +90,26 @@ def estimate(
     chosen = learn_tier(options if isinstance(options, SourceOptions) else parse_options(options))
     plan = plan_read(chosen, filters)
     tasks = make_tasks(plan, chosen)
-    cold = [one for task in tasks for one in task.pieces if isinstance(one, RemotePiece)]
-    segments = {(one.partition, one.segment.id): one.segment for one in cold}
+    cold = [
+        remote_piece
+        for task in tasks
+        for remote_piece in task.pieces
+        if isinstance(remote_piece, RemotePiece)
+    ]
+    segments = {
+        (remote_piece.partition, remote_piece.segment.id): remote_piece.segment
+        for remote_piece in cold
+    }
     requests = plan.requests + sum(piece.requests for piece in cold)
     if filters.keys is not None:
-        indexed = sum(one.find_part(KEYS_PART) is not None for one in segments.values())
+        indexed = sum(
+            remote_segment.find_part(KEYS_PART) is not None for remote_segment in segments.values()
+        )
         requests += _KEY_LOOKUP_REQUESTS * indexed
     cold_bytes = sum(piece.size for piece in cold)
     if chosen.mode is Mode.LATEST and chosen.is_committed and filters.keys is None:
         # The driver reads whole indexes; a task once more the batches of what it reads.
-        keys = [one.find_part(KEYS_PART) for one in segments.values()]
+        keys = [remote_segment.find_part(KEYS_PART) for remote_segment in segments.values()]
         requests += _KEY_PLAN_REQUESTS * sum(part is not None for part in keys)
         cold_bytes += sum(2 * part.size for part in keys if part is not None)
     table = prices or _find_prices(chosen)

@@ -180,12 +180,12 @@ class LatestTask:
             TierFiles(lambda: loose, _loose_sizes(pieces)) as near,
         ):
             keys = []
-            for number, one in enumerate(pieces):
-                if isinstance(one, IndexedPiece):
-                    keys.append(SegmentKeys(cold, one.path, one.header))
+            for number, piece_keys in enumerate(pieces):
+                if isinstance(piece_keys, IndexedPiece):
+                    keys.append(SegmentKeys(cold, piece_keys.path, piece_keys.header))
                 else:
-                    loose.put(str(number), one.data)
-                    keys.append(SegmentKeys(near, str(number), one.header))
+                    loose.put(str(number), piece_keys.data)
+                    keys.append(SegmentKeys(near, str(number), piece_keys.header))
             plan = plan_keys(keys, buffer_bytes=_BUFFER_BYTES, hashes=self.hashes)
         return RangeOutcome.store(plan, shared[self.request].area, self.number)
 
@@ -196,14 +196,16 @@ def _open(address: Bucket | None) -> ObjectStore:
 
 
 def _sizes(pieces: Sequence[Planned]) -> dict[str, int]:
-    return {one.path: one.header.file_size for one in pieces if isinstance(one, IndexedPiece)}
+    return {
+        piece.path: piece.header.file_size for piece in pieces if isinstance(piece, IndexedPiece)
+    }
 
 
 def _loose_sizes(pieces: Sequence[Planned]) -> dict[str, int]:
     return {
-        str(number): len(one.data)
-        for number, one in enumerate(pieces)
-        if isinstance(one, PieceKeys)
+        str(number): len(keys.data)
+        for number, keys in enumerate(pieces)
+        if isinstance(keys, PieceKeys)
     }
 
 
@@ -310,7 +312,7 @@ def cut_kept(
 
 def _without_parts(segment: RemoteSegment) -> RemoteSegment:
     """What a task needs that reads kept records: the key index alone."""
-    return replace(segment, parts=tuple(one for one in segment.parts if one.name == KEYS_PART))
+    return replace(segment, parts=tuple(part for part in segment.parts if part.name == KEYS_PART))
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,20 +328,20 @@ class LatestRequest:
 
     @property
     def record_counts(self) -> list[int]:
-        return [one.header.record_count for one in self.pieces]
+        return [piece.header.record_count for piece in self.pieces]
 
     def without_parts(self) -> "LatestRequest":
         """What travels to tasks: of segments only what it takes to read their key indexes."""
         slim = tuple(
-            replace(one, piece=replace(one.piece, segment=_without_parts(one.piece.segment)))
-            if isinstance(one, IndexedPiece)
-            else one
-            for one in self.pieces
+            replace(keys, piece=replace(keys.piece, segment=_without_parts(keys.piece.segment)))
+            if isinstance(keys, IndexedPiece)
+            else keys
+            for keys in self.pieces
         )
         return replace(self, pieces=slim)
 
     def ranges(self, range_bytes: int) -> list[HashRange]:
-        entries = sum(one.header.entry_count for one in self.pieces)
+        entries = sum(piece.header.entry_count for piece in self.pieces)
         return cut_hashes(-(-entries * ENTRY_BYTES // range_bytes))
 
 
@@ -347,11 +349,15 @@ def read_headers(
     address: Bucket | None, topic_id: str, pieces: Sequence[Piece]
 ) -> dict[str, IndexedPiece]:
     """The headers of all key indexes that tell of these pieces, by the ids of segments."""
-    found = [one for one in pieces if isinstance(one, RemotePiece) and is_indexed(one)]
-    if not found or address is None:
+    remote_pieces = [
+        piece for piece in pieces if isinstance(piece, RemotePiece) and is_indexed(piece)
+    ]
+    if not remote_pieces or address is None:
         return {}
-    headers = ThreadRunner().run("headers", [HeaderTask(address, one, topic_id) for one in found])
-    return {one.piece.segment.id: one for one in headers}
+    headers = ThreadRunner().run(
+        "headers", [HeaderTask(address, piece, topic_id) for piece in remote_pieces]
+    )
+    return {piece.piece.segment.id: piece for piece in headers}
 
 
 def plan_latest(
@@ -368,8 +374,8 @@ def plan_latest(
     """
     tasks = [
         LatestTask(request, number, hashes)
-        for request, one in enumerate(requests)
-        for number, hashes in enumerate(one.ranges(range_bytes))
+        for request, latest_request in enumerate(requests)
+        for number, hashes in enumerate(latest_request.ranges(range_bytes))
     ]
     shared = [request.without_parts() for request in requests]
     folds = [RangeFold(request.record_counts, request.area) for request in requests]
@@ -404,15 +410,17 @@ def _cut(
 ) -> list[PlannedPiece]:
     chosen: dict[int, list[PlannedPiece]] = {}
     tasks: dict[int, KeepTask] = {}
-    for number, one in enumerate(request.pieces):
-        count = one.header.record_count
+    for number, keys in enumerate(request.pieces):
+        count = keys.header.record_count
         kept = StoredKeep(bits, number, count, with_tombstones=with_tombstones, end=count)
-        if isinstance(one, IndexedPiece):
+        if isinstance(keys, IndexedPiece):
             assert request.address is not None
-            slim = replace(one, piece=replace(one.piece, segment=_without_parts(one.piece.segment)))
+            slim = replace(
+                keys, piece=replace(keys.piece, segment=_without_parts(keys.piece.segment))
+            )
             tasks[number] = KeepTask(request.address, slim, kept, split_bytes)
         else:
-            chosen[number] = _choose(one, kept.read_bits())
+            chosen[number] = _choose(keys, kept.read_bits())
     # Bits that this process holds need not travel.
     cutter = runner if isinstance(bits, StoredBits) else ThreadRunner()
     pieces = cutter.run("batches", list(tasks.values()))

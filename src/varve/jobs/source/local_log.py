@@ -115,7 +115,7 @@ class LocalPartitionLog:
         """The segments in order; a swap of compacted ones is waited for."""
         for _ in range(_LOOKS):
             files = SegmentFiles(self._fs)
-            found: list[Segment] = []
+            segments: list[Segment] = []
             is_swapping = False
             for info in self._fs.scan(self.directory):
                 name = parse_file_name(info.name)
@@ -123,11 +123,11 @@ class LocalPartitionLog:
                     continue
                 is_swapping |= name.state == SWAP
                 if name.state == "":
-                    found.append(
+                    segments.append(
                         Segment(files, self.directory, base_offset=name.offset, size=info.size)
                     )
             if not is_swapping:
-                return found
+                return segments
         raise Unavailable(
             f"{self.directory}: a compaction is putting its files in place; try again, or open the "
             "store once if none is running"
@@ -187,7 +187,7 @@ class LocalPartitionLog:
                 offset = int(table.rows[-1, BatchColumn.LAST_OFFSET]) + 1
             walk.check_ended(segment.path(LOG))
             position = walk.position
-        open_from = [one.first_offset for one in producers.ongoing]
+        open_from = [transaction.first_offset for transaction in producers.ongoing]
         return _End(
             max(offset, last.base_offset), position, min([offset, *open_from]), aborted.entries()
         )
@@ -203,7 +203,11 @@ class LocalPartitionLog:
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that touch [start, end) and whose markers are here."""
-        found = [one for segment in self.segments[:-1] for one in segment.txn_index().entries()]
+        found = [
+            transaction
+            for segment in self.segments[:-1]
+            for transaction in segment.txn_index().entries()
+        ]
         found += self._end.aborted
         return list(aborted_within(found, start_offset=start_offset, end_offset=end_offset))
 
@@ -213,11 +217,11 @@ class LocalPartitionLog:
             return None
         for segment in self.segments[:-1]:
             if segment.max_timestamp >= timestamp:
-                found = find_offset_by_time(
+                offset = find_offset_by_time(
                     segment, timestamp=timestamp, start_offset=start_offset, size=segment.size
                 )
-                if found is not None:
-                    return found.offset
+                if offset is not None:
+                    return offset.offset
         wanted = RecordFilter(start_offset=start_offset, min_ms=timestamp)
         source = FileSource(self.segments[-1].file())
         for block in read_blocks(
@@ -238,14 +242,14 @@ class LocalPartitionLog:
         aborted: Sequence[AbortedTransaction],
     ) -> list[LocalPiece]:
         """All of [start, end) that may hold a record of the time or later."""
-        made: list[LocalPiece] = []
+        local_pieces: list[LocalPiece] = []
         for segment, end in self._bounds():
             low, high = max(start_offset, segment.base_offset), min(end_offset, end)
             is_last = segment is self.segments[-1]
             if low >= high or (not is_last and segment.max_timestamp < min_ms):
                 continue
             for start, stop, size in self._cut(segment, low, high, split_bytes):
-                made.append(
+                local_pieces.append(
                     LocalPiece(
                         directory=self.directory,
                         topic=self.owner.topic,
@@ -256,7 +260,7 @@ class LocalPartitionLog:
                         aborted=aborted_within(aborted, start_offset=start, end_offset=stop),
                     )
                 )
-        return made
+        return local_pieces
 
     def _bounds(self) -> Iterator[tuple[Segment, int]]:
         """Each segment and the offset before which it ends."""
@@ -292,7 +296,7 @@ class LocalPartitionLog:
                 f"{self.owner}: offset {wanted.start_offset} has left {self.directory} since the "
                 "read was planned; read again"
             )
-        found: list[BatchRange] = []
+        ranges: list[BatchRange] = []
         ends = [*(segment.base_offset for segment in self.segments[1:]), LONG_MAX]
         for segment, end in zip(self.segments, ends, strict=True):
             if segment.base_offset < wanted.end_offset and end > wanted.start_offset:
@@ -306,7 +310,7 @@ class LocalPartitionLog:
                 stop = size
                 if end == LONG_MAX or end > wanted.end_offset:
                     stop = _find_end(file, start, size, wanted.end_offset)
-                found.append(
+                ranges.append(
                     BatchRange(
                         FileSource(file),
                         self.owner.partition,
@@ -316,7 +320,7 @@ class LocalPartitionLog:
                         base_offset=segment.base_offset,
                     )
                 )
-        return found
+        return ranges
 
     def _find_start(self, segment: Segment, file: File, size: int, offset: int) -> int:
         """A position at or in front of the batch that holds an offset; the last has no index."""

@@ -124,7 +124,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
                 f"{_STORE_PREFIX}NAME for the object store, and for a server "
                 f"{', '.join(SERVER_NAMES)})"
             )
-    directories = tuple(one for one in _words(options.get("directory", "")) if one)
+    directories = tuple(word for word in _words(options.get("directory", "")) if word)
     address = _make_address(options)
     server = parse_cluster_address(options, client_id="varve-spark")
     is_through_server = _read(options, "throughServer", _parse_flag, False)
@@ -289,24 +289,26 @@ class SourceFilters:
         """Narrowed to rows with one of the values, and whether Spark need not look again."""
         match name:
             case "partition":
-                wanted = frozenset(one for one in values if isinstance(one, int))
+                wanted = frozenset(value for value in values if isinstance(value, int))
                 kept = wanted if self.partitions is None else wanted & self.partitions
                 return replace(self, partitions=kept), True
             case "key":
-                if not all(isinstance(one, bytes | bytearray) for one in values):
+                if not all(isinstance(value, bytes | bytearray) for value in values):
                     return self, False
-                keys = frozenset(bytes(one) for one in values if isinstance(one, bytes | bytearray))
+                keys = frozenset(
+                    bytes(value) for value in values if isinstance(value, bytes | bytearray)
+                )
                 kept_keys = keys if self.keys is None else keys & self.keys
                 return replace(self, keys=kept_keys), False
             case "offset":
-                numbers = [one for one in values if isinstance(one, int)]
+                numbers = [value for value in values if isinstance(value, int)]
                 if not numbers:
                     return self, False
                 narrowed, _ = self.take_range("offset", at_least=min(numbers))
                 narrowed, _ = narrowed.take_range("offset", at_most=max(numbers))
                 return narrowed, len(set(numbers)) == 1 and len(values) == 1
             case "timestamp":
-                moments = [one for one in values if isinstance(one, datetime)]
+                moments = [value for value in values if isinstance(value, datetime)]
                 if not moments or len(moments) != len(values):
                     return self, False
                 narrowed, _ = self.take_range("timestamp", at_least=min(moments))

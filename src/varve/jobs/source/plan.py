@@ -375,11 +375,11 @@ def _make_request(
 ) -> LatestRequest:
     headers = read_headers(options.address, plan.topic_id, pieces)
     planned: list[Planned] = []
-    for one in pieces:
-        if isinstance(one, RemotePiece) and is_indexed(one):
-            planned.append(headers[one.segment.id])
+    for piece in pieces:
+        if isinstance(piece, RemotePiece) and is_indexed(piece):
+            planned.append(headers[piece.segment.id])
         else:
-            planned.append(scan_keys(one, plan.topic_id, lambda: open_objects(options.address)))
+            planned.append(scan_keys(piece, plan.topic_id, lambda: open_objects(options.address)))
     return LatestRequest(options.address, tuple(planned))
 
 
@@ -402,7 +402,8 @@ def _count_keys(pieces: Sequence[Piece]) -> int:
         piece.segment.id: piece.segment for piece in pieces if isinstance(piece, RemotePiece)
     }
     counts = [
-        one.record_count if one.key_count is None else one.key_count for one in segments.values()
+        segment.record_count if segment.key_count is None else segment.key_count
+        for segment in segments.values()
     ]
     hot_bytes = sum(piece.size for piece in pieces if not isinstance(piece, RemotePiece))
     return sum(counts) + hot_bytes // _RECORD_BYTES

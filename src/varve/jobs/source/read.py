@@ -211,9 +211,9 @@ class _TaskReader:
     def _pieces(self) -> list[Piece]:
         """Those that are not planned."""
         return [
-            one
-            for one in self._task.pieces
-            if isinstance(one, RemotePiece | LocalPiece | ServedPiece)
+            piece
+            for piece in self._task.pieces
+            if isinstance(piece, RemotePiece | LocalPiece | ServedPiece)
         ]
 
     def _may_hold(self, piece: Piece) -> bool:
@@ -263,17 +263,19 @@ class _TaskReader:
         if not isinstance(piece, RemotePiece):
             yield from reversed(list(self._batch_ranges(piece)))
             return
-        found = self._look_up(piece)
-        if found == {}:
+        entries = self._look_up(piece)
+        if entries == {}:
             return
         wanted = self._wanted(piece)
         ranges = [wanted]
-        if found is not None and all(
-            piece.start_offset <= entry.offset < piece.end_offset for entry in found.values()
+        if entries is not None and all(
+            piece.start_offset <= entry.offset < piece.end_offset for entry in entries.values()
         ):
-            offsets = sorted({entry.offset for entry in found.values()}, reverse=True)
-            ranges = [replace(wanted, start_offset=one, end_offset=one + 1) for one in offsets]
-            self._sought -= found.keys()
+            offsets = sorted({entry.offset for entry in entries.values()}, reverse=True)
+            ranges = [
+                replace(wanted, start_offset=offset, end_offset=offset + 1) for offset in offsets
+            ]
+            self._sought -= entries.keys()
         index = read_offset_index(self._objects(), piece.home, piece.segment)
         for narrowed in ranges:
             places = cut_positions(

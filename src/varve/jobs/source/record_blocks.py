@@ -320,5 +320,7 @@ def aborted_within(
 ) -> tuple[AbortedTransaction, ...]:
     """Those that touch [start, end)."""
     return tuple(
-        one for one in aborted if one.last_offset >= start_offset and one.first_offset < end_offset
+        transaction
+        for transaction in aborted
+        if transaction.last_offset >= start_offset and transaction.first_offset < end_offset
     )

@@ -81,8 +81,8 @@ class RemotePartitionLog:
         return min(last.undecided_from, self.end_offset)
 
     def segments(self, from_offset: int) -> Iterator[RemoteSegment]:
-        found = self._manifests.segments(self.manifest, from_offset=from_offset)
-        return (segment for segment in found if segment.is_readable)
+        remote_segments = self._manifests.segments(self.manifest, from_offset=from_offset)
+        return (segment for segment in remote_segments if segment.is_readable)
 
     def find_by_time(self, timestamp: int, *, start_offset: int) -> int | None:
         """The first offset of a record of this time or later."""
@@ -91,11 +91,11 @@ class RemotePartitionLog:
         manifests = _Pinned(self._objects, self.manifest)
         with caches:
             reader = RemoteLog(self.home, manifests, caches, read_ahead_max_bytes=0, meter=meter)
-            found = reader.find_offset_by_time(
+            offset = reader.find_offset_by_time(
                 timestamp, start_offset=start_offset, end_offset=self.end_offset
             )
         self.requests += meter.request_count
-        return None if found is None else found.offset
+        return None if offset is None else offset.offset
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that touch [start, end); their markers lie in it or behind."""
@@ -110,8 +110,10 @@ class RemotePartitionLog:
         found: dict[AbortedTransaction, None] = {}
         for index in self._fetch(self._read_txn_index, wanted):
             entries = index.entries()
-            for one in aborted_within(entries, start_offset=start_offset, end_offset=end_offset):
-                found[one] = None
+            for transaction in aborted_within(
+                entries, start_offset=start_offset, end_offset=end_offset
+            ):
+                found[transaction] = None
         return list(found)
 
     def pieces(
@@ -133,9 +135,17 @@ class RemotePartitionLog:
             if segment.max_timestamp >= min_ms and segment.size
         ]
         made: list[RemotePiece] = []
-        cut = [one for one in segments if self._is_cut(one, start_offset, end_offset, is_keyed)]
+        cut = [
+            remote_segment
+            for remote_segment in segments
+            if self._is_cut(remote_segment, start_offset, end_offset, is_keyed)
+        ]
         indexes = dict(
-            zip([one.id for one in cut], self._fetch(self._read_offset_index, cut), strict=True)
+            zip(
+                [remote_segment.id for remote_segment in cut],
+                self._fetch(self._read_offset_index, cut),
+                strict=True,
+            )
         )
         for segment in segments:
             places = [(0, segment.size)]

@@ -143,20 +143,22 @@ def whole_batches(data: memoryview, where: str) -> tuple[Table, int]:
     return np.concatenate(tables), position
 
 
-def bound_aborted(told: Sequence[ToldAborted], rows: Table) -> tuple[AbortedTransaction, ...]:
+def bound_aborted(aborteds: Sequence[ToldAborted], rows: Table) -> tuple[AbortedTransaction, ...]:
     """The aborted transactions of an answer with their ends, which the protocol leaves out.
 
     The next marker of the producer ends a transaction; one that is not in the answer lies behind.
     """
     markers = rows[(rows[:, BatchColumn.ATTRIBUTES] & _CONTROL) != 0]
     bounded = []
-    for one in told:
+    for transaction in aborteds:
         own = markers[
-            markers[:, BatchColumn.PRODUCER_ID] == one.producer_id, BatchColumn.BASE_OFFSET
+            markers[:, BatchColumn.PRODUCER_ID] == transaction.producer_id, BatchColumn.BASE_OFFSET
         ]
-        later = own[own > one.first_offset]
+        later = own[own > transaction.first_offset]
         last = int(later[0]) if later.size else LONG_MAX
-        bounded.append(AbortedTransaction(one.producer_id, one.first_offset, last, last))
+        bounded.append(
+            AbortedTransaction(transaction.producer_id, transaction.first_offset, last, last)
+        )
     return tuple(bounded)
 
 
@@ -226,22 +228,22 @@ class ServedPartitionLog:
         owner = self.owner
         if is_committed is None:
             is_committed = self._is_committed
-        found = self._client.find_offset(
+        offset = self._client.find_offset(
             owner.topic, owner.partition, timestamp, is_committed=is_committed
         )
-        if found is None:
+        if offset is None:
             raise NotFound(f"{self.directory} tells no bounds of {owner}")
-        return found
+        return offset
 
     def find_by_time(self, timestamp: int, *, start_offset: int) -> int | None:
         """The first offset of a record of this time or later."""
         if timestamp < 0:
             return start_offset
         owner = self.owner
-        found = self._client.find_offset(
+        offset = self._client.find_offset(
             owner.topic, owner.partition, timestamp, is_committed=self._is_committed
         )
-        return None if found is None else max(found, start_offset)
+        return None if offset is None else max(offset, start_offset)
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Those that began in the cold part and were aborted behind it."""
@@ -262,9 +264,9 @@ class ServedPartitionLog:
         if fetched is None:
             return []
         return [
-            AbortedTransaction(one.producer_id, one.first_offset, border, border)
-            for one in fetched.aborted
-            if one.first_offset < min(border, end_offset)
+            AbortedTransaction(transaction.producer_id, transaction.first_offset, border, border)
+            for transaction in fetched.aborted
+            if transaction.first_offset < min(border, end_offset)
         ]
 
     def pieces(

@@ -120,7 +120,7 @@ def find_cluster(bucket: Bucket) -> str:
     """The cluster that is named, or the only one in the bucket."""
     if bucket.cluster is not None:
         return bucket.cluster
-    found = [one.strip("/") for one in bucket.objects().list_directories("")]
+    found = [directory.strip("/") for directory in bucket.objects().list_directories("")]
     if not found:
         raise NotFound(
             f"{bucket.objects().name} holds no cluster yet: nothing was copied there; `varve tier "
@@ -148,22 +148,27 @@ def find_topics(bucket: Bucket) -> list[RemoteTopic]:
 def find_topic(bucket: Bucket, name: str) -> RemoteTopic:
     """A topic by its name, or by name and id as `NAME.ID` where a name was used twice."""
     topics = find_topics(bucket)
-    found = [one for one in topics if name in (one.name, f"{one.name}.{one.topic_id}")]
-    if not found:
-        known = ", ".join(one.name for one in topics) or "none"
+    remote_topics = [
+        topic for topic in topics if name in (topic.name, f"{topic.name}.{topic.topic_id}")
+    ]
+    if not remote_topics:
+        known = ", ".join(topic.name for topic in topics) or "none"
         raise NotFound(
             f"{bucket.objects().name} holds no topic {name!r:.260} (topics: {known:.400})"
         )
-    if len(found) > 1:
-        names = ", ".join(f"{one.name}.{one.topic_id}" for one in found)
-        raise InvalidRequest(f"{len(found)} topics were called {name}: write one of {names}")
-    return found[0]
+    if len(remote_topics) > 1:
+        names = ", ".join(f"{topic.name}.{topic.topic_id}" for topic in remote_topics)
+        raise InvalidRequest(
+            f"{len(remote_topics)} topics were called {name}: write one of {names}"
+        )
+    return remote_topics[0]
 
 
 def _read_topic(bucket: Bucket, cluster: str, folder: str) -> RemoteTopic:
     name, _, topic_id = folder.strip("/").rpartition("/")[2].rpartition(".")
     numbers = [
-        one.strip("/").rpartition("/")[2] for one in bucket.objects().list_directories(folder)
+        directory.strip("/").rpartition("/")[2]
+        for directory in bucket.objects().list_directories(folder)
     ]
     homes = sorted(
         (

@@ -282,7 +282,7 @@ def scratch() -> Iterator[str]:
 def sweep_scratch() -> None:
     """Removes the directories of tasks that are no more."""
     with os.scandir(tempfile.gettempdir()) as entries:
-        found = [one.path for one in entries if one.name.startswith(_PREFIX)]
+        found = [entry.path for entry in entries if entry.name.startswith(_PREFIX)]
     for path in found:
         try:
             lock = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -20,7 +20,8 @@ def find_receipts(options: SourceOptions, topic: str, topic_id: str, *, is_cold:
     if options.address is not None and is_cold:
         folder = f"{find_cluster(options.address)}/{topic}.{topic_id}/receipt/"
         return frozenset(
-            (one.key, one.modified_ms) for one in options.address.objects().list(folder)
+            (object_info.key, object_info.modified_ms)
+            for object_info in options.address.objects().list(folder)
         )
     fs = RealFileSystem()
     return frozenset(

@@ -272,17 +272,17 @@ class ChangeMaker:
         uncertain = self._flag(records, keys)
         shift = records.span.first_tx - records.span.start
         before = self._deletions.get(records.span.partition)
-        found = None if uncertain is not None else _find_plain(entries, keys, rows, shift)
-        if found is None:
-            found = _compare(entries, keys, rows, uncertain, shift, before)
+        compared = None if uncertain is not None else _find_plain(entries, keys, rows, shift)
+        if compared is None:
+            compared = _compare(entries, keys, rows, uncertain, shift, before)
         if keys:
-            deletion = _find_deletion(found.changes, before, keys[-1])
+            deletion = _find_deletion(compared.changes, before, keys[-1])
             self._deletions[records.span.partition] = deletion
-        self._count(records.entries, entries, len(found.changes), uncertain)
+        self._count(records.entries, entries, len(compared.changes), uncertain)
         if self._is_grouped:
-            return _group(found.changes, entries, shift), found.rows, found.size
-        alone = zip([[change] for change in found.changes], repeat(None))
-        return list(map(_NEW_TRANSACTION, alone)), found.rows, found.size
+            return _group(compared.changes, entries, shift), compared.rows, compared.size
+        alone = zip([[change] for change in compared.changes], repeat(None))
+        return list(map(_NEW_TRANSACTION, alone)), compared.rows, compared.size
 
     def _flag(self, records: SequencedRecords, keys: Sequence[RowKey]) -> list[bool] | None:
         """For each record of a row whether what was before is uncertain; None where it never is."""
@@ -411,11 +411,11 @@ def _group(changes: Sequence[Change], entries: Sequence[Entry], shift: int) -> l
     last: str | None = None
     first = 0
     ids = transaction_ids([entry[3] for entry in entries])
-    for (at, _, _, _), found in zip(entries, ids, strict=True):
-        if found is None or found != last:
+    for (at, _, _, _), id_ in zip(entries, ids, strict=True):
+        if id_ is None or id_ != last:
             first = at
         places[at + shift] = Offset(first + shift, (at - first) * _OP_STRIDE)
-        last = found
+        last = id_
     transactions: list[Transaction] = []
     for change in changes:
         moved = change._replace(offset=places[change.offset.tx])

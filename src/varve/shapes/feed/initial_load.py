@@ -196,8 +196,8 @@ def find_boundary(
     tail = _TAIL_OFFSETS
     while True:
         begin = max(start, end - tail)
-        found = read_entries(reader, partition, begin, end, decoder)
-        last = _find_last(chain.from_iterable(found), is_whole=begin == start)
+        entries = read_entries(reader, partition, begin, end, decoder)
+        last = _find_last(chain.from_iterable(entries), is_whole=begin == start)
         if last is not None and last.transaction is None:
             return end
         if last is not None and (last.is_behind_another or begin == start):

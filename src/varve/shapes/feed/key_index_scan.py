@@ -91,9 +91,9 @@ class KeyIndexScan:
         )
         parts: list[_Part] = []
         with suppress(FileNotFoundError):  # segments were replaced meanwhile: all are read
-            found = _find_indexed(log, indexes, end)
-            plan = plan_keys([keys for _, _, keys in found], buffer_bytes=_BUFFER_BYTES)
-            parts = [_indexed_part(*entry, plan, number) for number, entry in enumerate(found)]
+            indexed = _find_indexed(log, indexes, end)
+            plan = plan_keys([keys for _, _, keys in indexed], buffer_bytes=_BUFFER_BYTES)
+            parts = [_indexed_part(*entry, plan, number) for number, entry in enumerate(indexed)]
         return _fill_gaps(parts, start, end)
 
     # Reading

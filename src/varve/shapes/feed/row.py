@@ -179,7 +179,7 @@ class RowKeys:
     def get_all(self, columns: Sequence[bytes]) -> list[RowKey]:
         """The keys with each of these columns."""
         known = self._known
-        keys = [known.get(one) or self._learn(one) for one in columns]
+        keys = [known.get(column) or self._learn(column) for column in columns]
         if self._byte_count >= _KEYS_BYTES:
             known.clear()
             self._byte_count = 0

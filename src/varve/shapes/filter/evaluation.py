@@ -69,15 +69,15 @@ def compile_like(pattern: str, escape: str, *, is_case_blind: bool) -> Matcher |
     last, last_size = re.compile(pieces[-1], flags), _size(pieces[-1])
 
     def matches(text: str) -> bool:
-        found = first.match(text)
-        if found is None:
+        match = first.match(text)
+        if match is None:
             return False
-        position = found.end()
+        position = match.end()
         for piece in middle:
-            found = piece.search(text, position)
-            if found is None:
+            match = piece.search(text, position)
+            if match is None:
                 return False
-            position = found.end()
+            position = match.end()
         start = len(text) - last_size
         return start >= position and last.fullmatch(text, start) is not None
 

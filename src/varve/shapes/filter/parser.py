@@ -98,14 +98,14 @@ def parse_sql(text: str) -> exp.Expr:
             depth -= token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET)
             if depth > DEPTH_MAX:
                 raise InvalidRequest(f"the filter nests more than {DEPTH_MAX} deep at {token.text}")
-        found = _FilterSql().parser().parse_into(exp.Condition, tokens, text)
+        exprs = _FilterSql().parser().parse_into(exp.Condition, tokens, text)
     except SqlglotError as error:
         raise InvalidRequest(f"no filter: {shorten(text)}: {_fault(error)}") from None
     except RecursionError:
         raise InvalidRequest(f"the filter nests too deep: {shorten(text)}") from None
-    if len(found) != 1 or found[0] is None:
+    if len(exprs) != 1 or exprs[0] is None:
         raise InvalidRequest(f"a filter is one condition: {shorten(text)}")
-    return found[0]
+    return exprs[0]
 
 
 def _fault(error: SqlglotError) -> str:
@@ -381,8 +381,8 @@ class _Reader:
     def _like(self, part: exp.Expr, escape: str) -> Node:
         operator = "ILIKE" if isinstance(part, exp.ILike) else "LIKE"
         item, pattern = self._scalar(part.this), self._scalar(part.expression)
-        found = Like(operator, item, pattern, escape)
-        return Not(found) if part.args.get("negate") else found
+        like = Like(operator, item, pattern, escape)
+        return Not(like) if part.args.get("negate") else like
 
     def _escape(self, part: exp.Expr) -> Node:
         held = part.expression
@@ -459,12 +459,12 @@ def split_list(text: str, what: str) -> list[str]:
         raise InvalidRequest(f"{what} are longer than {TEXT_BYTES_MAX} bytes")
     entries, position = [], 0
     while True:
-        found = _ENTRY.match(text, position)
-        if found is None or not found[1].strip():
+        match = _ENTRY.match(text, position)
+        if match is None or not match[1].strip():
             raise InvalidRequest(f"{what} have an empty or broken entry at {text[position:]!r:.80}")
-        entries.append(found[1].strip())
-        position = found.end()
-        if not found[2]:
+        entries.append(match[1].strip())
+        position = match.end()
+        if not match[2]:
             break
     if len(entries) > COLUMNS_MAX:
         raise InvalidRequest(f"{what} are {len(entries)}; at most {COLUMNS_MAX} may be")

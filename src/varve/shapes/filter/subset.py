@@ -162,15 +162,15 @@ def parse_order(text: str) -> tuple[OrderBy, ...]:
 
 
 def _order(entry: str) -> OrderBy:
-    found = _ORDER.fullmatch(entry)
-    if found is None:
+    match = _ORDER.fullmatch(entry)
+    if match is None:
         raise InvalidRequest(
             f"{entry!r:.80} is no order: it is a column, then asc or desc, "
             "then nulls first or nulls last"
         )
-    is_descending = (found["direction"] or "asc").lower() == "desc"
-    nulls = (found["nulls"] or ("first" if is_descending else "last")).lower()
-    return OrderBy(parse_identifier(found["name"]), is_descending, nulls == "first")
+    is_descending = (match["direction"] or "asc").lower() == "desc"
+    nulls = (match["nulls"] or ("first" if is_descending else "last")).lower()
+    return OrderBy(parse_identifier(match["name"]), is_descending, nulls == "first")
 
 
 def _place(value: Value, by: OrderBy) -> tuple[object, ...]:

@@ -34,13 +34,13 @@ def split_array(text: str) -> Iterator[str | None]:
     """The elements of an array of one dimension; raises InvalidRequest where it is none."""
     if _NO_ELEMENTS.fullmatch(text):
         return
-    found = _START.match(text)
-    while found is not None:
-        found = _ELEMENT.match(text, found.end())
-        if found is None:
+    match = _START.match(text)
+    while match is not None:
+        match = _ELEMENT.match(text, match.end())
+        if match is None:
             break
-        yield _element(found)
-        if found["end"] is not None:
+        yield _element(match)
+        if match["end"] is not None:
             return
     raise InvalidRequest(
         f"{text!r:.80} is no array of one dimension: write {{1,2}}, "
@@ -48,11 +48,11 @@ def split_array(text: str) -> Iterator[str | None]:
     )
 
 
-def _element(found: re.Match[str]) -> str | None:
-    plain = found["plain"]
+def _element(match: re.Match[str]) -> str | None:
+    plain = match["plain"]
     if plain is not None and plain.upper() == "NULL":
         return None
-    return _ESCAPED.sub(r"\1", found["quoted"] if plain is None else plain)
+    return _ESCAPED.sub(r"\1", match["quoted"] if plain is None else plain)
 
 
 Value = Any

@@ -45,9 +45,9 @@ class Where:
                 f"{sorted(values)!s:.80}"
             )
         if len(text) <= TEXT_BYTES_MAX and _PLAIN.fullmatch(text):
-            found = cls._from_pattern(text, values)
-            if found is not None:
-                return found
+            where = cls._from_pattern(text, values)
+            if where is not None:
+                return where
         return cls(bind(parse_expression(text), values))
 
     @classmethod
@@ -55,10 +55,10 @@ class Where:
         """None when the text is at fault, so that it is read again as it stands."""
         literals: list[str | int] = []
 
-        def number(found: re.Match[str]) -> str:
-            if found[1] is not None:
-                return found[1]
-            literals.append(int(found[3]) if found[3] else found[2].replace("''", "'"))
+        def number(match: re.Match[str]) -> str:
+            if match[1] is not None:
+                return match[1]
+            literals.append(int(match[3]) if match[3] else match[2].replace("''", "'"))
             return f"${_FIRST_LITERAL + len(literals)}"
 
         pattern = _LITERAL.sub(number, text)

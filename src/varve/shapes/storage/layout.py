@@ -90,7 +90,9 @@ def new_suffix(fs: FileSystem, directory: str, kind: str, now_ms: int) -> str:
     The newest log of each kind is there until another one takes its place.
     """
     suffixes = map(find_suffix, fs.names(log_directory(directory)))
-    taken = [int(one.rpartition(".")[2]) for one in suffixes if one and one.startswith(kind)]
+    taken = [
+        int(suffix.rpartition(".")[2]) for suffix in suffixes if suffix and suffix.startswith(kind)
+    ]
     return f"{kind}.{max(now_ms, 1, *[number + 1 for number in taken])}"
 
 

@@ -229,7 +229,7 @@ class IdSetCache:
 
     def give(self, reach: DedupWindow, bucket: int, window: IdSet) -> None:
         self._windows[reach, bucket] = window
-        size = sum(one.size for one in self._windows.values())
+        size = sum(id_set.size for id_set in self._windows.values())
         while size > self._size_max:
             size -= self._windows.popitem(last=False)[1].size
 
@@ -349,9 +349,9 @@ def make_id(source: IdSource) -> Column:
         case IdKind.FIELD:
             path = "$" + "".join(f"['{one}']" for one in source.name.split("."))
             text = F.col("value").cast("string")
-            found = F.get_json_object(text, path)
+            column = F.get_json_object(text, path)
             # What is no UTF-8 is read as U+FFFD: different ids would become one.
-            return F.when(F.is_valid_utf8(text) | ~found.contains("\ufffd"), found).cast("binary")
+            return F.when(F.is_valid_utf8(text) | ~column.contains("\ufffd"), column).cast("binary")
 
 
 def judge_stream(
@@ -403,7 +403,7 @@ def find_bucket_keys(spark_range: DataFrame, count: int) -> tuple[int, ...]:
     `spark_range` has many numbers as its column `id`.
     """
     place = F.pmod(F.hash(F.col("id").cast("int")), F.lit(count)).alias("place")
-    found = spark_range.groupBy(place).agg(F.min("id").cast("int").alias("id")).orderBy("place")
-    keys = tuple(row["id"] for row in found.collect())
+    frame = spark_range.groupBy(place).agg(F.min("id").cast("int").alias("id")).orderBy("place")
+    keys = tuple(row["id"] for row in frame.collect())
     assert len(keys) == count
     return keys

@@ -145,10 +145,10 @@ class _Topic:
 
 def _find_topic(options: SourceOptions) -> _Topic:
     """Raises NotFound."""
-    found = open_partitions(options)
-    is_cold = any(one.manifest_version is not None for one in found)
+    sources = open_partitions(options)
+    is_cold = any(source.manifest_version is not None for source in sources)
     outputs = open_output_registry(options, is_cold=is_cold)
-    return _Topic(found[0].topic, found[0].topic_id, len(found), outputs)
+    return _Topic(sources[0].topic, sources[0].topic_id, len(sources), outputs)
 
 
 def _freeze(
@@ -309,12 +309,12 @@ def _follow(
 
 
 def _read_batches(query: StreamingQuery, last: int) -> Sequence[DedupBatch]:
-    found = []
-    for one in query.recentProgress:
-        observed = one.observedMetrics.get(METRICS)
-        if one.batchId > last and observed is not None:
-            found.append(_read_batch(one, observed.asDict()))
-    return found
+    batches = []
+    for progress in query.recentProgress:
+        observed = progress.observedMetrics.get(METRICS)
+        if progress.batchId > last and observed is not None:
+            batches.append(_read_batch(progress, observed.asDict()))
+    return batches
 
 
 def _read_batch(progress: Any, observed: dict[str, int | None]) -> DedupBatch:

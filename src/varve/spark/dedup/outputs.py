@@ -256,7 +256,7 @@ class TableWriter:
     def locations(self) -> tuple[str, ...]:
         """Where the files of the table and its side table are."""
         names = [self.output.name, *([f"{self.output.name}{BAD}"] if self.has_bad else [])]
-        return tuple(get_table(self.catalog, one).location() for one in names)
+        return tuple(get_table(self.catalog, name).location() for name in names)
 
     def start(self, results: DataFrame) -> DataStreamWriter:
         """The stream to be started."""

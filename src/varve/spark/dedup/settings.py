@@ -286,7 +286,7 @@ class DedupResult:
             "records": self.counts.records,
             **asdict(self.counts),
             "batch_count": self.batch_count,
-            "batches": [one.to_json() for one in self.batches],
+            "batches": [batch.to_json() for batch in self.batches],
             "state_partitions": self.state_partitions,
             "duration_ms": self.duration_ms,
         }

@@ -66,9 +66,9 @@ class FoldedIds:
     @classmethod
     def join(cls, parts: Sequence["FoldedIds"]) -> "FoldedIds":
         return cls(
-            np.concatenate([one.words for one in parts]),
-            np.concatenate([one.kinds for one in parts]),
-            np.concatenate([one.times for one in parts]),
+            np.concatenate([ids.words for ids in parts]),
+            np.concatenate([ids.kinds for ids in parts]),
+            np.concatenate([ids.times for ids in parts]),
         )
 
     def take(self, chosen: npt.NDArray[np.int64] | Flags) -> "FoldedIds":
@@ -346,9 +346,9 @@ class IdBatch:
     @classmethod
     def join(cls, parts: Sequence["IdBatch"]) -> "IdBatch":
         return cls(
-            FoldedIds.join([one.ids for one in parts]),
-            np.concatenate([one.partitions for one in parts]),
-            np.concatenate([one.offsets for one in parts]),
+            FoldedIds.join([batch.ids for batch in parts]),
+            np.concatenate([batch.partitions for batch in parts]),
+            np.concatenate([batch.offsets for batch in parts]),
         )
 
 

@@ -303,10 +303,14 @@ class TierCopier:
             before_first()
             self._before_first = None
         for segment, next_offset in waiting:
-            done = sum(one.size for one in copied)
+            done = sum(remote_segment.size for remote_segment in copied)
             if not log.settings.copies_to_tier or done >= (limit_bytes or LONG_MAX):
                 break
-            announced = [one for one in pending if _is_copy_of(one, segment, next_offset)]
+            announced = [
+                remote_segment
+                for remote_segment in pending
+                if _is_copy_of(remote_segment, segment, next_offset)
+            ]
             request = CopyRequest(
                 log=log,
                 segment=segment,
@@ -343,7 +347,7 @@ class TierCopier:
         now_ms: int,
     ) -> int:
         """Takes back what was begun and will not be finished, and what was replaced long ago."""
-        stale = [one for one in pending if self._is_stale(tiered, one, waiting, now_ms)]
+        stale = [segment for segment in pending if self._is_stale(tiered, segment, waiting, now_ms)]
         if not stale:
             return 0
         with self._partitions.counting_removal(tiered, stale):

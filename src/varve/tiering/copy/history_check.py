@@ -63,11 +63,11 @@ def find_holes(
 def is_same_history(manifests: ManifestStore, manifest: Manifest, local: LocalPart) -> bool:
     """Whether all that is copied is of the local log, and none of it lies before its start."""
     start = local.log_start_offset or 0
-    readable = (one for one in manifests.segments(manifest) if one.is_readable)
+    readable = (segment for segment in manifests.segments(manifest) if segment.is_readable)
     return all(
-        one.end_offset >= start
-        and is_in_lineage(one, local.epochs, log_end_offset=local.end_offset)
-        for one in readable
+        segment.end_offset >= start
+        and is_in_lineage(segment, local.epochs, log_end_offset=local.end_offset)
+        for segment in readable
     )
 
 
@@ -107,15 +107,17 @@ def is_erased(
     copy: RemoteSegment,
 ) -> bool:
     """Whether the local segment, or the cold one, is what an erasure on record has left."""
-    local = [one.balance for one in read_removal_log(fs, log.directory).entries if one.is_intact]
-    if any(_left(one, segment.base_offset, segment.size) for one in local):
+    local = [
+        entry.balance for entry in read_removal_log(fs, log.directory).entries if entry.is_intact
+    ]
+    if any(_left(removal, segment.base_offset, segment.size) for removal in local):
         return True
-    return any(_left(one, copy.base_offset, copy.size) for one in _read_cold(objects, home))
+    return any(_left(removal, copy.base_offset, copy.size) for removal in _read_cold(objects, home))
 
 
 def _left(balance: Removal, base_offset: int, size: int) -> bool:
     return balance.kind is RemovalKind.ERASURE and any(
-        (one.base_offset, one.size) == (base_offset, size) for one in balance.outputs
+        (summary.base_offset, summary.size) == (base_offset, size) for summary in balance.outputs
     )
 
 
@@ -184,7 +186,10 @@ def check_copied(tiered: TieredPartition, manifest: Manifest, before_offset: int
     start = max(leaving[0][0].base_offset, log.log_start_offset)
     cold = _find_cold(tiered, manifest, start, before_offset)
     _check_covered(log, cold, start, before_offset)
-    by_bounds = {(one.base_offset, one.end_offset + 1): one for one in cold}
+    by_bounds = {
+        (remote_segment.base_offset, remote_segment.end_offset + 1): remote_segment
+        for remote_segment in cold
+    }
     local = tiered.directory.cleaner_offset(log.topic_partition) or 0
     cleaned_up_to = max(local, manifest.cleaned_up_to)
     for segment, next_offset in leaving:
@@ -200,9 +205,9 @@ def _find_cold(
     cold = tiered.manifests.segments(manifest, from_offset=start)
     near = takewhile(lambda one: one.base_offset < end, cold)
     return [
-        one
-        for one in near
-        if one.is_readable and is_in_lineage(one, log.epochs, log_end_offset=log.end_offset)
+        segment
+        for segment in near
+        if segment.is_readable and is_in_lineage(segment, log.epochs, log_end_offset=log.end_offset)
     ]
 
 

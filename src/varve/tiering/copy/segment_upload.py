@@ -234,10 +234,10 @@ def is_uploaded(objects: ObjectStore, path: RemotePath, segment: RemoteSegment) 
     """Whether all objects of a segment are there at their sizes."""
     for part in segment.parts:
         try:
-            found = objects.head(path.part_key(segment, part.name))
+            object_info = objects.head(path.part_key(segment, part.name))
         except ObjectNotFound:
             return False
-        if found.size != part.size:
+        if object_info.size != part.size:
             return False
     return True
 
@@ -328,14 +328,14 @@ class SegmentCopier:
             keys=request.keys,
         )
         wanted = self._describe(request, parts, now_ms)
-        found: RemoteSegment | None = None
+        segment: RemoteSegment | None = None
         for announced in request.announced:
-            if found is None and self._can_finish(announced, wanted):
-                found = announced
+            if segment is None and self._can_finish(announced, wanted):
+                segment = announced
             else:
                 self._remove(announced, request.log, now_ms=now_ms)
-        started = found or wanted
-        if found is None:
+        started = segment or wanted
+        if segment is None:
             self._check_held(request)
             self._commit(lambda manifest: manifest.announce(started), request.log, now_ms)
             upload_parts(self._objects, self._home, started, parts.contents, budget)
@@ -347,10 +347,10 @@ class SegmentCopier:
                 "partition": str(self._home),
                 "base_offset": started.base_offset,
                 "bytes": started.size,
-                "is_resumed": found is not None,
+                "is_resumed": segment is not None,
             },
         )
-        return Copied(finished, found is not None)
+        return Copied(finished, segment is not None)
 
     def _describe(self, request: CopyRequest, parts: SegmentParts, now_ms: int) -> RemoteSegment:
         log, segment = request.log, request.segment
@@ -402,23 +402,24 @@ class SegmentCopier:
         def change(manifest: Manifest) -> Manifest:
             near = self._manifests.unfold(manifest, start_offset=start, end_offset=end)
             replaced = [
-                one
-                for one in near.segments
-                if one.is_readable
-                and one.id != started.id
-                and one.base_offset < end
-                and one.end_offset >= start
+                segment
+                for segment in near.segments
+                if segment.is_readable
+                and segment.id != started.id
+                and segment.base_offset < end
+                and segment.end_offset >= start
             ]
-            for one in replaced:
+            for segment in replaced:
                 # What it holds before this one is not read any more once the log starts behind it.
-                if one.base_offset < start and log.log_start_offset < start:
+                if segment.base_offset < start and log.log_start_offset < start:
                     raise InvalidRequest(
-                        f"{self._home}: {started} begins within {one}, which was copied before: "
+                        f"{self._home}: {started} begins within {segment}, which was copied "
+                        "before: "
                         "the borders of local segments have moved. Restore the partition with "
                         "`varve tier restore`, or copy it to another store"
                     )
             near = near.start_delete(
-                [one.id for one in replaced],
+                [segment.id for segment in replaced],
                 at_ms=now_ms,
                 replaced_until_ms=now_ms + self._replaced_ms,
             )

@@ -154,9 +154,11 @@ def decode_page(data: bytes, ref: PageRef, home: RemotePath, *, where: str) -> P
             f"{where}: is a page of topic id {document.topic_id}, partition {document.partition}, "
             f"not of {home.topic_id}, {home.partition}"
         )
-    found = _refer(page)
-    if found != ref:
-        raise Corrupt(f"{where}: the page is not what its manifest says: {found} instead of {ref}")
+    page_ref = _refer(page)
+    if page_ref != ref:
+        raise Corrupt(
+            f"{where}: the page is not what its manifest says: {page_ref} instead of {ref}"
+        )
     return page
 
 

@@ -247,7 +247,9 @@ class Manifest:
             check_transition(old, segment)
         if old == segment:
             return self
-        others = [one for one in self.segments if one.id != segment.id]
+        others = [
+            remote_segment for remote_segment in self.segments if remote_segment.id != segment.id
+        ]
         return replace(self, segments=in_order([*others, segment]))
 
     def start_delete(

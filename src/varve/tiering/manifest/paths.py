@@ -175,14 +175,14 @@ def find_part(home: RemotePath, key: str) -> PartKey | None:
 
 def choose_cluster(objects: ObjectStore, wanted: str | None) -> str:
     """The wanted cluster, or the only one there is; raises NotFound naming those there are."""
-    found = objects.list_directories("")
-    if wanted is None and len(found) == 1:
-        return found[0]
-    if wanted in found:
+    directories = objects.list_directories("")
+    if wanted is None and len(directories) == 1:
+        return directories[0]
+    if wanted in directories:
         assert wanted is not None
         return wanted
-    known = ", ".join(found) or "none"
-    if wanted is None and found:
+    known = ", ".join(directories) or "none"
+    if wanted is None and directories:
         raise InvalidRequest(f"{objects.name} holds several clusters: name one of {known}")
     what = "any cluster" if wanted is None else f"cluster {wanted!r}"
     raise NotFound(f"{objects.name} does not hold {what}; clusters there: {known}")

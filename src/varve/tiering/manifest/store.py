@@ -110,7 +110,9 @@ class ManifestStore(ABC):
 
     def find(self, manifest: Manifest, offset: int) -> RemoteSegment | None:
         """The readable segment that holds an offset."""
-        place = bisect_right(manifest.segments, offset, key=lambda one: one.base_offset)
+        place = bisect_right(
+            manifest.segments, offset, key=lambda remote_segment: remote_segment.base_offset
+        )
         # Readable segments do not overlap, so only the last that begins up to there can hold it.
         for index in range(place - 1, -1, -1):
             segment = manifest.segments[index]
@@ -139,7 +141,9 @@ class ManifestStore(ABC):
             manifest.pages,
             lambda ref: ref.max_timestamp >= timestamp and ref.readable_end >= start,
         )
-        for segment in heapq.merge(paged, manifest.segments, key=lambda one: one.place):
+        for segment in heapq.merge(
+            paged, manifest.segments, key=lambda remote_segment: remote_segment.place
+        ):
             is_late = segment.max_timestamp >= timestamp and segment.end_offset >= start
             if is_late and segment.is_readable:
                 return segment
@@ -180,17 +184,21 @@ class ManifestStore(ABC):
         """
         if not segments:
             return []
-        start = min(one.base_offset for one in segments)
-        end = max(one.end_offset for one in segments) + 1
-        going = {one.id: one for one in segments}
+        start = min(segment.base_offset for segment in segments)
+        end = max(segment.end_offset for segment in segments) + 1
+        going = {segment.id: segment for segment in segments}
 
         def start_delete(manifest: Manifest) -> Manifest:
             near = self.unfold(manifest, start_offset=start, end_offset=end)
-            listed = {one.id: one for one in segments if near.find_segment(one.id) is not None}
+            listed = {
+                segment.id: segment
+                for segment in segments
+                if near.find_segment(segment.id) is not None
+            }
             going.clear()
-            for id, one in listed.items():
+            for id, segment in listed.items():
                 if not (only_unreadable and near.get_segment(id).is_readable):
-                    going[id] = one
+                    going[id] = segment
             return near.start_delete(list(going), at_ms=now_ms) if going else manifest
 
         def forget(manifest: Manifest) -> Manifest:
@@ -200,11 +208,15 @@ class ManifestStore(ABC):
         def commit(change: ManifestEdit) -> None:
             self.commit(change, leader_epoch=leader_epoch, writer=writer, now_ms=now_ms)
 
-        if any(one.state is not SegmentState.DELETE_STARTED for one in segments):
+        if any(segment.state is not SegmentState.DELETE_STARTED for segment in segments):
             commit(start_delete)
         if going:
             self.objects.delete(
-                [self.home.part_key(one, part.name) for one in going.values() for part in one.parts]
+                [
+                    self.home.part_key(segment, part.name)
+                    for segment in going.values()
+                    for part in segment.parts
+                ]
             )
             commit(forget)
         return list(going.values())
@@ -274,9 +286,9 @@ class ObjectManifestStore(ManifestStore):
 
     def find_orphan_pages(self) -> list[ObjectInfo]:
         """Pages that no version in the chain names; one of a commit under way is among them."""
-        found = list_pages(self.objects, self._versions)
+        object_infos = list_pages(self.objects, self._versions)
         named = find_named_pages(self.load(), self._versions, self._pages)
-        return [entry for entry in found if entry.key not in named]
+        return [entry for entry in object_infos if entry.key not in named]
 
     def sweep_orphan_pages(self, *, writer: str, now_ms: int) -> list[ObjectInfo]:
         """Removes the pages of commits that did not come about, and tells which they were.
@@ -284,8 +296,8 @@ class ObjectManifestStore(ManifestStore):
         A version is committed in between: whoever had written pages for the version of that number
         must begin again, so a page that was there before and is not named now never will be.
         """
-        found = self.find_orphan_pages()
-        if not found:
+        object_infos = self.find_orphan_pages()
+        if not object_infos:
             return []
         fence = Commit(
             id=new_id(self._random),
@@ -296,7 +308,7 @@ class ObjectManifestStore(ManifestStore):
             is_forced=True,
         )
         named = find_named_pages(self._committer.run(fence), self._versions, self._pages)
-        orphans = [entry for entry in found if entry.key not in named]
+        orphans = [entry for entry in object_infos if entry.key not in named]
         self.objects.delete([entry.key for entry in orphans])
         return orphans
 

@@ -79,7 +79,7 @@ class IndexFiles:
 
     def _scan(self) -> tuple[list[FileInfo], list[str]]:
         """The files that may be whole, and the names of leftovers."""
-        found: list[FileInfo] = []
+        file_infos: list[FileInfo] = []
         leftovers: list[str] = []
         try:
             files = self._fs.scan(self._directory) if self._fs.exists(self._directory) else []
@@ -95,8 +95,8 @@ class IndexFiles:
             if mark or int(offset) > OFFSET_MAX or not is_whole:
                 leftovers.append(file.name)
             else:
-                found.append(file)
-        return found, leftovers
+                file_infos.append(file)
+        return file_infos, leftovers
 
     def holds(self, name: str) -> bool:
         with self._lock:

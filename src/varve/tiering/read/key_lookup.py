@@ -79,16 +79,16 @@ class RemoteKeyLookup:
         search = _Search(hash, topic_id, start_offset, end_offset)
         try:
             try:
-                found = self._find(search, manifest)
+                entry = self._find(search, manifest)
             except ObjectNotFound:
-                found = self._find(search, self._finder.refresh())
+                entry = self._find(search, self._finder.refresh())
         except ObjectNotFound as error:
             raise Corrupt(
                 f"{self._home}: the newest manifest names an object that is not there: {error}; "
                 f"{_FSCK}"
             ) from error
-        is_within = found is not None and start_offset <= found.offset < end_offset
-        return found if is_within else None
+        is_within = entry is not None and start_offset <= entry.offset < end_offset
+        return entry if is_within else None
 
     def _find(self, search: _Search, manifest: Manifest) -> KeyEntry | None:
         offset = search.end_offset - 1
@@ -99,9 +99,9 @@ class RemoteKeyLookup:
                     f"{self._home}: offset {offset} is in no segment of the cold tier by manifest "
                     f"version {manifest.version}, so the key cannot be looked up; {_FSCK}"
                 )
-            found = self._find_in(segment, search, manifest)
-            if found is not None:
-                return found
+            entry = self._find_in(segment, search, manifest)
+            if entry is not None:
+                return entry
             offset = segment.base_offset - 1
         return None
 
@@ -144,9 +144,9 @@ class RemoteKeyLookup:
         file = self._open(segment, part, _LOG_BLOCK_BYTES)
         aborted = self._collect_aborted(segment, manifest)
         walk = BatchWalk(file, start=0, end=segment.size, verify_crc=True)
-        found: KeyEntry | None = None
+        entry: KeyEntry | None = None
         for table in walk:
-            found = self._search_table(table, search, aborted) or found
+            entry = self._search_table(table, search, aborted) or entry
         where = f"{self._source.name}: {file.path!r}"
         walk.check_ended(where, remedy=_FSCK)
         if walk.position != segment.size:
@@ -154,7 +154,7 @@ class RemoteKeyLookup:
                 f"{where}: {segment.size} bytes, but whole batches only up to {walk.position}; "
                 f"{_FSCK}"
             )
-        return found
+        return entry
 
     def _search_table(
         self, table: BatchTable, search: _Search, aborted: list[AbortedTransaction]
@@ -190,4 +190,4 @@ class RemoteKeyLookup:
         if is_complete or self._local is None:
             return list(aborted)
         local = self._local.collect_aborted(start, end)
-        return [*aborted, *(one for one in local if one not in aborted)]
+        return [*aborted, *(transaction for transaction in local if transaction not in aborted)]

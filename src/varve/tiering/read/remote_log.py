@@ -361,9 +361,9 @@ class RemoteLog:
             if segment.base_offset >= end_offset:
                 break
             if segment.max_timestamp >= timestamp:
-                found = self._search_segment(segment, timestamp, start_offset)
-                if found is not None:
-                    return found if found.offset < end_offset else None
+                offset = self._search_segment(segment, timestamp, start_offset)
+                if offset is not None:
+                    return offset if offset.offset < end_offset else None
         return None
 
     def _search_segment(
@@ -375,11 +375,11 @@ class RemoteLog:
         position, step = view.offset_index().lookup(offset)[1], _TIME_STEP_BYTES
         while True:
             size = min(position + step, segment.size)
-            found = find_offset_by_time(
+            timestamp_offset = find_offset_by_time(
                 view, timestamp=timestamp, start_offset=start_offset, size=size
             )
-            if found is not None or size == segment.size:
-                return found
+            if timestamp_offset is not None or size == segment.size:
+                return timestamp_offset
             step *= 4
 
 
