@@ -47,7 +47,7 @@ def test_what_is_superseded_goes_and_a_second_run_finds_nothing(tmp_path: Path) 
     assert partition["bytes_after"] < partition["bytes_before"] / 4
     assert partition["records"]["superseded"] > 300
     assert json.loads((tmp_path / "report").read_text())["job"] == "compact"
-    assert [step["name"] for step in report["steps"]] == ["index", "plan", "rewrite"]
+    assert [step["name"] for step in report["steps"]] == ["index", "plan", "segments", "rewrite"]
     assert report["store"]["written_bytes"] > 0
     assert run("tier", "fsck", "--dir", data, "--deep").exit_code == 0
     again = run("job", "compact", "--dir", data)
