@@ -39,6 +39,16 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
+def codec_of(attributes: int, *, where: str) -> Codec:
+    """The codec that the attributes of a batch name; raises `Corrupt` for the numbers 5 to 7."""
+    number = attributes & CODEC_MASK
+    if number > Codec.ZSTD:
+        raise Corrupt(
+            f"{where}: codec number {number} is unknown, the largest is {int(Codec.ZSTD)}"
+        )
+    return Codec(number)
+
+
 class TimestampType(IntEnum):
     """Whose clock the timestamps come from: the producer's, or the log's at the append."""
 
@@ -72,14 +82,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """The codec; raises `Corrupt` for the numbers 5 to 7, which stand for none."""
-        number = self.attributes & CODEC_MASK
-        if number > Codec.ZSTD:
-            raise Corrupt(
-                f"batch at offset {self.base_offset}: codec number {number} is unknown,"
-                f" the largest is {int(Codec.ZSTD)}"
-            )
-        return Codec(number)
+        return codec_of(self.attributes, where=f"batch at offset {self.base_offset}")
 
     @property
     def timestamp_type(self) -> TimestampType:

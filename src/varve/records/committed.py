@@ -33,7 +33,7 @@ from varve.kernels.batch_scan import scan_batches
 from varve.kernels.record_columns import PLACE_COUNT, parse_batches
 from varve.kernels.record_parse import record_table
 from varve.records.batch import Batch, RecordColumns
-from varve.records.batch_format import BatchHeader, Buffer, Codec, decode_header
+from varve.records.batch_format import BatchHeader, Buffer, Codec, codec_of, decode_header
 from varve.records.columns import Bytes, Integers, frozen_bytes
 from varve.records.compression import decompress_to_array
 from varve.records.control import ControlType, decode_control_record
@@ -262,9 +262,7 @@ def _place_records(buffer: Bytes, rows: Table, where: str) -> tuple[Bytes, Table
 
 
 def _decompress(data: Bytes, number: int, where: str) -> Bytes:
-    if number > Codec.ZSTD:
-        raise Corrupt(f"{where}: codec number {number} is unknown")
-    codec = Codec(number)
+    codec = codec_of(number, where=where)
     return data if codec is Codec.NONE else decompress_to_array(codec, data.data, where=where)
 
 

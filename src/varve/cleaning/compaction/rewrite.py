@@ -49,7 +49,6 @@ from varve.kernels.batch_filter import (
     seal_batch,
 )
 from varve.kernels.batch_layout import (
-    CODEC_MASK,
     DELETE_HORIZON_BIT,
     HEADER_BYTES,
     LOG_APPEND_TIME_BIT,
@@ -58,7 +57,7 @@ from varve.kernels.batch_layout import (
 )
 from varve.kernels.batch_scan import batch_table, scan_batches
 from varve.records import compress
-from varve.records.batch_format import Codec
+from varve.records.batch_format import codec_of
 from varve.records.compression import decompress_to_array
 
 Bytes = npt.NDArray[np.uint8]
@@ -102,7 +101,7 @@ def filter_compressed(
     """
     data = source.data
     attributes, base_timestamp, max_timestamp, count = _FIELDS.unpack_from(data)
-    codec = Codec(attributes & CODEC_MASK)
+    codec = codec_of(attributes, where=where)
     payload = decompress_to_array(codec, data[HEADER_BYTES:], where=where)
     if horizon != KEEP_TIMESTAMP:
         attributes |= DELETE_HORIZON_BIT

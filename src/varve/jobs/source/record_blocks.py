@@ -35,7 +35,7 @@ from varve.kernels.batch_scan import scan_batches
 from varve.kernels.record_columns import PLACE_COUNT, parse_batches
 from varve.kernels.record_parse import record_table
 from varve.kernels.transaction_marks import find_aborted
-from varve.records.batch_format import Codec
+from varve.records.batch_format import Codec, codec_of
 from varve.records.compression import decompress_to_array
 
 Bytes = npt.NDArray[np.uint8]
@@ -296,10 +296,7 @@ def _place_records(buffer: Bytes, batches: Table, where: str) -> tuple[Bytes, Ta
 
 
 def _unpacked(data: Bytes, codec: int, where: str) -> Bytes:
-    try:
-        known = Codec(codec)
-    except ValueError:
-        raise Corrupt(f"{where}: codec {codec} is none that is known; {_REMEDY}") from None
+    known = codec_of(codec, where=where)
     return data if known is Codec.NONE else decompress_to_array(known, data.data, where=where)
 
 

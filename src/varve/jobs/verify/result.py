@@ -1,7 +1,7 @@
 """What a verification looked at, partition by partition, and what it found: where, what was
 expected and what is there, and what repairs it.
 
-Invariant  every finding names a rule, of those below or of `commit_log.check_rules`.
+Invariant  every finding names a rule, of those below or of `commit_log.check.findings`.
 """
 
 from dataclasses import dataclass, field, replace
