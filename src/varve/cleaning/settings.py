@@ -14,7 +14,7 @@ class CleanerSettings:
 
     log_retention_check_interval_ms: int = setting(
         300_000,
-        "Time between two looks for segments that retention lets go.",
+        "Time between two checks for segments that retention removes.",
         "log.retention.check.interval.ms",
         at_least=1,
         long=True,

@@ -459,7 +459,7 @@ class LogDirectory:
             raise errors[0]
 
     def abandon(self) -> None:
-        """Lets go of everything without writing, as a killed process would."""
+        """Closes everything without writing, as a killed process would."""
         for log in list(self.logs.values()):
             log.abandon()
         if self._directory_lock is not None:

@@ -348,7 +348,7 @@ class LogManager:
             raise errors[0]
 
     def abandon(self) -> None:
-        """Lets go of everything without writing, as a killed process would."""
+        """Closes everything without writing, as a killed process would."""
         if self.is_inherited:
             return
         for directory in self.directories:

@@ -151,7 +151,7 @@ class LogSettings:
     message_timestamp_after_max_ms: int = setting(
         LONG_MAX,
         "How far a CreateTime timestamp may lie after the time of the append. Served topics have "
-        "Kafka's 3600000 unless told otherwise: `varve serve` sets it.",
+        "Kafka's 3600000 unless set otherwise: `varve serve` sets it.",
         "message.timestamp.after.max.ms",
         broker_name="log.message.timestamp.after.max.ms",
         at_least=0,
@@ -205,7 +205,7 @@ class LogSettings:
     )
     min_stale_ratio: float = setting(
         0.1,
-        "On a compacted topic, write a clean segment anew only when this share of its bytes is "
+        "On a compacted topic, rewrite a clean segment only when this share of its bytes is "
         "superseded.",
         "min.stale.ratio",
         at_least=0,
@@ -388,7 +388,7 @@ class LogSettings:
             self._check_local_retention()
 
     def _check_jobs(self) -> None:
-        """What is done at intervals must be told where."""
+        """What is done at intervals needs a target."""
         if self.varve_job_snapshot_interval_ms > 0 and not self.varve_job_snapshot_place:
             raise InvalidSetting(
                 f"varve.job.snapshot.interval.ms is {self.varve_job_snapshot_interval_ms}, but "
@@ -398,7 +398,7 @@ class LogSettings:
         if self.varve_job_table_interval_ms > 0 and not (self.varve_job_table_name and has_place):
             raise InvalidSetting(
                 f"varve.job.table.interval.ms is {self.varve_job_table_interval_ms}, but which "
-                "table is not told: give varve.job.table.name, and varve.job.table.warehouse or "
+                "table is not set: give varve.job.table.name, and varve.job.table.warehouse or "
                 "varve.job.table.catalog, or set the first to -1"
             )
 

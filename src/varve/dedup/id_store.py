@@ -132,7 +132,7 @@ class IdStore:
         databases: Databases,
         file_system: FileSystem,
     ) -> Self:
-        """The store of a directory; one that is damaged or of other rules is made anew, empty."""
+        """The store of a directory; one that is damaged or of other rules is recreated, empty."""
         layout = _layout(rules, secret)
         kept_ms = find_segment_ms(file_system, directory, engine=databases.name, layout=layout)
         segment_ms = _choose_width(rules, kept_ms)
@@ -235,7 +235,7 @@ class IdStore:
         self._write(changes, int(entries.times.max()))
 
     def maintain(self, stream_time_ms: int) -> int:
-        """Lets go what has expired although nothing is added; tells how many segments went."""
+        """Drops what has expired although nothing is added; returns the number of segments."""
         self._raise_stream_time(stream_time_ms)
         return self._segments.cleanup(self.stream_time_ms)
 

@@ -279,7 +279,7 @@ def decode_entries(columns: RecordColumns, where: str) -> Arrivals:
 def _foreign(columns: RecordColumns, row: int, where: str, what: str) -> Corrupt:
     return Corrupt(
         f"{where}, offset {int(columns.offsets[row])}: the record is no entry of a deduplication "
-        f"({what}): another program writes to this topic; end that, and begin anew with another "
+        f"({what}): another program writes to this topic; end that, and start again with another "
         "--name"
     )
 

@@ -1,7 +1,7 @@
 """A look at a deduplication without disturbing it: how far it is, and why a record was dropped.
 
-What a record was found to be is told by the changelog: it has an entry for each record that was
-kept, as long as the entry's window is remembered. Whether one was late is told by the times of the
+The changelog shows what a record was found to be: it has an entry for each record that was kept,
+as long as the entry's window is remembered. Whether one was late follows from the times of the
 records before it.
 
 Invariant  nothing is written and nobody is fenced. The directory of the ids is only measured.
@@ -209,7 +209,7 @@ class DedupInsight:
         return False
 
     def _find_entries(self, arrival: Arrivals, partition: int) -> tuple[list[Remembered], bool]:
-        """What the changelog has of an id, and whether it still has all it was ever told."""
+        """What the changelog has of an id, and whether it still has every entry ever written."""
         reader = self._get_reader(self._topics.changelog)
         start, end = reader.offsets(partition)
         where = f"{reader.topic}-{partition}"

@@ -169,7 +169,7 @@ class Judge:
         return spans
 
     def _entries(self, chunk: Arrivals, chosen: Numbers, witnesses: Numbers) -> Arrivals:
-        """What is remembered: of a copy that begins the window anew, the kept record's offset."""
+        """What is remembered: of a copy that restarts the window, the kept record's offset."""
         arrivals = chunk.take(chosen)
         firsts = np.where(witnesses[chosen] == NO_WITNESS, arrivals.offsets, witnesses[chosen])
         return Arrivals(arrivals.words, arrivals.kinds, arrivals.times, firsts)

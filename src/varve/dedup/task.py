@@ -117,7 +117,7 @@ class Task:
     # Open
 
     def open(self) -> None:
-        """Fences and settles, and restores the ids that the state directory lacks.
+        """Fences the previous owner, completes its transaction, restores missing ids.
 
         Raises InvalidRequest for what cannot go on, and Locked while the state directory is in use,
         before anybody is fenced.
@@ -162,7 +162,7 @@ class Task:
         if had != has:
             raise InvalidRequest(
                 f"the deduplication {topics.name} has gone on {had}; it cannot go on {has}: give "
-                "the rules it had, or begin anew with --name"
+                "the rules it had, or start again with --name"
             )
         if (progress.input, progress.output) != (topics.input, topics.output):
             raise InvalidRequest(
@@ -170,14 +170,14 @@ class Task:
                 f"{progress.output}, not "
                 f"of {topics.input} to {topics.output}: choose another name with --name"
             )
-        for topic, told, now in (
+        for topic, stored, now in (
             (progress.input, progress.input_id, ids.input),
             (progress.output, progress.output_id, ids.output),
         ):
-            if told and now and told != now:
+            if stored and now and stored != now:
                 raise InvalidRequest(
                     f"topic {topic} was deleted and made again since the deduplication "
-                    f"{topics.name} had it: begin anew with --name"
+                    f"{topics.name} had it: start again with --name"
                 )
         return progress.under(self._rules)
 

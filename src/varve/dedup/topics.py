@@ -102,7 +102,7 @@ def check_partitions(topics: DedupTopics, topic: str, count: int, *, wanted: int
         return
     is_own = topic in (topics.changelog, topics.progress)
     remedy = (
-        "the input has changed since it was made; begin anew with another name"
+        "the input has changed since it was made; start again with another name"
         if is_own
         else f"name a topic with {wanted}, or one that is not there yet: it is made"
     )
@@ -117,7 +117,7 @@ def check_own_topics(
 ) -> None:
     """Raises InvalidRequest where one of changelog and progress was deleted without the other.
 
-    A changelog that never had an entry may be alone: it is made first. It is not made anew by
+    A changelog that never had an entry may be alone: it is made first. It is not recreated by
     itself: without its ids duplicates of what was kept would pass.
     """
     changelog, progress = topics.changelog, topics.progress
@@ -127,6 +127,6 @@ def check_own_topics(
     lost, left = (progress, changelog) if has_changelog else (changelog, progress)
     raise InvalidRequest(
         f"{cluster}: the deduplication {topics.name} has topic {left}, but topic {lost} was "
-        f"deleted: begin anew with another --name, or delete {left} as well to copy "
+        f"deleted: start again with another --name, or delete {left} as well to copy "
         f"{topics.input} to {topics.output} from its start again"
     )

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_MS: Final = 5_000
+STOP_TIMEOUT_MS: Final = 5_000
 """How long a thread may be busy with the object store when that is to be closed."""
 CATCH_UP_MS: Final = 10_000
 """How long a round of copies goes on with what the mirror lacks."""
@@ -342,7 +342,7 @@ class StoreTier:
                 tier.stop()
             for worker in workers:
                 with suppress(Unavailable):
-                    worker.stop(PATIENCE_MS)
+                    worker.stop(STOP_TIMEOUT_MS)
 
     def _close(self, tier: "Tier") -> None:
         if self._opening.owns_objects:

@@ -29,7 +29,7 @@ from varve.kernels.batch_layout import BatchColumn, ScanStatus
 from varve.records import Batch, RecordColumns
 
 # A write in flight is done by then; bytes that are still wrong are broken.
-_PATIENCE_POLLS: Final = 20
+_STALLED_POLLS_MAX: Final = 20
 _BROKEN: Final = (ScanStatus.BAD_CRC, ScanStatus.BAD_MAGIC)
 
 
@@ -111,7 +111,7 @@ class Follower:
         """
         is_broken = self._status in _BROKEN or (is_closed and self._status is not ScanStatus.END)
         self._stalled_polls = self._stalled_polls + 1 if is_broken else 0
-        if self._stalled_polls > _PATIENCE_POLLS:
+        if self._stalled_polls > _STALLED_POLLS_MAX:
             raise Corrupt(
                 f"{self._path()}: no whole batch at position {self._position}; run `varve check` "
                 "on the directory"

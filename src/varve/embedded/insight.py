@@ -1,4 +1,4 @@
-"""Answers about a store's removals: why is this still here, and what will a policy let go.
+"""Answers about a store's removals: why is this still here, and what will a policy remove.
 
 Invariant  no record and no setting changes; key indexes are built where they are missing.
 Threads    any.

@@ -104,5 +104,5 @@ def check_cluster_is_told(fs: FileSystem, directories: Sequence[str]) -> None:
             raise InconsistentClusterId(
                 f"{directory}/{META_PROPERTIES_FILE} is missing, and its cluster.id names the "
                 f"objects of the cold tier: the folder at the top of {place.url} has that name; "
-                "write the file anew with the lines version=1, node.id=1 and cluster.id=NAME"
+                "recreate the file with the lines version=1, node.id=1 and cluster.id=NAME"
             )

@@ -17,6 +17,7 @@ from varve.commit_log import LogDirectory, LogManager, LogSettings, TopicPartiti
 from varve.disk import FileSystem
 from varve.embedded.cold_tier import StoreTier
 from varve.embedded.lost_settings import check_cluster_is_told, tell_lost
+from varve.embedded.maintenance import StoreHealth, StoreMaintenance
 from varve.embedded.partition import Partition
 from varve.embedded.store_removals import StoreRemovals
 from varve.embedded.store_settings import ParsedSettings, parse_store_settings
@@ -25,7 +26,6 @@ from varve.embedded.topic import Topic
 from varve.embedded.topic_admin import TopicAdmin
 from varve.embedded.topic_catalog import TopicCatalog
 from varve.embedded.topic_table import TopicEntry
-from varve.embedded.upkeep import StoreHealth, Upkeep
 from varve.foundation.clock import Clock
 from varve.foundation.errors import (
     Closed,
@@ -99,7 +99,7 @@ class Store(StoreRemovals):
             store_settings=parsed.tier_store,
             mirror_settings=parsed.mirror_store,
             objects=objects,
-            cleaner=lambda: self._upkeep.cleaner,
+            cleaner=lambda: self._maintenance.cleaner,
         )
         self._tier = StoreTier(logs, clock=clock, opening=opening)
         logs.attach_remote(self._tier)
@@ -112,9 +112,9 @@ class Store(StoreRemovals):
             random=random,
             tier=self._tier,
         )  # changes under _changes
-        upkeep = Upkeep(logs, clock=clock, settings=parsed.cleaner, tier=self._tier)
-        self._metrics = StoreMetrics(upkeep.metrics, self._tier.metrics)
-        super().__init__(logs, upkeep, self._tier, fs=fs, clock=clock)
+        maintenance = StoreMaintenance(logs, clock=clock, settings=parsed.cleaner, tier=self._tier)
+        self._metrics = StoreMetrics(maintenance.metrics, self._tier.metrics)
+        super().__init__(logs, maintenance, self._tier, fs=fs, clock=clock)
 
     def __repr__(self) -> str:
         return f"<Store {', '.join(self._paths)}{' (closed)' if self._is_closed else ''}>"
@@ -134,7 +134,7 @@ class Store(StoreRemovals):
             self._logs.abandon()
             raise
         if maintain:
-            self._upkeep.start()
+            self._maintenance.start()
         return self
 
     def create_topic(
@@ -176,7 +176,7 @@ class Store(StoreRemovals):
             settings=self._admin.settings_of(entry.name),
             clock=self._clock,
             make_partition=lambda number: self._make_partition(entry, number),
-            find_record=lambda number, key: self._upkeep.cleaner.find_key(
+            find_record=lambda number, key: self._maintenance.cleaner.find_key(
                 TopicPartition(entry.name, number), key, self._clock.now_ms()
             ),
             first_partition=self._random.randrange(entry.partition_count),
@@ -321,17 +321,17 @@ class Store(StoreRemovals):
         For tests, and for programs that opened the store with `maintain` off.
         """
         self._check_open()
-        self._upkeep.run_once(self._clock.now_ms() if now_ms is None else now_ms)
+        self._maintenance.run_once(self._clock.now_ms() if now_ms is None else now_ms)
 
     def health(self) -> StoreHealth:
         """How the background work, the partitions and the directories fare."""
         self._check_open()
-        return self._upkeep.health()
+        return self._maintenance.health()
 
     def measure(self) -> None:
         """Brings the figures of `metrics` up to this moment without cleaning anything."""
         self._check_open()
-        self._upkeep.measure(self._clock.now_ms())
+        self._maintenance.measure(self._clock.now_ms())
 
     @property
     def metrics(self) -> StoreMetrics:
@@ -364,18 +364,18 @@ class Store(StoreRemovals):
                 return
             self._is_closed = True
         try:
-            self._upkeep.stop()
+            self._maintenance.stop()
         finally:
             # Who changes a topic may still write to the directories.
             with self._changes:
                 self._logs.close()
 
     def abandon(self) -> None:
-        """Lets go of everything without writing, as a killed process would."""
+        """Closes everything without writing, as a killed process would."""
         if self._logs.is_inherited:
             return
         self._is_closed = True
-        self._upkeep.stop()
+        self._maintenance.stop()
         self._logs.abandon()
 
     def __enter__(self) -> Self:

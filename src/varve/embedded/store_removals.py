@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from varve.commit_log import LogManager, TopicPartition
 from varve.disk import FileSystem
 from varve.embedded.cold_tier import StoreTier
+from varve.embedded.maintenance import Cleaned, Progress, StoreMaintenance
 from varve.embedded.topic import Topic
-from varve.embedded.upkeep import Cleaned, Progress, Upkeep
 from varve.foundation.clock import Clock
 from varve.foundation.settings import GivenValue
 
@@ -28,14 +28,14 @@ class StoreRemovals(ABC):
     def __init__(
         self,
         logs: LogManager,
-        upkeep: Upkeep,
+        maintenance: StoreMaintenance,
         tier: StoreTier,
         *,
         fs: FileSystem,
         clock: Clock,
     ) -> None:
         self._logs = logs
-        self._upkeep = upkeep
+        self._maintenance = maintenance
         self._tier = tier
         self._fs = fs
         self._clock = clock
@@ -58,7 +58,7 @@ class StoreRemovals(ABC):
         at_once: bool = False,
         progress: Progress | None = None,
     ) -> list[Cleaned]:
-        """Compacts and expires now what the policies of some partitions, or of all, let go.
+        """Compacts and expires now what the policies of some partitions, or of all, remove.
 
         Compaction does not wait for the dirty ratio; it leaves the active segment alone, which
         `roll` closes first. Replaced files go after `file.delete.delay.ms`, or with `at_once` now,
@@ -72,7 +72,7 @@ class StoreRemovals(ABC):
             for topic_partition in chosen:
                 self._logs.get(topic_partition).roll()
         cleaned = [
-            self._upkeep.clean(topic_partition, now_ms, dry_run=dry_run, progress=progress)
+            self._maintenance.clean(topic_partition, now_ms, dry_run=dry_run, progress=progress)
             for topic_partition in chosen
         ]
         if at_once:
@@ -113,7 +113,7 @@ class StoreRemovals(ABC):
         # A store that is only written to and read does not wait for what this imports.
         from varve.embedded.insight import Insight
 
-        return Insight(self._logs, self._upkeep.cleaner, self._tier)
+        return Insight(self._logs, self._maintenance.cleaner, self._tier)
 
     def explain(self, topic: str, partition: int | None = None) -> "list[SegmentExplanation]":
         """Why the segments of a topic, or of one of its partitions, are still here."""

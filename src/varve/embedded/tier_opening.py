@@ -204,7 +204,7 @@ class MirrorInSyncFile:
                 )
 
     def clear(self) -> None:
-        """Raises Unavailable where no directory lets go of it."""
+        """Raises Unavailable where no directory can delete it."""
         failure: OSError | None = None
         for directory in self._directories:
             try:

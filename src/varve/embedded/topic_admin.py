@@ -260,10 +260,10 @@ class TopicAdmin:
         for partition in self.partitions_of(name):
             if self._logs.get(partition).settings.remote_storage_enable and not is_begun:
                 self._tier.check_removable(partition)
-        doomed = entry.in_state(TopicState.DELETING)
-        self._catalog.write(self._table.with_topics(doomed))
+        deleted_entry = entry.in_state(TopicState.DELETING)
+        self._catalog.write(self._table.with_topics(deleted_entry))
         try:
-            self._remove_partitions(doomed)
+            self._remove_partitions(deleted_entry)
         except StoreError as error:
             raise type(error)(
                 f"topic {name} is out of service and half deleted, and goes for good when it is "

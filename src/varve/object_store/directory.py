@@ -100,7 +100,7 @@ class DirectoryObjectStore:
             operation=operation,
             key=key,
             cause=cause,
-            remedy="mount or put it back; nothing is made anew in its place",
+            remedy="mount or put it back; nothing is created in its place",
         )
 
     # Writing
@@ -126,7 +126,7 @@ class DirectoryObjectStore:
                 self._give_name(operation, key, aside)
                 self._sync_upwards(os.path.dirname(self._path(key)))
         finally:
-            # What a disk that fails does not let go is a leftover; its first error is raised.
+            # What a failing disk does not delete is a leftover; its first error is raised.
             with suppress(OSError):
                 os.unlink(aside)
         return _info(key, status)

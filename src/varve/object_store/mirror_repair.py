@@ -19,7 +19,7 @@ _SHOWN_COUNT: Final = 1000
 """Progress is reported after so many objects of the lists."""
 
 Progress = Callable[[str, int, int], None]
-"""Told between two pieces what is done, the bytes done of it and all its bytes; may raise."""
+"""Called between two pieces with the key, its bytes done so far and all its bytes; may raise."""
 
 
 def no_progress(title: str, done_bytes: int, total_bytes: int) -> None:

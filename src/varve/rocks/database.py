@@ -82,7 +82,7 @@ class Database(Protocol):
         """Bytes on disk, about."""
 
     def close(self) -> None:
-        """Flush, end all scans and let go of the directory; closing twice is harmless.
+        """Flush, end all scans and release the directory; closing twice is harmless.
 
         Scans that were begun and neither ended nor closed are warned of.
         """
@@ -130,9 +130,9 @@ _MANIFEST_PREALLOCATION_BYTES: Final = 64 << 10
 
 
 class RocksScan:
-    """An iterator of RocksDB, let go at its end, at `close`, or with its database.
+    """An iterator of RocksDB, released at its end, at `close`, or with its database.
 
-    RocksDB keeps the files, and the lock of the directory, for as long as an iterator lives.
+    RocksDB keeps the files, and the lock of the directory, for as long as an iterator exists.
     """
 
     def __init__(
@@ -394,7 +394,7 @@ def make_write_options(*, is_logged: bool) -> WriteOptions:
 
 
 def estimate_entries(path: str) -> int:
-    """Those that were flushed; of an entry that was written anew each one counts."""
+    """Those that were flushed; each version of a rewritten entry counts."""
     try:
         rocks = Rdict(path, Options(raw_mode=True), access_type=AccessType.read_only())
         try:

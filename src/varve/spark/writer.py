@@ -37,7 +37,7 @@ from varve.object_store import ObjectStore, RetryingObjectStore, open_object_sto
 from varve.spark.columns import check_sink_schema
 
 QUERY_ID: Final = "sql.streaming.queryId"
-"""The property of a task by which Spark tells the query of a stream; it lives in the checkpoint."""
+"""The task property that identifies the query of a stream; Spark stores it in the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Time for a server with real clients: it flows as usual, and jumps when told.
+"""Time for a server with real clients: it flows as usual, and jumps on request.
 
 Clients wait in real time, so it cannot stand still for the server they wait for.
 

@@ -1,7 +1,7 @@
 """A broker for tests: in the process, on loopback, with time that can be moved ahead.
 
 Any client of Kafka connects to `bootstrap`. The server has a thread of its own; its store is in
-memory, as that of a `VirtualStore`, and its background work runs when told.
+memory, as that of a `VirtualStore`, and its background work runs on request.
 
 Invariant  when the kit is closed the store is closed and every invariant of it is checked.
 Crash      `restart(crash=True)` loses what a power cut would; clients see their connections end and
@@ -33,13 +33,13 @@ from varve.testing.virtual_store import START_MS, VirtualStore, length_ms
 T = TypeVar("T")
 
 _HOST: Final = "127.0.0.1"
-_PATIENCE_SECONDS: Final = 30.0
+_TIMEOUT_SECONDS: Final = 30.0
 _STEP_MS: Final = 60_000
 _STEPS_MAX: Final = 100
 
 
 class _Running:
-    """A server and the loop it lives in."""
+    """A server and the loop it runs in."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
         self.loop = loop
@@ -48,7 +48,7 @@ class _Running:
         self.timers: FlowingTimers | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(_PATIENCE_SECONDS)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(_TIMEOUT_SECONDS)
 
 
 class KafkaKit:
@@ -136,7 +136,7 @@ class KafkaKit:
         running, self._running = self._running, None
         if running is not None:
             running.loop.call_soon_threadsafe(running.loop.stop)
-            running.thread.join(_PATIENCE_SECONDS)
+            running.thread.join(_TIMEOUT_SECONDS)
             running.loop.close()
 
     def _stop(self, *, crash: bool) -> None:

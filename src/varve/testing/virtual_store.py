@@ -30,7 +30,7 @@ _MEMORY_ROOT: Final = "/data"
 class VirtualStore:
     """A store whose time and power are yours.
 
-    Without a directory it lives in memory. `settings` are those of `varve.open`; `seed` decides
+    Without a directory it is in memory. `settings` are those of `varve.open`; `seed` decides
     what is left to chance, such as how much of a torn write a crash leaves. `objects` is the object
     store of its cold tier, by default one in memory that outlives crashes. A `clock` of another
     kind takes the place of the one that stands still.

@@ -50,7 +50,7 @@ _SEGMENTS_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class RemoteExpiry:
-    """What one pass let go of a partition, and how many segments' objects it took away."""
+    """What one pass expired of a partition, and of how many segments it deleted the objects."""
 
     expired: tuple[Due[RemoteSegmentInfo], ...] = ()
     removed_count: int = 0
@@ -92,7 +92,7 @@ class TierExpiry:
         return RemoteExpiry(tuple(expired), removed)
 
     def preview(self, tiered: TieredPartition, now_ms: int) -> RemoteExpiry:
-        """What a pass would let go and take away now; nothing changes."""
+        """What a pass would expire and delete now; nothing changes."""
         manifest = tiered.load()
         expired = tuple(_find_due(tiered, manifest, now_ms))
         pending = tiered.manifests.pending(manifest)

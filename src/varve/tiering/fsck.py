@@ -40,7 +40,7 @@ SETTLE_MS: Final = 3_600_000
 """How long a page or a part that nothing names may belong to a commit that is under way."""
 
 Progress = Callable[[RemotePath, int, int], None]
-"""Told of a partition, the bytes of it that are done, and all that are to be done."""
+"""Called with a partition, its bytes done so far, and all its bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

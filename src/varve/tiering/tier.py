@@ -53,7 +53,7 @@ LOCK_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class TierPass:
-    """What a pass over one partition let go: of the local disk, and of both tiers."""
+    """What a pass over one partition removed: from the local disk, and from both tiers."""
 
     partition: TopicPartition
     moved: RetentionPlan

@@ -203,7 +203,7 @@ class SegmentedStore:
         return segment is not None
 
     def restore(self, entries: Iterable[Put]) -> RestoredBatch:
-        """Write a batch of the changelog; what is expired is dropped, neither counted nor told.
+        """Write a batch of the changelog; what is expired is dropped, neither counted nor reported.
 
         The same entries may come again, and be cut into batches in any way.
         """

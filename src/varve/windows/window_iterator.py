@@ -50,7 +50,7 @@ class WindowIterator:
         return self._look() is not None
 
     def close(self) -> None:
-        """Let go of all it holds; it has no more entries then. Closing twice is harmless."""
+        """Release all it holds; it has no more entries then. Closing twice is harmless."""
         self._waiting.clear()
         self._next = None
         self._end_scan()

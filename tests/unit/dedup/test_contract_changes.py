@@ -126,7 +126,7 @@ def test_d50_other_rules() -> None:
             make_rules(after_ms=WINDOW - 1),
             make_rules(is_refreshing=True),
         ):
-            with pytest.raises(InvalidRequest, match=r"cannot go on .* begin anew with --name"):
+            with pytest.raises(InvalidRequest, match=r"cannot go on .* start again with --name"):
                 bench.run(other, state="/other")
         assert {one.name: one.offsets(0).end for one in bench.store.topics()} == ends
         bench.put((b"x", T))

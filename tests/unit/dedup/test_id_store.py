@@ -205,7 +205,7 @@ def test_records_that_are_no_entries_are_named_with_a_remedy(
 ) -> None:
     records = [Record(GOOD_KEY, bytes(8)), Record(key, value)]
     columns = Batch(build_batch(records, base_offset=40)).columns()
-    with pytest.raises(Corrupt, match=rf"^t-0, offset 41: .*{what}.* begin anew with .*--name$"):
+    with pytest.raises(Corrupt, match=rf"^t-0, offset 41: .*{what}.* start again with .*--name$"):
         decode_entries(columns, "t-0")
 
 

@@ -221,7 +221,7 @@ def test_a_changelog_that_ends_before_the_checkpoint_is_read_from_its_start(benc
 def test_other_rules_are_refused_and_other_policies_are_not(bench: Bench) -> None:
     append(bench.input, 0, draw_records(random.Random(11), 50))
     bench.run()
-    with pytest.raises(InvalidRequest, match=r"by key, 1000 ms before.*begin anew with --name"):
+    with pytest.raises(InvalidRequest, match=r"by key, 1000 ms before.*start again with --name"):
         bench.task(rules_of(before=999)).open()
     bench.run(replace(RULES, late=LatePolicy.DROP, future=LatePolicy.DROP, missing=LatePolicy.DROP))
     other = bench.task(rules_of(before=999), name="other")

@@ -6,9 +6,9 @@ Members join until all have joined or time is up; that makes a generation. Its l
 assignment of each member.
 
 Invariant  a generation has one leader and one protocol, which all of its members know. An instance
-           id belongs to one member. A rebalance ends when all have joined or its time is up: who
-           does not join in time is no longer a member, and who does not sync in time causes another
-           rebalance without it. Static members that are away stay until their session ends.
+           id belongs to one member. A rebalance ends when all have joined or its time is up: a
+           member that does not join in time is removed, and one that does not sync in time causes
+           another rebalance without it. Static members that are away stay until their session ends.
            Every request is answered once; one of a member that is unknown or of another generation
            changes nothing.
 Crash      an assignment, and the new id of a static member, is in the log before any member learns

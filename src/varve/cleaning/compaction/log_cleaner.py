@@ -113,7 +113,7 @@ class LogCleaner:
             self._observe_health()
 
     def run_once(self, now_ms: int) -> list[CleanReport]:
-        """Builds missing key indexes, cleans what is due, expires what compacted logs let go."""
+        """Builds missing key indexes, cleans what is due, applies retention to compacted logs."""
         self.build_indexes(now_ms)
         reports = self._clean_due(now_ms, 0)
         self._expire_compacted(now_ms)

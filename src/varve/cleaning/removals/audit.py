@@ -358,8 +358,8 @@ class _Audit:
 def find_outcome(balance: Removal, later: Sequence[RemovalEntry], live: LiveSegments) -> Outcome:
     """What became of a removal that is not noted as carried out.
 
-    Told by the generation of its segments that is met next: in the first later line that reads any
-    of them, else on disk.
+    The generation of its segments that is met next decides: in the first later line that reads
+    any of them, else on disk.
     """
     if not balance.inputs:
         return Outcome.UNCLEAR

@@ -40,8 +40,9 @@ def compact(
     `directory` is the log directory that was copied: what its logs have left of the bucket, as they
     do when a new leader cuts them, is not taken for the latest of a key.
 
-    Raises NotFound for a topic that the tier does not hold; what fails later is told in the result
-    of its partition. One job at a time works on a partition: a second one is told who does.
+    Raises NotFound for a topic that the tier does not hold; what fails later is part of the result
+    of its partition. One job at a time works on a partition: a second one
+    gets an error that names the first.
     """
     homes = [home for name in topics for home in find_topic(address, name).partitions]
     return compact_partitions(

@@ -116,7 +116,7 @@ class PartitionCompaction:
         self._is_work_stored = False
 
     def stages(self) -> Stages[PartitionResult]:
-        """The run; what fails on purpose is told in its result."""
+        """The run; expected failures are part of its result."""
         error: str | None = None
         try:
             if self._settings.is_dry_run:

@@ -47,7 +47,7 @@ from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentSta
 
 @dataclass(frozen=True, slots=True)
 class IndexedSegment:
-    """The key index of a segment; `part` if it was made just now and the manifest must be told."""
+    """The key index of a segment; `part` if it was just built and the manifest must list it."""
 
     header: KeyIndexHeader
     part: ObjectPart | None

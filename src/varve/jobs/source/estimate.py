@@ -33,15 +33,15 @@ def learn_tier(options: SourceOptions) -> SourceOptions:
     if options.address is not None:
         return replace(options, address=replace(options.address, cluster=cluster))
     try:
-        told = client.broker_settings(_URL, _METADATA)
+        settings = client.broker_settings(_URL, _METADATA)
     except StoreDenied as error:
         raise StoreDenied(
             f"{error}: it was asked where its cold tier is, for which one needs DescribeConfigs on "
             "the cluster; give option url, or throughServer=true"
         ) from error
-    if _URL not in told or told.get(_METADATA, _MANIFESTS) != _MANIFESTS:
+    if _URL not in settings or settings.get(_METADATA, _MANIFESTS) != _MANIFESTS:
         return options
-    address = Bucket(told[_URL], options.tier_settings, cluster)
+    address = Bucket(settings[_URL], options.tier_settings, cluster)
     try:
         address.objects()
     except StoreError as error:

@@ -4,7 +4,7 @@ No lock is taken and nothing is changed. Closed segments tell their bounds by in
 is walked, for its indexes live in the memory of its writer.
 
 Invariant  what is read ends at a whole batch with a right checksum: what is being written behind it
-           does not exist yet. A task looks at the files anew, so that segments which were
+           does not exist yet. A task lists the files again, so that segments which were
            compacted meanwhile are read as they are then.
 Threads    any.
 """

@@ -170,7 +170,7 @@ class TierFile(UnchangingFile):
             self._next = end, stop, self._files.fetch_ahead(self.path, end, stop)
 
     def close(self) -> None:
-        """Lets go of what was fetched ahead."""
+        """Drops what was fetched ahead."""
         self._next = None
 
 

@@ -107,7 +107,7 @@ class Subset:
 
 
 class _Held:
-    """The rows that come first of those seen so far. With `is_cut` others are let go of."""
+    """The rows that come first of those seen so far. With `is_cut` the others are dropped."""
 
     def __init__(self, count: int, bytes_max: int, *, is_cut: bool) -> None:
         self._count = count
@@ -140,7 +140,7 @@ class _Held:
         return [text for _, text in self._rows]
 
     def _cut(self) -> None:
-        """Lets go of all but the first rows; raises InvalidRequest if that leaves too many."""
+        """Drops all but the first rows; raises InvalidRequest if that leaves too many."""
         if self._is_cut and len(self._rows) >= self._count:
             self._rows.sort(key=itemgetter(0))
             del self._rows[self._count :]

@@ -217,7 +217,7 @@ _CACHE_BYTES: Final = 2 << 30
 
 
 class IdSetCache:
-    """Windows that a worker process holds between batches, the least used let go first."""
+    """Windows that a worker process holds between batches, the least used dropped first."""
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max

@@ -140,7 +140,7 @@ class Manifest:
     """What the cold tier holds for a partition, as of one commit; version 0 is before the first.
 
     `segments` are those that no page holds: the recent ones, and in a change also those whose pages
-    were unfolded. `retired` are the objects that this very version let go.
+    were unfolded. `retired` are the objects that this version retired.
     """
 
     home: RemotePath

@@ -226,7 +226,7 @@ class ObjectManifestStore(ManifestStore):
     """The ManifestStore over an object store.
 
     `wait` sleeps for so many milliseconds. Ids come from `random`, so two writers must not share a
-    seed. `grace_ms` is how long a page that was let go stays at the least.
+    seed. `grace_ms` is how long a retired page stays at least.
     """
 
     def __init__(

@@ -272,7 +272,7 @@ def collect_named(objects: ObjectStore, home: RemotePath, newest: Manifest) -> N
         _read_older(manifest.pages, pages, named)
     named.older_segments -= named.segments.keys()
     named.older_pages -= named.pages
-    # What the newest let go was named by the version before, which may be gone by now.
+    # What the newest retired was named by the version before, which may be gone by now.
     named.older_pages |= {
         key
         for entry in newest.retired

@@ -1,8 +1,8 @@
 """Ranges of objects that never change, in memory: what was read and what is being fetched.
 
 An extent is listed before it is fetched, so that nobody fetches it twice: who wants it waits, or
-fetches it when nobody has begun. Readers get views of the fetched buffer, which lives on for them
-when the cache lets go of it.
+fetches it when nobody has begun. Readers get views of the fetched buffer, which stays valid for
+them after the cache drops it.
 
 Invariant  listed extents of one object do not overlap. The bytes held and on their way never exceed
            the limit, save those that were wanted while all the rest is on its way; an extent larger
@@ -177,7 +177,7 @@ class ExtentCache:
                 self._unlist_locked(extent)
 
     def leave(self, extent: Extent) -> None:
-        """Lets go of an extent that nobody is expected to read again."""
+        """Drops an extent that nobody is expected to read again."""
         with self._lock:
             if extent in self._held:
                 self._drop_locked(extent)

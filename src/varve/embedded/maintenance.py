@@ -81,7 +81,7 @@ class StoreHealth:
         )
 
 
-class Upkeep:
+class StoreMaintenance:
     """The background work of one open store."""
 
     def __init__(
@@ -271,5 +271,5 @@ def _plan_retention(log: Log, tier: "TierPass | None", now_ms: int) -> Retention
 
 
 def _stays_certain(compaction: CleanReport, segment: ExpiredSegment) -> bool:
-    # Compaction shrinks the log, so that its size lets go of fewer segments afterwards.
+    # Compaction shrinks the log, so that fewer segments exceed its size afterwards.
     return not segment.is_by_size and segment.base_offset not in compaction.rewritten
