@@ -263,7 +263,7 @@ def encode_headers(
 
 
 def warm() -> None:
-    """Compile the kernels for the types the records room calls them with."""
+    """Compile the kernels for the types that `varve.records` passes."""
     data = np.frombuffer(b"k", np.uint8)
     zero, one = np.zeros(1, np.int64), np.ones(1, np.int64)
     for column in (zero, one):

@@ -2,7 +2,7 @@
 
 Layout     docs/formats/record-batch.md
 Invariant  nothing outside [start, end) is read; only whole batches are listed, and nothing behind
-           the first broken one. Only magic 2 is read.
+           the first corrupt one. Only magic 2 is read.
 """
 
 from enum import IntEnum
@@ -54,7 +54,7 @@ _NOT_AS_SENT_BITS: Final = CODEC_MASK | CONTROL_BIT | LOG_APPEND_TIME_BIT
 
 
 class IndexState(IntEnum):
-    """What the rule carries from one table to the next."""
+    """What building an index carries from one table of batches to the next."""
 
     ENTRY_POSITION = 0
     PREVIOUS_OFFSET = 1
@@ -243,7 +243,7 @@ def build_index_entries(
 ) -> tuple[int, int, int, int]:
     """Fills both entry tables (at least as long as `rows`).
 
-    Offset entries, time entries, status, rows done.
+    Returns the counts of offset and time entries, the status and the rows done.
     """
     offset_count = 0
     time_count = 0

@@ -165,7 +165,7 @@ def xxhash32(buffer: Bytes, start: int, end: int) -> Any:
 
 
 def warm() -> None:
-    """Compile the kernels for the buffers the records room hands them."""
+    """Compile the kernels for the buffers that `varve.records` passes."""
     for buffer in byte_buffers(bytes(16)):
         zstd_extent(buffer, 0, 16)
         xxhash32(buffer, 0, 16)

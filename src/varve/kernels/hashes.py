@@ -192,7 +192,7 @@ def murmur3_cells(
 def partition_keys(
     data: Bytes, starts: Integers, sizes: Integers, partition_count: int, out: Integers
 ) -> int:
-    """Fill in the partition of every cell that is not null: -1, or the cell at fault."""
+    """Fill in the partition of every non-null cell; returns -1, or the index of a bad cell."""
     if len(starts) != len(sizes) or len(out) != len(sizes) or partition_count < 1:
         return 0
     for index in range(len(sizes)):

@@ -3,7 +3,7 @@
 Layout     an entry is four words of 64 bits: hash_high, hash_low, offset | record << 32,
            size | flags << 32. The offset counts from the segment's base offset, the record from
            the segment's first, the size is that of the encoded record with its length.
-Invariant  records are refused for all that `record_parse` refuses, and for offsets that do not
+Invariant  records are rejected for all that `record_parse` rejects, and for offsets that do not
            ascend within their batch. Nothing outside the given ranges is read or written,
            whatever the bytes say.
 """
@@ -135,7 +135,7 @@ def scan_keys(
     `buffer_start` begins the buffer; `base_offset` is the segment's. Gives the entries, the
     records of all batches, the null keys and the encoded bytes of those scanned, a status (a
     RecordStatus, or ScanStatus.FULL when `out` has no room for a batch's records) and the row it
-    speaks of, `last_row` if none: everything before that row is done.
+    refers to, `last_row` if none: everything before that row is done.
     """
     if first_row < 0 or first_row > last_row or last_row > rows.shape[0]:
         raise IndexError("first_row and last_row do not name a range of the rows")
@@ -214,7 +214,7 @@ def scan_payload_keys(
     if position < 0 or position > end or end > payload.size:
         raise IndexError("position and end do not name a range of the payload")
     if out.shape[1] != ENTRY_WORDS or index < 0 or previous_delta < -1:
-        raise IndexError("out has not the columns of entries, or the start is none")
+        raise IndexError("out needs four columns, index at least 0 and previous_delta at least -1")
     if count == 0:
         return 0, 0, RecordStatus.OK.value, position, 0, previous_delta
     status = _check_batch(

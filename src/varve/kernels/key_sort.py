@@ -2,7 +2,7 @@
 
 Hashes are spread evenly, so their top bits deal the entries into buckets that fit the cache, and
 the bits below into cells of a few entries, which are inserted one by one. Cells that somebody made
-large with chosen keys are merged instead: no input takes more than n log n steps.
+large with chosen keys are merge-sorted: no input takes more than n log n steps.
 
 Invariant  entries arrive in the order of their offsets and stay so among equal hashes: the last of
            them is the latest. Nothing outside the two arrays is read or written.
@@ -112,7 +112,7 @@ def _merge_runs(first: int, count: int, spare: int) -> None:
 
 @kernel
 def _settle_large(out: int, out_end: int, at: int, end: int, spare: int) -> int:
-    """The rest of a cell of many different hashes; gives the address behind its last entry.
+    """The rest of a cell of many different hashes; returns the address after its last entry.
 
     Those between `out` and `out_end` are settled, those between `at` and `end` are not; `spare`
     has room for all of them.
@@ -177,7 +177,7 @@ def _settle(out: int, at: int, end: int, spare: int) -> int:
 
 @kernel
 def sort_entries(entries: Entries, scratch: Entries) -> int:
-    """Sorts in place by hash and keeps the last of equal ones; gives how many are left.
+    """Sorts in place by hash and keeps the last of equal ones; returns how many are left.
 
     `scratch` has room for as many entries; its content is lost, as is that behind those left.
     """

@@ -1,1 +1,1 @@
-"""RocksDB databases, one per time segment: options, batches, scans, errors, one memory budget."""
+"""RocksDB databases: options, batches, scans, time segments, errors, one memory budget."""

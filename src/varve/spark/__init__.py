@@ -1,4 +1,4 @@
-"""varve on Spark: the data source, and jobs on the user's session. The only pyspark."""
+"""varve on Spark: the data source, and jobs on the user's session."""
 
 from varve.jobs.table.catalog import CatalogAddress as Catalog
 from varve.jobs.tier.bucket import Bucket as Bucket

@@ -200,7 +200,7 @@ class _OffsetListing:
         return _OffsetAtTime(record.offset, epoch_at(log, record.offset), record.timestamp)
 
     async def _find_tiered(self, topic: ServedTopic, log: Log, timestamp: int) -> _OffsetAtTime:
-        """By what is copied to object storage; not found where the topic is not tiered."""
+        """By the copied offset; not found if the topic is not tiered."""
         if not topic.settings.remote_storage_enable:
             return _NOT_FOUND
         work = self._broker.blocking.run(_find_copied_offset, self._broker.store, log)

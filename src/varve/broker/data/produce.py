@@ -48,7 +48,7 @@ _ADMIN_CLIENT: Final = "__admin_client"
 """The one client that may write to internal topics."""
 _RETRY_MS: Final = 100
 
-# Offset, length, leader epoch, magic; see records.header. Unpacked alone, for each produced batch.
+# Offset, length, leader epoch, magic; see records/batch_format.py. Unpacked for each batch.
 _LENGTH_AND_MAGIC: Final = Struct(">8xi4xb")
 _PRODUCER_ID_AND_EPOCH: Final = Struct(">43xqh")
 _ATTRIBUTES_AT: Final = CRC_START + 1
@@ -223,7 +223,7 @@ class _Produce:
     # Appending
 
     def start(self) -> "asyncio.Future[ProduceResponse | None]":
-        """Submits the entries; done when they are appended, or when the time is over."""
+        """Submits the entries; done when they are appended, or at the timeout."""
         if self._dedup_entries:
             self._submit_with_dedup()
         else:

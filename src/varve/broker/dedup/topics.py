@@ -1,6 +1,6 @@
 """All deduplicated partitions of a broker: opened, waited for, and removed with their topics.
 
-A batch whose partition is still restoring its ids waits for that, as long as its request may. A
+A batch whose partition is still restoring its ids waits up to the timeout of its request. A
 partition whose ids failed is reported as failed and reopened until that succeeds.
 
 Invariant  batches for one partition are appended in the order in which they arrived.
@@ -169,7 +169,7 @@ class DedupTopics:
     ) -> None:
         """Appends an entry once its partition is open, and calls `complete` when that is done.
 
-        An entry that has neither a result nor an error then has waited too long.
+        An entry that has neither a result nor an error then has timed out.
         """
         if self._is_stopped:
             raise Closed("the broker is stopping")
@@ -192,7 +192,7 @@ class DedupTopics:
         complete()
 
     def _get_partition(self, topic: ServedTopic, log: Log) -> _DedupPartition:
-        """The state of a partition, which starts to open where there was none."""
+        """The partition; one that was not known starts to open."""
         known = self._partitions.get(log.topic_partition)
         if known is not None and known.log is log:
             return known
@@ -363,7 +363,7 @@ class DedupTopics:
             del self._removals[directory]
 
     async def stop(self) -> None:
-        """Closes all partitions; to be called when nothing is appended any more."""
+        """Closes all partitions; called after the last append."""
         self._is_stopped = True
         if self._checkpoint_timer is not None:
             self._checkpoint_timer.cancel()

@@ -1,6 +1,6 @@
 """Heartbeats of consumer groups (KIP-848), and the removal of members whose session is over.
 
-A heartbeat leads from the state of its group to the next: the member as it describes itself, the
+A heartbeat moves its group to the next state: the member as it describes itself, the
 topics as they are, targets where something changed, and one step of the member towards its target.
 
 Invariant  heartbeats of one group are handled one after the other; each is answered when the log
@@ -69,7 +69,7 @@ class ConsumerCoordinator:
         self._blocking = blocking
 
     def load(self, states: Mapping[str, ConsumerState]) -> None:
-        """Takes the groups that were read from the log."""
+        """Adds the groups that were read from the log."""
         for id, state in states.items():
             group = self._make(id, state)
             self._groups.put(group)
@@ -109,7 +109,7 @@ class ConsumerCoordinator:
     async def _handle_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, client: Client, may_describe: MayDescribe
     ) -> ConsumerGroupHeartbeatResponse | KafkaError:
-        """Returns its error: the task has not failed."""
+        """Returns a KafkaError instead of raising it: the task has not failed."""
         async with self._groups.lock(request.group_id):
             try:
                 if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):

@@ -54,7 +54,7 @@ class Group(Protocol):
 
     @property
     def protocol_type(self) -> str:
-        """`consumer`, or another that members use; empty where there were never members."""
+        """`consumer`, or another that members use; empty if there never was a member."""
         ...
 
     @property
@@ -91,7 +91,7 @@ class Group(Protocol):
         ...
 
     def expiry_base_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
-        """From when on the retention of an offset counts; None while it is in use."""
+        """When the retention of an offset begins; None while it is in use."""
         ...
 
     def tombstones(self) -> Records:
@@ -111,7 +111,7 @@ class Groups:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def lock(self, id: str) -> asyncio.Lock:
-        """To be held while a change of a group is written that depends on what the group was."""
+        """Held while a change is written that depends on the current state of the group."""
         lock = self._locks.get(id)
         if lock is None:
             lock = self._locks[id] = asyncio.Lock()
@@ -128,7 +128,7 @@ class Groups:
         self._by_id[group.id] = group
 
     def take(self, group: Group) -> None:
-        """Frees the id of a group; closing it is for the caller."""
+        """Removes a group from the table; the caller closes it."""
         if self._by_id.get(group.id) is group:
             del self._by_id[group.id]
 

@@ -82,7 +82,7 @@ async def _init_transactional_id(
 
 
 async def _new_producer_id(broker: Broker, context: RequestContext) -> InitProducerIdResponse:
-    """A new id at epoch 0, for a client that may write to some topic."""
+    """A new id at epoch 0; needs Write on some topic, or IdempotentWrite on the cluster."""
     if not context.authorizer.is_allowed_somewhere(
         context.connection, Operation.WRITE, ResourceType.TOPIC
     ):
@@ -96,7 +96,7 @@ async def _new_producer_id(broker: Broker, context: RequestContext) -> InitProdu
 async def handle_add_partitions_to_txn(
     broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
-    """Adds all partitions or none: one that cannot be added keeps the others out."""
+    """Adds all partitions, or none if one of them cannot be added."""
     topics = request.v3_and_below_topics
     transactional_id = request.v3_and_below_transactional_id
     context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)

@@ -1,8 +1,8 @@
 """The rewrite of one segment without some of its records, planned and accounted for.
 
-Invariant  nothing but the named records goes: tombstones, markers, stale records, what was aborted
+Invariant  only the named records are removed: tombstones, markers, stale and aborted records
            and batches that were empty before stay as they are. A batch that loses all its records
-           stays as a shell where compaction would leave it, and at the end of its segment.
+           stays as an empty batch where compaction would keep it, and at the segment's end.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ Bits = npt.NDArray[np.uint8]
 class ErasedRecords:
     """Records of one segment, in the order of its file.
 
-    Each is named by the base offset of its batch and its number among the records of that. `size`
+    Each is identified by the base offset of its batch and its index in the batch. `size`
     is what all of them take, encoded; `kept_size` what the other data records of the segment do.
     """
 
@@ -81,7 +81,7 @@ def plan_erasure(
 ) -> SegmentPlan:
     """What becomes of a segment that loses these records.
 
-    `aborted` are the transactions that touch it, `shells` the producers in use.
+    `aborted` are the transactions that touch it, `shells` the active producers' last records.
     """
     with keys.open() as index:
         batches, marks = index.batches(), index.marks()
@@ -136,7 +136,7 @@ class KeyDigest:
     buffer_bytes: int
 
     def of(self, segment: InputSegment, dropped: Bits | None = None) -> tuple[int, int]:
-        """Of all its records but those dropped; raises Corrupt for one that is damaged."""
+        """The digest of all records that are not dropped; raises Corrupt for a damaged segment."""
         builder = KeyIndexBuilder(
             self.fs,
             self.path,

@@ -1,9 +1,9 @@
 """Compacts the logs of a store: chooses what is due, runs it, and keeps going whatever fails.
 
 Invariant  a partition is worked on by one thread at a time. A failure stays with its partition: it
-           shows in `health` and is tried again after a time that doubles, without a restart. Only
+           shows in `health` and is retried with exponential backoff, without a restart. Only
            an I/O error of the log's own files takes the directory offline.
-Threads    any; `_lock` guards who works on what.
+Threads    any; `_lock` guards the table of partitions, `is_busy` of each its work.
 """
 
 import threading
@@ -98,7 +98,7 @@ class LogCleaner:
             self._workers.append(worker.start())
 
     def stop(self) -> None:
-        """Ends the threads; a run in flight stops at its next chunk, and nothing is lost."""
+        """Stops the threads; a run in progress ends at its next chunk, and nothing is lost."""
         self._stopping.set()
         with ExitStack() as stack:
             for worker in self._workers:
@@ -138,17 +138,17 @@ class LogCleaner:
         return reports
 
     def _pick(self, now_ms: int, tried: set[TopicPartition]) -> PartitionCleaner | None:
-        """The most pressing partition that nobody works on, taken for the caller."""
+        """The most urgent partition that is not busy, with `is_busy` acquired."""
         logs: list[CleanableLog] = []
         healing: list[PartitionCleaner] = []
         by_name: dict[TopicPartition, PartitionCleaner] = {}
         for partition in self._compacted():
-            dirtiness = self._look_at(partition, now_ms)
-            if dirtiness is None:
+            cleanable = self._look_at(partition, now_ms)
+            if cleanable is None:
                 continue
-            logs.append(dirtiness)
-            by_name[dirtiness.partition] = partition
-            if dirtiness.is_due:
+            logs.append(cleanable)
+            by_name[cleanable.partition] = partition
+            if cleanable.is_due:
                 continue
             if partition.indexes.needs_run(now_ms):
                 healing.append(partition)
@@ -234,15 +234,15 @@ class LogCleaner:
         return log
 
     def _run(self, partition: PartitionCleaner, now_ms: int) -> CleanReport | None:
-        """One run that is due; what goes wrong is noted and tried again later.
+        """One run that is due; a failure is noted and retried later.
 
-        Looks once more what may be cleaned: another thread may have run since it was picked.
+        Selects again: another thread may have cleaned the log since it was picked.
         """
-        dirtiness = self._look_at(partition, now_ms)
-        if dirtiness is None:
+        cleanable = self._look_at(partition, now_ms)
+        if cleanable is None:
             return None
         try:
-            report = self._carry_out(partition, dirtiness, now_ms)
+            report = self._carry_out(partition, cleanable, now_ms)
         except CleaningStopped:
             return None
         except Exception as error:
@@ -254,20 +254,20 @@ class LogCleaner:
     def _carry_out(
         self,
         partition: PartitionCleaner,
-        dirtiness: CleanableLog,
+        cleanable: CleanableLog,
         now_ms: int,
         *,
         progress: Progress | None = None,
     ) -> CleanReport:
         name = partition.log.topic_partition
         run = CompactionRun(
-            partition.log, dirtiness, now_ms, self._tools(partition, progress=progress)
+            partition.log, cleanable, now_ms, self._tools(partition, progress=progress)
         )
         with partition.work(f"cleaning of {name}"):
             partition.indexes.forget_vanished()
             report = run.carry_out(run.plan())
             if run.is_complete:
-                partition.directory.write_cleaner_offset(name, dirtiness.next_first_dirty)
+                partition.directory.write_cleaner_offset(name, cleanable.next_first_dirty)
                 partition.indexes.healed.clear()
         return report
 
@@ -293,17 +293,17 @@ class LogCleaner:
     ) -> CleanReport:
         """Cleans one partition now, however little of it is dirty; raises what goes wrong.
 
-        A dry run changes nothing but for building key indexes that are missing.
+        A dry run only builds missing key indexes.
         """
         with self._take(partition) as found:
             _check_compacted(found.log)
-            dirtiness = self._select(found, self.remote.bounds(partition), now_ms)
+            cleanable = self._select(found, self.remote.bounds(partition), now_ms)
             if dry_run:
                 tools = self._tools(found, progress=progress)
-                run = CompactionRun(found.log, dirtiness, now_ms, tools)
+                run = CompactionRun(found.log, cleanable, now_ms, tools)
                 with found.work(f"plan of {partition}"):
                     return run.report(run.plan(), is_dry_run=True)
-            report = self._carry_out(found, dirtiness, now_ms, progress=progress)
+            report = self._carry_out(found, cleanable, now_ms, progress=progress)
             found.note_success()
             self.metrics.observe_clean(report)
             return report
@@ -312,9 +312,9 @@ class LogCleaner:
         """What a run would do now; only key indexes that are missing are built."""
         with self._take(partition) as found:
             _check_compacted(found.log)
-            dirtiness = self._select(found, self.remote.bounds(partition), now_ms)
+            cleanable = self._select(found, self.remote.bounds(partition), now_ms)
             with found.work(f"plan of {partition}"):
-                return CompactionRun(found.log, dirtiness, now_ms, self._tools(found)).plan()
+                return CompactionRun(found.log, cleanable, now_ms, self._tools(found)).plan()
 
     def ensure_keys(
         self, partition: TopicPartition, segment: Segment, next_offset: int, now_ms: int
@@ -331,7 +331,7 @@ class LogCleaner:
     ) -> Record | None:
         """The latest committed record of a key, perhaps a tombstone; None when there is none.
 
-        `below` leaves out segments that begin there or behind.
+        `below` excludes segments whose base offset is at or above it.
         """
         cleaner = self._find(partition)
         may_build = cleaner.is_busy.acquire(blocking=False)
@@ -358,13 +358,13 @@ class LogCleaner:
 
     @contextmanager
     def _take(self, partition: TopicPartition) -> Iterator[PartitionCleaner]:
-        """The partition for the caller alone, once a run in flight is done."""
+        """Exclusive use of a partition, once a run in progress has ended."""
         cleaner = self._find(partition)
         with cleaner.is_busy:
             yield cleaner
 
     def build_indexes(self, now_ms: int) -> int:
-        """Builds the key indexes of closed segments whose transactions are decided; how many."""
+        """Builds the key indexes of closed segments without open transactions; returns how many."""
         built = 0
         for partition in self._compacted():
             if partition.waits(now_ms) or not partition.is_busy.acquire(blocking=False):
@@ -400,7 +400,7 @@ class LogCleaner:
                     partition.is_busy.release()
 
     def health(self) -> list[PartitionHealth]:
-        """How cleaning fares with each compacted partition."""
+        """The health of each compacted partition."""
         return [partition.health for partition in self._compacted()]
 
     def _observe_health(self) -> None:
@@ -417,7 +417,7 @@ class LogCleaner:
         self.metrics.set_health(by_path, dead_threads=dead)
 
     def worker_health(self) -> list[WorkerHealth]:
-        """How the threads fare."""
+        """The health of the cleaner threads."""
         return [worker.health() for worker in self._workers]
 
 

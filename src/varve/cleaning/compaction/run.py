@@ -74,16 +74,16 @@ class _PhaseBudget(WorkBudget):
 class CompactionRun:
     """A run; `plan` may be called alone, to see what would be done."""
 
-    def __init__(self, log: Log, dirtiness: CleanableLog, now_ms: int, tools: RunTools) -> None:
+    def __init__(self, log: Log, cleanable: CleanableLog, now_ms: int, tools: RunTools) -> None:
         self._log = log
-        self._dirtiness = dirtiness
+        self._dirtiness = cleanable
         self._now_ms = now_ms
         self._tools = tools
         self._started_ms = tools.clock.now_ms()
         self._closed = [
             segment
             for segment in log.view.closed
-            if segment.base_offset < dirtiness.first_uncleanable_offset
+            if segment.base_offset < cleanable.first_uncleanable_offset
         ]
         self._by_base = {segment.base_offset: segment for segment in self._closed}
         self._bytes_before = log.size
@@ -91,11 +91,11 @@ class CompactionRun:
         self._bytes_written = 0
         self._bytes_read = 0
         self._rewritten: list[SegmentPlan] = []
-        self._note = _describe_bounds(dirtiness)
+        self._note = _describe_bounds(cleanable)
         self._was_stopped = False
 
     def plan(self) -> CleaningPlan[SegmentPlan]:
-        """Builds what key indexes are missing and plans; the log itself stays as it is."""
+        """Builds missing key indexes and plans; the log is not changed."""
         sources = self._find_sources()
         end, remote_bounds = self._dirtiness.first_uncleanable_offset, self._dirtiness.remote_bounds
         rules = RunRules(
@@ -140,7 +140,7 @@ class CompactionRun:
         return _PhaseBudget(self._log.topic_partition, phase, total, self._tools)
 
     def carry_out(self, plan: CleaningPlan[SegmentPlan]) -> CleanReport:
-        """Rewrites the groups; stops early, and says so, when it must not or cannot go on."""
+        """Rewrites the groups; a run that stops early says why in its report."""
         budget = self._begin_phase("copy", 2 * plan.copied_bytes)
         remove_unfinished(self._tools.fs, self._log.directory)
         if plan.groups:
@@ -196,7 +196,7 @@ class CompactionRun:
             except Exception:
                 written.discard(self._tools.fs, self._log.directory)
                 raise
-            # From here on the log answers for the files: some of them may prove that a swap was
+            # From here on the log owns the files: some of them may prove that a swap was
             # not committed.
             new = self._log.replace_segments(
                 [self._by_base[segment_plan.segment.base_offset] for segment_plan in group],
@@ -291,12 +291,12 @@ class CompactionRun:
         )
 
 
-def _describe_bounds(dirtiness: CleanableLog) -> str:
-    """What the cold tier keeps from this run, in words; empty where nothing."""
-    if dirtiness.remote_bounds is None:
+def _describe_bounds(cleanable: CleanableLog) -> str:
+    """What this run must leave because of the remote tier; empty if nothing."""
+    if cleanable.remote_bounds is None:
         return ""
-    kept = f"from offset {dirtiness.remote_bounds.cleaned_up_to} on are {KEPT_FOR_COLD}"
-    waits = f"{dirtiness.blocked_by}; " if dirtiness.blocker is CleaningBound.COPY else ""
+    kept = f"from offset {cleanable.remote_bounds.cleaned_up_to} on are {KEPT_FOR_COLD}"
+    waits = f"{cleanable.blocked_by}; " if cleanable.blocker is CleaningBound.COPY else ""
     return f"{waits}tombstones and markers {kept}"
 
 

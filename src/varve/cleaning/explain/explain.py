@@ -120,7 +120,7 @@ class _Explainer:
         self._forecast = {row.base_offset: row for row in forecast_log(self._facts, now_ms)}
         self._blocks = SegmentBlockers(
             facts=self._facts,
-            dirtiness=self._dirtiness,
+            cleanable=self._dirtiness,
             now_ms=now_ms,
             holds=known.holds,
             stale_bytes=known.stale_bytes or (lambda base_offset: None),

@@ -30,7 +30,7 @@ class SegmentBlockers:
     """
 
     facts: SegmentList
-    dirtiness: CleanableLog
+    cleanable: CleanableLog
     now_ms: int
     holds: Sequence[UncleanableSegment]
     stale_bytes: Callable[[int], int | None]
@@ -45,11 +45,11 @@ class SegmentBlockers:
                 _active(self.facts, segment),
                 self._undecided(segment),
                 self._uncopied(segment),
-                _young(self.facts, segment, self.dirtiness.first_dirty_offset, self.now_ms),
+                _young(self.facts, segment, self.cleanable.first_dirty_offset, self.now_ms),
             )
             if block is not None
         ]
-        if segment.base_offset < self.dirtiness.first_uncleanable_offset:
+        if segment.base_offset < self.cleanable.first_uncleanable_offset:
             blocks += self._not_worth(segment)
         return blocks
 
@@ -81,7 +81,7 @@ class SegmentBlockers:
         )
 
     def _uncopied(self, segment: SegmentInfo) -> Blocker | None:
-        remote_bounds = self.dirtiness.remote_bounds
+        remote_bounds = self.cleanable.remote_bounds
         if (
             remote_bounds is None
             or segment.next_offset <= remote_bounds.copied_offset
@@ -94,7 +94,7 @@ class SegmentBlockers:
         )
 
     def _not_worth(self, segment: SegmentInfo) -> list[Blocker]:
-        dirt, blocks = self.dirtiness, []
+        dirt, blocks = self.cleanable, []
         if not dirt.is_due:
             blocks.append(
                 Blocker(

@@ -39,11 +39,11 @@ class Scope:
     """The chain of readable segments, and what selection found of it."""
 
     chain: tuple[RemoteSegment, ...]
-    dirtiness: CleanableLog
+    cleanable: CleanableLog
 
     @property
     def end_offset(self) -> int:
-        return self.dirtiness.first_uncleanable_offset
+        return self.cleanable.first_uncleanable_offset
 
     @property
     def segments(self) -> tuple[RemoteSegment, ...]:
@@ -53,9 +53,9 @@ class Scope:
     @property
     def blocked_by(self) -> str:
         """What keeps the rest of the chain from it; empty where nothing does."""
-        if self.dirtiness.blocker is CleaningBound.ACTIVE_SEGMENT:
+        if self.cleanable.blocker is CleaningBound.ACTIVE_SEGMENT:
             return ""
-        return self.dirtiness.blocked_by
+        return self.cleanable.blocked_by
 
 
 def find_chain(

@@ -223,7 +223,7 @@ class PartitionCompaction:
         return self._manifests.load() if leftovers else manifest
 
     def _is_due(self, scope: Scope) -> bool:
-        found, notes = scope.dirtiness, self._found.notes
+        found, notes = scope.cleanable, self._found.notes
         if scope.blocked_by:
             notes.append(scope.blocked_by)
         if not scope.segments:
@@ -299,7 +299,7 @@ class PartitionCompaction:
         chain = tuple(
             segments.get(remote_segment.id, remote_segment) for remote_segment in scope.chain
         )
-        return Scope(chain, scope.dirtiness), tuple(
+        return Scope(chain, scope.cleanable), tuple(
             headers.get(remote_segment.base_offset) for remote_segment in scope.segments
         )
 
@@ -391,7 +391,7 @@ class PartitionCompaction:
             sources,
             figures,
             settings=self._settings.grouping,
-            is_forced=self._settings.is_forced or run.scope.dirtiness.is_forced,
+            is_forced=self._settings.is_forced or run.scope.cleanable.is_forced,
         )
         plan = CleaningPlan(tuple(figures), tuple(groups), run.rules)
         return plan, first_held_offset(sources, run.rules)
@@ -479,7 +479,7 @@ class _Pass:
             self.scope.segments,
             self.headers,
             files,
-            first_dirty_offset=self.scope.dirtiness.first_dirty_offset,
+            first_dirty_offset=self.scope.cleanable.first_dirty_offset,
         )
 
 

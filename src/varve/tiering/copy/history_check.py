@@ -3,11 +3,11 @@
 Checked before a copy continues and before local segments are evicted. Tiers are erased one at a
 time, so a local segment and its copy may differ where an erasure on record explains it.
 
-Invariant  reads only. Everything in front of the copied offset is in readable segments of the log's
-           own history, except what was in front of the log start when it was due. A local segment
+Invariant  reads only. Everything below the copied offset is in readable segments of the log's
+           own history, except what was below the log start when it was due. A local segment
            with the bounds of a remote one holds the same bytes, unless compaction has rewritten it
            here, or an erasure on record has rewritten either.
-Threads    any; the caller keeps copies and expiry of the partition away.
+Threads    any; the caller lets no copy or expiry of the partition run meanwhile.
 """
 
 from collections.abc import Iterator, Sequence
@@ -95,7 +95,7 @@ def find_lost(
 
 
 ERASURE_PREFIX = "erase-"
-"""What the evidence of an erasure in the bucket is named by."""
+"""How the keys of an erasure's removal records in the bucket begin."""
 
 
 def is_erased(
@@ -106,7 +106,7 @@ def is_erased(
     segment: Segment,
     copy: RemoteSegment,
 ) -> bool:
-    """Whether the local segment, or the cold one, is what an erasure on record has left."""
+    """Whether a recorded erasure has written the local segment or the remote one."""
     local = [
         entry.balance for entry in read_removal_log(fs, log.directory).entries if entry.is_intact
     ]
@@ -133,9 +133,9 @@ def _read_cold(objects: ObjectStore, home: RemotePath) -> list[Removal]:
 
 
 def check_same_history(tiered: TieredPartition, manifest: Manifest) -> None:
-    """Raises Corrupt when the newest cold segment holds other records than the local log has there.
+    """Raises Corrupt if the newest remote segment differs from the local log at its offsets.
 
-    So it is when a copy of the log directory writes to the same bucket. Reads the local segment
+    This happens when a copy of the log directory writes to the same bucket. Reads the segment
     only where its size and times leave a doubt; what was compacted in either tier tells nothing.
     """
     log = tiered.log

@@ -3,7 +3,7 @@
 A key index is searched where it lies, by a few requests for blocks of it. A segment without one, or
 with a damaged one, is read as a whole.
 
-Invariant  every segment between the two offsets is asked, or it raises: a manifest that does not
+Invariant  every segment between the two offsets is searched, or it raises: a manifest that does not
            reach to the local start is loaded again. Only committed records count.
 Threads    any.
 """

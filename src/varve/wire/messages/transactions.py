@@ -1,4 +1,4 @@
-"""Messages of transactional producers and of those who look after them."""
+"""Messages of transactional producers, and of the APIs that list and describe transactions."""
 
 from varve.wire.schema import (
     BOOLEAN,
