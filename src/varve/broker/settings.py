@@ -12,27 +12,18 @@ class BrokerSettings:
     """Settings of the broker as a whole."""
 
     node_id: int = setting(
-        1,
-        "The id of this broker in the metadata that clients read.",
-        "node.id",
-        at_least=0,
+        1, "The id of this broker in the metadata that clients read.", at_least=0
     )
     num_partitions: int = setting(
-        1,
-        "Partitions of a topic that is created without a partition count.",
-        "num.partitions",
-        at_least=1,
+        1, "Partitions of a topic that is created without a partition count.", at_least=1
     )
     auto_create_topics_enable: bool = setting(
-        True,
-        "Whether a missing topic is created when a client names it in a Metadata request.",
-        "auto.create.topics.enable",
+        True, "Whether a missing topic is created when a client names it in a Metadata request."
     )
-    rack: str = setting("", "The rack of this broker, as clients see it.", "broker.rack")
+    rack: str = setting("", "The rack of this broker, as clients see it.", kafka_name="broker.rack")
     fetch_max_bytes: int = setting(
         16 << 20,
         "Limit of the bytes in one fetch response; its first batch may exceed it.",
-        "fetch.max.bytes",
         at_least=1024,
     )
 
@@ -47,19 +38,19 @@ class DataSettings:
     fetch_session_count_max: int = setting(
         1_000,
         "Limit of fetch sessions; a client without one names all partitions in each fetch.",
-        "max.incremental.fetch.session.cache.slots",
+        kafka_name="max.incremental.fetch.session.cache.slots",
         at_least=0,
     )
     fetch_session_partition_count_max: int = setting(
         200_000,
         "Limit of the partitions in all fetch sessions together.",
-        "varve.fetch.session.partitions.max",
+        kafka_name="varve.fetch.session.partitions.max",
         at_least=0,
     )
     background_read_max_bytes: int = setting(
         64 << 20,
         "Limit of the bytes that background reads of older segments hold for fetches.",
-        "varve.fetch.background.read.max.bytes",
+        kafka_name="varve.fetch.background.read.max.bytes",
         at_least=1 << 20,
     )
 
@@ -71,11 +62,7 @@ class DataSettings:
 class AdminSettings:
     """Administration of topics by clients."""
 
-    delete_topic_enable: bool = setting(
-        True,
-        "Whether clients may delete topics.",
-        "delete.topic.enable",
-    )
+    delete_topic_enable: bool = setting(True, "Whether clients may delete topics.")
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -91,7 +78,6 @@ class ReplicationSettings:
     min_insync_replicas: int = setting(
         1,
         "Replicas that must have a record before acks=all is answered; there is one replica.",
-        "min.insync.replicas",
         broker_name="min.insync.replicas",
         at_least=1,
         at_most=1,
@@ -99,7 +85,6 @@ class ReplicationSettings:
     unclean_leader_election_enable: str = setting(
         "false",
         "Whether an out-of-sync replica may become leader; there is one replica.",
-        "unclean.leader.election.enable",
         broker_name="unclean.leader.election.enable",
         choices=("false",),
         ignore_case=True,
@@ -116,7 +101,6 @@ class FixedSettings:
     default_replication_factor: int = setting(
         1,
         "Replicas of a topic that is created without a replication factor.",
-        "default.replication.factor",
         at_least=1,
         at_most=1,
     )
@@ -132,77 +116,48 @@ class GroupSettings:
     offsets_topic_num_partitions: int = setting(
         8,
         "Partitions of __consumer_offsets when it is created; must not change afterwards.",
-        "offsets.topic.num.partitions",
         at_least=1,
     )
     offsets_topic_segment_bytes: int = setting(
-        100 << 20,
-        "Segment size of __consumer_offsets when it is created.",
-        "offsets.topic.segment.bytes",
-        at_least=1024,
+        100 << 20, "Segment size of __consumer_offsets when it is created.", at_least=1024
     )
     offsets_retention_minutes: int = setting(
         10_080,
         "How long offsets are kept once their group is empty, or no longer reads the topic.",
-        "offsets.retention.minutes",
         at_least=1,
     )
     offsets_retention_check_interval_ms: int = setting(
-        600_000,
-        "How often offsets past their retention are removed.",
-        "offsets.retention.check.interval.ms",
-        at_least=1,
-        long=True,
+        600_000, "How often offsets past their retention are removed.", at_least=1, long=True
     )
     offset_metadata_max_bytes: int = setting(
-        4096,
-        "The longest metadata that may be committed with an offset.",
-        "offset.metadata.max.bytes",
-        at_least=0,
+        4096, "The longest metadata that may be committed with an offset.", at_least=0
     )
     group_min_session_timeout_ms: int = setting(
-        6_000,
-        "The shortest session timeout a member may request.",
-        "group.min.session.timeout.ms",
-        at_least=0,
+        6_000, "The shortest session timeout a member may request.", at_least=0
     )
     group_max_session_timeout_ms: int = setting(
-        1_800_000,
-        "The longest session timeout a member may request.",
-        "group.max.session.timeout.ms",
-        at_least=0,
+        1_800_000, "The longest session timeout a member may request.", at_least=0
     )
     group_initial_rebalance_delay_ms: int = setting(
-        3_000,
-        "How long the first rebalance of an empty group waits for more members.",
-        "group.initial.rebalance.delay.ms",
-        at_least=0,
+        3_000, "How long the first rebalance of an empty group waits for more members.", at_least=0
     )
     group_max_size: int = setting(
-        (1 << 31) - 1, "Limit of the members of one classic group.", "group.max.size", at_least=1
+        (1 << 31) - 1, "Limit of the members of one classic group.", at_least=1
     )
     group_consumer_session_timeout_ms: int = setting(
         45_000,
         "How long a member of a consumer group may send no heartbeat before it is removed.",
-        "group.consumer.session.timeout.ms",
         at_least=1,
     )
     group_consumer_heartbeat_interval_ms: int = setting(
-        5_000,
-        "How often members of consumer groups send heartbeats.",
-        "group.consumer.heartbeat.interval.ms",
-        at_least=1,
+        5_000, "How often members of consumer groups send heartbeats.", at_least=1
     )
     group_consumer_max_size: int = setting(
-        (1 << 31) - 1,
-        "Limit of the members of one consumer group.",
-        "group.consumer.max.size",
-        at_least=1,
+        (1 << 31) - 1, "Limit of the members of one consumer group.", at_least=1
     )
     group_consumer_assignors: str = setting(
         "uniform,range",
         "Assignors that members of consumer groups may request; the first is the default.",
-        "group.consumer.assignors",
     )
 
     @property
@@ -239,45 +194,33 @@ class TransactionSettings:
     """Transactions and transactional ids."""
 
     transaction_state_log_num_partitions: int = setting(
-        8,
-        "Partitions of __transaction_state when it is created.",
-        "transaction.state.log.num.partitions",
-        at_least=1,
+        8, "Partitions of __transaction_state when it is created.", at_least=1
     )
     transaction_state_log_segment_bytes: int = setting(
-        100 << 20,
-        "Segment size of __transaction_state when it is created.",
-        "transaction.state.log.segment.bytes",
-        at_least=1024,
+        100 << 20, "Segment size of __transaction_state when it is created.", at_least=1024
     )
     transaction_max_timeout_ms: int = setting(
-        900_000,
-        "The longest transaction timeout a producer may request.",
-        "transaction.max.timeout.ms",
-        at_least=1,
+        900_000, "The longest transaction timeout a producer may request.", at_least=1
     )
     transactional_id_expiration_ms: int = setting(
         604_800_000,
         "How long a transactional id without an open transaction is remembered.",
-        "transactional.id.expiration.ms",
         at_least=1,
     )
     transaction_abort_interval_ms: int = setting(
         10_000,
         "How often transactions that are open longer than their timeout are aborted.",
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        kafka_name="transaction.abort.timed.out.transaction.cleanup.interval.ms",
         at_least=1,
     )
     transaction_expiration_interval_ms: int = setting(
         3_600_000,
         "How often expired transactional ids are removed.",
-        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        kafka_name="transaction.remove.expired.transaction.cleanup.interval.ms",
         at_least=1,
     )
     transaction_partition_verification_enable: bool = setting(
-        True,
-        "Whether a transactional batch needs its partition to be part of the transaction.",
-        "transaction.partition.verification.enable",
+        True, "Whether a transactional batch needs its partition to be part of the transaction."
     )
 
     def __post_init__(self) -> None:
@@ -292,42 +235,32 @@ class SecuritySettings:
     """Authorization and authentication of clients."""
 
     authorizer_class_name: str = setting(
-        "",
-        "Any value switches authorization on, whichever of Kafka's authorizers it names.",
-        "authorizer.class.name",
+        "", "Any value switches authorization on, whichever of Kafka's authorizers it names."
     )
     authorizer_enable: bool = setting(
         False,
         "Whether ACLs are enforced: only what an ACL allows is permitted then.",
-        "varve.authorizer.enable",
-        is_own=True,
+        kafka_name="varve.authorizer.enable",
     )
     super_users: str = setting(
-        "",
-        "Principals that may do everything, such as `User:alice;User:bob`.",
-        "super.users",
+        "", "Principals that may do everything, such as `User:alice;User:bob`."
     )
     allow_everyone_if_no_acl_found: bool = setting(
-        False,
-        "Whether everybody may use a resource that has no ACL.",
-        "allow.everyone.if.no.acl.found",
+        False, "Whether everybody may use a resource that has no ACL."
     )
     sasl_enabled_mechanisms: tuple[str, ...] = setting(
         ("SCRAM-SHA-256", "SCRAM-SHA-512"),
         "SASL mechanisms for clients. PLAIN sends the password itself: use it with TLS only.",
-        "sasl.enabled.mechanisms",
         choices=MECHANISMS,
     )
     sasl_plain_users: str = setting(
         "",
         "A file with a line `name=hash` for each user of PLAIN; `hash_password` computes the hash.",
-        "varve.sasl.plain.users",
-        is_own=True,
+        kafka_name="varve.sasl.plain.users",
     )
     connections_max_reauth_ms: int = setting(
         0,
         "Time after which a client must authenticate again on its connection; 0 is never.",
-        "connections.max.reauth.ms",
         at_least=0,
         long=True,
     )
@@ -358,14 +291,14 @@ class QuotaSettings:
     window_count: int = setting(
         11,
         "Number of windows over which a client's rate is measured.",
-        "quota.window.num",
+        kafka_name="quota.window.num",
         at_least=1,
         at_most=3_600,
     )
     window_seconds: int = setting(
         1,
         "Length of a quota window.",
-        "quota.window.size.seconds",
+        kafka_name="quota.window.size.seconds",
         at_least=1,
         at_most=3_600,
     )

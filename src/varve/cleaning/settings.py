@@ -15,62 +15,45 @@ class CleanerSettings:
     log_retention_check_interval_ms: int = setting(
         300_000,
         "Time between two checks for segments that retention removes.",
-        "log.retention.check.interval.ms",
         at_least=1,
         long=True,
     )
     log_initial_task_delay_ms: int = setting(
-        30_000,
-        "Wait after the start before the first such look.",
-        "log.initial.task.delay.ms",
-        at_least=0,
-        long=True,
+        30_000, "Wait after the start before the first such look.", at_least=0, long=True
     )
     log_cleaner_enable: bool = setting(
         True,
         "Run the cleaner. Without it compacted topics are neither compacted nor subject to "
         "retention, unless a clean is asked for.",
-        "log.cleaner.enable",
     )
     log_cleaner_threads: int = setting(
-        1,
-        "Threads that compact, each one partition at a time.",
-        "log.cleaner.threads",
-        at_least=0,
+        1, "Threads that compact, each one partition at a time.", at_least=0
     )
     log_cleaner_dedupe_buffer_size: int = setting(
         128 << 20,
         "Memory for planning by key, of all threads together. More keys than fit are planned in "
         "several ranges of the key hash, in the same pass.",
-        "log.cleaner.dedupe.buffer.size",
         at_least=1 << 16,  # less would hold too few keys to plan with
         long=True,
     )
     log_cleaner_io_buffer_load_factor: float = setting(
         0.9,
         "Usable part of the planning memory.",
-        "log.cleaner.io.buffer.load.factor",
         at_least=0.01,  # Kafka refuses a buffer that holds no key only when a cleaner starts
         at_most=1,
     )
     log_cleaner_io_buffer_size: int = setting(
         512 << 10,
         "Memory for reading and writing, of all threads together; a larger batch gets its own.",
-        "log.cleaner.io.buffer.size",
         at_least=0,
     )
     log_cleaner_io_max_bytes_per_second: float = setting(
         sys.float_info.max,
         "Most bytes that all threads together read and write per second; the default is no limit.",
-        "log.cleaner.io.max.bytes.per.second",
         at_least=1,  # Kafka states no bound; nothing per second would never end
     )
     log_cleaner_backoff_ms: int = setting(
-        15_000,
-        "Sleep of a thread that found nothing to compact.",
-        "log.cleaner.backoff.ms",
-        at_least=0,
-        long=True,
+        15_000, "Sleep of a thread that found nothing to compact.", at_least=0, long=True
     )
 
     def __post_init__(self) -> None:

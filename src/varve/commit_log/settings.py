@@ -27,7 +27,6 @@ class LogSettings:
     cleanup_policy: tuple[str, ...] = setting(
         ("delete",),
         "What happens to old records: delete them by age and size, compact them by key, or both.",
-        "cleanup.policy",
         broker_name="log.cleanup.policy",
         choices=("compact", "delete"),
         ignore_case=True,
@@ -35,14 +34,12 @@ class LogSettings:
     segment_bytes: int = setting(
         1 << 30,
         "Roll to a new segment before its data file would exceed this size; also bounds an append.",
-        "segment.bytes",
         broker_name="log.segment.bytes",
         at_least=14,
     )
     segment_ms: int = setting(
         604_800_000,
         "Roll to a new segment when the active one holds records and is this old.",
-        "segment.ms",
         broker_name="log.roll.ms",
         at_least=1,
         long=True,
@@ -50,7 +47,6 @@ class LogSettings:
     segment_jitter_ms: int = setting(
         0,
         "Shorten segment.ms by a random time up to this, so that segments do not all roll at once.",
-        "segment.jitter.ms",
         broker_name="log.roll.jitter.ms",
         at_least=0,
         long=True,
@@ -58,14 +54,12 @@ class LogSettings:
     segment_index_bytes: int = setting(
         10 << 20,
         "Largest size of an offset index or time index; a full index rolls the segment.",
-        "segment.index.bytes",
         broker_name="log.index.size.max.bytes",
         at_least=4,
     )
     index_interval_bytes: int = setting(
         4096,
         "Bytes of records between two entries of the offset index.",
-        "index.interval.bytes",
         broker_name="log.index.interval.bytes",
         at_least=0,
     )
@@ -73,14 +67,12 @@ class LogSettings:
         -1,
         "Remove the oldest segments of a partition as long as it keeps this size without them; "
         "negative means no limit.",
-        "retention.bytes",
         broker_name="log.retention.bytes",
         long=True,
     )
     retention_ms: int = setting(
         604_800_000,
         "Remove segments whose newest record is older than this; -1 means no limit.",
-        "retention.ms",
         broker_name="log.retention.ms",
         at_least=-1,
         long=True,
@@ -90,14 +82,12 @@ class LogSettings:
         "Which time retention.ms counts from: the record's own (event), that of its append "
         "(append), or the record's own unless it lies after the append or was already past "
         "retention.ms then, which count as the time of the append (bounded).",
-        "retention.time",
         choices=(TIME_BOUNDED, TIME_EVENT, TIME_APPEND),
         is_own=True,
     )
     file_delete_delay_ms: int = setting(
         60_000,
         "Wait between marking a file deleted and removing it, so that readers can finish.",
-        "file.delete.delay.ms",
         broker_name="log.segment.delete.delay.ms",
         at_least=0,
         long=True,
@@ -106,14 +96,12 @@ class LogSettings:
         FLUSH_INTERVAL,
         "When appended records reach the disk: by flush.messages and flush.ms (interval), or "
         "before each append is acknowledged (ack).",
-        "flush",
         choices=(FLUSH_INTERVAL, FLUSH_ACK),
         is_own=True,
     )
     flush_messages: int = setting(
         LONG_MAX,
         "Sync the log to disk after this many records; the default leaves it to the system.",
-        "flush.messages",
         broker_name="log.flush.interval.messages",
         at_least=1,
         long=True,
@@ -121,7 +109,6 @@ class LogSettings:
     flush_ms: int = setting(
         LONG_MAX,
         "Sync the log to disk when its last sync is this old; the default leaves it to the system.",
-        "flush.ms",
         broker_name="log.flush.interval.ms",
         at_least=0,
         long=True,
@@ -129,21 +116,18 @@ class LogSettings:
     max_message_bytes: int = setting(
         1_048_588,
         "Largest record batch, with its header and after compression.",
-        "max.message.bytes",
         broker_name="message.max.bytes",
         at_least=0,
     )
     message_timestamp_type: str = setting(
         "CreateTime",
         "Whether a record keeps its producer's timestamp or gets the time of its append.",
-        "message.timestamp.type",
         broker_name="log.message.timestamp.type",
         choices=("CreateTime", "LogAppendTime"),
     )
     message_timestamp_before_max_ms: int = setting(
         LONG_MAX,
         "How far a CreateTime timestamp may lie before the time of the append.",
-        "message.timestamp.before.max.ms",
         broker_name="log.message.timestamp.before.max.ms",
         at_least=0,
         long=True,
@@ -152,7 +136,6 @@ class LogSettings:
         LONG_MAX,
         "How far a CreateTime timestamp may lie after the time of the append. Served topics have "
         "Kafka's 3600000 unless set otherwise: `varve serve` sets it.",
-        "message.timestamp.after.max.ms",
         broker_name="log.message.timestamp.after.max.ms",
         at_least=0,
         long=True,
@@ -160,14 +143,12 @@ class LogSettings:
     compression_type: str = setting(
         "producer",
         "The codec batches are stored with; producer keeps what the producer chose.",
-        "compression.type",
         broker_name="compression.type",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     )
     compression_gzip_level: int = setting(
         -1,
         "Level used where batches are compressed with gzip; -1 is the codec's own default.",
-        "compression.gzip.level",
         broker_name="compression.gzip.level",
         at_least=1,
         at_most=9,
@@ -176,7 +157,6 @@ class LogSettings:
     compression_lz4_level: int = setting(
         9,
         "Level used where batches are compressed with lz4.",
-        "compression.lz4.level",
         broker_name="compression.lz4.level",
         at_least=1,
         at_most=17,
@@ -184,7 +164,6 @@ class LogSettings:
     compression_zstd_level: int = setting(
         3,
         "Level used where batches are compressed with zstd.",
-        "compression.zstd.level",
         broker_name="compression.zstd.level",
         at_least=-131_072,
         at_most=22,
@@ -192,13 +171,11 @@ class LogSettings:
     preallocate: bool = setting(
         False,
         "Give a new segment's data file its full size at once.",
-        "preallocate",
         broker_name="log.preallocate",
     )
     min_cleanable_dirty_ratio: float = setting(
         0.5,
         "On a compacted topic, clean a partition once this share of its bytes is not yet cleaned.",
-        "min.cleanable.dirty.ratio",
         broker_name="log.cleaner.min.cleanable.ratio",
         at_least=0,
         at_most=1,
@@ -207,7 +184,6 @@ class LogSettings:
         0.1,
         "On a compacted topic, rewrite a clean segment only when this share of its bytes is "
         "superseded.",
-        "min.stale.ratio",
         at_least=0,
         at_most=1,
         is_own=True,
@@ -215,7 +191,6 @@ class LogSettings:
     delete_retention_ms: int = setting(
         86_400_000,
         "On a compacted topic, how long a tombstone stays after the first cleaning that met it.",
-        "delete.retention.ms",
         broker_name="log.cleaner.delete.retention.ms",
         at_least=0,
         long=True,
@@ -224,7 +199,6 @@ class LogSettings:
         0,
         "On a compacted topic, the shortest a record stays out of reach of compaction; at most "
         "max.compaction.lag.ms.",
-        "min.compaction.lag.ms",
         broker_name="log.cleaner.min.compaction.lag.ms",
         at_least=0,
         long=True,
@@ -233,7 +207,6 @@ class LogSettings:
         LONG_MAX,
         "On a compacted topic, the longest a record may stay out of reach of compaction: the "
         "active segment rolls by then.",
-        "max.compaction.lag.ms",
         broker_name="log.cleaner.max.compaction.lag.ms",
         at_least=1,
         long=True,
@@ -242,13 +215,11 @@ class LogSettings:
         False,
         "Copy closed segments to object storage, and read from there what has left the local disk; "
         "valid with every cleanup.policy.",
-        "remote.storage.enable",
     )
     local_retention_ms: int = setting(
         -2,
         "How long a segment that was copied to object storage stays on the local disk as well; -1 "
         "means no limit, -2 as long as retention.ms says.",
-        "local.retention.ms",
         broker_name="log.local.retention.ms",
         at_least=-2,
         long=True,
@@ -257,121 +228,89 @@ class LogSettings:
         -2,
         "Of a partition copied to object storage, keep this much on the local disk as well; -1 "
         "means no limit, -2 as much as retention.bytes says.",
-        "local.retention.bytes",
         broker_name="log.local.retention.bytes",
         at_least=-2,
         long=True,
     )
     remote_log_copy_disable: bool = setting(
-        False,
-        "Copy nothing more to object storage; what is there stays and is read.",
-        "remote.log.copy.disable",
+        False, "Copy nothing more to object storage; what is there stays and is read."
     )
     remote_log_delete_on_disable: bool = setting(
         False,
         "Let remote.storage.enable be turned off, which deletes what is only in object storage.",
-        "remote.log.delete.on.disable",
     )
     varve_job_compact_interval_ms: int = setting(
         -1,
         "How often `varve job due` compacts the topic in the cold tier; -1 means never.",
-        "varve.job.compact.interval.ms",
         at_least=1,
         also=(-1,),
         long=True,
-        is_own=True,
     )
     varve_job_verify_interval_ms: int = setting(
         -1,
         "How often `varve job due` verifies all that the cold tier holds of the topic; -1 means "
         "never.",
-        "varve.job.verify.interval.ms",
         at_least=1,
         also=(-1,),
         long=True,
-        is_own=True,
     )
     varve_job_snapshot_interval_ms: int = setting(
         -1,
         "How often `varve job due` takes a snapshot of the topic's state; -1 means never. It goes "
         "to varve.job.snapshot.place.",
-        "varve.job.snapshot.interval.ms",
         at_least=1,
         also=(-1,),
         long=True,
-        is_own=True,
     )
     varve_job_snapshot_place: str = setting(
-        "",
-        "Where snapshots of the topic go: a URL of an object store, or a path.",
-        "varve.job.snapshot.place",
-        is_own=True,
+        "", "Where snapshots of the topic go: a URL of an object store, or a path."
     )
     varve_job_snapshot_keep: int = setting(
         -1,
         "How many snapshots stay when `varve job due` has taken one; -1 means all.",
-        "varve.job.snapshot.keep",
         at_least=1,
         also=(-1,),
-        is_own=True,
     )
     varve_job_table_interval_ms: int = setting(
         -1,
         "How often `varve job due` brings the topic's Iceberg table up to the topic; -1 means "
         "never. It is varve.job.table.name in varve.job.table.warehouse.",
-        "varve.job.table.interval.ms",
         at_least=1,
         also=(-1,),
         long=True,
-        is_own=True,
     )
-    varve_job_table_name: str = setting(
-        "",
-        "The table of the topic, as NAMESPACE.NAME.",
-        "varve.job.table.name",
-        is_own=True,
-    )
+    varve_job_table_name: str = setting("", "The table of the topic, as NAMESPACE.NAME.")
     varve_job_table_warehouse: str = setting(
         "",
         "The place of the topic's table, a URL or a path; its catalog is a file there unless "
         "varve.job.table.catalog says otherwise.",
-        "varve.job.table.warehouse",
-        is_own=True,
     )
     varve_job_table_catalog: str = setting(
         "",
         "The catalog of the topic's table: a URL, or a name that pyiceberg's configuration knows.",
-        "varve.job.table.catalog",
-        is_own=True,
     )
     varve_dedup_by: str = setting(
         "",
         "By what a served topic tells duplicates and takes none: key, header:NAME or field:PATH; "
         "empty takes every record. Records that are written without the server are not looked at.",
-        "varve.dedup.by",
-        is_own=True,
     )
     varve_dedup_window_ms: int = setting(
         600_000,
         "With varve.dedup.by, a record is a duplicate of an earlier one of the same id whose time "
         "is at most this far from its own, before or after.",
-        "varve.dedup.window.ms",
         at_least=1,
         at_most=SPAN_MS_MAX,
         long=True,
-        is_own=True,
     )
     varve_dedup_lateness_ms: int = setting(
         -1,
         "With varve.dedup.by, a record further than this behind the newest of its partition is "
         "late, and one further than this ahead of the server's clock is from the future: both are "
         "taken without a look for duplicates. -1 is as long as varve.dedup.window.ms.",
-        "varve.dedup.lateness.ms",
         at_least=0,
         at_most=SPAN_MS_MAX,
         also=(-1,),
         long=True,
-        is_own=True,
     )
 
     def __post_init__(self) -> None:
@@ -473,39 +412,29 @@ class StoreSettings:
     log_flush_offset_checkpoint_interval_ms: int = setting(
         60_000,
         "Time between two writes of the recovery points, from which an unclean log is checked.",
-        "log.flush.offset.checkpoint.interval.ms",
         at_least=0,
     )
     log_flush_start_offset_checkpoint_interval_ms: int = setting(
-        60_000,
-        "Time between two writes of the log start offsets.",
-        "log.flush.start.offset.checkpoint.interval.ms",
-        at_least=0,
+        60_000, "Time between two writes of the log start offsets.", at_least=0
     )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
         5_000,
         "Time between two writes of the high watermarks.",
-        "replica.high.watermark.checkpoint.interval.ms",
         at_least=1,  # Kafka states no bound; below this the worker would spin
         long=True,
     )
     num_recovery_threads_per_data_dir: int = setting(
         1,
         "Threads per log directory that load logs at the start and close them at the end.",
-        "num.recovery.threads.per.data.dir",
         at_least=1,
     )
     producer_id_expiration_ms: int = setting(
         86_400_000,
         "Forget a producer that has written nothing for this long and has no open transaction.",
-        "producer.id.expiration.ms",
         at_least=1,
     )
     producer_id_expiration_check_interval_ms: int = setting(
-        600_000,
-        "Time between two looks for producers to forget.",
-        "producer.id.expiration.check.interval.ms",
-        at_least=1,
+        600_000, "Time between two looks for producers to forget.", at_least=1
     )
 
     def __post_init__(self) -> None:

@@ -1,7 +1,9 @@
 """Settings declared once: default, bounds, Kafka's name and help in one place.
 
-A settings class is a frozen dataclass whose fields are made by `setting(...)`. Parsing, validation,
-the way back to Kafka's names and docs/configuration.md are all derived from those declarations.
+A settings class is a frozen dataclass whose fields are made by `setting(...)`. A setting has the
+name of its field with dots for underscores, after the class's `setting_prefix` if it has one.
+Parsing, validation, the way back to Kafka's names and docs/configuration.md are all derived from
+those declarations.
 
 Invariant  an instance that exists is valid: `check_settings` in `__post_init__` sees every value.
 """
@@ -110,8 +112,8 @@ class SettingDeclaration:
 def setting(
     default: T,
     help: str,
-    kafka_name: str,
     *,
+    kafka_name: str = "",
     broker_name: str = "",
     at_least: int | float | None = None,
     at_most: int | float | None = None,
@@ -121,7 +123,11 @@ def setting(
     long: bool = False,
     is_own: bool = False,
 ) -> T:
-    """Declare one field of a settings class; a whole number has 32 bits, or 64 if `long`."""
+    """Declare one field of a settings class; a whole number has 32 bits, or 64 if `long`.
+
+    `kafka_name` is needed where the field's name does not give it. A name that begins with `varve.`
+    is not Kafka's, nor is any of a class with `is_own`.
+    """
     declaration = SettingDeclaration(
         name="",
         kafka_name=kafka_name,
@@ -146,10 +152,20 @@ def declared(settings: type[Settings] | Settings) -> list[SettingDeclaration]:
 
 @functools.cache  # asked for with every topic that is made or looked at
 def _declared(cls: type[Settings]) -> tuple[SettingDeclaration, ...]:
-    return tuple(
-        dataclasses.replace(field.metadata[_DECLARATION], name=field.name)
-        for field in dataclasses.fields(cls)
-    )
+    prefix, is_own = getattr(cls, "setting_prefix", ""), getattr(cls, "is_own", False)
+    declarations = []
+    for field in dataclasses.fields(cls):
+        declaration: SettingDeclaration = field.metadata[_DECLARATION]
+        name = declaration.kafka_name or prefix + field.name.replace("_", ".")
+        declarations.append(
+            dataclasses.replace(
+                declaration,
+                name=field.name,
+                kafka_name=name,
+                is_own=declaration.is_own or is_own or name.startswith("varve."),
+            )
+        )
+    return tuple(declarations)
 
 
 def parse_settings(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from varve.broker.settings import MECHANISMS
 from varve.foundation.errors import InvalidSetting
@@ -20,56 +20,46 @@ class ServerSettings:
         ("PLAINTEXT://127.0.0.1:9092",),
         "Where to listen: NAME://host:port, several separated by commas. An empty host is every "
         "interface, port 0 any free one.",
-        "listeners",
     )
     advertised_listeners: tuple[str, ...] = setting(
         (),
         "The addresses that clients connect to, by the same names; listeners not named here are "
         "advertised as in listeners. Port 0 is the one that is listened on.",
-        "advertised.listeners",
     )
     listener_security_protocol_map: tuple[str, ...] = setting(
         (),
         "The security protocol of a listener's name: NAME:PROTOCOL, several separated by commas. "
         "Names of protocols stand for themselves.",
-        "listener.security.protocol.map",
     )
-    socket_request_max_bytes: int = setting(
-        100 << 20, "The largest Produce request.", "socket.request.max.bytes", at_least=1
-    )
+    socket_request_max_bytes: int = setting(100 << 20, "The largest Produce request.", at_least=1)
     request_max_bytes: int = setting(
         8 << 20,
         "The largest request other than Produce, if socket.request.max.bytes is not less. Decoded, "
         "such a request takes many times its size.",
-        "varve.request.max.bytes",
+        kafka_name="varve.request.max.bytes",
         at_least=1,
-        is_own=True,
     )
     request_max_elements: int = setting(
         100_000,
         "How many array elements (topics, partitions, names) a request may have; the connection of "
         "one with more is closed before they are decoded.",
-        "varve.request.max.elements",
+        kafka_name="varve.request.max.elements",
         at_least=1,
-        is_own=True,
     )
     socket_listen_backlog_size: int = setting(
         128,
         "Connections that may wait to be accepted; the operating system may allow fewer.",
-        "socket.listen.backlog.size",
         at_least=1,
     )
     socket_send_buffer_bytes: int = setting(
         -1,
         "The system's send buffer of a connection; -1 leaves it to the system.",
-        "socket.send.buffer.bytes",
         at_least=1,
         also=(-1,),
     )
     socket_receive_buffer_bytes: int = setting(
         -1,
         "The system's receive buffer of a connection; -1 leaves it to the system.",
-        "socket.receive.buffer.bytes",
         at_least=1,
         also=(-1,),
     )
@@ -77,7 +67,6 @@ class ServerSettings:
         256 << 20,
         "Memory for requests that arrive or are in progress, over all connections; further "
         "connections are not read from. One request is always accepted.",
-        "queued.max.request.bytes",
         at_least=1 << 20,
         long=True,
     )
@@ -85,43 +74,35 @@ class ServerSettings:
         256 << 20,
         "Memory for responses that clients have not read yet, over all connections; further fetch "
         "requests wait.",
-        "varve.queued.max.response.bytes",
+        kafka_name="varve.queued.max.response.bytes",
         at_least=1 << 20,
         long=True,
-        is_own=True,
     )
     connection_max_request_bytes: int = setting(
         32 << 20,
         "Bytes of one connection's requests in progress; the next waits. One is always accepted.",
-        "varve.connection.max.request.bytes",
+        kafka_name="varve.connection.max.request.bytes",
         at_least=1,
         long=True,
-        is_own=True,
     )
     connection_max_requests: int = setting(
         64,
         "How many requests of one connection may be in progress; the next waits.",
-        "varve.connection.max.requests",
+        kafka_name="varve.connection.max.requests",
         at_least=1,
-        is_own=True,
     )
     max_connections: int = setting(
         INT_MAX,
         "Connections at a time; further ones are closed. Never more than half of the files that "
         "the process may open, as logs need the others.",
-        "max.connections",
         at_least=0,
     )
     max_connections_per_ip: int = setting(
-        INT_MAX,
-        "Connections at a time from one address; further ones are closed.",
-        "max.connections.per.ip",
-        at_least=0,
+        INT_MAX, "Connections at a time from one address; further ones are closed.", at_least=0
     )
     connections_max_idle_ms: int = setting(
         600_000,
         "Close a connection without requests for this long; -1 never does.",
-        "connections.max.idle.ms",
         at_least=1,
         also=(-1,),
         long=True,
@@ -130,50 +111,35 @@ class ServerSettings:
         30_000,
         "Close a connection whose request does not arrive completely within this time, or whose "
         "client has not authenticated by then.",
-        "varve.request.receive.timeout.ms",
+        kafka_name="varve.request.receive.timeout.ms",
         at_least=1,
-        is_own=True,
     )
     response_send_timeout_ms: int = setting(
         60_000,
         "Close a connection whose client reads nothing of its responses for this long.",
-        "varve.response.send.timeout.ms",
+        kafka_name="varve.response.send.timeout.ms",
         at_least=1,
-        is_own=True,
     )
     sasl_server_max_receive_size: int = setting(
-        524_288,
-        "The largest request before a client is authenticated.",
-        "sasl.server.max.receive.size",
-        at_least=1,
+        524_288, "The largest request before a client is authenticated.", at_least=1
     )
     connection_failed_authentication_delay_ms: int = setting(
-        100,
-        "How long the response to a failed authentication is delayed.",
-        "connection.failed.authentication.delay.ms",
-        at_least=0,
+        100, "How long the response to a failed authentication is delayed.", at_least=0
     )
     http_port: int = setting(
         -1,
         "Port for /metrics, /health and /ready over HTTP; 0 is any free one, -1 none.",
-        "varve.http.port",
+        kafka_name="varve.http.port",
         at_least=0,
         at_most=PORT_MAX,
         also=(-1,),
-        is_own=True,
     )
-    http_host: str = setting(
-        "127.0.0.1",
-        "The address of that port.",
-        "varve.http.host",
-        is_own=True,
-    )
+    http_host: str = setting("127.0.0.1", "The address of that port.", kafka_name="varve.http.host")
     shutdown_timeout_ms: int = setting(
         10_000,
         "How long a stop waits for requests in progress.",
-        "varve.shutdown.timeout.ms",
+        kafka_name="varve.shutdown.timeout.ms",
         at_least=0,
-        is_own=True,
     )
 
     def __post_init__(self) -> None:
@@ -210,65 +176,49 @@ class ServerSettings:
 class TlsSettings:
     """The server's certificate, and the certificates it trusts."""
 
+    setting_prefix: ClassVar = "ssl."
+
     keystore_location: str = setting(
-        "",
-        "The file with the server's key and its chain of certificates, PEM or PKCS12.",
-        "ssl.keystore.location",
+        "", "The file with the server's key and its chain of certificates, PEM or PKCS12."
     )
     keystore_type: str = setting(
         "PEM",
         "Accepted for compatibility: the type is recognized by content. JKS must be converted.",
-        "ssl.keystore.type",
         choices=_STORE_TYPES,
     )
-    keystore_password: str = setting("", "The password of a PKCS12 store.", "ssl.keystore.password")
+    keystore_password: str = setting("", "The password of a PKCS12 store.")
     keystore_certificate_chain: str = setting(
-        "",
-        "The server's chain of certificates itself, in PEM, instead of a file.",
-        "ssl.keystore.certificate.chain",
+        "", "The server's chain of certificates itself, in PEM, instead of a file."
     )
-    keystore_key: str = setting(
-        "", "The server's private key itself, in PEM, instead of a file.", "ssl.keystore.key"
-    )
-    key_password: str = setting("", "The password of the private key.", "ssl.key.password")
+    keystore_key: str = setting("", "The server's private key itself, in PEM, instead of a file.")
+    key_password: str = setting("", "The password of the private key.")
     truststore_location: str = setting(
         "",
         "The file with the certificates that clients' certificates are checked against, PEM or "
         "PKCS12.",
-        "ssl.truststore.location",
     )
     truststore_type: str = setting(
         "PEM",
         "Accepted for compatibility: the type is recognized by content. JKS must be converted.",
-        "ssl.truststore.type",
         choices=_STORE_TYPES,
     )
-    truststore_password: str = setting(
-        "", "The password of a PKCS12 store.", "ssl.truststore.password"
-    )
+    truststore_password: str = setting("", "The password of a PKCS12 store.")
     truststore_certificates: str = setting(
-        "",
-        "Those certificates themselves, in PEM, instead of a file.",
-        "ssl.truststore.certificates",
+        "", "Those certificates themselves, in PEM, instead of a file."
     )
     client_auth: str = setting(
         "none",
         "Whether clients must present a certificate, may, or are not asked for one.",
-        "ssl.client.auth",
         choices=("none", "requested", "required"),
     )
     enabled_protocols: tuple[str, ...] = setting(
-        ("TLSv1.2", "TLSv1.3"),
-        "The enabled versions of TLS.",
-        "ssl.enabled.protocols",
-        choices=("TLSv1.2", "TLSv1.3"),
+        ("TLSv1.2", "TLSv1.3"), "The enabled versions of TLS.", choices=("TLSv1.2", "TLSv1.3")
     )
     principal_mapping_rules: str = setting(
         "DEFAULT",
         "How a certificate's subject becomes a user: DEFAULT takes it whole, "
         "RULE:pattern/replacement/ a part of it, with L or U in lower or upper case; several "
         "separated by commas, the first that matches applies.",
-        "ssl.principal.mapping.rules",
     )
 
     def __post_init__(self) -> None:

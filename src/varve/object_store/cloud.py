@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from obstore.store import AzureStore, GCSStore
 
@@ -61,27 +61,21 @@ _SECRETS: Final = frozenset(
 class HttpStoreSettings:
     """Settings of every store over HTTP. Never printed: subclasses hold secrets."""
 
-    allow_http: bool = setting(False, "Allow an endpoint without TLS.", "allow.http", is_own=True)
-    ca_file: str = setting(
-        "", "PEM file of certificates to trust besides the system's.", "ca.file", is_own=True
-    )
-    connect_timeout_ms: int = setting(
-        5_000, "Longest wait for a connection.", "connect.timeout.ms", at_least=1, is_own=True
-    )
+    is_own: ClassVar = True
+
+    allow_http: bool = setting(False, "Allow an endpoint without TLS.")
+    ca_file: str = setting("", "PEM file of certificates to trust besides the system's.")
+    connect_timeout_ms: int = setting(5_000, "Longest wait for a connection.", at_least=1)
     request_timeout_ms: int = setting(
         30_000,
         "Longest time of one request with its whole answer; raise it for slow lines.",
-        "request.timeout.ms",
         at_least=1,
-        is_own=True,
     )
     part_bytes: int = setting(
         8 << 20,
         "Objects above this size are uploaded in parts of it.",
-        "part.bytes",
         at_least=5 << 20,
         at_most=1 << 30,
-        is_own=True,
     )
 
     def __post_init__(self) -> None:
@@ -141,22 +135,11 @@ class GcsSettings(HttpStoreSettings):
     """Settings of GCS stores; what is left empty is taken from the GOOGLE_* variables, the
     application default credentials or the machine's own account."""
 
-    service_account_file: str = setting(
-        "", "JSON file of a service account.", "service.account.file", is_own=True
-    )
-    service_account_key: str = setting(
-        "", "The JSON text of a service account.", "service.account.key", is_own=True
-    )
-    bearer_token: str = setting(
-        "", "An OAuth token; it is not renewed.", "bearer.token", is_own=True
-    )
-    base_url: str = setting("", "URL of another server of this API.", "base.url", is_own=True)
-    skip_signature: bool = setting(
-        False,
-        "Send requests without credentials, to public buckets.",
-        "skip.signature",
-        is_own=True,
-    )
+    service_account_file: str = setting("", "JSON file of a service account.")
+    service_account_key: str = setting("", "The JSON text of a service account.")
+    bearer_token: str = setting("", "An OAuth token; it is not renewed.")
+    base_url: str = setting("", "URL of another server of this API.")
+    skip_signature: bool = setting(False, "Send requests without credentials, to public buckets.")
 
 
 class GcsObjectStore(ObstoreObjectStore):
@@ -217,18 +200,15 @@ class AzureSettings(HttpStoreSettings):
     """Settings of Azure stores; what is left empty is taken from the AZURE_* variables or the
     machine's managed identity."""
 
-    account_name: str = setting("", "The storage account.", "account.name", is_own=True)
-    account_key: str = setting("", "The account's key.", "account.key", is_own=True)
-    sas_token: str = setting("", "A shared access signature.", "sas.token", is_own=True)
-    client_id: str = setting("", "Application of a service principal.", "client.id", is_own=True)
-    client_secret: str = setting("", "Its secret.", "client.secret", is_own=True)
-    tenant_id: str = setting("", "Its tenant.", "tenant.id", is_own=True)
-    endpoint: str = setting("", "URL of another server of this API.", "endpoint", is_own=True)
+    account_name: str = setting("", "The storage account.")
+    account_key: str = setting("", "The account's key.")
+    sas_token: str = setting("", "A shared access signature.")
+    client_id: str = setting("", "Application of a service principal.")
+    client_secret: str = setting("", "Its secret.")
+    tenant_id: str = setting("", "Its tenant.")
+    endpoint: str = setting("", "URL of another server of this API.")
     skip_signature: bool = setting(
-        False,
-        "Send requests without credentials, to public containers.",
-        "skip.signature",
-        is_own=True,
+        False, "Send requests without credentials, to public containers."
     )
 
 

@@ -38,52 +38,30 @@ _ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_EN
 class S3Settings(HttpStoreSettings):
     """Settings of S3 stores; what is left empty is taken from the AWS_* environment variables."""
 
-    endpoint: str = setting(
-        "", "URL of the server; empty: Amazon's, or AWS_ENDPOINT_URL.", "endpoint", is_own=True
-    )
-    region: str = setting(
-        "", "Region of the bucket; empty: AWS_REGION, or us-east-1.", "region", is_own=True
-    )
-    access_key_id: str = setting(
-        "", "Empty: AWS_ACCESS_KEY_ID, or the machine's own role.", "access.key.id", is_own=True
-    )
-    secret_access_key: str = setting(
-        "", "Empty: AWS_SECRET_ACCESS_KEY.", "secret.access.key", is_own=True
-    )
-    session_token: str = setting("", "Empty: AWS_SESSION_TOKEN.", "session.token", is_own=True)
+    endpoint: str = setting("", "URL of the server; empty: Amazon's, or AWS_ENDPOINT_URL.")
+    region: str = setting("", "Region of the bucket; empty: AWS_REGION, or us-east-1.")
+    access_key_id: str = setting("", "Empty: AWS_ACCESS_KEY_ID, or the machine's own role.")
+    secret_access_key: str = setting("", "Empty: AWS_SECRET_ACCESS_KEY.")
+    session_token: str = setting("", "Empty: AWS_SESSION_TOKEN.")
     virtual_hosted_style: bool = setting(
-        False,
-        "The endpoint's host begins with the bucket's name.",
-        "virtual.hosted.style",
-        is_own=True,
+        False, "The endpoint's host begins with the bucket's name."
     )
-    skip_signature: bool = setting(
-        False, "Send requests unsigned, to public buckets.", "skip.signature", is_own=True
-    )
+    skip_signature: bool = setting(False, "Send requests unsigned, to public buckets.")
     unsigned_payload: bool = setting(
-        False,
-        "Leave the checksum of the bytes out of the signature, which saves time under TLS.",
-        "unsigned.payload",
-        is_own=True,
+        False, "Leave the checksum of the bytes out of the signature, which saves time under TLS."
     )
-    bulk_delete: bool = setting(
-        True, "Delete up to 1000 objects by one request.", "bulk.delete", is_own=True
-    )
+    bulk_delete: bool = setting(True, "Delete up to 1000 objects by one request.")
     conditional_put_check: bool = setting(
         True,
         "See at open whether a server other than Amazon's honours If-None-Match; "
         "readers without the right to write switch it off.",
-        "conditional.put.check",
-        is_own=True,
     )
     encryption: str = setting(
         "bucket",
         "Server-side encryption; `bucket` leaves it to the bucket's own rule.",
-        "encryption",
         choices=("bucket", "AES256", "aws:kms", "aws:kms:dsse"),
-        is_own=True,
     )
-    kms_key_id: str = setting("", "Key for aws:kms.", "kms.key.id", is_own=True)
+    kms_key_id: str = setting("", "Key for aws:kms.")
 
 
 class S3ObjectStore(ObstoreObjectStore):

@@ -4,6 +4,7 @@ Invariant  an instance that exists is valid.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import check_settings, setting
@@ -13,96 +14,67 @@ from varve.foundation.settings import check_settings, setting
 class EngineSettings:
     """Limits and times of the engine. docs/shapes.md"""
 
+    setting_prefix: ClassVar = "shapes."
+    is_own: ClassVar = True
+
     shapes_max: int = setting(
         20_000,
         "At this many shapes a new one evicts the least recently read one.",
-        "shapes.max",
+        kafka_name="shapes.max",
         at_least=1,
-        is_own=True,
     )
     chunk_bytes: int = setting(
-        10 << 20,
-        "A chunk of a snapshot or a log ends at this many bytes of messages.",
-        "shapes.chunk.bytes",
-        at_least=1,
-        is_own=True,
+        10 << 20, "A chunk of a snapshot or a log ends at this many bytes of messages.", at_least=1
     )
     checkpoint_ms: int = setting(
-        1000,
-        "The longest time before changes are made durable.",
-        "shapes.checkpoint.ms",
-        at_least=1,
-        is_own=True,
+        1000, "The longest time before changes are made durable.", at_least=1
     )
     unflushed_rows_max: int = setting(
         500_000,
         "A topic is not read further while this many changed rows wait for a checkpoint.",
-        "shapes.max.unflushed.rows",
+        kafka_name="shapes.max.unflushed.rows",
         at_least=1,
-        is_own=True,
     )
     unflushed_bytes_max: int = setting(
         256 << 20,
         "Nor while the records of these rows have this many bytes.",
-        "shapes.max.unflushed.bytes",
+        kafka_name="shapes.max.unflushed.bytes",
         at_least=1,
-        is_own=True,
         long=True,
     )
     max_poll_records: int = setting(
-        5000,
-        "The most records that are read from a topic at a time.",
-        "shapes.max.poll.records",
-        at_least=1,
-        is_own=True,
+        5000, "The most records that are read from a topic at a time.", at_least=1
     )
     fetch_wait_ms: int = setting(
         250,
         "How long a fetch waits for records before it returns without any.",
-        "shapes.fetch.max.wait.ms",
+        kafka_name="shapes.fetch.max.wait.ms",
         at_least=1,
-        is_own=True,
     )
     flush_threads: int = setting(
-        4,
-        "Threads that make the logs of shapes durable.",
-        "shapes.flush.threads",
-        at_least=1,
-        at_most=64,
-        is_own=True,
+        4, "Threads that make the logs of shapes durable.", at_least=1, at_most=64
     )
     snapshot_threads: int = setting(
-        2,
-        "Topics that are scanned for new snapshots at a time.",
-        "shapes.snapshot.threads",
-        at_least=1,
-        at_most=64,
-        is_own=True,
+        2, "Topics that are scanned for new snapshots at a time.", at_least=1, at_most=64
     )
     maintenance_interval_ms: int = setting(
         10_000,
         "How often files of dropped shapes are deleted and unused topics are ended.",
-        "shapes.maintenance.interval.ms",
         at_least=1,
-        is_own=True,
     )
     subset_rows_max: int = setting(
         1_000_000,
         "A subset request for more rows, or with a greater offset, is refused.",
-        "shapes.subset.rows.max",
         at_least=1,
-        is_own=True,
     )
     subset_bytes_max: int = setting(
         256 << 20,
         "The most bytes of the rows of a subset, with those that its offset skips.",
-        "shapes.subset.bytes.max",
         at_least=1,
-        is_own=True,
         long=True,
     )
     compacts: bool = setting(
-        True, "Whether logs of shapes are compacted.", "shapes.compaction", is_own=True
+        True, "Whether logs of shapes are compacted.", kafka_name="shapes.compaction"
     )
 
     def __post_init__(self) -> None:
@@ -113,76 +85,49 @@ class EngineSettings:
 class CompactionSettings:
     """Times, shares and sizes of the compaction of shapes. docs/formats/shape-compaction.md"""
 
+    setting_prefix: ClassVar = "shapes.compaction."
+    is_own: ClassVar = True
+
     period_ms: int = setting(
-        600_000,
-        "How often a shape is examined for compaction, on average.",
-        "shapes.compaction.period.ms",
-        at_least=1,
-        is_own=True,
-        long=True,
+        600_000, "How often a shape is examined for compaction, on average.", at_least=1, long=True
     )
     jitter: float = setting(
-        0.5,
-        "The period varies at random by up to this fraction.",
-        "shapes.compaction.jitter",
-        at_least=0,
-        at_most=0.99,
-        is_own=True,
+        0.5, "The period varies at random by up to this fraction.", at_least=0, at_most=0.99
     )
     keep_chunks: int = setting(
         2,
         "Complete chunks at the end of a log that are not compacted, besides the open one.",
-        "shapes.compaction.keep.chunks",
         at_least=0,
-        is_own=True,
     )
     min_bytes: int = setting(
         256 << 10,
         "A log without a chunk that is old enough is compacted as a whole from this size on.",
-        "shapes.compaction.min.bytes",
         at_least=0,
-        is_own=True,
         long=True,
     )
     min_cleanable_ratio: float = setting(
         0.5,
         "A log is compacted when at least this fraction of its entries would be removed.",
-        "shapes.compaction.min.cleanable.ratio",
         at_least=0,
         at_most=1,
-        is_own=True,
     )
     memory_bytes: int = setting(
         64 << 20,
         "Logs up to this size are compacted in memory, larger ones in parts of half of it.",
-        "shapes.compaction.memory.bytes",
         at_least=1 << 10,
-        is_own=True,
         long=True,
     )
     resnapshot_factor: int = setting(
         4,
         "A shape gets a new snapshot when snapshot and log have more entries than so many times "
         "its rows, and the excess below. Less than 4 may do so for a log of present rows only.",
-        "shapes.compaction.resnapshot.factor",
         at_least=4,
-        is_own=True,
     )
     resnapshot_entries: int = setting(
-        100_000,
-        "This many entries above that limit are allowed.",
-        "shapes.compaction.resnapshot.entries",
-        at_least=0,
-        is_own=True,
-        long=True,
+        100_000, "This many entries above that limit are allowed.", at_least=0, long=True
     )
     reports_max: int = setting(
-        50,
-        "How many reports of compactions are kept beside each log.",
-        "shapes.compaction.reports.max",
-        at_least=1,
-        at_most=10_000,
-        is_own=True,
+        50, "How many reports of compactions are kept beside each log.", at_least=1, at_most=10_000
     )
 
     def __post_init__(self) -> None:

@@ -19,28 +19,21 @@ class TierSettings:
         "The object store of the cold tier: file:/path, s3://bucket/prefix, gs://... or az://...; "
         "empty means the one used before, at first a directory beside the first log directory, "
         "with .cold behind its name.",
-        "varve.tier.url",
-        is_own=True,
     )
     varve_tier_mirror_url: str = setting(
         "",
         "A second object store, independent of the first, that gets all that goes there and is "
         "read when that one is down; empty means the one used before, at first none.",
-        "varve.tier.mirror.url",
-        is_own=True,
     )
     varve_tier_metadata: str = setting(
         "",
         "Where it is kept which segments the cold tier holds: in manifests beside them (object), "
         "in Kafka's topic __remote_log_metadata (topic), or where a backend registered under "
         "another name keeps it; empty means the one used before, at first object.",
-        "varve.tier.metadata",
-        is_own=True,
     )
     remote_log_manager_task_interval_ms: int = setting(
         30_000,
         "Time between two looks for segments to copy to object storage or to delete there.",
-        "remote.log.manager.task.interval.ms",
         at_least=1,
         long=True,
     )
@@ -48,70 +41,57 @@ class TierSettings:
         LONG_MAX,
         "Most bytes of segments that are copied to object storage per second; the default is no "
         "limit.",
-        "remote.log.manager.copy.max.bytes.per.second",
         at_least=1,
         long=True,
     )
     remote_log_manager_fetch_max_bytes_per_second: int = setting(
         LONG_MAX,
         "Most bytes that are read from object storage per second; the default is no limit.",
-        "remote.log.manager.fetch.max.bytes.per.second",
         at_least=1,
         long=True,
     )
     remote_log_reader_threads: int = setting(
         10,
         "Threads that read from object storage, so that no other reader waits for it.",
-        "remote.log.reader.threads",
         at_least=1,
     )
     remote_log_reader_max_pending_tasks: int = setting(
         100,
         "Most reads from object storage that may wait for a thread; one more is refused, to be "
         "tried again.",
-        "remote.log.reader.max.pending.tasks",
         at_least=1,
     )
     remote_log_index_file_cache_total_size_bytes: int = setting(
         1 << 30,
         "Most bytes of indexes that are kept on the local disk of segments in object storage.",
-        "remote.log.index.file.cache.total.size.bytes",
         at_least=1,
         long=True,
     )
     varve_tier_cache_bytes: int = setting(
         128 << 20,
         "Most bytes of memory for what was read from object storage, or is read ahead.",
-        "varve.tier.cache.bytes",
         at_least=1 << 20,
         long=True,
-        is_own=True,
     )
     varve_tier_read_ahead_max_bytes: int = setting(
         16 << 20,
         "Most bytes that are read ahead of one reader that goes on through object storage; it "
         "begins with little and grows while the reader has to wait.",
-        "varve.tier.read.ahead.max.bytes",
         at_least=0,
         long=True,
-        is_own=True,
     )
     varve_tier_manifest_retention_ms: int = setting(
         7 * DAY_MS,
         "How long a version of a manifest stays after the next one was made.",
-        "varve.tier.manifest.retention.ms",
         at_least=0,
         long=True,
-        is_own=True,
     )
     varve_tier_grace_ms: int = setting(
         DAY_MS,
         "How long the objects of a segment stay after another one has taken its place or it has "
         "expired; they also stay for varve.tier.manifest.retention.ms.",
-        "varve.tier.grace.ms",
         at_least=0,
         long=True,
-        is_own=True,
     )
 
     def __post_init__(self) -> None:
@@ -131,7 +111,6 @@ class MetadataSettings:
         50,
         "Partitions of the topic __remote_log_metadata when it is made; afterwards it must agree, "
         "for it decides in which of them the events of a partition stand.",
-        "remote.log.metadata.topic.num.partitions",
         at_least=1,
     )
     remote_log_metadata_topic_retention_ms: int = setting(
@@ -139,7 +118,6 @@ class MetadataSettings:
         "How long events stay in the topic __remote_log_metadata when it is made; -1 means for "
         "ever. Anything else must be longer than the segments of all topics live: a segment whose "
         "events are gone is lost.",
-        "remote.log.metadata.topic.retention.ms",
         at_least=1,
         also=(-1,),
         long=True,
@@ -148,7 +126,6 @@ class MetadataSettings:
         128,
         "Most bytes of varve's own that an event may carry about a segment; one that needs more is "
         "refused.",
-        "remote.log.metadata.custom.metadata.max.bytes",
         at_least=0,
     )
 

@@ -1,4 +1,5 @@
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -19,14 +20,14 @@ from varve.foundation.settings import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    segment_bytes: int = setting(100, "Roll here.", "segment.bytes", at_least=14)
-    segment_ms: int = setting(7, "Roll then.", "segment.ms", long=True, broker_name="log.roll.ms")
-    level: int = setting(-1, "Level.", "level", at_least=1, at_most=9, also=(-1,))
-    ratio: float = setting(0.5, "Share.", "ratio", at_least=0, at_most=1)
-    preallocate: bool = setting(False, "Reserve.", "preallocate")
-    kind: str = setting("a", "Kind.", "kind", choices=("a", "B"))
+    segment_bytes: int = setting(100, "Roll here.", at_least=14)
+    segment_ms: int = setting(7, "Roll then.", long=True, broker_name="log.roll.ms")
+    level: int = setting(-1, "Level.", at_least=1, at_most=9, also=(-1,))
+    ratio: float = setting(0.5, "Share.", at_least=0, at_most=1)
+    preallocate: bool = setting(False, "Reserve.")
+    kind: str = setting("a", "Kind.", choices=("a", "B"))
     policy: tuple[str, ...] = setting(
-        ("delete",), "Policy.", "policy", choices=("compact", "delete"), ignore_case=True
+        ("delete",), "Policy.", choices=("compact", "delete"), ignore_case=True
     )
 
     def __post_init__(self) -> None:
@@ -160,3 +161,27 @@ def test_declarations_tell_all() -> None:
     assert by_name["segment_bytes"].valid_text == "at least 14"
     assert by_name["level"].valid_text == "1 to 9 or -1"
     assert by_name["policy"].default_text == "delete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixedExample:
+    setting_prefix: ClassVar = "shapes."
+    is_own: ClassVar = True
+
+    chunk_bytes: int = setting(1, "Bytes.")
+    wait_ms: int = setting(2, "Wait.", kafka_name="shapes.max.wait.ms")
+
+
+def test_the_name_of_a_setting_follows_from_its_field_and_class() -> None:
+    names = {declaration.name: declaration.kafka_name for declaration in declared(PrefixedExample)}
+    assert names == {"chunk_bytes": "shapes.chunk.bytes", "wait_ms": "shapes.max.wait.ms"}
+    assert all(declaration.is_own for declaration in declared(PrefixedExample))
+
+
+def test_a_name_that_begins_with_varve_is_not_one_of_kafkas() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Mixed:
+        varve_job_keep: int = setting(1, "Keep.")
+        segment_ms: int = setting(2, "Roll.")
+
+    assert [declaration.is_own for declaration in declared(Mixed)] == [True, False]

@@ -147,7 +147,7 @@ def test_the_broker_tells_what_it_was_started_with(kit: BrokerKit) -> None:
 def test_secrets_have_no_value(kit: BrokerKit) -> None:
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Listener:
-        password: str = setting("", "Opens the key.", "ssl.key.password")
+        password: str = setting("", "Opens the key.", kafka_name="ssl.key.password")
 
     kit.broker.visible_settings.append(Listener(password="hush"))
     secret = _one(kit, BROKER, "1", "ssl.key.password")
@@ -165,7 +165,7 @@ def test_what_is_not_there_is_told_so(kit: BrokerKit) -> None:
 def test_a_group_has_what_all_groups_have(kit: BrokerKit) -> None:
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Groups:
-        timeout: int = setting(45_000, "Patience.", "group.consumer.session.timeout.ms")
+        timeout: int = setting(45_000, "Patience.", kafka_name="group.consumer.session.timeout.ms")
 
     kit.broker.visible_settings[:] = [Groups()]
     [found] = _describe(kit, GROUP, "readers").configs
