@@ -6,7 +6,7 @@ from pathlib import Path
 
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.entry import UPDATE, ShapeEntry
 from varve.shapes.storage.shape_storage import ShapeStorage
@@ -31,7 +31,7 @@ def make_entries(count: int, *, row_bytes: int, row_count: int) -> list[ShapeEnt
         )
         filling = "x" * max(0, row_bytes - len(head) - len(tail))
         message = f"{head}{filling}{tail}".encode()
-        entries.append(ShapeEntry(Offset(number + 1, 0), key.encode(), UPDATE, message))
+        entries.append(ShapeEntry(ShapeOffset(number + 1, 0), key.encode(), UPDATE, message))
     return entries
 
 

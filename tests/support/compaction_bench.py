@@ -17,7 +17,7 @@ from varve.disk import FileSystem
 from varve.foundation.clock import ManualClock
 from varve.shapes.compaction.compactor import Compactor
 from varve.shapes.compaction.report import CompactionReport
-from varve.shapes.offset import SNAPSHOT_END, Offset
+from varve.shapes.offset import SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import CompactionSettings, StorageSettings
 from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.shape_storage import ShapeStorage
@@ -48,7 +48,7 @@ class CompactionBench:
         SnapshotWriter(self.storage.snapshot).finish(b'{"headers":{"control":"snapshot-end"}}')
         self.random = random.Random(seed)
         self.state: State = {}
-        self.states: dict[Offset, State] = {SNAPSHOT_END: {}}
+        self.states: dict[ShapeOffset, State] = {SNAPSHOT_END: {}}
         self.entries: list[ShapeEntry] = []
         self.tx = 0
 
@@ -73,7 +73,7 @@ class CompactionBench:
 
     def _append(self, operation: int, key: str, value: dict[str, Any] | None) -> None:
         self.tx += 1
-        entry = make_entry(Offset(self.tx, 0), operation, key, value)
+        entry = make_entry(ShapeOffset(self.tx, 0), operation, key, value)
         self.entries.append(entry)
         self.storage.append([entry])
         if value is not None:
@@ -82,7 +82,7 @@ class CompactionBench:
         self.states[entry.offset] = {name: dict(row) for name, row in self.state.items()}
 
     @property
-    def latest(self) -> Offset:
+    def latest(self) -> ShapeOffset:
         return self.entries[-1].offset if self.entries else SNAPSHOT_END
 
     def replay(self) -> None:
@@ -94,7 +94,7 @@ class CompactionBench:
         self.clock.advance(1000)
         return self.compactor.compact(self.storage, now_ms=self.clock.now_ms(), is_forced=is_forced)
 
-    def follow(self, storage: ShapeStorage, start: Offset, state: State) -> State:
+    def follow(self, storage: ShapeStorage, start: ShapeOffset, state: State) -> State:
         """What a client that had come to an offset ends with."""
         state = {key: dict(row) for key, row in state.items()}
         place, latest = start, storage.latest

@@ -11,7 +11,7 @@ from varve.shapes.context import EngineContext, ShapeEvents
 from varve.shapes.definition import define
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.metrics import EngineMetrics
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.shapes.registry import ShapeDatabase, ShapeRegistry
 from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.shapes.shape import Shape
@@ -22,7 +22,12 @@ def detached_shape(handle: str, *, start: int = 0, **parameters: Any) -> Shape:
     """A shape of topic t with a snapshot up to a transaction; its files do not exist."""
     context = _context()
     return Shape(
-        context, _topic(), handle, define("t", **parameters), created_ms=0, start=Offset(start, 0)
+        context,
+        _topic(),
+        handle,
+        define("t", **parameters),
+        created_ms=0,
+        start=ShapeOffset(start, 0),
     )
 
 

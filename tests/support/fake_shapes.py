@@ -10,7 +10,7 @@ from varve.shapes.compaction.report import Balance, CompactionOutcome, Compactio
 from varve.shapes.definition import Definition
 from varve.shapes.filter.subset import Subset
 from varve.shapes.metrics import EngineHealth, TopicHealth
-from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, SNAPSHOT_END, Offset
+from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, SNAPSHOT_END, ShapeOffset
 from varve.shapes.shape import DropReason
 from varve.shapes.storage.shape_storage import ChunkEnd
 from varve.shapes.topic import SubsetResult
@@ -29,8 +29,8 @@ class FakeShape:
         self.is_open = True
         self.failure: StoreError | None = None
         self.chunks = chunks
-        self.log: list[tuple[Offset, bytes]] = []
-        self.ends: list[Offset] = []
+        self.log: list[tuple[ShapeOffset, bytes]] = []
+        self.ends: list[ShapeOffset] = []
         self.reads = 0
         self.followers = 0
         self.is_tail = False
@@ -40,10 +40,10 @@ class FakeShape:
         self.is_open = True
 
     @property
-    def latest(self) -> Offset:
+    def latest(self) -> ShapeOffset:
         return self.log[-1][0] if self.log else SNAPSHOT_END
 
-    def chunk_end(self, offset: Offset) -> Offset | None:
+    def chunk_end(self, offset: ShapeOffset) -> ShapeOffset | None:
         if self.is_dropped:
             raise NotFound("dropped")
         if offset == BEFORE_ALL:
@@ -52,11 +52,11 @@ class FakeShape:
             return offset.after()
         return next((end for end in self.ends if end > offset), None)
 
-    def find_cached_chunk_end(self, offset: Offset) -> ChunkEnd | None:
+    def find_cached_chunk_end(self, offset: ShapeOffset) -> ChunkEnd | None:
         is_cached = offset.is_virtual or self.is_tail
         return ChunkEnd(self.chunk_end(offset)) if is_cached else None
 
-    def is_in_memory(self, start: Offset) -> bool:
+    def is_in_memory(self, start: ShapeOffset) -> bool:
         return self.is_tail
 
     @contextmanager
@@ -71,13 +71,13 @@ class FakeShape:
         finally:
             self.followers -= 1
 
-    def read(self, start: Offset, end: Offset) -> Iterator[bytes]:
+    def read(self, start: ShapeOffset, end: ShapeOffset) -> Iterator[bytes]:
         if self.is_dropped:
             raise NotFound("dropped")
         self.reads += 1
         return iter(self._messages(start, end))
 
-    def _messages(self, start: Offset, end: Offset) -> list[bytes]:
+    def _messages(self, start: ShapeOffset, end: ShapeOffset) -> list[bytes]:
         if start == BEFORE_ALL:
             return self.chunks[0]
         if start.tx == 0 and start.op < len(self.chunks) - 1:
@@ -186,7 +186,7 @@ class FakeEngine:
         """Appends messages, a transaction each, and tells the door."""
         for one in messages:
             self.newest += 1
-            shape.log.append((Offset(self.newest, 0), one))
+            shape.log.append((ShapeOffset(self.newest, 0), one))
         self.tell([shape.handle])
 
     def tell(self, handles: list[str]) -> None:

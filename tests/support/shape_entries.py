@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.shapes.storage.entry import ShapeEntry, checksum
 
 _HEAD = struct.Struct(">QQI")
@@ -43,7 +43,7 @@ def decode_entries(data: bytes) -> Iterator[StoredEntry]:
         end = json + json_size + _CRC.size
         assert _CRC.unpack_from(data, json + json_size)[0] == checksum(data[position : end - 4])
         entry = ShapeEntry(
-            Offset(tx, op), data[key : key + key_size], operation, data[json : end - 4]
+            ShapeOffset(tx, op), data[key : key + key_size], operation, data[json : end - 4]
         )
         yield StoredEntry(entry, flag, position, end)
         position = end

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tests.support.shape_entries import StoredEntry, decode_entries
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock, ManualClock
-from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
+from varve.shapes.offset import LAST, SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.chunk_index import LogChunk, encode_chunks
 from varve.shapes.storage.entry import INSERT, UPDATE, ShapeEntry
@@ -27,7 +27,7 @@ def make_entry(tx: int, op: int = 0, *, size: int = 30, key: str | None = None) 
     message = {"offset": f"{tx}_{op}", "pad": "x" * max(0, size - 30)}
     text = json.dumps(message, separators=(",", ":")).encode()
     name = f"k{tx % 7}" if key is None else key
-    return ShapeEntry(Offset(tx, op), name.encode(), INSERT if tx % 3 else UPDATE, text)
+    return ShapeEntry(ShapeOffset(tx, op), name.encode(), INSERT if tx % 3 else UPDATE, text)
 
 
 def create_storage(
@@ -68,12 +68,12 @@ def messages_of(entries: list[ShapeEntry]) -> list[object]:
 
 
 def read_messages(
-    storage: ShapeStorage, start: Offset = SNAPSHOT_END, end: Offset = LAST
+    storage: ShapeStorage, start: ShapeOffset = SNAPSHOT_END, end: ShapeOffset = LAST
 ) -> list[object]:
     return joined(storage.read(start, end))
 
 
-def follow(storage: ShapeStorage, start: Offset = SNAPSHOT_END) -> list[object]:
+def follow(storage: ShapeStorage, start: ShapeOffset = SNAPSHOT_END) -> list[object]:
     """What a client gets that asks chunk by chunk until it has everything."""
     messages: list[object] = []
     while start < storage.latest:
@@ -94,7 +94,7 @@ class LogModel:
     """How many committed entries a crash must leave."""
 
     @property
-    def latest(self) -> Offset:
+    def latest(self) -> ShapeOffset:
         return self.committed[-1].offset if self.committed else SNAPSHOT_END
 
     def append(self, entries: list[ShapeEntry]) -> None:
@@ -107,10 +107,10 @@ class LogModel:
     def flush(self) -> None:
         self.durable_count = len(self.committed)
 
-    def between(self, start: Offset, end: Offset) -> list[object]:
+    def between(self, start: ShapeOffset, end: ShapeOffset) -> list[object]:
         return messages_of([e for e in self.committed if start < e.offset <= end])
 
-    def crash(self, latest: Offset) -> None:
+    def crash(self, latest: ShapeOffset) -> None:
         """What is left ends at this offset: a transaction end, at least the durable one."""
         left = [entry for entry in self.committed if entry.offset <= latest]
         assert len(left) >= self.durable_count, (latest, self.durable_count)

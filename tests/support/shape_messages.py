@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.shape_storage import ShapeStorage
 
@@ -37,7 +37,7 @@ def make_message(
 
 
 def make_entry(
-    offset: Offset, operation: int, key: str, value: dict[str, Any] | None = None, **more: Any
+    offset: ShapeOffset, operation: int, key: str, value: dict[str, Any] | None = None, **more: Any
 ) -> ShapeEntry:
     """A change of a row; a control message where that is the operation."""
     if operation == CONTROL:
@@ -64,7 +64,9 @@ def apply_all(state: State, messages: Iterable[bytes]) -> State:
     return state
 
 
-def read_messages(storage: ShapeStorage, start: Offset, end: Offset) -> Iterator[dict[str, Any]]:
+def read_messages(
+    storage: ShapeStorage, start: ShapeOffset, end: ShapeOffset
+) -> Iterator[dict[str, Any]]:
     """The messages of a read, as a client parses them."""
     body = b"[" + b",".join(storage.read(start, end)) + b"]"
     yield from json.loads(body)

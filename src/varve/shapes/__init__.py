@@ -3,7 +3,7 @@
 from varve.shapes.definition import Definition, LogMode, Replica, define
 from varve.shapes.engine import ShapeEngine
 from varve.shapes.feed.open_feed import TopicOptions
-from varve.shapes.offset import BEFORE_ALL, Offset
+from varve.shapes.offset import BEFORE_ALL, ShapeOffset
 from varve.shapes.opening import open  # noqa: A004, the word that users expect
 from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.shapes.shape import DropReason, Shape
@@ -15,10 +15,10 @@ __all__ = [
     "DropReason",
     "EngineSettings",
     "LogMode",
-    "Offset",
     "Replica",
     "Shape",
     "ShapeEngine",
+    "ShapeOffset",
     "TopicOptions",
     "define",
     "open",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from varve.foundation.errors import Closed, StoreError, Unavailable
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.metrics import CHECKPOINTS
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.shapes.shape import Shape, flush_shapes
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class TopicCheckpoint:
         self._written = threading.Condition(topic.lock)
         self._dirty: set[Shape] = set()  # guarded by the topic's lock
         self._due: _Mark | None = None  # guarded by the topic's lock
-        self._marked: Offset | None = None  # guarded by the topic's lock
+        self._marked: ShapeOffset | None = None  # guarded by the topic's lock
         self._marked_ms = 0  # guarded by the topic's lock
         self._failing: _Failing | None = None  # written under running, read without
 

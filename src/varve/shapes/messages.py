@@ -29,7 +29,7 @@ from varve.shapes.feed.row import (
     row_key,
     row_key_prefix,
 )
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.shapes.storage.entry import DELETE, INSERT, TRANSACTION_END, UPDATE, ShapeEntry
 
 _NEEDS_PYTHON: Final = int(Telling.ODD)
@@ -210,7 +210,7 @@ def operation_of(change: Change) -> int:
     return INSERT if change.previous_text is None else UPDATE
 
 
-def ending(offset: Offset) -> bytes:
+def ending(offset: ShapeOffset) -> bytes:
     """The end of a message of the log: its offset, as the last of its transaction."""
     tx, op = offset
     return b',"lsn":"%d","op_position":%d,"txids":[%d%b' % (tx, op, tx, _LAST)
@@ -221,7 +221,7 @@ def without_last(message: bytes) -> bytes:
     return message.removesuffix(_LAST) + b"]}}"
 
 
-def snapshot_end(position: Offset) -> bytes:
+def snapshot_end(position: ShapeOffset) -> bytes:
     """The last message of a snapshot that holds the topic up to and including a position."""
     seen = max(position.tx, 0) + 1
     return b'{"headers":{"control":"snapshot-end","xmin":"%d","xmax":"%d","xip_list":[]}}' % (

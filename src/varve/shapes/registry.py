@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, DiskFull, Unavailable
 from varve.shapes.definition import Definition, parse_definition
-from varve.shapes.offset import Offset, parse_offset
+from varve.shapes.offset import ShapeOffset, parse_offset
 from varve.shapes.shape import Shape
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class RegisteredShape(NamedTuple):
 
     handle: str
     comparable: str
-    start: Offset
+    start: ShapeOffset
     created_ms: int
 
 
@@ -99,7 +99,7 @@ class ShapeDatabase:
             )
             return handle
 
-    def complete(self, starts: Mapping[str, Offset]) -> None:
+    def complete(self, starts: Mapping[str, ShapeOffset]) -> None:
         """Records the offset in the topic of each complete snapshot; synced once for all."""
         with self._lock, self._changing_locked(is_synced=True) as connection:
             connection.executemany(
@@ -214,7 +214,7 @@ class ShapeRegistry:
             self._by_handle[shape.handle] = shape
             self._by_definition[shape.definition.comparable] = shape
 
-    def complete(self, starts: Mapping[str, Offset]) -> None:
+    def complete(self, starts: Mapping[str, ShapeOffset]) -> None:
         """Records the offset in the topic of each complete snapshot; durable on return."""
         self._database.complete(starts)
 

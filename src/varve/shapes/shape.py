@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from varve.foundation.errors import Closed, Corrupt, NotFound, StoreError, Unavailable
 from varve.shapes.definition import Definition
-from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, Offset
+from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, ShapeOffset
 from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.shape_storage import ChunkEnd, ShapeStorage, flush_storages
 
@@ -79,7 +79,7 @@ class Shape:
         definition: Definition,
         *,
         created_ms: int,
-        start: Offset | None,
+        start: ShapeOffset | None,
     ) -> None:
         """`start` is None for a new shape, which has no snapshot yet."""
         self._context = context
@@ -133,7 +133,7 @@ class Shape:
         return self._storage is not None
 
     @property
-    def latest(self) -> Offset:
+    def latest(self) -> ShapeOffset:
         """The last offset that readers may see, `0_inf` before the log has any; opens the files."""
         storage = self._storage
         if storage is None and not self.is_dropped and self._is_started:
@@ -145,22 +145,22 @@ class Shape:
         return self._latest
 
     @property
-    def compacted_to(self) -> Offset:
+    def compacted_to(self) -> ShapeOffset:
         """Where the compacted part of the log ends; its rows are as of that offset."""
         storage = self._storage
         return BEFORE_ALL if storage is None else storage.manifest.boundary
 
-    def chunk_end(self, offset: Offset) -> Offset | None:
+    def chunk_end(self, offset: ShapeOffset) -> ShapeOffset | None:
         """Where the chunk after an offset ends; None if it is open or there is none."""
         with self._reading():
             return self.open().chunk_end(offset)
 
-    def find_cached_chunk_end(self, offset: Offset) -> ChunkEnd | None:
+    def find_cached_chunk_end(self, offset: ShapeOffset) -> ChunkEnd | None:
         """The same without reading a file; None if only a file knows it, or it is not open."""
         storage = self._storage
         return None if storage is None else storage.find_cached_chunk_end(offset)
 
-    def read(self, start: Offset, end: Offset) -> Iterator[bytes]:
+    def read(self, start: ShapeOffset, end: ShapeOffset) -> Iterator[bytes]:
         """The messages in (start, end], in pieces joined by commas; raises NotFound if dropped."""
         self.last_read = next(self._context.read_numbers)
         self._is_unread = False
@@ -217,7 +217,7 @@ class Shape:
     def _unreadable(self, error: OSError) -> Unavailable:
         return Unavailable(f"shape {self.handle} cannot be read: {error}; fix that and try again")
 
-    def is_in_memory(self, start: Offset) -> bool:
+    def is_in_memory(self, start: ShapeOffset) -> bool:
         """Whether everything after an offset is in memory, so that reading it opens no file."""
         storage = self._storage
         return storage is not None and storage.is_in_memory(start)

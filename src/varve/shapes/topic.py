@@ -32,7 +32,7 @@ from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.filter.subset import Subset
 from varve.shapes.messages import EncoderKey, MessageEncoder
 from varve.shapes.metrics import CHANGES, ENTRIES, FeedCounters
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.shapes.routing import ChangeRouter, EntriesByShape
 from varve.shapes.shape import DropReason, Shape
 
@@ -56,7 +56,7 @@ class SubsetResult:
     """
 
     rows: list[bytes]
-    position: Offset
+    position: ShapeOffset
     tx: int
     mark: int
 
@@ -160,7 +160,7 @@ class ShapeTopic:
 
     # Shapes that are opened again
 
-    def check_opened(self, shape: Shape, latest: Offset) -> None:
+    def check_opened(self, shape: Shape, latest: ShapeOffset) -> None:
         """Raises Corrupt if a shape from an earlier run holds more than the topic had then."""
         if self.is_ready and self._is_ahead(latest):
             raise Corrupt(
@@ -171,7 +171,7 @@ class ShapeTopic:
     def _is_lost(self, shape: Shape) -> bool:
         return self._is_ahead(max(shape.start, shape.latest) if shape.is_open else shape.start)
 
-    def _is_ahead(self, offset: Offset) -> bool:
+    def _is_ahead(self, offset: ShapeOffset) -> bool:
         return offset.tx > self.newest_tx_at_open
 
     # The shapes
@@ -329,7 +329,7 @@ class ShapeTopic:
         if failures:
             self._context.removal.drop_failed(failures)
 
-    def _reset(self, reset: Reset, position: Offset | None) -> None:
+    def _reset(self, reset: Reset, position: ShapeOffset | None) -> None:
         """Drops the shapes of the topic, except those that only wait for their snapshots.
 
         Shapes that began at the position of the reset or later stay: after a crash the reset is

@@ -20,7 +20,7 @@ from tests.support.shape_log import (
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound
-from varve.shapes.offset import LAST, Offset
+from varve.shapes.offset import LAST, ShapeOffset
 from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.layout import index_path, log_directory, log_path
 from varve.shapes.storage.recovery import find_log_end
@@ -66,7 +66,7 @@ class Run:
 
     def append_large(self, at: int) -> None:
         entries = [
-            ShapeEntry(Offset(at, op), b"k", ord("u"), b'{"n":"%d"}' % op) for op in range(30)
+            ShapeEntry(ShapeOffset(at, op), b"k", ord("u"), b'{"n":"%d"}' % op) for op in range(30)
         ]
         self.model.append(entries)
         self.shape.append(entries)
@@ -125,7 +125,7 @@ def _judge(run: Run, disk: FaultyFileSystem, what: str) -> None:
     _check_files(storage)
     storage.close()
     storage = open_storage(disk)
-    for start in (Offset(1, 0), Offset(7, 1), Offset(13, 3)):
+    for start in (ShapeOffset(1, 0), ShapeOffset(7, 1), ShapeOffset(13, 3)):
         expected = messages_of([e for e in replayed if e.offset > start])
         assert read_messages(storage, start, LAST) == expected, what
     assert follow(storage) == messages_of(replayed), what
@@ -138,7 +138,7 @@ def _check_files(storage: ShapeStorage) -> None:
     assert suffixes <= storage.manifest.suffixes
     path = log_path(storage.directory, storage.manifest.latest)
     with storage.fs.open(path) as file:
-        last, end, _ = find_log_end(file, 0, Offset(0, 0), LAST)
+        last, end, _ = find_log_end(file, 0, ShapeOffset(0, 0), LAST)
         assert (last, end) == (storage.latest, file.size())
 
 

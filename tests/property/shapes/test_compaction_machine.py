@@ -12,7 +12,7 @@ from tests.support.shape_messages import State, apply_message, read_messages
 from varve.disk import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.shapes.compaction.compactor import Compactor
-from varve.shapes.offset import SNAPSHOT_END, Offset
+from varve.shapes.offset import SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import CompactionSettings
 
 CLIENTS = 4
@@ -25,7 +25,7 @@ class CompactionMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.bench = CompactionBench(FaultyFileSystem(ManualClock()))
-        self.clients: list[tuple[Offset, State]] = [(SNAPSHOT_END, {}) for _ in range(CLIENTS)]
+        self.clients: list[tuple[ShapeOffset, State]] = [(SNAPSHOT_END, {}) for _ in range(CLIENTS)]
 
     @rule(key=KEYS, columns=st.dictionaries(st.sampled_from("xyz"), st.integers(0, 99)))
     def put(self, key: str, columns: dict[str, int]) -> None:

@@ -28,7 +28,7 @@ from varve.kernels.shape_entries import encode_entries
 from varve.shapes.compaction.blocks import Block, LogPrefix, compact_block, index_block, join_blocks
 from varve.shapes.compaction.report import Balance
 from varve.shapes.compaction.spill import compact_ranges
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.shapes.storage.entry import ShapeEntry
 
 SECRET = (7, 11)
@@ -58,9 +58,9 @@ def _entries(
     drawn: list[tuple[int, str, dict[str, Any], dict[str, Any] | None, int]],
 ) -> list[ShapeEntry]:
     """Entries with one or several operations in a transaction."""
-    offset, entries = Offset(1, 0), []
+    offset, entries = ShapeOffset(1, 0), []
     for operation, key, value, old_value, step in drawn:
-        offset = Offset(offset.tx + step, 0) if step else Offset(offset.tx, offset.op + 2)
+        offset = ShapeOffset(offset.tx + step, 0) if step else ShapeOffset(offset.tx, offset.op + 2)
         more = {"old_value": old_value} if operation == UPDATE else {}
         entries.append(make_entry(offset, operation, key, {"id": key, **value}, **more))
     return entries
@@ -82,7 +82,9 @@ def _decode(block: Block) -> list[ShapeEntry]:
         tx, op = int.from_bytes(entry[:8]), int.from_bytes(entry[8:16])
         key_end = 20 + int.from_bytes(entry[16:20])
         entries.append(
-            ShapeEntry(Offset(tx, op), entry[20:key_end], entry[key_end], entry[key_end + 10 : -4])
+            ShapeEntry(
+                ShapeOffset(tx, op), entry[20:key_end], entry[key_end], entry[key_end + 10 : -4]
+            )
         )
     return entries
 
@@ -91,7 +93,7 @@ def _compact(block: Block) -> Block:
     return compact_block(block, SECRET, "log").block
 
 
-def _read(version: Block, after: Offset, until: Offset) -> list[bytes]:
+def _read(version: Block, after: ShapeOffset, until: ShapeOffset) -> list[bytes]:
     return [entry.json for entry in _decode(version) if after < entry.offset <= until]
 
 
@@ -112,7 +114,7 @@ def test_a_reader_of_any_versions_of_the_log_ends_with_the_rows(
         compacted = _compact(_flagged(versions[-1], len(front)))
         versions.append(join_blocks([compacted, _block(rest)]) if rest else compacted)
     state: State = {}
-    place = Offset(0, 0)
+    place = ShapeOffset(0, 0)
     for number, version in enumerate(versions):
         is_last = number == len(versions) - 1
         stops = [entry.offset for entry in entries if entry.offset >= place] or [place]
@@ -141,12 +143,12 @@ def test_a_reader_with_a_subset_ends_with_the_rows(drawn: list[Any], data: st.Da
     compacted = _compact(_block(entries[:boundary]))
     version = join_blocks([compacted, _block(rest)]) if rest else compacted
     seen_tx = data.draw(st.sampled_from([entry.offset.tx for entry in entries]))
-    place = data.draw(st.sampled_from([Offset(0, 0), *(entry.offset for entry in entries)]))
+    place = data.draw(st.sampled_from([ShapeOffset(0, 0), *(entry.offset for entry in entries)]))
     contained = [entry.json for entry in entries if entry.offset.tx <= seen_tx]
     state = apply_all({}, contained)
     keys = set(state)
     for message in map(
-        json.loads, _read(version, min(place, Offset(seen_tx, 0)), entries[-1].offset)
+        json.loads, _read(version, min(place, ShapeOffset(seen_tx, 0)), entries[-1].offset)
     ):
         txids = message["headers"].get("txids", [])
         if not (message.get("key") in keys and txids and max(txids) <= seen_tx):
@@ -190,10 +192,10 @@ def test_what_stays_is_bounded_by_the_keys_and_equals_the_model(drawn: list[Any]
     assert [entry for entry in compacted if entry.operation == CONTROL] == controls
 
 
-def _model(entries: list[ShapeEntry], key: bytes) -> list[tuple[Offset, Any]]:
+def _model(entries: list[ShapeEntry], key: bytes) -> list[tuple[ShapeOffset, Any]]:
     """What stays of a key, said in another way."""
     own = [entry for entry in entries if entry.key == key and entry.operation != CONTROL]
-    stays: list[tuple[Offset, Any]] = []
+    stays: list[tuple[ShapeOffset, Any]] = []
     for wanted in (DELETE, INSERT):
         places = [at for at, entry in enumerate(own) if entry.operation == wanted]
         if places:
@@ -230,7 +232,7 @@ def test_damaged_messages_are_refused_or_taken_and_never_read_beyond(
     """What a message says is not believed; whatever it says, its neighbours stay as they are."""
     entries = [
         make_entry(
-            Offset(tx, 0), UPDATE, "k", {"id": "k", "n": [tx, {"a": "x"}]}, old_value={"n": 0}
+            ShapeOffset(tx, 0), UPDATE, "k", {"id": "k", "n": [tx, {"a": "x"}]}, old_value={"n": 0}
         )
         for tx in range(1, 5)
     ]
@@ -238,12 +240,12 @@ def test_damaged_messages_are_refused_or_taken_and_never_read_beyond(
     for position, byte in damage:
         text[position % len(text)] = byte
     entries[broken] = entries[broken]._replace(json=bytes(text[: len(text) - cut % len(text)]))
-    entries.append(make_entry(Offset(9, 0), INSERT, "other", {"id": "other"}))
+    entries.append(make_entry(ShapeOffset(9, 0), INSERT, "other", {"id": "other"}))
     try:
         compacted = _decode(_compact(_block(entries)))
     except Corrupt:
         return
-    assert [entry.offset for entry in compacted] == [Offset(4, 0), Offset(9, 0)]
+    assert [entry.offset for entry in compacted] == [ShapeOffset(4, 0), ShapeOffset(9, 0)]
     assert json.loads(compacted[1].json) == _stripped(entries[4])
 
 

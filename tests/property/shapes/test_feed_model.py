@@ -27,7 +27,7 @@ from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.table_store import ResetKind, TableStore
 from varve.shapes.feed.topic_feed import TopicFeed
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 
 _KEYS = st.integers(0, 3)
 _WRITES = st.one_of(
@@ -77,10 +77,10 @@ class _Shape:
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
-        self.seen = Offset(0, 0)
+        self.seen = ShapeOffset(0, 0)
         self.told = self.seen
         """The highest offset that a client was ever given."""
-        self._durable: tuple[dict[str, Row], Offset] = ({}, self.seen)
+        self._durable: tuple[dict[str, Row], ShapeOffset] = ({}, self.seen)
 
     def take(self, change: Change) -> None:
         if change.offset <= self.seen:
@@ -122,7 +122,7 @@ class _Run:
         self._clock = ManualClock()
         self._number = 0
         self._first_count = partitions
-        self._offsets: dict[bytes, Offset] = {}
+        self._offsets: dict[bytes, ShapeOffset] = {}
         self.feed = self._make()
         self._open()
 

@@ -31,7 +31,7 @@ from varve.shapes.feed.journal import OffsetSpan, decode_journal
 from varve.shapes.feed.source_transactions import BEGUN_WAIT_MS, SourceTransactions
 from varve.shapes.feed.table_store import TableStore
 from varve.shapes.feed.topic_feed import TopicFeed
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 
 _PARTITIONS_MAX = 3
 _TOPIC = "db.public.items"
@@ -78,8 +78,8 @@ class _Shape:
 
     def __init__(self) -> None:
         self.rows: dict[str, bytes] = {}
-        self.start = self.seen = self.told = Offset(0, 0)
-        self._durable: tuple[dict[str, bytes], Offset] = ({}, self.seen)
+        self.start = self.seen = self.told = ShapeOffset(0, 0)
+        self._durable: tuple[dict[str, bytes], ShapeOffset] = ({}, self.seen)
 
     def take(self, change: Change) -> None:
         if change.offset <= self.seen:
@@ -118,7 +118,7 @@ class _Run:
         self._is_compacted = is_compacted
         self._number = self._transaction = self._event_count = 0
         self._order: dict[int, OffsetSpan] = {}
-        self._offsets: dict[bytes, Offset] = {}
+        self._offsets: dict[bytes, ShapeOffset] = {}
         self._sources: dict[bytes, tuple[int, int]] = {}
         self._mark: int | None = None
         self.feed = self._make()

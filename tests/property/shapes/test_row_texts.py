@@ -23,7 +23,7 @@ from varve.shapes.feed.row import (
     split_row,
 )
 from varve.shapes.messages import EncoderKey, MessageEncoder, ending, operation_of
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.shapes.routing import ChangeRouter, EntriesByShape
 from varve.shapes.shape import Shape
 
@@ -92,7 +92,7 @@ def _rows(draw: st.DrawFn, key: Row) -> bytes | None:
 def _changes(draw: st.DrawFn) -> Change:
     key: Row = draw(st.sampled_from([{"key": b'"k"'}, {"id": b"1", 'q"': b"[1]"}]))
     row, previous = draw(_rows(key)), draw(_rows(key))
-    offset = Offset(draw(st.integers(1, 1 << 50)), draw(st.sampled_from([0, 2, 40])))
+    offset = ShapeOffset(draw(st.integers(1, 1 << 50)), draw(st.sampled_from([0, 2, 40])))
     return Change(offset, KEYS.get(join_row(key)), row, previous, draw(st.integers(0, 9)) == 0)
 
 
@@ -134,7 +134,7 @@ def test_most_messages_are_made_in_one_go() -> None:
     """So that the property above is one of the kernel."""
     key = KEYS.get(b'{"key":"k"}')
     before = b'{"key":"k","x":1,"a":[1],"gone":2,"also":3}'
-    change = Change(Offset(1, 0), key, b'{"key":"k","a":[1,2],"x":1,"new":{}}', before)
+    change = Change(ShapeOffset(1, 0), key, b'{"key":"k","a":[1,2],"x":1,"new":{}}', before)
     came, went = change._replace(previous_text=None), change._replace(text=None)
     for texts in TEXTS:
         assert bytes(texts.write([change, came, went])[0]) == b"uid"

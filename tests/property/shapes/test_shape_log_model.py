@@ -25,7 +25,7 @@ from tests.support.shape_log import (
 )
 from varve.disk import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
-from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
+from varve.shapes.offset import LAST, SNAPSHOT_END, ShapeOffset
 from varve.shapes.storage.shape_storage import ShapeStorage
 
 STREAMS_MAX = 3
@@ -64,7 +64,7 @@ class ShapeLogMachine(RuleBasedStateMachine):
 
     @rule(start=st.integers(0, 60), end=st.integers(0, 60), ops=st.tuples(*[st.integers(0, 9)] * 2))
     def read_between(self, start: int, end: int, ops: tuple[int, int]) -> None:
-        low, high = Offset(start, ops[0]), Offset(end, ops[1])
+        low, high = ShapeOffset(start, ops[0]), ShapeOffset(end, ops[1])
         if start == 0:
             low = SNAPSHOT_END
         assert read_messages(self.storage, low, high) == self.model.between(low, high)
@@ -72,7 +72,7 @@ class ShapeLogMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.streams) < STREAMS_MAX)
     @rule(start=st.integers(0, 60))
     def begin_stream(self, start: int) -> None:
-        low = Offset(start, 0) if start else SNAPSHOT_END
+        low = ShapeOffset(start, 0) if start else SNAPSHOT_END
         expected = self.model.between(low, self.model.latest)
         self.streams.append(([], self.storage.read(low, LAST), expected))
 

@@ -9,7 +9,7 @@ from tests.support.memory_directory import memory_directory
 from tests.support.rounds import machine_settings
 from varve.shapes.feed.table import TableView, TopicTable
 from varve.shapes.feed.table_store import TableState, TableStore
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 
 _STATE = TableState(positions={0: 0}, next_tx=1, signature="plain key", topic_id="", caught_up_ms=1)
 _KEYS = st.sampled_from([f'"{number}"' for number in range(8)])
@@ -60,7 +60,9 @@ class _Run:
     def _apply(self, numbers: dict[str, int | None], *, is_cleared: bool) -> None:
         self._tx += 1
         told: _Rows = {key: None if n is None else b'{"n":%d}' % n for key, n in numbers.items()}
-        self.table.apply(told, position=Offset(self._tx, 0), byte_count=0, is_cleared=is_cleared)
+        self.table.apply(
+            told, position=ShapeOffset(self._tx, 0), byte_count=0, is_cleared=is_cleared
+        )
         if is_cleared:
             self._rows.clear()
         for key, text in told.items():

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from tests.support.fake_shapes import FakeShape, message
 from tests.support.shape_door import Stage, play, until
 from varve.http.shapes.read import encode_events
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 
 
 async def _events(
@@ -88,7 +88,7 @@ def test_a_stream_ends_in_time_though_there_is_always_more() -> None:
         shape, _ = await stage.begin()
         read = shape.read
 
-        def read_and_add(start: Offset, end: Offset) -> Iterator[bytes]:
+        def read_and_add(start: ShapeOffset, end: ShapeOffset) -> Iterator[bytes]:
             found = read(start, end)
             stage.engine.add(shape, message(b"a", 2))
             return found
@@ -109,12 +109,12 @@ def test_what_is_compacted_while_it_is_told_is_marked_at_the_end_of_that() -> No
         shape, _ = await stage.begin()
         read = shape.read
 
-        def read_compacted(start: Offset, end: Offset) -> Iterator[bytes]:
+        def read_compacted(start: ShapeOffset, end: ShapeOffset) -> Iterator[bytes]:
             """The update of `a` comes with a later one, of `b` there is nothing more."""
-            if shape.compacted_to < Offset(3, 0):
+            if shape.compacted_to < ShapeOffset(3, 0):
                 stage.engine.add(shape, message(b"a", 3))
-                shape.log[0] = (Offset(1, 0), message(b"b", 1))
-                shape.compacted_to = Offset(3, 0)
+                shape.log[0] = (ShapeOffset(1, 0), message(b"b", 1))
+                shape.compacted_to = ShapeOffset(3, 0)
             return read(start, end)
 
         stage.engine.add(shape, message(b"a", 1), message(b"b", 2))

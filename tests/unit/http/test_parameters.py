@@ -6,7 +6,7 @@ import pytest
 
 from varve.http.exchange import HttpError
 from varve.http.shapes.parameters import DefinitionTexts, ShapeRequest, SubsetQuery, parse_request
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 
 
 def _parse(body: bytes | None = None, /, **query: str) -> ShapeRequest:
@@ -106,7 +106,7 @@ def test_other_columns_than_the_queryable_ones_are_refused() -> None:
 def test_live_is_anything_but_false(text: str, is_live: bool) -> None:
     found = _parse(offset="5_0", handle="abcd", live=text)
     assert found.is_live is is_live
-    assert found.offset == Offset(5, 0)
+    assert found.offset == ShapeOffset(5, 0)
 
 
 @pytest.mark.parametrize("is_nested", [False, True])

@@ -13,7 +13,7 @@ import pytest
 from tests.support.fake_shapes import message
 from tests.support.shape_door import Stage, play, until
 from varve.foundation.errors import Corrupt, NotFound, StoreError, Unavailable
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 
 UP_TO_DATE_0 = {"headers": {"control": "up-to-date", "global_last_seen_lsn": "0"}}
 
@@ -41,7 +41,7 @@ def test_a_client_walks_chunks_to_the_end_of_the_snapshot_and_then_the_log() -> 
         stage.engine.chunks = [[message(b"1", 1)], [message(b"2", 2)]]
         shape, _ = await stage.begin()
         stage.engine.add(shape, message(b"3", 3), message(b"4", 4))
-        shape.ends = [Offset(1, 0)]
+        shape.ends = [ShapeOffset(1, 0)]
         place, keys, answers = "0_0", [], 0
         while answers < 10:
             answer = await stage.get(offset=place, handle=shape.handle)
@@ -66,9 +66,12 @@ def test_a_chunk_that_ends_within_a_transaction_while_it_is_asked_for_is_not_all
         shape, _ = await stage.begin()
         find_end = shape.chunk_end
 
-        def append_first(offset: Offset) -> Offset | None:
-            shape.log = [(Offset(1, 0), message(b"1", 1)), (Offset(1, 2), message(b"2", 2))]
-            shape.ends = [Offset(1, 0)]
+        def append_first(offset: ShapeOffset) -> ShapeOffset | None:
+            shape.log = [
+                (ShapeOffset(1, 0), message(b"1", 1)),
+                (ShapeOffset(1, 2), message(b"2", 2)),
+            ]
+            shape.ends = [ShapeOffset(1, 0)]
             return find_end(offset)
 
         shape.chunk_end = append_first  # type: ignore[method-assign]
@@ -89,10 +92,10 @@ def test_what_is_compacted_beyond_its_end_while_it_is_read_is_not_all() -> None:
         stage.engine.add(shape, message(b"1", 1))
         read = shape.read
 
-        def read_compacted(start: Offset, end: Offset) -> Iterator[bytes]:
-            if shape.compacted_to < Offset(2, 0):
+        def read_compacted(start: ShapeOffset, end: ShapeOffset) -> Iterator[bytes]:
+            if shape.compacted_to < ShapeOffset(2, 0):
                 stage.engine.add(shape, message(b"1", 2))
-                shape.compacted_to = Offset(2, 0)
+                shape.compacted_to = ShapeOffset(2, 0)
             return read(start, end)
 
         shape.read = read_compacted  # type: ignore[method-assign]

@@ -13,7 +13,7 @@ from varve.kernels.shape_entries import (
     scan_entries,
     strip_entries,
 )
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.shapes.storage.entry import DELETE, INSERT, ShapeEntry
 
 FOREVER = (NUMBER_MAX, NUMBER_MAX)
@@ -21,7 +21,7 @@ FOREVER = (NUMBER_MAX, NUMBER_MAX)
 
 def _entries(count: int, json_size: int = 10) -> list[ShapeEntry]:
     return [
-        ShapeEntry(Offset(n, n % 3), b"key%d" % n, INSERT, b"%0*d" % (json_size, n))
+        ShapeEntry(ShapeOffset(n, n % 3), b"key%d" % n, INSERT, b"%0*d" % (json_size, n))
         for n in range(1, count + 1)
     ]
 
@@ -73,7 +73,7 @@ def test_encoding_stops_behind_the_entry_that_fills_a_room() -> None:
     ],
 )
 def test_what_is_no_entry_is_named_and_nothing_is_encoded(entry: object, status: int) -> None:
-    good = ShapeEntry(Offset(1, 0), b"", DELETE, b"")
+    good = ShapeEntry(ShapeOffset(1, 0), b"", DELETE, b"")
     found, count, data, _ = encode_entries(
         [good, entry], start=0, json_room=99, byte_room=999, last=(0, 5)
     )
@@ -81,7 +81,7 @@ def test_what_is_no_entry_is_named_and_nothing_is_encoded(entry: object, status:
 
 
 def test_offsets_that_do_not_ascend_are_refused() -> None:
-    entry = ShapeEntry(Offset(4, 4), b"", INSERT, b"")
+    entry = ShapeEntry(ShapeOffset(4, 4), b"", INSERT, b"")
     for last in ((4, 4), (4, 5), (5, 0)):
         status, _, _, _ = encode_entries([entry], start=0, json_room=9, byte_room=99, last=last)
         assert status == EntryStatus.BAD_ORDER

@@ -19,7 +19,7 @@ from varve.shapes.compaction.compactor import Compactor
 from varve.shapes.compaction.spill import compact_ranges
 from varve.shapes.definition import Definition, define
 from varve.shapes.engine import LOCK_FILE
-from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
+from varve.shapes.offset import LAST, SNAPSHOT_END, ShapeOffset
 from varve.shapes.registry import ShapeDatabase
 from varve.shapes.removal import ShapeRemoval
 from varve.shapes.shape import DropReason, Shape
@@ -111,7 +111,7 @@ def test_a_reader_behind_the_end_opens_and_drops_nothing(
     directory = Path(shape.open().directory)
     read = ShapeStorage.read
 
-    def read_late(storage: ShapeStorage, start: Offset, end: Offset) -> Iterator[bytes]:
+    def read_late(storage: ShapeStorage, start: ShapeOffset, end: ShapeOffset) -> Iterator[bytes]:
         stage.engine.close()
         # As the next process would by a compaction.
         Path(log_path(storage.directory, storage.manifest.latest)).unlink()

@@ -19,7 +19,7 @@ from varve.shapes.compaction.blocks import LogPrefix, read_blocks
 from varve.shapes.compaction.compactor import Compactor
 from varve.shapes.compaction.report import Balance, CompactionOutcome, read_reports
 from varve.shapes.compaction.spill import compact_windows
-from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
+from varve.shapes.offset import LAST, SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import CompactionSettings, StorageSettings
 from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.layout import log_directory, log_path
@@ -87,7 +87,7 @@ def test_h2_more_updates_of_a_row_than_sixteen_bits_count() -> None:
     bench = CompactionBench(MemoryFileSystem(ManualClock()), storage_settings=settings)
     count = 70_000
     bench.storage.append(
-        [make_entry(Offset(tx, 0), UPDATE, "row", {"a": tx}) for tx in range(1, count + 1)]
+        [make_entry(ShapeOffset(tx, 0), UPDATE, "row", {"a": tx}) for tx in range(1, count + 1)]
     )
     report = bench.compact()
     assert report.balance.merged > 65_536
@@ -208,7 +208,7 @@ def test_a_reader_in_flight_reads_on_in_the_old_files(bench: CompactionBench) ->
 def test_chunk_ends_of_a_compacted_log_are_places_of_its_own(bench: CompactionBench) -> None:
     for number in range(60):
         bench.put(f"row {number}", a="x" * 20)
-    seen: set[Offset] = set()
+    seen: set[ShapeOffset] = set()
     for _ in range(3):
         report = bench.compact()
         assert report.boundary is not None
@@ -231,7 +231,10 @@ def test_a_chunk_ends_within_a_transaction_only_if_that_is_large() -> None:
         MemoryFileSystem(ManualClock()),
         settings=CompactionSettings(keep_chunks=0, min_cleanable_ratio=0),
     )
-    offsets = [*(Offset(1, 2 * op) for op in range(9)), *(Offset(2, 2 * op) for op in range(60))]
+    offsets = [
+        *(ShapeOffset(1, 2 * op) for op in range(9)),
+        *(ShapeOffset(2, 2 * op) for op in range(60)),
+    ]
     entries = [
         make_entry(offset, UPDATE, f"row {number}", {"a": number})
         for number, offset in enumerate(offsets)
@@ -277,9 +280,9 @@ def test_a_broken_entry_is_found_and_nothing_changed(bench: CompactionBench) -> 
     ],
 )
 def test_what_is_no_message_is_refused(bench: CompactionBench, json: bytes) -> None:
-    whole = make_entry(Offset(1, 0), UPDATE, "k", {"a": 1})
-    broken = [ShapeEntry(Offset(tx, 0), b"k", UPDATE, json) for tx in range(2, 50)]
-    fillers = [make_entry(Offset(tx, 0), UPDATE, "k", {"a": 1}) for tx in range(50, 90)]
+    whole = make_entry(ShapeOffset(1, 0), UPDATE, "k", {"a": 1})
+    broken = [ShapeEntry(ShapeOffset(tx, 0), b"k", UPDATE, json) for tx in range(2, 50)]
+    fillers = [make_entry(ShapeOffset(tx, 0), UPDATE, "k", {"a": 1}) for tx in range(50, 90)]
     bench.storage.append([whole, *broken, *fillers])
     with pytest.raises(Corrupt, match="no message"):
         bench.compact()
@@ -366,7 +369,7 @@ def test_a_shape_is_compacted_once_at_a_time(bench: CompactionBench) -> None:
     bench.storage.flush()
     target = bench.storage.compaction_target
 
-    def again(keep_chunks: int) -> tuple[Offset, int] | None:
+    def again(keep_chunks: int) -> tuple[ShapeOffset, int] | None:
         with pytest.raises(Unavailable, match="being compacted"):
             bench.compactor.compact(bench.storage, now_ms=2)
         return target(keep_chunks)
@@ -439,7 +442,7 @@ def test_numbers_keep_their_digits(bench: CompactionBench) -> None:
         b'{"key":"k","value":{"id":"k","n":%d.000e+07},"headers":{"operation":"update","lsn":"1"}}'
     )
     bench.storage.append(
-        [ShapeEntry(Offset(tx, 0), b"k", UPDATE, message % tx) for tx in range(1, 80)]
+        [ShapeEntry(ShapeOffset(tx, 0), b"k", UPDATE, message % tx) for tx in range(1, 80)]
     )
     report = bench.compact()
     assert report.boundary is not None

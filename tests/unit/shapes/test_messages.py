@@ -12,12 +12,12 @@ from varve.shapes.messages import (
     snapshot_end,
     without_last,
 )
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 
 KEY = '"public"."items"/"1"'
 COLUMNS: Row = {"id": b'"1"'}
 ROW: Row = {"id": b'"1"', "title": b'"x"', "n": b"1.50"}
-END = ending(Offset(27, 0))
+END = ending(ShapeOffset(27, 0))
 
 
 def _form(columns: set[str] | None = None, replica: Replica = Replica.DEFAULT) -> MessageEncoder:
@@ -103,16 +103,16 @@ def test_a_row_of_a_snapshot_has_no_place() -> None:
 
 
 def test_only_the_last_message_of_a_transaction_says_so() -> None:
-    end = ending(Offset(5, 2))
+    end = ending(ShapeOffset(5, 2))
     assert end == b',"lsn":"5","op_position":2,"txids":[5],"last":true}}'
     assert without_last(end) == b',"lsn":"5","op_position":2,"txids":[5]}}'
 
 
 def test_a_snapshot_ends_with_what_it_has_seen() -> None:
-    assert json.loads(snapshot_end(Offset(9, 0)))["headers"] == {
+    assert json.loads(snapshot_end(ShapeOffset(9, 0)))["headers"] == {
         "control": "snapshot-end",
         "xmin": "10",
         "xmax": "10",
         "xip_list": [],
     }
-    assert json.loads(snapshot_end(Offset(0, 0)))["headers"]["xmin"] == "1"
+    assert json.loads(snapshot_end(ShapeOffset(0, 0)))["headers"]["xmin"] == "1"

@@ -14,7 +14,7 @@ import pytest
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Unavailable
 from varve.shapes.definition import define
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.shapes.registry import FILE_NAME, ShapeDatabase
 
 
@@ -22,13 +22,13 @@ def test_a_shape_is_listed_once_its_snapshot_is_complete(tmp_path: Path) -> None
     registry = ShapeDatabase.open(str(tmp_path), ManualClock())
     handle = registry.add(define("t"))
     assert registry.rows() == []
-    registry.complete({handle: Offset(7, 0)})
+    registry.complete({handle: ShapeOffset(7, 0)})
     registry.close()
     (shape,) = ShapeDatabase.open(str(tmp_path), ManualClock()).rows()
     assert (shape.handle, shape.comparable, shape.start) == (
         handle,
         define("t").comparable,
-        Offset(7, 0),
+        ShapeOffset(7, 0),
     )
 
 
@@ -59,7 +59,7 @@ def test_one_definition_has_one_row(tmp_path: Path) -> None:
     """A new shape takes the row of the one before, whose drop may not have come so far."""
     registry = ShapeDatabase.open(str(tmp_path), ManualClock())
     first = registry.add(define("t"))
-    registry.complete({first: Offset(3, 0)})
+    registry.complete({first: ShapeOffset(3, 0)})
     second = registry.add(define("t"))
     assert registry.rows() == []
     registry.remove([first])
@@ -80,7 +80,7 @@ def test_a_registry_with_a_damaged_page_is_moved_aside(tmp_path: Path, page: int
     registry = ShapeDatabase.open(str(tmp_path), ManualClock())
     for number in range(200):
         handle = registry.add(define("t", where=f"n = {number}"))
-        registry.complete({handle: Offset(number, 0)})
+        registry.complete({handle: ShapeOffset(number, 0)})
     registry.close()
     path = tmp_path / FILE_NAME
     data = bytearray(path.read_bytes())
@@ -105,7 +105,7 @@ def test_what_is_complete_or_removed_is_so_for_good(tmp_path: Path) -> None:
     handles = [registry.add(define("t", where=f"n = {number}")) for number in range(3)]
     said: list[str] = []
     registry._connection.set_trace_callback(said.append)
-    registry.complete({handle: Offset(3, 0) for handle in handles})
+    registry.complete({handle: ShapeOffset(3, 0) for handle in handles})
     registry.add(define("t"))
     registry.remove(handles)
     assert [one for one in said if "synchronous" in one or one == "COMMIT"] == [
@@ -167,7 +167,7 @@ def test_whatever_fails_is_an_error_of_ours_and_heals(
     assert failed >= 1
     monkeypatch.undo()
     other = registry.add(define("v"))
-    registry.complete({other: Offset(1, 0)})
+    registry.complete({other: ShapeOffset(1, 0)})
     assert [shape.handle for shape in registry.rows()] == [other]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from tests.support.detached_shapes import detached_shape
 from varve.shapes.feed.changes import Change, Transaction
 from varve.shapes.feed.row import Row, RowKeys, join_row, row_key_prefix
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.shapes.routing import ChangeRouter, EntriesByShape
 
 
@@ -21,7 +21,7 @@ def _change(
     key = RowKeys(row_key_prefix("t")).get(b'{"key":"a"}')
     now = None if row is None else join_row(_row(key="a") | row)
     was = None if previous is None else join_row(_row(key="a") | previous)
-    return Change(Offset(tx, op), key, now, was, is_uncertain)
+    return Change(ShapeOffset(tx, op), key, now, was, is_uncertain)
 
 
 def _tell(router: ChangeRouter, *changes: Change) -> dict[str, list[dict[str, Any]]]:

@@ -11,7 +11,7 @@ from varve.foundation.errors import Closed, NotFound, Unavailable
 from varve.shapes.definition import define
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.table import TableView
-from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, Offset
+from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, ShapeOffset
 from varve.shapes.registry import ShapeDatabase
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.snapshotting import Snapshotter
@@ -198,7 +198,7 @@ def test_the_shapes_of_one_scan_are_complete_together(
     noted: list[set[str]] = []
     complete = ShapeDatabase.complete
 
-    def note(registry: ShapeDatabase, starts: dict[str, Offset]) -> None:
+    def note(registry: ShapeDatabase, starts: dict[str, ShapeOffset]) -> None:
         noted.append(set(starts))
         complete(registry, starts)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from varve.foundation.errors import InvalidRequest
 from varve.http.exchange import HttpError, invalid
 from varve.shapes.filter.parser import parse_columns
-from varve.shapes.offset import BEFORE_ALL, Offset, parse_offset
+from varve.shapes.offset import BEFORE_ALL, ShapeOffset, parse_offset
 
 Schema = dict[str, Any]
 
@@ -200,7 +200,7 @@ class ShapeRequest:
     texts: DefinitionTexts | None
     """None if only a name is given."""
     shape_name: str | None
-    offset: Offset
+    offset: ShapeOffset
     is_now: bool
     handle: str | None
     is_live: bool
@@ -291,7 +291,7 @@ def _check_numbers(params: Mapping[int, str], *, is_subset: bool) -> None:
         raise invalid(PARAMS.name, text, is_subset=is_subset)
 
 
-def _parse_offset(query: Mapping[str, str], *, is_subset: bool) -> tuple[Offset, bool]:
+def _parse_offset(query: Mapping[str, str], *, is_subset: bool) -> tuple[ShapeOffset, bool]:
     """The offset, and whether it is `now`."""
     text = OFFSET.find(query)
     if text is None:

@@ -13,13 +13,13 @@ from typing import Final
 
 from varve.foundation.errors import Closed, StoreError
 from varve.http.limits import WorkerPool
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.shapes.shape import Shape
 
 PIECE_BYTES: Final = 256 << 10
 """A slow client holds one piece of about this size, which is never copied."""
 
-Range = tuple[str, Offset, Offset]
+Range = tuple[str, ShapeOffset, ShapeOffset]
 FirstPiece = tuple[bytes, Iterator[bytes] | None]
 
 
@@ -87,7 +87,7 @@ class RangeReader:
         self._reading: dict[Range, asyncio.Future[FirstPiece]] = {}
         self.shared_count = 0
 
-    async def read(self, shape: Shape, start: Offset, end: Offset) -> RangeBody:
+    async def read(self, shape: Shape, start: ShapeOffset, end: ShapeOffset) -> RangeBody:
         """What lies in (start, end]; raises what the engine raises before anything is sent."""
         pool = self._quick if shape.is_snapshot_complete else self._snapshot
         wanted = (shape.handle, start, end)
@@ -130,7 +130,7 @@ class RangeReader:
             self._kept_bytes -= len(gone) + 200
 
 
-def _begin(shape: Shape, start: Offset, end: Offset) -> FirstPiece:
+def _begin(shape: Shape, start: ShapeOffset, end: ShapeOffset) -> FirstPiece:
     """The first piece or a little more, and the iterator if there is more."""
     rest = shape.read(start, end)
     first, is_last = _take(rest)

@@ -26,7 +26,7 @@ from varve.http.headers import Header
 from varve.http.shapes.parameters import ShapeRequest
 from varve.http.shapes.ranges import RangeBody
 from varve.kernels.json_split import split_messages
-from varve.shapes.offset import BEFORE_ALL, Offset
+from varve.shapes.offset import BEFORE_ALL, ShapeOffset
 from varve.shapes.shape import Shape
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ class EventStream:
                 if is_silent:
                     yield KEEP_ALIVE
 
-    async def _catch_up(self, shape: Shape, offset: Offset, last: Offset) -> AsyncIterator[bytes]:
+    async def _catch_up(
+        self, shape: Shape, offset: ShapeOffset, last: ShapeOffset
+    ) -> AsyncIterator[bytes]:
         """Everything in (offset, last], across chunks."""
         while offset < last:
             end = min(await find_end(self._api, shape, offset, last), last)
@@ -106,7 +108,9 @@ _HEALTH_CHECK_MS: Final = 1000
 """How often a request that waits for a snapshot checks the health of the topic."""
 
 
-async def find_end(api: "ShapeApi", shape: Shape, offset: Offset, last: Offset) -> Offset:
+async def find_end(
+    api: "ShapeApi", shape: Shape, offset: ShapeOffset, last: ShapeOffset
+) -> ShapeOffset:
     """Where a response from an offset ends: with its chunk, or with the latest offset."""
     cached = shape.find_cached_chunk_end(offset)
     if cached is not None:
@@ -176,7 +180,7 @@ class ShapeReads:
         fields.append((headers.HAS_DATA, b"true"))
         return Response(200, fields, _body(body, tail))
 
-    async def _read(self, shape: Shape, start: Offset, end: Offset) -> RangeBody:
+    async def _read(self, shape: Shape, start: ShapeOffset, end: ShapeOffset) -> RangeBody:
         with shape.pin():
             body = await self._api.reader.read(shape, start, end)
             if not shape.is_dropped:
@@ -232,7 +236,7 @@ class ShapeReads:
         return Response(304, [header for header in fields if header[0] != headers.CONTENT_TYPE])
 
     def _headers(
-        self, request: ShapeRequest, shape: Shape, end: Offset, *, unique: int | None = None
+        self, request: ShapeRequest, shape: Shape, end: ShapeOffset, *, unique: int | None = None
     ) -> list[Header]:
         settings = self._api.settings
         fields = [
@@ -357,7 +361,9 @@ class ShapeReads:
         return True
 
 
-def _etag(shape: Shape, request: ShapeRequest, end: Offset, unique: int | None = None) -> bytes:
+def _etag(
+    shape: Shape, request: ShapeRequest, end: ShapeOffset, unique: int | None = None
+) -> bytes:
     asked = "now" if request.is_now else str(request.offset)
     more = "" if unique is None else f":{unique}"
     return f'"{shape.handle}:{asked}:{end}{more}"'.encode()

@@ -25,7 +25,7 @@ from varve.kernels.shape_plan import (
     plan_entries,
 )
 from varve.shapes.compaction.report import Balance
-from varve.shapes.offset import BEFORE_ALL, Offset
+from varve.shapes.offset import BEFORE_ALL, ShapeOffset
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
@@ -53,11 +53,11 @@ class Block(NamedTuple):
         return np.diff(self.starts, append=self.data.size)
 
     @property
-    def last(self) -> Offset:
+    def last(self) -> ShapeOffset:
         """The offset of the last entry."""
         start = int(self.starts[-1])
         tx, op = self.data[start : start + 16].view(">u8")
-        return Offset(int(tx), int(op))
+        return ShapeOffset(int(tx), int(op))
 
     def offsets(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Transactions and operations of all entries."""
@@ -93,7 +93,7 @@ class CompactedBlock(NamedTuple):
     rows: int
 
 
-def index_block(data: Bytes, path: str, position: int, last: Offset = BEFORE_ALL) -> Block:
+def index_block(data: Bytes, path: str, position: int, last: ShapeOffset = BEFORE_ALL) -> Block:
     """The whole entries at the start of a buffer, checked; what follows them is cut off.
 
     Raises Corrupt, which names the file and the byte: the buffer starts at `position` of it.

@@ -23,7 +23,7 @@ from varve.shapes.compaction.report import (
 )
 from varve.shapes.compaction.spill import compact_ranges
 from varve.shapes.compaction.writer import CompactedLogWriter, remove_compacted
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.shapes.settings import CompactionSettings
 from varve.shapes.storage.layout import COMPACTED, log_path, new_suffix, scratch_directory
 from varve.shapes.storage.shape_log import CompactedLog
@@ -141,7 +141,7 @@ def compact_shape(
 
 def _choose(
     storage: ShapeStorage, settings: CompactionSettings, is_forced: bool
-) -> tuple[Offset, int] | None:
+) -> tuple[ShapeOffset, int] | None:
     """How far to go: to the newest chunks, or to the end of a log that has none so old."""
     target = None if is_forced else storage.compaction_target(settings.keep_chunks)
     if target is None and (is_forced or storage.live_bytes >= settings.min_bytes):
@@ -167,7 +167,7 @@ def _write(
     first: Block,
     others: Iterator[Block],
     balance: Balance,
-    boundary: Offset,
+    boundary: ShapeOffset,
 ) -> str:
     """Writes what stays under a new suffix, and sees that the figures add up."""
     fs, directory = storage.fs, storage.directory
@@ -195,7 +195,7 @@ def _report(
     now_ms: int,
     outcome: CompactionOutcome,
     balance: Balance,
-    target: tuple[Offset, int] | None = None,
+    target: tuple[ShapeOffset, int] | None = None,
     suffix: str | None = None,
 ) -> CompactionReport:
     boundary, position = target or (None, 0)

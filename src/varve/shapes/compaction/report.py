@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from varve.disk import FileSystem, write_atomically
 from varve.foundation.errors import Corrupt, Unbalanced
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.shapes.settings import CompactionSettings
 from varve.shapes.storage.layout import metadata_directory
 
@@ -101,7 +101,7 @@ class CompactionReport:
     handle: str
     started_ms: int
     outcome: CompactionOutcome
-    boundary: Offset | None
+    boundary: ShapeOffset | None
     position: int
     suffix: str | None
     snapshot_rows: int

@@ -15,7 +15,7 @@ import numpy as np
 
 from varve.disk import FileSystem
 from varve.shapes.compaction.blocks import Block
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.shapes.storage.chunk_index import LogChunk, encode_chunks
 from varve.shapes.storage.layout import index_path, log_directory, log_path
 
@@ -30,13 +30,13 @@ class CompactedLogWriter:
         self.suffix = suffix
         self.size = 0
         self.entry_count = 0
-        self.last: Offset | None = None
+        self.last: ShapeOffset | None = None
         self._fs = fs
         self._directory = directory
         self._chunk_bytes = chunk_bytes
         self._file = fs.open_writable(log_path(directory, suffix))
         self._chunks: list[LogChunk] = []
-        self._first: Offset | None = None
+        self._first: ShapeOffset | None = None
         self._chunk_start = 0
         self._chunk_json = 0
         self._mark = 2 * int(suffix.rpartition(".")[2]) + 1
@@ -51,12 +51,12 @@ class CompactedLogWriter:
         at, json_before = 0, 0
         while at < tx.size:
             if self._first is None:
-                self._first = Offset(int(tx[at]), int(op[at]))
+                self._first = ShapeOffset(int(tx[at]), int(op[at]))
                 self._chunk_start = int(positions[at])
             cut = self._find_cut(tx, json_ends, at, json_before)
             end = tx.size if cut is None else cut
             if end:
-                self.last = Offset(int(tx[end - 1]), int(op[end - 1]))
+                self.last = ShapeOffset(int(tx[end - 1]), int(op[end - 1]))
             json_end = int(json_ends[end - 1]) if end else 0
             self._chunk_json += json_end - json_before
             if cut is not None:
@@ -84,7 +84,7 @@ class CompactedLogWriter:
         is_known = cut < tx.size or int(json_ends[-1]) >= json_before + excess
         return min(cut, tx.size) if is_known else None
 
-    def _get_last(self) -> Offset:
+    def _get_last(self) -> ShapeOffset:
         assert self.last is not None, "an entry was added"
         return self.last
 
@@ -92,7 +92,7 @@ class CompactedLogWriter:
         assert self._first is not None, "a chunk is open"
         last = self._get_last()
         if is_marked and last.op < self._mark:
-            last = Offset(last.tx, self._mark)
+            last = ShapeOffset(last.tx, self._mark)
         self._chunks.append(LogChunk(self._first, self._chunk_start, last, position))
         self._first = None
         self._chunk_json = 0

@@ -27,7 +27,7 @@ from varve.shapes.feed.order import Entry, SequencedRecords
 from varve.shapes.feed.row import Row, RowKey, RowKeys, get_row
 from varve.shapes.feed.table import TopicTable
 from varve.shapes.feed.table_store import Reset, ResetKind
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.topics import TopicReader
 
 _SEEN_BITS: Final = 18
@@ -37,7 +37,7 @@ _DECODED: Final = operator.itemgetter(3)
 _SIZE: Final = operator.itemgetter(2)
 _TEXT: Final = operator.itemgetter(2)
 _UNAVAILABLE: Final = operator.itemgetter(3)
-_NEW_OFFSET: Final = partial(tuple.__new__, Offset)
+_NEW_OFFSET: Final = partial(tuple.__new__, ShapeOffset)
 _DELETE: Final = RecordKind.DELETE
 _RESETS: Final = (RecordKind.TRUNCATE, RecordKind.SCHEMA_CHANGE)
 
@@ -69,7 +69,7 @@ class Change(NamedTuple):
     earlier time: shapes may hold another one.
     """
 
-    offset: Offset
+    offset: ShapeOffset
     row_key: RowKey
     text: bytes | None
     previous_text: bytes | None
@@ -238,7 +238,7 @@ class ChangeMaker:
     def _advance(self, records: SequencedRecords) -> list[Transaction]:
         """Transactions of entries, none of which is a reset; the table has them."""
         transactions, changed, size = self._make_changes(records)
-        position = Offset(records.span.next_tx - 1, 0)
+        position = ShapeOffset(records.span.next_tx - 1, 0)
         self._table.apply(changed, position=position, byte_count=size)
         return transactions
 
@@ -250,7 +250,7 @@ class ChangeMaker:
         done = records.span._replace(end=entries[stop][0])
         transactions = self._advance(SequencedRecords(done, entries[:stop]))
         for at, until in zip(resets, [*resets[1:], end], strict=True):
-            position = Offset(records.span.first_tx + entries[at][0] - records.span.start, 0)
+            position = ShapeOffset(records.span.first_tx + entries[at][0] - records.span.start, 0)
             is_cleared = kinds[at] is RecordKind.TRUNCATE
             self._table.apply({}, position=position, byte_count=0, is_cleared=is_cleared)
             done = OffsetSpan(done.partition, done.end, entries[until - 1][0] + 1, done.next_tx)
@@ -363,7 +363,7 @@ def _compare(
             continue
         rows[key.text] = changed[key.text] = row
         size += record_size
-        changes.append(Change(Offset(at + shift, 0), key, row, previous, is_uncertain))
+        changes.append(Change(ShapeOffset(at + shift, 0), key, row, previous, is_uncertain))
     return _Compared(changes, changed, size)
 
 
@@ -407,14 +407,14 @@ def _group(changes: Sequence[Change], entries: Sequence[Entry], shift: int) -> l
     Operations count offsets, so that compaction of other records does not move a record: clients
     would be ahead of shapes.
     """
-    places: dict[int, Offset] = {}
+    places: dict[int, ShapeOffset] = {}
     last: str | None = None
     first = 0
     ids = transaction_ids([entry[3] for entry in entries])
     for (at, _, _, _), id_ in zip(entries, ids, strict=True):
         if id_ is None or id_ != last:
             first = at
-        places[at + shift] = Offset(first + shift, (at - first) * _OP_STRIDE)
+        places[at + shift] = ShapeOffset(first + shift, (at - first) * _OP_STRIDE)
         last = id_
     transactions: list[Transaction] = []
     for change in changes:

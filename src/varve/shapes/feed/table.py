@@ -18,7 +18,7 @@ from typing import Final
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.feed.row import Row, split_rows
 from varve.shapes.feed.table_store import TableScan, TableState, TableStore
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 
 _RECENT_ROWS: Final = 1 << 15
 _RECENT_BYTES: Final = 32 << 20
@@ -57,7 +57,7 @@ class TopicTable:
         self._recent: dict[str, bytes | None] = {}  # guarded by _lock
         self._recent_bytes = 0  # guarded by _lock
         self._previous_generation: dict[str, bytes | None] = {}  # guarded by _lock
-        self._position = Offset(0, 0)  # guarded by _lock
+        self._position = ShapeOffset(0, 0)  # guarded by _lock
         self._views: set[TableView] = set()  # guarded by _lock
 
     @property
@@ -78,12 +78,12 @@ class TopicTable:
         return self._store.damage
 
     @property
-    def position(self) -> Offset:
+    def position(self) -> ShapeOffset:
         """The position of the last change that was applied."""
         with self._lock:
             return self._position
 
-    def move_to(self, position: Offset) -> None:
+    def move_to(self, position: ShapeOffset) -> None:
         """Sets the position of a table that was just opened or loaded."""
         with self._lock:
             self._position = position
@@ -120,7 +120,7 @@ class TopicTable:
         self,
         rows: Mapping[str, bytes | None],
         *,
-        position: Offset,
+        position: ShapeOffset,
         byte_count: int,
         is_cleared: bool = False,
     ) -> None:
@@ -222,7 +222,7 @@ class TableView:
         scan: TableScan,
         changed: Mapping[str, bytes | None],
         is_cleared: bool,
-        position: Offset,
+        position: ShapeOffset,
     ) -> None:
         self.position = position
         self._table = table

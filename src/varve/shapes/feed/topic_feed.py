@@ -44,7 +44,7 @@ from varve.shapes.feed.row import row_key_prefix
 from varve.shapes.feed.table import TableView, TopicTable
 from varve.shapes.feed.table_store import Reset, ResetKind, TableState, TableStore, remove_table
 from varve.shapes.feed.tombstone_horizon import TombstoneHorizon
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.topics import LogTruncated, TopicReader
 
 logger = logging.getLogger(__name__)
@@ -198,7 +198,7 @@ class TopicFeed:
         positions = {number: state.positions.get(number, bounds[number][0]) for number in bounds}
         ends = {number: max(end, positions[number]) for number, (_, end) in bounds.items()}
         table = TopicTable(store)
-        table.move_to(Offset(state.next_tx - 1, 0))
+        table.move_to(ShapeOffset(state.next_tx - 1, 0))
         order = RecordSequencer(self._reader, self._decoder, self._journal, grouping=self._grouping)
         if self._grouping is not None:
             self._grouping.open(state.ends_position)
@@ -387,7 +387,7 @@ class TopicFeed:
         return self._get().table.view()
 
     @property
-    def position(self) -> Offset:
+    def position(self) -> ShapeOffset:
         """The last change that was returned."""
         return self._get().table.position
 

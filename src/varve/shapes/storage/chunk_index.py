@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from varve.disk import File
 from varve.foundation.errors import Corrupt
-from varve.shapes.offset import SNAPSHOT_END, Offset
+from varve.shapes.offset import SNAPSHOT_END, ShapeOffset
 from varve.shapes.storage.entry import checksum
 
 EDGE_BYTES: Final = 36
@@ -27,23 +27,23 @@ _NO_KEY_FILE: Final = 0
 class ChunkEdge(NamedTuple):
     """A chunk's first entry and where it begins, or its last and where it ends."""
 
-    offset: Offset
+    offset: ShapeOffset
     position: int
 
 
 class LogChunk(NamedTuple):
     """Entries from `first` to `last`, both included; an open chunk has no last one yet."""
 
-    first: Offset
+    first: ShapeOffset
     start: int
-    last: Offset | None = None
+    last: ShapeOffset | None = None
     end: int | None = None
 
     @property
     def is_open(self) -> bool:
         return self.last is None
 
-    def reaches_beyond(self, offset: Offset) -> bool:
+    def reaches_beyond(self, offset: ShapeOffset) -> bool:
         """Whether entries above the offset are in it, or may come."""
         return self.last is None or self.last > offset
 
@@ -61,7 +61,7 @@ def find_edge(data: bytes, position: int = 0) -> ChunkEdge | None:
     if _CRC.unpack_from(data, position + _FIELDS.size)[0] != checksum(fields):
         return None
     tx, op, log_position, _ = _FIELDS.unpack(fields)
-    return ChunkEdge(Offset(tx, op), log_position)
+    return ChunkEdge(ShapeOffset(tx, op), log_position)
 
 
 def encode_chunks(chunks: Iterable[LogChunk]) -> bytes:
@@ -109,7 +109,7 @@ class ChunkIndexFile:
             )
         return LogChunk(*opening, *closing)
 
-    def find(self, offset: Offset) -> LogChunk | None:
+    def find(self, offset: ShapeOffset) -> LogChunk | None:
         """The first complete chunk that reaches beyond the offset, or else the open one."""
         low, high = 0, self.complete_count
         while low < high:
@@ -140,35 +140,35 @@ CACHED_COUNT: Final = 3
 class ChunkCache(NamedTuple):
     """Up to three chunks, oldest first; `lower` is where the chunks before them end."""
 
-    lower: Offset = SNAPSHOT_END
+    lower: ShapeOffset = SNAPSHOT_END
     chunks: tuple[LogChunk, ...] = ()
 
     @classmethod
-    def of(cls, chunks: list[LogChunk], boundary: Offset) -> "ChunkCache":
+    def of(cls, chunks: list[LogChunk], boundary: ShapeOffset) -> "ChunkCache":
         """The cache of a log's newest chunks: one more than it holds, or all there are."""
         lower = max(boundary, SNAPSHOT_END)
         if len(chunks) > CACHED_COUNT:
             lower = chunks[-CACHED_COUNT - 1].last or lower
         return cls(lower, tuple(chunks[-CACHED_COUNT:]))
 
-    def covers(self, offset: Offset) -> bool:
+    def covers(self, offset: ShapeOffset) -> bool:
         return self.lower <= offset
 
-    def find(self, offset: Offset) -> LogChunk | None:
+    def find(self, offset: ShapeOffset) -> LogChunk | None:
         """The first chunk that reaches beyond an offset which the cache covers."""
         return next((chunk for chunk in self.chunks if chunk.reaches_beyond(offset)), None)
 
-    def with_opened(self, first: Offset, start: int) -> "ChunkCache":
+    def with_opened(self, first: ShapeOffset, start: int) -> "ChunkCache":
         chunks = (*self.chunks, LogChunk(first, start))
         if len(chunks) <= CACHED_COUNT:
             return ChunkCache(self.lower, chunks)
         return ChunkCache(chunks[0].last or self.lower, chunks[1:])
 
-    def with_closed(self, last: Offset, end: int) -> "ChunkCache":
+    def with_closed(self, last: ShapeOffset, end: int) -> "ChunkCache":
         chunk = self.chunks[-1]._replace(last=last, end=end)
         return ChunkCache(self.lower, (*self.chunks[:-1], chunk))
 
-    def moved(self, boundary: Offset, position: int) -> "ChunkCache":
+    def moved(self, boundary: ShapeOffset, position: int) -> "ChunkCache":
         """The cache once everything up to a boundary, and so many bytes, left the log."""
         chunks = tuple(
             shift_chunk(chunk, position) for chunk in self.chunks if chunk.reaches_beyond(boundary)

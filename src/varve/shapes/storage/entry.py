@@ -10,7 +10,7 @@ import numpy as np
 
 from varve.kernels.crc import crc32c
 from varve.kernels.shape_entries import NUMBER_MAX
-from varve.shapes.offset import INFINITE_OP, Offset
+from varve.shapes.offset import INFINITE_OP, ShapeOffset
 
 INSERT, UPDATE, DELETE, CONTROL = b"iudc"
 TRANSACTION_END: Final = b'"last":true}}'
@@ -20,7 +20,7 @@ TRANSACTION_END: Final = b'"last":true}}'
 class ShapeEntry(NamedTuple):
     """A message at its place; `operation` is the code of i, u, d or c, whose key is empty."""
 
-    offset: Offset
+    offset: ShapeOffset
     key: bytes
     operation: int
     json: bytes
@@ -31,12 +31,12 @@ def checksum(data: bytes | memoryview) -> int:
     return crc32c(np.frombuffer(data, np.uint8), 0, len(data))
 
 
-def kernel_offset(offset: Offset) -> tuple[int, int]:
+def kernel_offset(offset: ShapeOffset) -> tuple[int, int]:
     """A place in the kernels' numbers, where infinity is the highest there is."""
     if offset.tx > NUMBER_MAX:
         return NUMBER_MAX, NUMBER_MAX
     return offset.tx, min(offset.op, NUMBER_MAX)
 
 
-def from_kernel_offset(tx: int, op: int) -> Offset:
-    return Offset(tx, INFINITE_OP if op == NUMBER_MAX else op)
+def from_kernel_offset(tx: int, op: int) -> ShapeOffset:
+    return ShapeOffset(tx, INFINITE_OP if op == NUMBER_MAX else op)

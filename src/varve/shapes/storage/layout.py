@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 
 from varve.disk import File, FileSystem, write_atomically
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, UnsupportedFormat
-from varve.shapes.offset import BEFORE_ALL, INFINITE_OP, SNAPSHOT_END, Offset, parse_offset
+from varve.shapes.offset import BEFORE_ALL, INFINITE_OP, SNAPSHOT_END, ShapeOffset, parse_offset
 from varve.shapes.storage.entry import checksum
 
 HANDLE_TEXT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{3,199}", re.ASCII)
@@ -117,7 +117,7 @@ class ShapeManifest(NamedTuple):
     """The live log, and the compacted one that lies before it."""
 
     latest: str = FIRST_SUFFIX
-    boundary: Offset = BEFORE_ALL
+    boundary: ShapeOffset = BEFORE_ALL
     compacted: str | None = None
 
     @property
@@ -188,13 +188,13 @@ def pointer_path(directory: str) -> str:
     return posixpath.join(metadata_directory(directory), "pointer.bin")
 
 
-def encode_slot(sequence: int, offset: Offset) -> bytes:
+def encode_slot(sequence: int, offset: ShapeOffset) -> bytes:
     op = _ALL_ONES if offset.op == INFINITE_OP else offset.op
     data = _SLOT_FIELDS.pack(sequence, offset.tx, op)
     return data + _SLOT_CRC.pack(checksum(data))
 
 
-def find_slot(data: bytes) -> tuple[int, Offset] | None:
+def find_slot(data: bytes) -> tuple[int, ShapeOffset] | None:
     """Sequence and place; None for a slot that was torn or never written."""
     if len(data) < _SLOT_BYTES:
         return None
@@ -202,7 +202,7 @@ def find_slot(data: bytes) -> tuple[int, Offset] | None:
     if _SLOT_CRC.unpack_from(data, _SLOT_FIELDS.size)[0] != checksum(fields):
         return None
     sequence, tx, op = _SLOT_FIELDS.unpack(fields)
-    return sequence, Offset(tx, INFINITE_OP if op == _ALL_ONES else op)
+    return sequence, ShapeOffset(tx, INFINITE_OP if op == _ALL_ONES else op)
 
 
 def create_pointer(fs: FileSystem, directory: str) -> None:
@@ -235,7 +235,7 @@ class Pointer:
         fs: FileSystem,
         path: str,
         sequence: int,
-        offset: Offset,
+        offset: ShapeOffset,
         *,
         is_certain: bool,
     ) -> None:
@@ -246,7 +246,7 @@ class Pointer:
         self._path = path
         self._sequence = sequence
 
-    def write(self, offset: Offset) -> File:
+    def write(self, offset: ShapeOffset) -> File:
         """Moves the place on; when that or the sync fails, nothing may be written any more.
 
         Gives the file that is to be synced and closed. Raises OSError.

@@ -13,7 +13,7 @@ import numpy as np
 from varve.disk import File, FileSystem
 from varve.foundation.errors import Corrupt
 from varve.kernels.shape_entries import EntryStatus, strip_entries
-from varve.shapes.offset import SNAPSHOT_END, Offset
+from varve.shapes.offset import SNAPSHOT_END, ShapeOffset
 from varve.shapes.storage.chunk_index import ChunkIndexFile, LogChunk
 from varve.shapes.storage.entry import kernel_offset
 from varve.shapes.storage.layout import index_path, log_path
@@ -42,7 +42,7 @@ class LogView:
         self._directory = directory
         self._state = state
 
-    def find_chunk(self, offset: Offset) -> LogChunk | None:
+    def find_chunk(self, offset: ShapeOffset) -> LogChunk | None:
         """The first chunk that reaches beyond an offset, or the open one. Raises OSError."""
         state, offset = self._state, max(offset, SNAPSHOT_END)
         compacted = state.manifest.compacted
@@ -52,7 +52,7 @@ class LogView:
             return state.cache.find(offset)
         return self._search(state.manifest.latest, offset, state.edge_count)
 
-    def open_ranges(self, after: Offset, until: Offset) -> list[LogRange]:
+    def open_ranges(self, after: ShapeOffset, until: ShapeOffset) -> list[LogRange]:
         """Where the entries lie that are in files; the files are open. Raises OSError."""
         state, ranges = self._state, []
         boundary, compacted = state.manifest.boundary, state.manifest.compacted
@@ -68,7 +68,7 @@ class LogView:
             ranges.append(LogRange(file, start, state.log_end))
         return ranges
 
-    def _live_start(self, after: Offset) -> int:
+    def _live_start(self, after: ShapeOffset) -> int:
         """A byte before which no entry above the offset begins."""
         mark = self._state.find_mark(after)
         if mark is not None:
@@ -81,7 +81,7 @@ class LogView:
             )
         return chunk.start
 
-    def _search(self, suffix: str, offset: Offset, edge_count: int | None) -> LogChunk | None:
+    def _search(self, suffix: str, offset: ShapeOffset, edge_count: int | None) -> LogChunk | None:
         with self._fs.open(index_path(self._directory, suffix)) as file:
             return ChunkIndexFile(file, edge_count).find(offset)
 
@@ -91,8 +91,8 @@ def open_stream(
     directory: str,
     state: ShapeLogState,
     *,
-    after: Offset,
-    until: Offset,
+    after: ShapeOffset,
+    until: ShapeOffset,
     read_bytes: int,
 ) -> Iterator[bytes]:
     """Messages in (after, until] as far as they are there, in pieces joined by commas.
@@ -108,7 +108,11 @@ def open_stream(
 
 
 def _stream(
-    ranges: list[LogRange], tail: Iterator[bytes], after: Offset, until: Offset, read_bytes: int
+    ranges: list[LogRange],
+    tail: Iterator[bytes],
+    after: ShapeOffset,
+    until: ShapeOffset,
+    read_bytes: int,
 ) -> Iterator[bytes]:
     for part in ranges:
         with part.file:
@@ -125,7 +129,9 @@ class _Block(NamedTuple):
     is_done: bool
 
 
-def read_range(part: LogRange, after: Offset, until: Offset, read_bytes: int) -> Iterator[bytes]:
+def read_range(
+    part: LogRange, after: ShapeOffset, until: ShapeOffset, read_bytes: int
+) -> Iterator[bytes]:
     """Messages of one file in (after, until], in pieces of whole messages joined by commas.
 
     A piece is no larger than `read_bytes` unless a single entry is. Raises Corrupt.

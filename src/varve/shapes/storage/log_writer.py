@@ -18,7 +18,7 @@ from typing import NamedTuple
 from varve.disk import Buffer, File, FileSystem
 from varve.foundation.errors import InvalidRequest
 from varve.kernels.shape_entries import EntryStatus, encode_entries
-from varve.shapes.offset import SNAPSHOT_END, Offset
+from varve.shapes.offset import SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.chunk_index import EDGE_BYTES, ChunkCache, ChunkEdge, encode_edge
 from varve.shapes.storage.entry import ShapeEntry, kernel_offset
@@ -28,7 +28,7 @@ from varve.shapes.storage.layout import ShapeManifest, index_path, log_directory
 class Mark(NamedTuple):
     """A place between two entries of the live log: the offset before it, and its byte."""
 
-    offset: Offset
+    offset: ShapeOffset
     position: int
 
 
@@ -36,9 +36,9 @@ class ShapeLogState(NamedTuple):
     """A shape's log at one moment."""
 
     manifest: ShapeManifest
-    written: Offset = SNAPSHOT_END
-    persisted: Offset = SNAPSHOT_END
-    latest: Offset = SNAPSHOT_END
+    written: ShapeOffset = SNAPSHOT_END
+    persisted: ShapeOffset = SNAPSHOT_END
+    latest: ShapeOffset = SNAPSHOT_END
     log_end: int = 0
     edge_count: int = 0
     """Halves of the live chunk index that are in its file."""
@@ -48,14 +48,14 @@ class ShapeLogState(NamedTuple):
     marks: tuple[Mark, ...] | list[Mark] = ()
     mark_count: int = 0
 
-    def find_mark(self, offset: Offset) -> Mark | None:
+    def find_mark(self, offset: ShapeOffset) -> Mark | None:
         """The last mark at or before an offset."""
         at = bisect_right(self.marks, offset, 0, self.mark_count, key=_place)
         return self.marks[at - 1] if at else None
 
 
 def tail_pieces(
-    state: ShapeLogState, after: Offset, until: Offset, size_max: int
+    state: ShapeLogState, after: ShapeOffset, until: ShapeOffset, size_max: int
 ) -> Iterator[bytes]:
     """Messages of the tail above one offset and up to another, joined by commas.
 
@@ -77,11 +77,11 @@ def _join(messages: list[bytes], size_max: int) -> Iterator[bytes]:
         yield b",".join(messages[start:])
 
 
-def _place(mark: Mark) -> Offset:
+def _place(mark: Mark) -> ShapeOffset:
     return mark.offset
 
 
-def _offset(entry: ShapeEntry) -> Offset:
+def _offset(entry: ShapeEntry) -> ShapeOffset:
     return entry.offset
 
 
@@ -100,7 +100,7 @@ _FAULTS = {
 class WriterStart(NamedTuple):
     """Where the log and its index end when a writer begins."""
 
-    last: Offset
+    last: ShapeOffset
     position: int = 0
     edge_count: int = 0
     is_chunk_open: bool = False
@@ -240,7 +240,7 @@ class LogWriter:
                 file.close()
         self._index_file = self._log_file = None
 
-    def _open_chunk(self, first: Offset) -> None:
+    def _open_chunk(self, first: ShapeOffset) -> None:
         self._edges.append(encode_edge(ChunkEdge(first, self.position)))
         self.cache = self.cache.with_opened(first, self.position)
         self._is_chunk_open = True

@@ -13,7 +13,7 @@ import numpy as np
 from varve.disk import File, FileSystem
 from varve.foundation.errors import Corrupt
 from varve.kernels.shape_entries import ENTRY_CRC, EntryStatus, scan_entries
-from varve.shapes.offset import INFINITE_OP, LAST, SNAPSHOT_END, Offset
+from varve.shapes.offset import INFINITE_OP, LAST, SNAPSHOT_END, ShapeOffset
 from varve.shapes.storage.chunk_index import (
     CACHED_COUNT,
     EDGE_BYTES,
@@ -50,7 +50,7 @@ class RecoveredLog(NamedTuple):
     cache: ChunkCache
 
 
-def find_index_end(file: File, durable: Offset) -> IndexEnd:
+def find_index_end(file: File, durable: ShapeOffset) -> IndexEnd:
     """Leaves out torn edges and those above the durable place. Raises Corrupt.
 
     A closing edge above it is left out alone, so that its chunk is open again.
@@ -76,7 +76,7 @@ def find_index_end(file: File, durable: Offset) -> IndexEnd:
 
 
 def find_durable_end(
-    fs: FileSystem, directory: str, manifest: ShapeManifest, durable: Offset
+    fs: FileSystem, directory: str, manifest: ShapeManifest, durable: ShapeOffset
 ) -> tuple[int, int, ChunkCache]:
     """The byte behind the durable entry, edges that hold and the newest chunks, for readers before
     a writer begins: what lies behind is cut when it does. Raises OSError, Corrupt.
@@ -97,7 +97,7 @@ def find_durable_end(
     return position, end.edge_count, cache
 
 
-def find_last_end(fs: FileSystem, directory: str, manifest: ShapeManifest) -> Offset:
+def find_last_end(fs: FileSystem, directory: str, manifest: ShapeManifest) -> ShapeOffset:
     """The last transaction end of the live log that is whole and in a chunk; else its beginning.
 
     For a shape whose pointer may say too little. Raises OSError.
@@ -115,12 +115,12 @@ def find_last_end(fs: FileSystem, directory: str, manifest: ShapeManifest) -> Of
     return begin
 
 
-def _find_transaction_end(log: File, begin: Offset, until: Offset) -> Offset:
+def _find_transaction_end(log: File, begin: ShapeOffset, until: ShapeOffset) -> ShapeOffset:
     """A crash may leave a part of the last transaction; the one before it is whole."""
     last, position, _ = find_log_end(log, 0, begin, until)
     size = len(TRANSACTION_END)
     if position and log.read_at(position - ENTRY_CRC - size, size) != TRANSACTION_END:
-        last, _, _ = find_log_end(log, 0, begin, Offset(last.tx - 1, INFINITE_OP))
+        last, _, _ = find_log_end(log, 0, begin, ShapeOffset(last.tx - 1, INFINITE_OP))
     return last
 
 
@@ -143,7 +143,7 @@ def check_compacted_end(fs: FileSystem, directory: str, manifest: ShapeManifest)
 
 
 def recover(
-    fs: FileSystem, directory: str, manifest: ShapeManifest, durable: Offset
+    fs: FileSystem, directory: str, manifest: ShapeManifest, durable: ShapeOffset
 ) -> RecoveredLog:
     """Cuts both files and removes those that no manifest names. Raises OSError, Corrupt."""
     _remove_unnamed(fs, directory, manifest)
@@ -162,7 +162,7 @@ def recover(
 
 
 def _locate_durable_end(
-    log: File, end: IndexEnd, manifest: ShapeManifest, durable: Offset
+    log: File, end: IndexEnd, manifest: ShapeManifest, durable: ShapeOffset
 ) -> tuple[int, int]:
     """The byte behind the durable entry, and the JSON bytes of its chunk up to there."""
     last, position, json_bytes = _log_begin(manifest), 0, 0
@@ -172,7 +172,7 @@ def _locate_durable_end(
     return position, json_bytes
 
 
-def _log_begin(manifest: ShapeManifest) -> Offset:
+def _log_begin(manifest: ShapeManifest) -> ShapeOffset:
     return max(manifest.boundary, SNAPSHOT_END)
 
 
@@ -181,12 +181,14 @@ def _check_there(fs: FileSystem, path: str) -> None:
         raise Corrupt(f"{path} is missing: drop the shape")
 
 
-def _check_reached(path: str, last: Offset, durable: Offset) -> None:
+def _check_reached(path: str, last: ShapeOffset, durable: ShapeOffset) -> None:
     if last != durable:
         raise Corrupt(f"{path} ends at {last}, and the shape is durable up to {durable}: drop it")
 
 
-def find_log_end(log: File, start: int, before: Offset, durable: Offset) -> tuple[Offset, int, int]:
+def find_log_end(
+    log: File, start: int, before: ShapeOffset, durable: ShapeOffset
+) -> tuple[ShapeOffset, int, int]:
     """The last entry up to the durable place, the byte behind it and the JSON bytes up to there."""
     position, json_bytes, needed = start, 0, 0
     tx, op = kernel_offset(before)

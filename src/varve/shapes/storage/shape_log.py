@@ -28,7 +28,7 @@ from varve.foundation.errors import (
     StoreError,
     Unavailable,
 )
-from varve.shapes.offset import SNAPSHOT_END, Offset
+from varve.shapes.offset import SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.chunk_index import (
     ChunkCache,
@@ -66,7 +66,7 @@ class CompactedLog:
     up to `position`. Its files lie in the log directory under `suffix`, durable.
     """
 
-    boundary: Offset
+    boundary: ShapeOffset
     position: int
     suffix: str
 
@@ -149,7 +149,9 @@ class LogFlush:
 
     __slots__ = ("_directory", "_fs", "_pointer", "error", "files", "is_done", "place")
 
-    def __init__(self, fs: FileSystem, work: SyncWork, pointer: Pointer, place: Offset) -> None:
+    def __init__(
+        self, fs: FileSystem, work: SyncWork, pointer: Pointer, place: ShapeOffset
+    ) -> None:
         self.place = place
         self.files: list[File] = work.files
         """To be synced before the next step."""
@@ -354,7 +356,7 @@ class ShapeLog:
                 self._publish_locked(writer)
             self._flush_held()
 
-    def compaction_target(self, keep_chunks: int) -> tuple[Offset, int] | None:
+    def compaction_target(self, keep_chunks: int) -> tuple[ShapeOffset, int] | None:
         with self._lock:
             self._get_writer_locked()
             state = self.state
@@ -465,7 +467,7 @@ class ShapeLog:
             raise failure from error
 
 
-def _count_stored(entries: list[ShapeEntry], latest: Offset) -> int:
+def _count_stored(entries: list[ShapeEntry], latest: ShapeOffset) -> int:
     """How many of the entries, which ascend, are stored already."""
     count = 0
     while count < len(entries) and entries[count].offset <= latest:

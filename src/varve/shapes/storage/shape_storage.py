@@ -20,7 +20,7 @@ from typing import NamedTuple
 from varve.disk import FileSystem, make_durable_directory
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, StoreError
-from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, SNAPSHOT_END, Offset
+from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.layout import (
@@ -118,7 +118,7 @@ class FileLeases:
 class ChunkEnd(NamedTuple):
     """Where a chunk ends; None for the open one, which ends at the latest offset."""
 
-    offset: Offset | None
+    offset: ShapeOffset | None
 
 
 class ShapeStorage:
@@ -204,12 +204,12 @@ class ShapeStorage:
     # What is known
 
     @property
-    def latest(self) -> Offset:
+    def latest(self) -> ShapeOffset:
         """The end of the last transaction; the end of the snapshot before there is one."""
         return self._log.state.latest
 
     @property
-    def persisted(self) -> Offset:
+    def persisted(self) -> ShapeOffset:
         """The last transaction end that is durable."""
         return self._log.state.persisted
 
@@ -246,7 +246,7 @@ class ShapeStorage:
 
     # Reading
 
-    def chunk_end(self, offset: Offset) -> Offset | None:
+    def chunk_end(self, offset: ShapeOffset) -> ShapeOffset | None:
         """Where a catch-up response from this offset ends; None: at the latest offset.
 
         Raises NotFound when the shape was dropped.
@@ -258,14 +258,14 @@ class ShapeStorage:
             chunk = LogView(self.fs, self.directory, state).find_chunk(offset)
         return None if chunk is None else chunk.last
 
-    def find_cached_chunk_end(self, offset: Offset) -> ChunkEnd | None:
+    def find_cached_chunk_end(self, offset: ShapeOffset) -> ChunkEnd | None:
         """The same without reading a file; None if only a file knows it."""
         if offset == BEFORE_ALL:
             return ChunkEnd(FIRST_CHUNK)
         if offset < SNAPSHOT_END:
             last_chunk = self.snapshot.last_chunk
             if last_chunk is None or offset.op < last_chunk:
-                return ChunkEnd(Offset(0, offset.op + 1))
+                return ChunkEnd(ShapeOffset(0, offset.op + 1))
         self._log.check_not_dropped()
         state, log_offset = self._log.state, max(offset, SNAPSHOT_END)
         if log_offset < state.manifest.boundary or not state.cache.covers(log_offset):
@@ -273,11 +273,11 @@ class ShapeStorage:
         chunk = state.cache.find(log_offset)
         return ChunkEnd(None if chunk is None else chunk.last)
 
-    def is_in_memory(self, start: Offset) -> bool:
+    def is_in_memory(self, start: ShapeOffset) -> bool:
         """Whether reading from here on touches no file."""
         return start >= SNAPSHOT_END and self._log.state.written <= start
 
-    def read(self, start: Offset, end: Offset) -> Iterator[bytes]:
+    def read(self, start: ShapeOffset, end: ShapeOffset) -> Iterator[bytes]:
         """Messages in (start, end], in pieces of whole messages that commas are to join.
 
         Of the snapshot one chunk at most, where `chunk_end` says; waits for one that is being
@@ -285,7 +285,7 @@ class ShapeStorage:
         stream goes on when the shape is dropped later.
         """
         number = 0 if start < FIRST_CHUNK else start.op + 1
-        if start < SNAPSHOT_END and Offset(0, number) <= end:
+        if start < SNAPSHOT_END and ShapeOffset(0, number) <= end:
             pieces = self._read_snapshot(number)
             if pieces is not None:
                 return pieces
@@ -306,7 +306,7 @@ class ShapeStorage:
         """Ends the open chunk, so that it may be compacted, and makes all durable."""
         self._log.close_chunk()
 
-    def compaction_target(self, keep_chunks: int) -> tuple[Offset, int] | None:
+    def compaction_target(self, keep_chunks: int) -> tuple[ShapeOffset, int] | None:
         """Last offset and end byte of what may be compacted in the live log; None: nothing.
 
         Leaves out the newest complete chunks, the open one and all that is not durable. Files of a
@@ -337,7 +337,7 @@ class ShapeStorage:
                     raise NotFound(f"shape {self.handle} is gone: request it again") from error
                 raise Corrupt(f"{error.filename} is missing: drop the shape") from error
 
-    def _read_log(self, after: Offset, until: Offset) -> Iterator[bytes]:
+    def _read_log(self, after: ShapeOffset, until: ShapeOffset) -> Iterator[bytes]:
         with self._reading() as state:
             return open_stream(
                 self.fs,
@@ -380,7 +380,7 @@ def flush_storages(storages: Sequence[ShapeStorage]) -> dict[ShapeStorage, Store
 
 
 def _load_state(
-    fs: FileSystem, directory: str, manifest: ShapeManifest, durable: Offset
+    fs: FileSystem, directory: str, manifest: ShapeManifest, durable: ShapeOffset
 ) -> ShapeLogState:
     """What readers may know before a writer begins: all that is durable, and nothing else."""
     log_end, edge_count, cache = find_durable_end(fs, directory, manifest, durable)

@@ -9,7 +9,7 @@ from varve.rocks.database import MemoryBudget
 from varve.shapes.feed.row import RowKeys, row_key_prefix
 from varve.shapes.feed.table import TopicTable
 from varve.shapes.feed.table_store import TableState, TableStore
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 
 _STATE = TableState(positions={0: 0}, next_tx=1, signature="plain key", topic_id="", caught_up_ms=1)
 
@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> Iterator[_Store]:
 
 
 def _fill(table: TopicTable, rows: dict[str, bytes | None]) -> None:
-    table.apply(rows, position=Offset(1, 0), byte_count=0)
+    table.apply(rows, position=ShapeOffset(1, 0), byte_count=0)
     table.checkpoint(table.seal(_STATE))
 
 

@@ -20,7 +20,7 @@ from varve.shapes.feed.initial_load import TransactionAlignedScan
 from varve.shapes.feed.order import Entry, PartitionBuffer
 from varve.shapes.feed.source_transactions import BYTES_MAX, SourceTransactions
 from varve.shapes.feed.topic_feed import TopicFeed
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 
 
 class _Bench:
@@ -138,8 +138,8 @@ def test_a_transaction_is_given_when_its_end_and_all_its_records_are_there(
     assert bench.poll() == []
     bench.put(2, 2, "7:1")
     (only,) = bench.poll()
-    assert [one.offset for one in only.changes] == [Offset(1, 0), Offset(1, 2)]
-    assert bench.feed.position == Offset(2, 0)
+    assert [one.offset for one in only.changes] == [ShapeOffset(1, 0), ShapeOffset(1, 2)]
+    assert bench.feed.position == ShapeOffset(2, 0)
     assert bench.feed.is_caught_up
 
 
@@ -164,7 +164,7 @@ def test_a_tombstone_does_not_cut_its_transaction(bench: _Bench) -> None:
     bench.put(4, 4, "a")
     (only,) = bench.poll()
     places = [one.offset for one in only.changes]
-    assert places == [Offset(3, 0), Offset(3, 2), Offset(3, 6), Offset(3, 10)]
+    assert places == [ShapeOffset(3, 0), ShapeOffset(3, 2), ShapeOffset(3, 6), ShapeOffset(3, 10)]
     bench.crash()
     assert bench.poll()[-1] == only
     assert bench.feed.is_caught_up
@@ -206,11 +206,15 @@ def test_records_keep_their_offsets_where_others_of_the_transaction_are_gone(
     bench.put(2, 3, "a")
     bench.end("a", 3)
     (only,) = bench.poll()
-    assert [one.offset for one in only.changes] == [Offset(1, 0), Offset(1, 2), Offset(1, 4)]
+    assert [one.offset for one in only.changes] == [
+        ShapeOffset(1, 0),
+        ShapeOffset(1, 2),
+        ShapeOffset(1, 4),
+    ]
     bench.source.compact(0)
     bench.crash()
     (again,) = bench.poll()
-    assert [one.offset for one in again.changes] == [Offset(1, 0), Offset(1, 4)]
+    assert [one.offset for one in again.changes] == [ShapeOffset(1, 0), ShapeOffset(1, 4)]
 
 
 def test_ends_that_came_before_a_checkpoint_are_known_after_it(bench: _Bench) -> None:

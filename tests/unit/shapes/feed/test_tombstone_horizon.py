@@ -10,7 +10,7 @@ from tests.support.memory_topic import MemoryTopic
 from varve.foundation.clock import ManualClock
 from varve.shapes.feed.table_store import ResetKind
 from varve.shapes.feed.tombstone_horizon import TombstoneHorizon
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 
 
 def test_gaps_after_a_restart_make_the_first_record_of_a_key_uncertain(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_gap_before_a_checkpoint_makes_uncertain_what_lies_behind_it(tmp_path:
     bench.put("a", {"n": 2})
     bench.put("b", {"n": 1})
     bench.put("a", {"n": 1})
-    assert [one.offset for one in bench.changes()][-1] == Offset(4, 0)
+    assert [one.offset for one in bench.changes()][-1] == ShapeOffset(4, 0)
     bench.store.clean("orders", roll=True, at_once=True)
     bench.crash()
     assert [short(one.changes[0]) for one in bench.poll(1)] == [("b", b"1", None)]
@@ -50,7 +50,7 @@ def test_a_gap_before_a_checkpoint_makes_uncertain_what_lies_behind_it(tmp_path:
     for _ in range(2):
         # The row is that of the table, but shapes may hold another one.
         found = [(short(one), one.offset, one.is_uncertain) for one in bench.changes()]
-        assert found == [(("a", b"1", b"1"), Offset(4, 0), True)]
+        assert found == [(("a", b"1", b"1"), ShapeOffset(4, 0), True)]
         assert bench.crash() is None
     bench.changes()
     bench.feed.checkpoint(bench.feed.mark())

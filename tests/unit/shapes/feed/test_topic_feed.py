@@ -16,7 +16,7 @@ from varve.shapes.feed.changes import Transaction
 from varve.shapes.feed.decoders import PlainDecoder
 from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.feed.topic_feed import TopicFeed
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.topics import Position
 
 
@@ -32,10 +32,14 @@ def test_changes_carry_the_row_before_and_the_offset_of_their_record(bench: Feed
         ("b", b"3", None),
         ("a", None, b"2"),
     ]
-    assert [one.offset for one in changes] == [Offset(2, 0), Offset(3, 0), Offset(4, 0)]
+    assert [one.offset for one in changes] == [
+        ShapeOffset(2, 0),
+        ShapeOffset(3, 0),
+        ShapeOffset(4, 0),
+    ]
     assert changes[0].key_columns == {"key": b'"a"'}
     assert changes[0].row == {"key": b'"a"', "n": b"2"}
-    assert bench.feed.position == Offset(4, 0)
+    assert bench.feed.position == ShapeOffset(4, 0)
 
 
 def test_what_changes_nothing_gives_no_change_and_moves_the_position(bench: FeedBench) -> None:
@@ -44,7 +48,7 @@ def test_what_changes_nothing_gives_no_change_and_moves_the_position(bench: Feed
     bench.put("a", {"n": 1})
     bench.put("gone", None)
     assert len(bench.changes()) == 1
-    assert bench.feed.position == Offset(3, 0)
+    assert bench.feed.position == ShapeOffset(3, 0)
     assert bench.feed.counts.unchanged == 2
 
 
@@ -94,7 +98,7 @@ def test_a_view_stays_as_it_was(bench: FeedBench) -> None:
         bench.put("b", {"n": 2})
         bench.poll_all()
         bench.feed.checkpoint(bench.feed.mark())
-        assert view.position == Offset(3, 0)
+        assert view.position == ShapeOffset(3, 0)
         rows = dict(view.rows())
         assert {key: row["n"] for key, row in rows.items()} == {
             row_key_of("a"): b"1",

@@ -3,7 +3,7 @@
 from tests.support.compaction_bench import CompactionBench
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.shapes.offset import SNAPSHOT_END, Offset
+from varve.shapes.offset import SNAPSHOT_END, ShapeOffset
 
 
 def _bench() -> CompactionBench:
@@ -15,9 +15,9 @@ def test_an_open_chunk_is_closed_behind_the_last_entry_and_durable() -> None:
     bench.put("row", a=1)
     assert bench.storage.chunk_end(SNAPSHOT_END) is None
     bench.storage.close_chunk()
-    assert bench.storage.chunk_end(SNAPSHOT_END) == Offset(1, 0)
-    assert bench.storage.persisted == Offset(1, 0)
-    assert bench.storage.compaction_target(0) == (Offset(1, 0), bench.storage.live_bytes)
+    assert bench.storage.chunk_end(SNAPSHOT_END) == ShapeOffset(1, 0)
+    assert bench.storage.persisted == ShapeOffset(1, 0)
+    assert bench.storage.compaction_target(0) == (ShapeOffset(1, 0), bench.storage.live_bytes)
     bench.check()
 
 
@@ -29,12 +29,12 @@ def test_a_chunk_is_closed_when_all_its_entries_are_flushed() -> None:
     bench.storage.close_chunk()
     bench.put("row", a=2)
     bench.storage.flush()
-    assert bench.storage.chunk_end(SNAPSHOT_END) == Offset(1, 0)
-    assert bench.storage.chunk_end(Offset(1, 0)) is None
+    assert bench.storage.chunk_end(SNAPSHOT_END) == ShapeOffset(1, 0)
+    assert bench.storage.chunk_end(ShapeOffset(1, 0)) is None
     bench.check()
     bench.storage.close()
     reopened = bench.reopen(bench.fs)
-    assert reopened.chunk_end(SNAPSHOT_END) == Offset(1, 0)
+    assert reopened.chunk_end(SNAPSHOT_END) == ShapeOffset(1, 0)
     bench.check(reopened)
 
 

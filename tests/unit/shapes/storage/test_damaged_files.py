@@ -19,7 +19,7 @@ from tests.support.shape_log import (
 from varve.disk import MemoryFileSystem
 from varve.foundation.errors import Corrupt
 from varve.kernels.shape_entries import ENTRY_BYTES_MIN
-from varve.shapes.offset import Offset
+from varve.shapes.offset import ShapeOffset
 from varve.shapes.storage.chunk_index import CHUNK_BYTES, EDGE_BYTES
 from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.layout import (
@@ -138,7 +138,7 @@ def _cut_index_in_a_chunk(storage: ShapeStorage) -> None:
 
 
 def _move_boundary(storage: ShapeStorage) -> None:
-    moved = storage.manifest._replace(boundary=Offset(3, 0))
+    moved = storage.manifest._replace(boundary=ShapeOffset(3, 0))
     write_manifest(storage.fs, storage.directory, moved)
 
 

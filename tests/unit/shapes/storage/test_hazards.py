@@ -26,7 +26,7 @@ from tests.support.shape_log import (
 from varve.disk import CrashMode, FaultyFileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest
-from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
+from varve.shapes.offset import LAST, SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.layout import index_path, log_directory, log_path, shape_directory
 from varve.shapes.storage.shape_log import CompactedLog
@@ -69,7 +69,7 @@ def test_h3_the_writer_goes_on_behind_a_swap_as_if_there_had_been_none() -> None
             model.append([make_entry(tx)])
             model.commit()
     _check(storage, model)
-    place: Offset | None = model.committed[40].offset
+    place: ShapeOffset | None = model.committed[40].offset
     while place is not None:
         assert storage.chunk_end(place) == twin.chunk_end(place)
         place = storage.chunk_end(place)
@@ -170,7 +170,7 @@ def test_h12_what_was_flushed_survives_the_loss_of_all_unsynced_bytes() -> None:
     storage = open_storage(disk.after_crash(CrashMode.LOSE_UNSYNCED))
     _check(storage, model)
     storage.append([make_entry(20)])
-    assert storage.latest == Offset(20, 0)
+    assert storage.latest == ShapeOffset(20, 0)
 
 
 def test_h13_a_reader_of_the_open_chunk_stops_for_good_at_its_limit() -> None:
@@ -180,9 +180,9 @@ def test_h13_a_reader_of_the_open_chunk_stops_for_good_at_its_limit() -> None:
     for entry in entries:
         storage.append([entry])
     for limit in range(1, 60):
-        expected = messages_of([e for e in entries if e.offset <= Offset(limit, 0)])
-        assert read_messages(storage, SNAPSHOT_END, Offset(limit, 0)) == expected
-        assert read_messages(storage, SNAPSHOT_END, Offset(limit, 5)) == expected
+        expected = messages_of([e for e in entries if e.offset <= ShapeOffset(limit, 0)])
+        assert read_messages(storage, SNAPSHOT_END, ShapeOffset(limit, 0)) == expected
+        assert read_messages(storage, SNAPSHOT_END, ShapeOffset(limit, 5)) == expected
 
 
 def test_h14_a_limit_between_entries_of_the_tail_is_exact() -> None:
@@ -194,8 +194,8 @@ def test_h14_a_limit_between_entries_of_the_tail_is_exact() -> None:
     for entry in entries[4:]:
         storage.append([entry])
     for limit in range(5, 100, 5):
-        expected = messages_of([e for e in entries if e.offset <= Offset(limit, 0)])
-        assert read_messages(storage, SNAPSHOT_END, Offset(limit, 0)) == expected
+        expected = messages_of([e for e in entries if e.offset <= ShapeOffset(limit, 0)])
+        assert read_messages(storage, SNAPSHOT_END, ShapeOffset(limit, 0)) == expected
 
 
 def test_h15_what_is_not_durable_is_not_compacted() -> None:
@@ -207,7 +207,7 @@ def test_h15_what_is_not_durable_is_not_compacted() -> None:
     assert compacted is not None
     storage.append([make_entry(40, op) for op in range(40)])
     assert storage.compaction_target(0) is None
-    beyond = CompactedLog(Offset(41, 0), compacted.position, compacted.suffix)
+    beyond = CompactedLog(ShapeOffset(41, 0), compacted.position, compacted.suffix)
     with pytest.raises(InvalidRequest, match="durable"):
         storage.install(beyond)
     elsewhere = CompactedLog(compacted.boundary, compacted.position + 1, compacted.suffix)
@@ -294,7 +294,7 @@ def test_readers_see_a_growing_prefix_while_another_thread_writes_and_swaps() ->
 def test_flushes_of_another_thread_beside_appends_keep_what_they_promise() -> None:
     disk = FaultyFileSystem(ManualClock())
     storage = create_storage(disk, SMALL)
-    promised, is_over = list[Offset](), threading.Event()
+    promised, is_over = list[ShapeOffset](), threading.Event()
 
     def flush() -> None:
         while not is_over.is_set():

@@ -7,7 +7,7 @@ from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, UnsupportedFormat
 from varve.kernels.shape_entries import EntryStatus, encode_entries
-from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, Offset
+from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, ShapeOffset
 from varve.shapes.storage.chunk_index import (
     EDGE_BYTES,
     ChunkEdge,
@@ -36,7 +36,7 @@ from varve.shapes.storage.layout import (
     shape_directory,
 )
 
-GOLDEN = ShapeEntry(Offset(10, 0), b"test_key", INSERT, b'{"test":1}')
+GOLDEN = ShapeEntry(ShapeOffset(10, 0), b"test_key", INSERT, b'{"test":1}')
 GOLDEN_BYTES = bytes.fromhex(
     "000000000000000a 0000000000000000 00000008 746573745f6b6579 69 00"
     "000000000000000a 7b2274657374223a317d"
@@ -63,7 +63,7 @@ def test_entries_come_back_with_their_places() -> None:
 
 
 def test_a_half_of_the_chunk_index_is_that_of_the_reference_and_a_checksum() -> None:
-    half = ChunkEdge(Offset(10, 0), 0)
+    half = ChunkEdge(ShapeOffset(10, 0), 0)
     fields = bytes.fromhex("000000000000000a" + "0000000000000000" * 3)
     assert encode_edge(half) == fields + checksum(fields).to_bytes(4, "big")
     assert find_edge(encode_edge(half)) == half
@@ -80,26 +80,26 @@ def _index(chunks: list[LogChunk], junk: bytes = b"") -> ChunkIndexFile:
 
 def _chunks(count: int) -> list[LogChunk]:
     return [
-        LogChunk(Offset(10 * n + 1, 0), n * 50, Offset(10 * n + 9, 0), n * 50 + 50)
+        LogChunk(ShapeOffset(10 * n + 1, 0), n * 50, ShapeOffset(10 * n + 9, 0), n * 50 + 50)
         for n in range(count)
     ]
 
 
 def test_lookup_gives_the_first_chunk_that_ends_beyond_or_the_open_one() -> None:
     complete = _chunks(5)
-    opened = LogChunk(Offset(60, 0), 250)
+    opened = LogChunk(ShapeOffset(60, 0), 250)
     index = _index([*complete, opened], junk=b"torn")
     for tx in range(1, 60):
-        place = Offset(tx, 0)
+        place = ShapeOffset(tx, 0)
         expected = next((c for c in complete if c.last is not None and c.last > place), opened)
         assert index.find(place) == expected
-    assert _index(complete).find(Offset(49, 0)) is None
+    assert _index(complete).find(ShapeOffset(49, 0)) is None
     assert _index([]).find(SNAPSHOT_END) is None
 
 
 def test_the_open_chunk_is_no_complete_one() -> None:
     """H9."""
-    index = _index([*_chunks(2), LogChunk(Offset(60, 0), 100)])
+    index = _index([*_chunks(2), LogChunk(ShapeOffset(60, 0), 100)])
     assert list(index.complete()) == _chunks(2)
     assert index.complete_count == 2
     assert [chunk.is_open for chunk in index.last_chunks(2)] == [False, True]
@@ -116,7 +116,7 @@ def test_a_changed_half_of_the_index_is_corrupt() -> None:
 
 
 def test_a_manifest_comes_back() -> None:
-    for manifest in (ShapeManifest(), ShapeManifest("latest.9", Offset(7, 2), "compacted.8")):
+    for manifest in (ShapeManifest(), ShapeManifest("latest.9", ShapeOffset(7, 2), "compacted.8")):
         assert decode_manifest(encode_manifest(manifest), "m") == manifest
     assert ShapeManifest().boundary == BEFORE_ALL
 
@@ -158,13 +158,13 @@ def test_the_pointer_survives_a_torn_write_of_either_slot() -> None:
     assert pointer.offset == SNAPSHOT_END
     assert pointer.is_certain
     for tx in range(1, 6):
-        read_pointer(disk, "/s").write(Offset(tx, 3))
-        assert read_pointer(disk, "/s").offset == Offset(tx, 3)
+        read_pointer(disk, "/s").write(ShapeOffset(tx, 3))
+        assert read_pointer(disk, "/s").offset == ShapeOffset(tx, 3)
         with disk.open_writable(pointer_path("/s")) as file:
             older = tx % 2 * SLOT_DISTANCE
             kept = file.read_at(older, 28)
             file.write_at(older, b"torn")
-            assert read_pointer(disk, "/s").offset == Offset(tx, 3)
+            assert read_pointer(disk, "/s").offset == ShapeOffset(tx, 3)
             assert not read_pointer(disk, "/s").is_certain
             file.write_at(older, kept)
 
@@ -173,7 +173,7 @@ def test_a_pointer_without_a_sound_slot_is_corrupt() -> None:
     disk = _disk()
     disk.make_directory("/s/metadata")
     create_pointer(disk, "/s")
-    read_pointer(disk, "/s").write(Offset(1, 0))
+    read_pointer(disk, "/s").write(ShapeOffset(1, 0))
     with disk.open_writable(pointer_path("/s")) as file:
         file.write_at(0, b"xxxx")
         file.write_at(SLOT_DISTANCE, b"xxxx")

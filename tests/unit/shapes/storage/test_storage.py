@@ -30,7 +30,7 @@ from varve.foundation.errors import (
     StoreError,
     Unavailable,
 )
-from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END, Offset
+from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.chunk_index import ChunkIndexFile
 from varve.shapes.storage.entry import INSERT, ShapeEntry
@@ -65,7 +65,7 @@ def test_what_is_appended_is_read_at_once_and_after_a_flush() -> None:
         assert read_messages(storage) == messages_of(entries[:count])
         assert follow(storage) == messages_of(entries[:count])
     storage.flush()
-    assert storage.persisted == storage.latest == Offset(29, 0)
+    assert storage.persisted == storage.latest == ShapeOffset(29, 0)
     assert read_messages(storage) == messages_of(entries)
 
 
@@ -74,8 +74,8 @@ def test_every_range_is_exact() -> None:
     storage = create_storage(_disk())
     for tx in range(1, 12):
         storage.append([entry for entry in entries if entry.offset.tx == tx])
-    for start in [SNAPSHOT_END, *(Offset(tx, op) for tx in range(1, 13) for op in (0, 1, 2))]:
-        for end in [Offset(tx, op) for tx in range(1, 13) for op in (0, 1, 2)]:
+    for start in [SNAPSHOT_END, *(ShapeOffset(tx, op) for tx in range(1, 13) for op in (0, 1, 2))]:
+        for end in [ShapeOffset(tx, op) for tx in range(1, 13) for op in (0, 1, 2)]:
             expected = messages_of([e for e in entries if start < e.offset <= end])
             assert read_messages(storage, start, end) == expected
 
@@ -89,16 +89,16 @@ def test_nothing_of_a_transaction_is_seen_when_its_end_fails() -> None:
     with pytest.raises(Unavailable):
         storage.append([make_entry(2, op) for op in range(40)])
     assert storage.live_bytes < len(disk.read(log_path(storage.directory, "latest.0")))
-    assert storage.latest == Offset(1, 0)
+    assert storage.latest == ShapeOffset(1, 0)
     assert read_messages(storage) == messages_of([make_entry(1)])
 
 
 def test_entries_that_are_stored_already_are_left_out() -> None:
     storage = _filled(5)
     storage.append([make_entry(tx) for tx in range(1, 9)])
-    assert storage.latest == Offset(8, 0)
+    assert storage.latest == ShapeOffset(8, 0)
     storage.append([make_entry(3)])
-    assert storage.latest == Offset(8, 0)
+    assert storage.latest == ShapeOffset(8, 0)
     assert read_messages(storage) == messages_of([make_entry(tx) for tx in range(1, 9)])
 
 
@@ -115,7 +115,7 @@ def test_entries_out_of_order_are_refused_and_change_nothing() -> None:
 
 def test_a_fault_behind_entries_that_were_taken_ends_writing() -> None:
     storage = _filled(1)
-    wrong = ShapeEntry(Offset(9, 0), b"", ord("x"), b"")
+    wrong = ShapeEntry(ShapeOffset(9, 0), b"", ord("x"), b"")
     with pytest.raises(InvalidRequest, match="9_0"):
         storage.append([*(make_entry(tx) for tx in range(2, 9)), wrong])
     assert storage.failure is not None
@@ -130,7 +130,7 @@ def test_a_chunk_closes_with_the_entry_that_reaches_its_size() -> None:
     storage = create_storage(disk, settings)
     json = b'"' + b"x" * 110 + b'"'
     for tx in (1, 2, 3):
-        storage.append([ShapeEntry(Offset(tx, 0), b"test_key", INSERT, json)])
+        storage.append([ShapeEntry(ShapeOffset(tx, 0), b"test_key", INSERT, json)])
     with disk.open(index_path(storage.directory, "latest.0")) as file:
         found = [(chunk.start, chunk.end) for chunk in ChunkIndexFile(file).complete()]
     # The reference's (0, 150), (150, 300), (300, 450), and four bytes of checksum for each entry.
@@ -139,18 +139,18 @@ def test_a_chunk_closes_with_the_entry_that_reaches_its_size() -> None:
 
 def test_chunk_ends_lead_through_snapshot_and_log() -> None:
     storage = create_storage(_disk())
-    assert storage.chunk_end(BEFORE_ALL) == Offset(0, 0)
-    assert storage.chunk_end(Offset(0, 0)) is None
+    assert storage.chunk_end(BEFORE_ALL) == ShapeOffset(0, 0)
+    assert storage.chunk_end(ShapeOffset(0, 0)) is None
     for tx in range(1, 60):
         storage.append([make_entry(tx)])
     ends = []
-    place = storage.chunk_end(Offset(0, 0))
+    place = storage.chunk_end(ShapeOffset(0, 0))
     while place is not None:
         ends.append(place)
         place = storage.chunk_end(place)
     assert len(ends) > 4
-    assert storage.chunk_end(SNAPSHOT_END) == storage.chunk_end(Offset(0, 5)) == ends[0]
-    assert storage.chunk_end(Offset(1, 0)) == ends[0]
+    assert storage.chunk_end(SNAPSHOT_END) == storage.chunk_end(ShapeOffset(0, 5)) == ends[0]
+    assert storage.chunk_end(ShapeOffset(1, 0)) == ends[0]
     storage.close()
     reopened = open_storage(storage.fs)
     assert [reopened.chunk_end(end) for end in ends] == [*ends[1:], None]
@@ -162,36 +162,38 @@ def test_snapshot_chunks_are_read_one_by_one() -> None:
     rows = [b'{"row":"%d","pad":"%s"}' % (n, b"x" * 60) for n in range(7)]
     for row in rows[:4]:
         writer.add(row)
-    assert storage.chunk_end(Offset(0, 3)) == Offset(0, 4)
+    assert storage.chunk_end(ShapeOffset(0, 3)) == ShapeOffset(0, 4)
     for row in rows[4:]:
         writer.add(row)
     writer.finish(b'{"end":1}')
     storage.append([make_entry(1)])
     last = 2
     assert storage.snapshot.last_chunk == last
-    pieces = [read_messages(storage, BEFORE_ALL, Offset(0, 0))]
-    pieces += [read_messages(storage, Offset(0, n), Offset(0, n + 1)) for n in range(last)]
+    pieces = [read_messages(storage, BEFORE_ALL, ShapeOffset(0, 0))]
+    pieces += [
+        read_messages(storage, ShapeOffset(0, n), ShapeOffset(0, n + 1)) for n in range(last)
+    ]
     assert sum(map(len, pieces)) == 8
     assert read_messages(storage, BEFORE_ALL, LAST) == pieces[0]
-    assert read_messages(storage, Offset(0, last), Offset(0, last + 1)) == []
-    assert storage.chunk_end(Offset(0, last)) is None
-    assert read_messages(storage, Offset(0, last), LAST) == messages_of([make_entry(1)])
+    assert read_messages(storage, ShapeOffset(0, last), ShapeOffset(0, last + 1)) == []
+    assert storage.chunk_end(ShapeOffset(0, last)) is None
+    assert read_messages(storage, ShapeOffset(0, last), LAST) == messages_of([make_entry(1)])
 
 
 def test_a_reader_knows_whether_the_tail_has_all_it_asks_for() -> None:
     storage = _filled(1)
     assert storage.is_in_memory(SNAPSHOT_END)
-    assert not storage.is_in_memory(Offset(0, 0))
+    assert not storage.is_in_memory(ShapeOffset(0, 0))
     storage.flush()
     assert not storage.is_in_memory(SNAPSHOT_END)
-    assert storage.is_in_memory(Offset(1, 0))
+    assert storage.is_in_memory(ShapeOffset(1, 0))
 
 
 def test_a_closed_shape_reads_on_and_takes_no_writes() -> None:
     storage = _filled(5)
     storage.close()
     storage.close()
-    assert storage.persisted == Offset(5, 0)
+    assert storage.persisted == ShapeOffset(5, 0)
     assert len(read_messages(storage)) == 5
     with pytest.raises(Closed):
         storage.append([make_entry(6)])
@@ -223,7 +225,7 @@ def test_a_chunk_that_is_overfull_under_new_settings_closes_with_the_next_entry(
     storage.close()
     storage = open_storage(disk, SMALL)
     storage.append([make_entry(21), make_entry(22)])
-    assert storage.chunk_end(SNAPSHOT_END) == Offset(21, 0)
+    assert storage.chunk_end(SNAPSHOT_END) == ShapeOffset(21, 0)
     assert read_messages(storage) == messages_of([make_entry(tx) for tx in range(1, 23)])
 
 
