@@ -19,7 +19,7 @@ from varve.wire.messages.groups import (
     OffsetCommitRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
+    OffsetFetchRequestTopic,
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
@@ -129,7 +129,7 @@ def commit(
 
 def fetch(kit: BrokerKit, group: str, topic: str, partition: int, **fields: Any) -> Any:
     """One committed offset as the broker tells it."""
-    asked = OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])
+    asked = OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])
     groups = [OffsetFetchRequestGroup(group, topics=[asked])]
     response = kit.ask(OffsetFetchRequest(groups=groups, **fields), version=9)
     return response.groups[0].topics[0].partitions[0]

@@ -9,9 +9,7 @@ from varve.wire.schema import FieldType, Kind, Message, wire_fields
 _WIDTHS = {
     Kind.INT8: 7,
     Kind.INT16: 15,
-    Kind.UINT16: 16,
     Kind.INT32: 31,
-    Kind.UINT32: 32,
     Kind.INT64: 40,
 }
 """Bits; times in milliseconds must be such as readers of other hands can show."""
@@ -31,7 +29,7 @@ class MessageMaker:
         for name, place, _ in wire_fields(kind):
             if version not in place.versions:
                 continue
-            if version in place.tagged and self._random.random() < 0.5:
+            if place.tag is not None and self._random.random() < 0.5:
                 continue
             is_null = version in place.nullable and self._random.random() < 0.2
             values[name] = None if is_null else self._value(place.type, name, version)

@@ -9,8 +9,8 @@ Invariant  `decode` reads any version of a message into the same class; bytes be
 from typing import Final, TypeVar
 
 from varve.foundation.errors import MalformedMessage
-from varve.wire.compiler import Compiler, StructError
-from varve.wire.fetch_codec import FetchEncoder
+from varve.wire.compiler import StructError, decoder, encoder
+from varve.wire.fetch_codec import fetch_encoder
 from varve.wire.messages.data import FetchResponse
 from varve.wire.schema import Message
 
@@ -19,9 +19,6 @@ Buffer = bytes | bytearray | memoryview
 
 ELEMENT_COUNT_MAX: Final = 1 << 31
 """No bound but the bytes of a message; for messages that do not come from clients."""
-
-_compiler: Final = Compiler()
-_fetch_encoders: Final[dict[int, FetchEncoder]] = {}
 
 
 def decode(
@@ -56,7 +53,7 @@ def _decode(
 ) -> tuple[M, int]:
     view = data if isinstance(data, memoryview) else memoryview(data)
     try:
-        message, end = _compiler.decoder(kind, version, version >= kind.FLEXIBLE)(
+        message, end = decoder(kind, version, version >= kind.FLEXIBLE)(
             view, start, [element_count_max]
         )
     except (StructError, IndexError) as error:
@@ -72,7 +69,7 @@ def encode(message: Message, version: int, out: bytearray | None = None) -> byte
     """Writes a message, behind what is in `out` already."""
     kind = type(message)
     out = bytearray() if out is None else out
-    _compiler.encoder(kind, version, version >= kind.FLEXIBLE)(out, message)
+    encoder(kind, version, version >= kind.FLEXIBLE)(out, message)
     return out
 
 
@@ -83,7 +80,4 @@ def encode_parts(message: Message, version: int, out: bytearray | None = None) -
     """
     if type(message) is not FetchResponse:
         return [encode(message, version, out)]
-    encoder = _fetch_encoders.get(version)
-    if encoder is None:
-        encoder = _fetch_encoders[version] = FetchEncoder(_compiler, version)
-    return encoder.encode_parts(message, bytearray() if out is None else out)
+    return fetch_encoder(version).encode_parts(message, bytearray() if out is None else out)

@@ -7,10 +7,11 @@ Invariant  the bytes are those of the compiled functions, in every version; a te
 """
 
 from collections.abc import Callable
+from functools import cache
 from struct import Struct
 from typing import Final
 
-from varve.wire.compiler import Compiler, write_uvarint
+from varve.wire.compiler import encoder, write_uvarint
 from varve.wire.messages.data import (
     AbortedTransaction,
     EpochEndOffset,
@@ -42,13 +43,13 @@ _PARTITION_4: Final = Struct(">ihqq")
 class FetchEncoder:
     """Encodes responses of one version."""
 
-    def __init__(self, compiler: Compiler, version: int) -> None:
+    def __init__(self, version: int) -> None:
         self._version = version
         self._is_flexible = version >= _FIRST_FLEXIBLE
-        self._epoch = compiler.encoder(EpochEndOffset, version, True)
-        self._leader = compiler.encoder(LeaderIdAndEpoch, version, True)
-        self._snapshot = compiler.encoder(SnapshotId, version, True)
-        self._endpoint = compiler.encoder(NodeEndpoint, version, True)
+        self._epoch = encoder(EpochEndOffset, version, True)
+        self._leader = encoder(LeaderIdAndEpoch, version, True)
+        self._snapshot = encoder(SnapshotId, version, True)
+        self._endpoint = encoder(NodeEndpoint, version, True)
 
     def encode_parts(self, message: FetchResponse, out: bytearray) -> list[Buffer]:
         """The response behind what is in `out`, which is the first part."""
@@ -184,6 +185,11 @@ class FetchEncoder:
             out += _ABORTED.pack(transaction.producer_id, transaction.first_offset)
         if self._version >= 11:
             out += _INT32.pack(partition.preferred_read_replica)
+
+
+@cache
+def fetch_encoder(version: int) -> FetchEncoder:
+    return FetchEncoder(version)
 
 
 def _written(write: Callable[[bytearray, object], None], value: object) -> bytearray:

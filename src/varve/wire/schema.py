@@ -1,21 +1,29 @@
-"""Declarations of Kafka's messages: dataclasses whose fields know their encoding.
+"""Declarations of Kafka's messages: dataclasses whose annotations give the encoding of fields.
 
-A field has a type, the versions that carry it and, where it may be null or is tagged, the versions
-in which it is. Versions are written as in Kafka's own tables: `0+`, `3-7`, `4`. A message looks the
-same in every version: fields that a version lacks have their defaults.
+    class JoinGroupRequest(Message, versions="0-9", flexible="6+", api_key=11):
+        group_id: str = field()
+        session_timeout_ms: Int32 = field()
+        group_instance_id: str | None = field("5+", None)
+        protocols: list[JoinGroupRequestProtocol] = field()
+
+The arguments of `field` are those of Kafka's own tables: the versions that carry the field, written
+as `0+`, `3-7` or `4`, its default, and, where they differ from these versions, the ones in which
+it may be null. A message looks the same in every version: fields that a version lacks have their
+defaults.
 
 Invariant  a declaration holds facts of the protocol and nothing else; `compiler` compiles it.
 """
 
+import dataclasses
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from operator import attrgetter
-from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Final, Union, dataclass_transform, get_args, get_origin
 from uuid import UUID
-
-T = TypeVar("T")
 
 VERSION_END: Final = 1 << 15
 NO_ID: Final = UUID(int=0)
@@ -28,9 +36,7 @@ class Kind(Enum):
     BOOLEAN = "?"
     INT8 = "b"
     INT16 = "h"
-    UINT16 = "H"
     INT32 = "i"
-    UINT32 = "I"
     INT64 = "q"
     FLOAT64 = "d"
     UUID = "uuid"
@@ -43,6 +49,29 @@ class Kind(Enum):
     @property
     def is_fixed(self) -> bool:
         return len(self.value) == 1
+
+
+Int8 = Annotated[int, Kind.INT8]
+Int16 = Annotated[int, Kind.INT16]
+Int32 = Annotated[int, Kind.INT32]
+Int64 = Annotated[int, Kind.INT64]
+Records = Annotated[memoryview, Kind.RECORDS]
+
+_KINDS: Final[dict[Any, Kind]] = {
+    bool: Kind.BOOLEAN,
+    float: Kind.FLOAT64,
+    UUID: Kind.UUID,
+    str: Kind.STRING,
+    bytes: Kind.BYTES,
+}
+_DEFAULTS: Final[dict[Kind, Any]] = {
+    Kind.BOOLEAN: False,
+    Kind.FLOAT64: 0.0,
+    Kind.UUID: NO_ID,
+    Kind.STRING: "",
+    Kind.BYTES: b"",
+}
+"""Of scalars other than integers, whose default is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,133 +96,124 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """The type of a field or of an array's elements; `struct` is a class made by `wire_struct`."""
+    """The type of a field or of an array's elements; `struct` is a subclass of Struct."""
 
     kind: Kind
     struct: type | None = None
     element: "FieldType | None" = None
 
 
-BOOLEAN: Final = FieldType(Kind.BOOLEAN)
-INT8: Final = FieldType(Kind.INT8)
-INT16: Final = FieldType(Kind.INT16)
-UINT16: Final = FieldType(Kind.UINT16)
-INT32: Final = FieldType(Kind.INT32)
-UINT32: Final = FieldType(Kind.UINT32)
-INT64: Final = FieldType(Kind.INT64)
-FLOAT64: Final = FieldType(Kind.FLOAT64)
-UUID_TYPE: Final = FieldType(Kind.UUID)
-STRING: Final = FieldType(Kind.STRING)
-BYTES: Final = FieldType(Kind.BYTES)
-RECORDS: Final = FieldType(Kind.RECORDS)
-
-
 @dataclass(frozen=True, slots=True)
 class WireField:
-    """The encoding of one field."""
+    """The encoding of one field; it is tagged in all of its versions or in none."""
 
     type: FieldType
     versions: Versions
     nullable: Versions
     tag: int | None
-    tagged: Versions
 
 
-def _declare(
-    type: FieldType, versions: str, nullable: str, tag: int | None, tagged: str | None
-) -> dict[str, WireField]:
-    tagged_versions = "none" if tag is None else tagged or versions
-    return {
-        "wire": WireField(
-            type,
-            Versions.parse(versions),
-            Versions.parse(nullable),
-            tag,
-            Versions.parse(tagged_versions),
-        )
-    }
+_TYPE_DEFAULT: Final = object()
 
 
-def scalar(
-    type: FieldType,
+@dataclass(frozen=True, slots=True)
+class _Declaration:
+    versions: str
+    default: Any
+    nullable: str | None
+    tag: int | None
+
+
+def field(
     versions: str = "0+",
-    default: Any = 0,
+    default: Any = _TYPE_DEFAULT,
     *,
-    nullable: str = "none",
+    nullable: str | None = None,
     tag: int | None = None,
-    tagged: str | None = None,
 ) -> Any:
-    """A number, boolean, UUID, string or bytes."""
-    return field(default=default, metadata=_declare(type, versions, nullable, tag, tagged))
+    """A field, by default 0, empty or a struct of defaults.
+
+    One whose annotation allows None is nullable in all of its versions unless `nullable` says in
+    which.
+    """
+    return _Declaration(versions, default, nullable, tag)
 
 
-def array(
-    element: FieldType | type,
-    versions: str = "0+",
-    *,
-    nullable: str = "none",
-    is_null: bool = False,
-    tag: int | None = None,
-    tagged: str | None = None,
-) -> Any:
-    """A list of values of one type; by default empty, or with `is_null` None."""
-    of = element if isinstance(element, FieldType) else FieldType(Kind.STRUCT, struct=element)
-    place = _declare(FieldType(Kind.ARRAY, element=of), versions, nullable, tag, tagged)
-    if is_null:
-        return field(default=None, metadata=place)
-    return field(default_factory=list, metadata=place)
-
-
-def nested(
-    kind: type,
-    versions: str = "0+",
-    *,
-    nullable: str = "none",
-    is_null: bool = False,
-    tag: int | None = None,
-    tagged: str | None = None,
-) -> Any:
-    """One struct; by default one with default values, or with `is_null` None."""
-    place = _declare(FieldType(Kind.STRUCT, struct=kind), versions, nullable, tag, tagged)
-    if is_null:
-        return field(default=None, metadata=place)
-    return field(default_factory=kind, metadata=place)
-
-
-def _show(self: Any) -> str:
-    shown = (f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
-    return f"{type(self).__qualname__}({', '.join(shown)})"
-
-
-def _equals(self: Any, other: Any) -> bool:
-    kind: Any = type(self)
-    values_of = _getter_of(kind)
-    return type(other) is kind and bool(values_of(self) == values_of(other))
+def _to_dataclass_field(annotation: Any, declared: _Declaration) -> Any:
+    is_optional = get_origin(annotation) in (Union, UnionType)
+    if is_optional:
+        annotation = next(part for part in get_args(annotation) if part is not type(None))
+    type_ = _field_type(annotation)
+    nullable = (declared.nullable or declared.versions) if is_optional else "none"
+    wire = WireField(
+        type_, Versions.parse(declared.versions), Versions.parse(nullable), declared.tag
+    )
+    metadata = {"wire": wire}
+    if declared.default is not _TYPE_DEFAULT:
+        return dataclasses.field(default=declared.default, metadata=metadata)
+    if type_.kind is Kind.ARRAY:
+        return dataclasses.field(default_factory=list, metadata=metadata)
+    if type_.struct is not None:
+        return dataclasses.field(default_factory=type_.struct, metadata=metadata)
+    return dataclasses.field(default=_DEFAULTS.get(type_.kind, 0), metadata=metadata)
 
 
 @cache
-def _getter_of(cls: Any) -> Callable[[Any], Any]:
+def _field_type(annotation: Any) -> FieldType:
+    if get_origin(annotation) is list:
+        (element,) = get_args(annotation)
+        return FieldType(Kind.ARRAY, element=_field_type(element))
+    if get_origin(annotation) is Annotated:
+        return FieldType(annotation.__metadata__[0])
+    if annotation in _KINDS:
+        return FieldType(_KINDS[annotation])
+    return FieldType(Kind.STRUCT, struct=annotation)
+
+
+@dataclass_transform()
+class _StructType(type):
+    """Makes dataclasses with slots of the declared fields.
+
+    Their `repr`, comparison and docstring are not generated for each class: there are hundreds, and
+    that took half of the import time.
+    """
+
+    def __new__(
+        mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
+    ) -> Any:
+        namespace.setdefault("__doc__", name)
+        cls = super().__new__(mcs, name, bases, namespace, **options)
+        if "__slots__" in namespace:  # A base, or the class that `dataclass` copies to add slots.
+            return cls
+        for attribute, annotation in inspect.get_annotations(cls).items():
+            declared = namespace.get(attribute)
+            if isinstance(declared, _Declaration):
+                setattr(cls, attribute, _to_dataclass_field(annotation, declared))
+        return dataclass(slots=True, repr=False, eq=False)(cls)
+
+
+class Struct(metaclass=_StructType):
+    """A struct within messages."""
+
+    __slots__ = ()
+    __match_args__: ClassVar[tuple[str, ...]] = ()
+
+    def __repr__(self) -> str:
+        values = (f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
+        return f"{type(self).__qualname__}({', '.join(values)})"
+
+    def __eq__(self, other: object) -> bool:
+        values_of = _getter_of(type(self))
+        return type(other) is type(self) and bool(values_of(self) == values_of(other))
+
+
+@cache
+def _getter_of(cls: type[Struct]) -> Callable[[Any], Any]:
     names = cls.__match_args__
     return attrgetter(*names) if names else lambda _: ()
 
 
-def _as_dataclass(cls: Any) -> Any:
-    """A dataclass whose `repr`, comparison and docstring are not generated for each class.
-
-    There are hundreds, and generating these took half of the import time.
-    """
-    cls.__doc__ = cls.__doc__ or cls.__name__
-    cls.__repr__, cls.__eq__ = _show, _equals
-    return dataclass(slots=True, repr=False, eq=False)(cls)
-
-
-@dataclass_transform()
-def wire_struct(cls: type[T]) -> type[T]:
-    """A struct within messages."""
-    return _as_dataclass(cls)  # type: ignore[no-any-return]  # the class it was given
-
-
-class Message:
+class Message(Struct):
     """Base of messages, with what is declared of them beside their fields."""
 
     __slots__ = ()
@@ -206,22 +226,20 @@ class Message:
     FLEXIBLE: ClassVar[int]
     """The first version with compact lengths and tagged fields."""
 
-
-@dataclass_transform()
-def wire_message(
-    versions: str, *, flexible: str = "none", api_key: int = -1, served: str | None = None
-) -> Callable[[type[T]], type[T]]:
-    """A message: a request, a response, or a record of an internal topic."""
-
-    def make(cls: type[T]) -> type[T]:
-        message: Any = _as_dataclass(cls)
-        message.API_KEY = api_key
-        message.VERSIONS = Versions.parse(versions)
-        message.SERVED = Versions.parse(served or versions)
-        message.FLEXIBLE = Versions.parse(flexible).first
-        return message  # type: ignore[no-any-return]  # the class it was given, as a dataclass
-
-    return make
+    def __init_subclass__(
+        cls,
+        *,
+        versions: str | None = None,
+        flexible: str = "none",
+        api_key: int = -1,
+        served: str | None = None,
+    ) -> None:
+        """`versions` is None for the copy with slots, which has these attributes already."""
+        if versions is not None:
+            cls.API_KEY = api_key
+            cls.VERSIONS = Versions.parse(versions)
+            cls.SERVED = Versions.parse(served or versions)
+            cls.FLEXIBLE = Versions.parse(flexible).first
 
 
 def wire_fields(cls: type) -> list[tuple[str, WireField, Any]]:
@@ -230,7 +248,7 @@ def wire_fields(cls: type) -> list[tuple[str, WireField, Any]]:
     The default of a list is the class `list`, that of a struct its class.
     """
     encoded = []
-    for item in fields(cls):
+    for item in dataclasses.fields(cls):
         factory = item.default_factory
         default = factory if callable(factory) else item.default
         encoded.append((item.name, item.metadata["wire"], default))

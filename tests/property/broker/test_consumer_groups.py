@@ -30,7 +30,7 @@ from varve.broker.groups.consumer_membership import (
 from varve.broker.groups.consumer_state import ConsumerState, reconcile
 from varve.broker.patterns import find_matching
 from varve.wire.errors import KafkaError
-from varve.wire.messages.groups import ConsumerGroupHeartbeatRequest, HeartbeatTopicPartitions
+from varve.wire.messages.groups import ConsumerGroupHeartbeatRequest, TopicPartitions
 
 TOPICS = [UUID(int=one) for one in range(1, 4)]
 MEMBERS = ["a", "b", "c", "d"]
@@ -138,9 +138,7 @@ class ModelMember:
         if self.epoch == 0 or self.is_full:
             request.subscribed_topic_names = ["t"]
         if self.epoch == 0 or self.is_full or tells_owned:
-            request.topic_partitions = [
-                HeartbeatTopicPartitions(t, [n]) for t, n in sorted(self.reads)
-            ]
+            request.topic_partitions = [TopicPartitions(t, [n]) for t, n in sorted(self.reads)]
         return request
 
 

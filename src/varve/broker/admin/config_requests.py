@@ -35,7 +35,6 @@ from varve.wire.messages.topics import (
     DescribeConfigsSynonym,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
-    IncrementalAlterConfigsResourceResponse,
     IncrementalAlterConfigsResponse,
 )
 
@@ -208,7 +207,7 @@ async def handle_incremental_alter_configs(
     errors = await _alter_all(broker, context, plans, is_trial=request.validate_only)
     return IncrementalAlterConfigsResponse(
         responses=[
-            IncrementalAlterConfigsResourceResponse(
+            AlterConfigsResourceResponse(
                 error_code=code, error_message=message, resource_type=kind, resource_name=name
             )
             for (kind, name), (code, message) in errors.items()

@@ -33,9 +33,9 @@ from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError, code_for
 from varve.wire.messages.data import (
     BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
     PartitionProduceData,
     PartitionProduceResponse,
-    ProduceLeader,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
@@ -217,7 +217,7 @@ class _Produce:
                 response.record_errors = [record_error]
         if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             epoch = current_leader_epoch(entry.log)
-            response.current_leader = ProduceLeader(self._broker.settings.node_id, epoch)
+            response.current_leader = LeaderIdAndEpoch(self._broker.settings.node_id, epoch)
         return response
 
     # Appending

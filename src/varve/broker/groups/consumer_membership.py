@@ -24,7 +24,7 @@ from varve.wire.messages.groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     HeartbeatAssignment,
-    HeartbeatTopicPartitions,
+    TopicPartitions,
 )
 
 _FIRST_WITH_OWN_ID = 1
@@ -232,7 +232,7 @@ def heartbeat_response(
     if joins or is_changed or _is_full(request):
         response.assignment = HeartbeatAssignment(
             [
-                HeartbeatTopicPartitions(topic, numbers)
+                TopicPartitions(topic, numbers)
                 for topic, numbers in by_topic(member.assigned).items()
             ]
         )

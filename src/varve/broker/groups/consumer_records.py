@@ -12,8 +12,8 @@ from varve.broker.groups.assignors import Partitions
 from varve.broker.groups.consumer_state import ConsumerMember, ConsumerState, MemberState
 from varve.broker.groups.records import GroupRecord, Records
 from varve.broker.topics import by_topic
+from varve.wire.messages.groups import TopicPartitions
 from varve.wire.messages.state_records import (
-    AssignedTopicPartitions,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
@@ -103,13 +103,11 @@ def _current(member: ConsumerMember) -> ConsumerGroupCurrentMemberAssignmentValu
     )
 
 
-def _to_wire(partitions: Partitions) -> list[AssignedTopicPartitions]:
-    return [
-        AssignedTopicPartitions(topic, numbers) for topic, numbers in by_topic(partitions).items()
-    ]
+def _to_wire(partitions: Partitions) -> list[TopicPartitions]:
+    return [TopicPartitions(topic, numbers) for topic, numbers in by_topic(partitions).items()]
 
 
-def _from_wire(partitions: Iterable[AssignedTopicPartitions]) -> Partitions:
+def _from_wire(partitions: Iterable[TopicPartitions]) -> Partitions:
     return frozenset(
         (topic_partitions.topic_id, number)
         for topic_partitions in partitions

@@ -22,27 +22,23 @@ from varve.wire.messages.groups import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-    OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
+    OffsetFetchRequestTopic,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
-    OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
+    PartitionErrorCode,
 )
 from varve.wire.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
 
@@ -58,13 +54,13 @@ async def handle_offset_commit(
 ) -> OffsetCommitResponse:
     _check_commit(broker, context, request)
     response = OffsetCommitResponse()
-    committed: list[OffsetCommitResponsePartition] = []
+    committed: list[PartitionErrorCode] = []
     offsets: dict[TopicPartition, CommittedOffset] = {}
     for topic in request.topics:
-        results: list[OffsetCommitResponsePartition] = []
+        results: list[PartitionErrorCode] = []
         response.topics.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, results))
         for requested in topic.partitions:
-            result = OffsetCommitResponsePartition(requested.partition_index)
+            result = PartitionErrorCode(requested.partition_index)
             results.append(result)
             try:
                 served = _get_committed_topic(context, topic)
@@ -133,13 +129,13 @@ async def handle_txn_offset_commit(
     """Offsets that count once the transaction is committed."""
     _check_txn_commit(broker, context, request)
     response = TxnOffsetCommitResponse()
-    committed: list[TxnOffsetCommitResponsePartition] = []
+    committed: list[PartitionErrorCode] = []
     offsets: dict[TopicPartition, CommittedOffset] = {}
     for topic in request.topics:
-        results: list[TxnOffsetCommitResponsePartition] = []
+        results: list[PartitionErrorCode] = []
         response.topics.append(TxnOffsetCommitResponseTopic(topic.name, results))
         for requested in topic.partitions:
-            result = TxnOffsetCommitResponsePartition(requested.partition_index)
+            result = PartitionErrorCode(requested.partition_index)
             results.append(result)
             try:
                 served = context.get_topic(Operation.READ, name=topic.name)
@@ -224,7 +220,7 @@ def _single_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
     topics = None
     if request.topics is not None:
         topics = [
-            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            OffsetFetchRequestTopic(name=topic.name, partition_indexes=topic.partition_indexes)
             for topic in request.topics
         ]
     return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
@@ -286,7 +282,7 @@ def _check_fetch(
         raise KafkaError(error)
 
 
-def _committed_topics(broker: Broker, group_id: str) -> list[OffsetFetchRequestTopics]:
+def _committed_topics(broker: Broker, group_id: str) -> list[OffsetFetchRequestTopic]:
     """Topics in which the group has committed offsets."""
     committed = broker.groups.offsets.of_group(group_id)
     topics = []
@@ -295,11 +291,11 @@ def _committed_topics(broker: Broker, group_id: str) -> list[OffsetFetchRequestT
     ).items():
         served = broker.topics.find(name)
         id = NO_ID if served is None else served.id
-        topics.append(OffsetFetchRequestTopics(name, id, numbers))
+        topics.append(OffsetFetchRequestTopic(name, id, numbers))
     return topics
 
 
-def _get_topic_name(context: RequestContext, topic: OffsetFetchRequestTopics) -> str:
+def _get_topic_name(context: RequestContext, topic: OffsetFetchRequestTopic) -> str:
     """By name also of a topic that does not exist."""
     if context.version >= _FIRST_WITH_IDS:
         return context.get_topic(Operation.DESCRIBE, id=topic.topic_id).name
@@ -307,13 +303,13 @@ def _get_topic_name(context: RequestContext, topic: OffsetFetchRequestTopics) ->
     return topic.name
 
 
-def _failed_topic(topic: OffsetFetchRequestTopics, error: ErrorCode) -> OffsetFetchResponseTopics:
+def _failed_topic(topic: OffsetFetchRequestTopic, error: ErrorCode) -> OffsetFetchResponseTopic:
     partitions = [_no_offset(number, error) for number in topic.partition_indexes]
-    return OffsetFetchResponseTopics(topic.name, topic.topic_id, partitions)
+    return OffsetFetchResponseTopic(topic.name, topic.topic_id, partitions)
 
 
-def _no_offset(partition: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
-    return OffsetFetchResponsePartitions(
+def _no_offset(partition: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartition:
+    return OffsetFetchResponsePartition(
         partition_index=partition, committed_offset=_NO_OFFSET, error_code=error
     )
 
@@ -322,10 +318,10 @@ def _fetch_topic(
     broker: Broker,
     request: OffsetFetchRequest,
     group_id: str,
-    topic: OffsetFetchRequestTopics,
+    topic: OffsetFetchRequestTopic,
     name: str,
-) -> OffsetFetchResponseTopics:
-    result = OffsetFetchResponseTopics(name=name, topic_id=topic.topic_id)
+) -> OffsetFetchResponseTopic:
+    result = OffsetFetchResponseTopic(name=name, topic_id=topic.topic_id)
     for number in topic.partition_indexes:
         partition = TopicPartition(name, number)
         if request.require_stable and broker.groups.offsets.is_pending(group_id, partition):
@@ -337,12 +333,12 @@ def _fetch_topic(
 
 def _fetch_offset(
     broker: Broker, group_id: str, partition: TopicPartition, topic_id: UUID
-) -> OffsetFetchResponsePartitions:
+) -> OffsetFetchResponsePartition:
     committed = broker.groups.offsets.find(group_id, partition)
     # An offset in a topic that was deleted and recreated does not apply to the new one.
     if committed is None or len({NO_ID, topic_id, committed.topic_id}) > 2:
         return _no_offset(partition.partition)
-    return OffsetFetchResponsePartitions(
+    return OffsetFetchResponsePartition(
         partition_index=partition.partition,
         committed_offset=committed.offset,
         committed_leader_epoch=committed.leader_epoch,
@@ -361,14 +357,14 @@ async def handle_offset_delete(
     context.authorize(Operation.DELETE, ResourceType.GROUP, group_id)
     group = broker.groups.get_for_offset_delete(group_id)
     response = OffsetDeleteResponse()
-    deleted: list[OffsetDeleteResponsePartition] = []
+    deleted: list[PartitionErrorCode] = []
     partitions: list[TopicPartition] = []
     for topic in request.topics:
         error = _find_delete_error(context, group, topic.name)
-        results: list[OffsetDeleteResponsePartition] = []
+        results: list[PartitionErrorCode] = []
         response.topics.append(OffsetDeleteResponseTopic(topic.name, results))
         for requested in topic.partitions:
-            results.append(OffsetDeleteResponsePartition(requested.partition_index, error))
+            results.append(PartitionErrorCode(requested.partition_index, error))
             if error is ErrorCode.NONE:
                 deleted.append(results[-1])
                 partitions.append(TopicPartition(topic.name, requested.partition_index))

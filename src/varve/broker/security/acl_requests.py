@@ -9,12 +9,12 @@ from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError, code_for
 from varve.wire.messages.security import (
+    AclBindingFilter,
     AclCreation,
     AclCreationResult,
     AclDescription,
     CreateAclsRequest,
     CreateAclsResponse,
-    DeleteAclsFilter,
     DeleteAclsFilterResult,
     DeleteAclsMatchingAcl,
     DeleteAclsRequest,
@@ -118,7 +118,7 @@ def _to_binding(creation: AclCreation) -> AclBinding:
     )
 
 
-def _to_filter(requested: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+def _to_filter(requested: AclBindingFilter) -> AclFilter:
     return AclFilter(
         type=_to_enum(ResourceType, requested.resource_type_filter, "resourceType"),
         name=requested.resource_name_filter,

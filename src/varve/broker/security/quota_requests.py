@@ -14,8 +14,8 @@ from varve.wire.messages.security import (
     ComponentData,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
-    DescribedQuotaEntity,
     DescribedQuotaEntry,
+    EntityData,
     EntryDataResponse,
     ValueData,
 )
@@ -47,7 +47,7 @@ def handle_describe_client_quotas(
         error_message=None,
         entries=[
             DescribedQuotaEntry(
-                entity=[DescribedQuotaEntity(type.value, name) for type, name in entity.names],
+                entity=[EntityData(type.value, name) for type, name in entity.names],
                 values=[ValueData(kind.value, value) for kind, value in values.items()],
             )
             for entity, values in quotas.items()

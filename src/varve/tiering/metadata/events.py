@@ -11,21 +11,8 @@ from typing import ClassVar, Final
 from uuid import UUID
 
 from varve.foundation.errors import Corrupt, InvalidRequest, MalformedMessage, UnsupportedFormat
-from varve.wire import NO_ID, Message, decode_exactly, encode
-from varve.wire.schema import (
-    BOOLEAN,
-    BYTES,
-    INT8,
-    INT32,
-    INT64,
-    STRING,
-    UUID_TYPE,
-    array,
-    nested,
-    scalar,
-    wire_message,
-    wire_struct,
-)
+from varve.wire import decode_exactly, encode
+from varve.wire.schema import Int8, Int32, Int64, Message, Struct, field
 
 FRAME_VERSION: Final = 1
 MESSAGE_VERSION: Final = 0
@@ -44,48 +31,43 @@ class RemoteState(IntEnum):
     DELETE_FINISHED = 3
 
 
-@wire_struct
-class TopicIdPartition:
+class TopicIdPartition(Struct):
     """A partition, identified by the id of its topic; the name is for readers."""
 
-    topic: str = scalar(STRING, default="")
-    topic_id: UUID = scalar(UUID_TYPE, default=NO_ID)
-    partition: int = scalar(INT32)
+    topic: str = field()
+    topic_id: UUID = field()
+    partition: Int32 = field()
 
 
-@wire_struct
-class SegmentId:
-    path: TopicIdPartition = nested(TopicIdPartition)
-    id: UUID = scalar(UUID_TYPE, default=NO_ID)
+class SegmentId(Struct):
+    path: TopicIdPartition = field()
+    id: UUID = field()
 
 
-@wire_struct
-class EpochStart:
-    leader_epoch: int = scalar(INT32)
-    offset: int = scalar(INT64)
+class EpochStart(Struct):
+    leader_epoch: Int32 = field()
+    offset: Int64 = field()
 
 
-@wire_message("0", flexible="0+")
-class SegmentEvent(Message):
+class SegmentEvent(Message, versions="0", flexible="0+"):
     """A new segment (RemoteLogSegmentMetadataRecord); `end_offset` is inclusive."""
 
     TYPE: ClassVar[int] = 0
 
-    segment: SegmentId = nested(SegmentId)
-    start_offset: int = scalar(INT64)
-    end_offset: int = scalar(INT64)
-    broker_id: int = scalar(INT32)
-    max_timestamp: int = scalar(INT64)
-    at_ms: int = scalar(INT64)
-    epochs: list[EpochStart] = array(EpochStart)
-    size: int = scalar(INT32)
-    custom: bytes | None = scalar(BYTES, default=None, nullable="0+")
-    state: int = scalar(INT8)
-    is_txn_index_empty: bool = scalar(BOOLEAN, default=False, tag=0)
+    segment: SegmentId = field()
+    start_offset: Int64 = field()
+    end_offset: Int64 = field()
+    broker_id: Int32 = field()
+    max_timestamp: Int64 = field()
+    at_ms: Int64 = field()
+    epochs: list[EpochStart] = field()
+    size: Int32 = field()
+    custom: bytes | None = field("0+", None)
+    state: Int8 = field()
+    is_txn_index_empty: bool = field(tag=0)
 
 
-@wire_message("0", flexible="0+")
-class SegmentUpdate(Message):
+class SegmentUpdate(Message, versions="0", flexible="0+"):
     """A known segment enters a state (RemoteLogSegmentMetadataUpdateRecord).
 
     `custom` replaces the custom metadata of the segment.
@@ -93,11 +75,11 @@ class SegmentUpdate(Message):
 
     TYPE: ClassVar[int] = 1
 
-    segment: SegmentId = nested(SegmentId)
-    broker_id: int = scalar(INT32)
-    at_ms: int = scalar(INT64)
-    custom: bytes | None = scalar(BYTES, default=None, nullable="0+")
-    state: int = scalar(INT8)
+    segment: SegmentId = field()
+    broker_id: Int32 = field()
+    at_ms: Int64 = field()
+    custom: bytes | None = field("0+", None)
+    state: Int8 = field()
 
 
 Event = SegmentEvent | SegmentUpdate

@@ -2,350 +2,264 @@
 
 from uuid import UUID
 
-from varve.wire.schema import (
-    BOOLEAN,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    NO_ID,
-    STRING,
-    UUID_TYPE,
-    Message,
-    array,
-    nested,
-    scalar,
-    wire_message,
-    wire_struct,
-)
-
-# ApiVersions, API key 18
-
-
-@wire_message("0-4", flexible="3+", api_key=18)
-class ApiVersionsRequest(Message):
-    client_software_name: str = scalar(STRING, "3+", "")
-    client_software_version: str = scalar(STRING, "3+", "")
-
-
-@wire_struct
-class ApiVersion:
-    api_key: int = scalar(INT16)
-    min_version: int = scalar(INT16)
-    max_version: int = scalar(INT16)
-
-
-@wire_struct
-class SupportedFeatureKey:
-    name: str = scalar(STRING, "3+", "")
-    min_version: int = scalar(INT16, "3+")
-    max_version: int = scalar(INT16, "3+")
-
-
-@wire_struct
-class FinalizedFeatureKey:
-    name: str = scalar(STRING, "3+", "")
-    max_version_level: int = scalar(INT16, "3+")
-    min_version_level: int = scalar(INT16, "3+")
-
-
-@wire_message("0-4", flexible="3+", api_key=18)
-class ApiVersionsResponse(Message):
-    error_code: int = scalar(INT16)
-    api_keys: list[ApiVersion] = array(ApiVersion)
-    throttle_time_ms: int = scalar(INT32, "1+")
-    supported_features: list[SupportedFeatureKey] = array(SupportedFeatureKey, "3+", tag=0)
-    finalized_features_epoch: int = scalar(INT64, "3+", -1, tag=1)
-    finalized_features: list[FinalizedFeatureKey] = array(FinalizedFeatureKey, "3+", tag=2)
-    zk_migration_ready: bool = scalar(BOOLEAN, "3+", False, tag=3)
+from varve.wire.schema import Int8, Int16, Int32, Int64, Message, Struct, field
 
-
-# Metadata, API key 3
-
-
-@wire_struct
-class MetadataRequestTopic:
-    topic_id: UUID = scalar(UUID_TYPE, "10+", NO_ID)
-    name: str | None = scalar(STRING, "0+", "", nullable="10+")
-
-
-@wire_message("0-13", flexible="9+", api_key=3)
-class MetadataRequest(Message):
-    topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, nullable="1+")
-    allow_auto_topic_creation: bool = scalar(BOOLEAN, "4+", True)
-    include_cluster_authorized_operations: bool = scalar(BOOLEAN, "8-10", False)
-    include_topic_authorized_operations: bool = scalar(BOOLEAN, "8+", False)
-
-
-@wire_struct
-class MetadataResponseBroker:
-    node_id: int = scalar(INT32)
-    host: str = scalar(STRING, "0+", "")
-    port: int = scalar(INT32)
-    rack: str | None = scalar(STRING, "1+", None, nullable="1+")
-
-
-@wire_struct
-class MetadataResponsePartition:
-    error_code: int = scalar(INT16)
-    partition_index: int = scalar(INT32)
-    leader_id: int = scalar(INT32)
-    leader_epoch: int = scalar(INT32, "7+", -1)
-    replica_nodes: list[int] = array(INT32)
-    isr_nodes: list[int] = array(INT32)
-    offline_replicas: list[int] = array(INT32, "5+")
 
+class ApiVersionsRequest(Message, versions="0-4", flexible="3+", api_key=18):
+    client_software_name: str = field("3+")
+    client_software_version: str = field("3+")
 
-@wire_struct
-class MetadataResponseTopic:
-    error_code: int = scalar(INT16)
-    name: str | None = scalar(STRING, "0+", "", nullable="12+")
-    topic_id: UUID = scalar(UUID_TYPE, "10+", NO_ID)
-    is_internal: bool = scalar(BOOLEAN, "1+", False)
-    partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition)
-    topic_authorized_operations: int = scalar(INT32, "8+", -2147483648)
 
+class ApiVersion(Struct):
+    api_key: Int16 = field()
+    min_version: Int16 = field()
+    max_version: Int16 = field()
 
-@wire_message("0-13", flexible="9+", api_key=3)
-class MetadataResponse(Message):
-    throttle_time_ms: int = scalar(INT32, "3+")
-    brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker)
-    cluster_id: str | None = scalar(STRING, "2+", None, nullable="2+")
-    controller_id: int = scalar(INT32, "1+", -1)
-    topics: list[MetadataResponseTopic] = array(MetadataResponseTopic)
-    cluster_authorized_operations: int = scalar(INT32, "8-10", -2147483648)
-    error_code: int = scalar(INT16, "13+")
 
+class SupportedFeatureKey(Struct):
+    name: str = field("3+")
+    min_version: Int16 = field("3+")
+    max_version: Int16 = field("3+")
 
-# DescribeCluster, API key 60
 
+class FinalizedFeatureKey(Struct):
+    name: str = field("3+")
+    max_version_level: Int16 = field("3+")
+    min_version_level: Int16 = field("3+")
 
-@wire_message("0-2", flexible="0+", api_key=60)
-class DescribeClusterRequest(Message):
-    include_cluster_authorized_operations: bool = scalar(BOOLEAN, "0+", False)
-    endpoint_type: int = scalar(INT8, "1+", 1)
-    include_fenced_brokers: bool = scalar(BOOLEAN, "2+", False)
 
+class ApiVersionsResponse(Message, versions="0-4", flexible="3+", api_key=18):
+    error_code: Int16 = field()
+    api_keys: list[ApiVersion] = field()
+    throttle_time_ms: Int32 = field("1+")
+    supported_features: list[SupportedFeatureKey] = field("3+", tag=0)
+    finalized_features_epoch: Int64 = field("3+", -1, tag=1)
+    finalized_features: list[FinalizedFeatureKey] = field("3+", tag=2)
+    zk_migration_ready: bool = field("3+", tag=3)
 
-@wire_struct
-class DescribeClusterBroker:
-    broker_id: int = scalar(INT32)
-    host: str = scalar(STRING, "0+", "")
-    port: int = scalar(INT32)
-    rack: str | None = scalar(STRING, "0+", None, nullable="0+")
-    is_fenced: bool = scalar(BOOLEAN, "2+", False)
 
+class MetadataRequestTopic(Struct):
+    topic_id: UUID = field("10+")
+    name: str | None = field(nullable="10+")
 
-@wire_message("0-2", flexible="0+", api_key=60)
-class DescribeClusterResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "0+", None, nullable="0+")
-    endpoint_type: int = scalar(INT8, "1+", 1)
-    cluster_id: str = scalar(STRING, "0+", "")
-    controller_id: int = scalar(INT32, "0+", -1)
-    brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker)
-    cluster_authorized_operations: int = scalar(INT32, "0+", -2147483648)
 
+class MetadataRequest(Message, versions="0-13", flexible="9+", api_key=3):
+    topics: list[MetadataRequestTopic] | None = field(nullable="1+")
+    allow_auto_topic_creation: bool = field("4+", True)
+    include_cluster_authorized_operations: bool = field("8-10")
+    include_topic_authorized_operations: bool = field("8+")
 
-# FindCoordinator, API key 10
 
+class MetadataResponseBroker(Struct):
+    node_id: Int32 = field()
+    host: str = field()
+    port: Int32 = field()
+    rack: str | None = field("1+", None)
 
-@wire_message("0-6", flexible="3+", api_key=10)
-class FindCoordinatorRequest(Message):
-    key: str = scalar(STRING, "0-3", "")
-    key_type: int = scalar(INT8, "1+")
-    coordinator_keys: list[str] = array(STRING, "4+")
 
+class MetadataResponsePartition(Struct):
+    error_code: Int16 = field()
+    partition_index: Int32 = field()
+    leader_id: Int32 = field()
+    leader_epoch: Int32 = field("7+", -1)
+    replica_nodes: list[Int32] = field()
+    isr_nodes: list[Int32] = field()
+    offline_replicas: list[Int32] = field("5+")
 
-@wire_struct
-class Coordinator:
-    key: str = scalar(STRING, "4+", "")
-    node_id: int = scalar(INT32, "4+")
-    host: str = scalar(STRING, "4+", "")
-    port: int = scalar(INT32, "4+")
-    error_code: int = scalar(INT16, "4+")
-    error_message: str | None = scalar(STRING, "4+", "", nullable="4+")
 
+class MetadataResponseTopic(Struct):
+    error_code: Int16 = field()
+    name: str | None = field(nullable="12+")
+    topic_id: UUID = field("10+")
+    is_internal: bool = field("1+")
+    partitions: list[MetadataResponsePartition] = field()
+    topic_authorized_operations: Int32 = field("8+", -2147483648)
 
-@wire_message("0-6", flexible="3+", api_key=10)
-class FindCoordinatorResponse(Message):
-    throttle_time_ms: int = scalar(INT32, "1+")
-    error_code: int = scalar(INT16, "0-3")
-    error_message: str | None = scalar(STRING, "1-3", "", nullable="1-3")
-    node_id: int = scalar(INT32, "0-3")
-    host: str = scalar(STRING, "0-3", "")
-    port: int = scalar(INT32, "0-3")
-    coordinators: list[Coordinator] = array(Coordinator, "4+")
 
+class MetadataResponse(Message, versions="0-13", flexible="9+", api_key=3):
+    throttle_time_ms: Int32 = field("3+")
+    brokers: list[MetadataResponseBroker] = field()
+    cluster_id: str | None = field("2+", None)
+    controller_id: Int32 = field("1+", -1)
+    topics: list[MetadataResponseTopic] = field()
+    cluster_authorized_operations: Int32 = field("8-10", -2147483648)
+    error_code: Int16 = field("13+")
 
-# ElectLeaders, API key 43
 
+class DescribeClusterRequest(Message, versions="0-2", flexible="0+", api_key=60):
+    include_cluster_authorized_operations: bool = field()
+    endpoint_type: Int8 = field("1+", 1)
+    include_fenced_brokers: bool = field("2+")
 
-@wire_struct
-class ElectLeadersTopic:
-    topic: str = scalar(STRING, "0+", "")
-    partitions: list[int] = array(INT32)
 
+class DescribeClusterBroker(Struct):
+    broker_id: Int32 = field()
+    host: str = field()
+    port: Int32 = field()
+    rack: str | None = field("0+", None)
+    is_fenced: bool = field("2+")
 
-@wire_message("0-2", flexible="2+", api_key=43)
-class ElectLeadersRequest(Message):
-    election_type: int = scalar(INT8, "1+")
-    topic_partitions: list[ElectLeadersTopic] | None = array(ElectLeadersTopic, nullable="0+")
-    timeout_ms: int = scalar(INT32, "0+", 60000)
 
+class DescribeClusterResponse(Message, versions="0-2", flexible="0+", api_key=60):
+    throttle_time_ms: Int32 = field()
+    error_code: Int16 = field()
+    error_message: str | None = field("0+", None)
+    endpoint_type: Int8 = field("1+", 1)
+    cluster_id: str = field()
+    controller_id: Int32 = field("0+", -1)
+    brokers: list[DescribeClusterBroker] = field()
+    cluster_authorized_operations: Int32 = field("0+", -2147483648)
 
-@wire_struct
-class PartitionResult:
-    partition_id: int = scalar(INT32)
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "0+", "", nullable="0+")
 
+class FindCoordinatorRequest(Message, versions="0-6", flexible="3+", api_key=10):
+    key: str = field("0-3")
+    key_type: Int8 = field("1+")
+    coordinator_keys: list[str] = field("4+")
 
-@wire_struct
-class ReplicaElectionResult:
-    topic: str = scalar(STRING, "0+", "")
-    partition_result: list[PartitionResult] = array(PartitionResult)
 
+class Coordinator(Struct):
+    key: str = field("4+")
+    node_id: Int32 = field("4+")
+    host: str = field("4+")
+    port: Int32 = field("4+")
+    error_code: Int16 = field("4+")
+    error_message: str | None = field("4+")
 
-@wire_message("0-2", flexible="2+", api_key=43)
-class ElectLeadersResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    error_code: int = scalar(INT16, "1+")
-    replica_election_results: list[ReplicaElectionResult] = array(ReplicaElectionResult)
 
+class FindCoordinatorResponse(Message, versions="0-6", flexible="3+", api_key=10):
+    throttle_time_ms: Int32 = field("1+")
+    error_code: Int16 = field("0-3")
+    error_message: str | None = field("1-3")
+    node_id: Int32 = field("0-3")
+    host: str = field("0-3")
+    port: Int32 = field("0-3")
+    coordinators: list[Coordinator] = field("4+")
 
-# DescribeLogDirs, API key 35
 
+class TopicPartitionIndexes(Struct):
+    topic: str = field()
+    partitions: list[Int32] = field()
 
-@wire_struct
-class DescribableLogDirTopic:
-    topic: str = scalar(STRING, "0+", "")
-    partitions: list[int] = array(INT32)
 
+class ElectLeadersRequest(Message, versions="0-2", flexible="2+", api_key=43):
+    election_type: Int8 = field("1+")
+    topic_partitions: list[TopicPartitionIndexes] | None = field()
+    timeout_ms: Int32 = field("0+", 60000)
 
-@wire_message("1-4", flexible="2+", api_key=35)
-class DescribeLogDirsRequest(Message):
-    topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, nullable="0+")
 
+class PartitionResult(Struct):
+    partition_id: Int32 = field()
+    error_code: Int16 = field()
+    error_message: str | None = field()
 
-@wire_struct
-class DescribeLogDirsPartition:
-    partition_index: int = scalar(INT32)
-    partition_size: int = scalar(INT64)
-    offset_lag: int = scalar(INT64)
-    is_future_key: bool = scalar(BOOLEAN, "0+", False)
 
+class ReplicaElectionResult(Struct):
+    topic: str = field()
+    partition_result: list[PartitionResult] = field()
 
-@wire_struct
-class DescribeLogDirsTopic:
-    name: str = scalar(STRING, "0+", "")
-    partitions: list[DescribeLogDirsPartition] = array(DescribeLogDirsPartition)
 
+class ElectLeadersResponse(Message, versions="0-2", flexible="2+", api_key=43):
+    throttle_time_ms: Int32 = field()
+    error_code: Int16 = field("1+")
+    replica_election_results: list[ReplicaElectionResult] = field()
 
-@wire_struct
-class DescribeLogDirsResult:
-    error_code: int = scalar(INT16)
-    log_dir: str = scalar(STRING, "0+", "")
-    topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic)
-    total_bytes: int = scalar(INT64, "4+", -1)
-    usable_bytes: int = scalar(INT64, "4+", -1)
 
+class DescribeLogDirsRequest(Message, versions="1-4", flexible="2+", api_key=35):
+    topics: list[TopicPartitionIndexes] | None = field()
 
-@wire_message("1-4", flexible="2+", api_key=35)
-class DescribeLogDirsResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    error_code: int = scalar(INT16, "3+")
-    results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult)
 
+class DescribeLogDirsPartition(Struct):
+    partition_index: Int32 = field()
+    partition_size: Int64 = field()
+    offset_lag: Int64 = field()
+    is_future_key: bool = field()
 
-# DescribeTopicPartitions, API key 75
 
+class DescribeLogDirsTopic(Struct):
+    name: str = field()
+    partitions: list[DescribeLogDirsPartition] = field()
 
-@wire_struct
-class DescribeTopicPartitionsTopic:
-    name: str = scalar(STRING, "0+", "")
 
+class DescribeLogDirsResult(Struct):
+    error_code: Int16 = field()
+    log_dir: str = field()
+    topics: list[DescribeLogDirsTopic] = field()
+    total_bytes: Int64 = field("4+", -1)
+    usable_bytes: Int64 = field("4+", -1)
 
-@wire_struct
-class Cursor:
-    topic_name: str = scalar(STRING, "0+", "")
-    partition_index: int = scalar(INT32)
 
+class DescribeLogDirsResponse(Message, versions="1-4", flexible="2+", api_key=35):
+    throttle_time_ms: Int32 = field()
+    error_code: Int16 = field("3+")
+    results: list[DescribeLogDirsResult] = field()
 
-@wire_message("0", flexible="0+", api_key=75)
-class DescribeTopicPartitionsRequest(Message):
-    topics: list[DescribeTopicPartitionsTopic] = array(DescribeTopicPartitionsTopic)
-    response_partition_limit: int = scalar(INT32, "0+", 2000)
-    cursor: Cursor | None = nested(Cursor, nullable="0+", is_null=True)
 
+class DescribeTopicPartitionsTopic(Struct):
+    name: str = field()
 
-@wire_struct
-class DescribeTopicPartitionsResponsePartition:
-    error_code: int = scalar(INT16)
-    partition_index: int = scalar(INT32)
-    leader_id: int = scalar(INT32)
-    leader_epoch: int = scalar(INT32, "0+", -1)
-    replica_nodes: list[int] = array(INT32)
-    isr_nodes: list[int] = array(INT32)
-    eligible_leader_replicas: list[int] | None = array(INT32, nullable="0+", is_null=True)
-    last_known_elr: list[int] | None = array(INT32, nullable="0+", is_null=True)
-    offline_replicas: list[int] = array(INT32)
 
+class Cursor(Struct):
+    topic_name: str = field()
+    partition_index: Int32 = field()
 
-@wire_struct
-class DescribeTopicPartitionsResponseTopic:
-    error_code: int = scalar(INT16)
-    name: str | None = scalar(STRING, "0+", "", nullable="0+")
-    topic_id: UUID = scalar(UUID_TYPE, "0+", NO_ID)
-    is_internal: bool = scalar(BOOLEAN, "0+", False)
-    partitions: list[DescribeTopicPartitionsResponsePartition] = array(
-        DescribeTopicPartitionsResponsePartition
-    )
-    topic_authorized_operations: int = scalar(INT32, "0+", -2147483648)
 
+class DescribeTopicPartitionsRequest(Message, versions="0", flexible="0+", api_key=75):
+    topics: list[DescribeTopicPartitionsTopic] = field()
+    response_partition_limit: Int32 = field("0+", 2000)
+    cursor: Cursor | None = field("0+", None)
 
-@wire_message("0", flexible="0+", api_key=75)
-class DescribeTopicPartitionsResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    topics: list[DescribeTopicPartitionsResponseTopic] = array(DescribeTopicPartitionsResponseTopic)
-    next_cursor: Cursor | None = nested(Cursor, nullable="0+", is_null=True)
 
+class DescribeTopicPartitionsResponsePartition(Struct):
+    error_code: Int16 = field()
+    partition_index: Int32 = field()
+    leader_id: Int32 = field()
+    leader_epoch: Int32 = field("0+", -1)
+    replica_nodes: list[Int32] = field()
+    isr_nodes: list[Int32] = field()
+    eligible_leader_replicas: list[Int32] | None = field("0+", None)
+    last_known_elr: list[Int32] | None = field("0+", None)
+    offline_replicas: list[Int32] = field()
 
-# ListPartitionReassignments, API key 46
 
+class DescribeTopicPartitionsResponseTopic(Struct):
+    error_code: Int16 = field()
+    name: str | None = field()
+    topic_id: UUID = field()
+    is_internal: bool = field()
+    partitions: list[DescribeTopicPartitionsResponsePartition] = field()
+    topic_authorized_operations: Int32 = field("0+", -2147483648)
 
-@wire_struct
-class ListPartitionReassignmentsTopics:
-    name: str = scalar(STRING, "0+", "")
-    partition_indexes: list[int] = array(INT32)
 
+class DescribeTopicPartitionsResponse(Message, versions="0", flexible="0+", api_key=75):
+    throttle_time_ms: Int32 = field()
+    topics: list[DescribeTopicPartitionsResponseTopic] = field()
+    next_cursor: Cursor | None = field("0+", None)
 
-@wire_message("0", flexible="0+", api_key=46)
-class ListPartitionReassignmentsRequest(Message):
-    timeout_ms: int = scalar(INT32, "0+", 60000)
-    topics: list[ListPartitionReassignmentsTopics] | None = array(
-        ListPartitionReassignmentsTopics, nullable="0+", is_null=True
-    )
 
+class ListPartitionReassignmentsTopics(Struct):
+    name: str = field()
+    partition_indexes: list[Int32] = field()
 
-@wire_struct
-class OngoingPartitionReassignment:
-    partition_index: int = scalar(INT32)
-    replicas: list[int] = array(INT32)
-    adding_replicas: list[int] = array(INT32)
-    removing_replicas: list[int] = array(INT32)
 
+class ListPartitionReassignmentsRequest(Message, versions="0", flexible="0+", api_key=46):
+    timeout_ms: Int32 = field("0+", 60000)
+    topics: list[ListPartitionReassignmentsTopics] | None = field("0+", None)
 
-@wire_struct
-class OngoingTopicReassignment:
-    name: str = scalar(STRING, "0+", "")
-    partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment)
 
+class OngoingPartitionReassignment(Struct):
+    partition_index: Int32 = field()
+    replicas: list[Int32] = field()
+    adding_replicas: list[Int32] = field()
+    removing_replicas: list[Int32] = field()
 
-@wire_message("0", flexible="0+", api_key=46)
-class ListPartitionReassignmentsResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "0+", "", nullable="0+")
-    topics: list[OngoingTopicReassignment] = array(OngoingTopicReassignment)
+
+class OngoingTopicReassignment(Struct):
+    name: str = field()
+    partitions: list[OngoingPartitionReassignment] = field()
+
+
+class ListPartitionReassignmentsResponse(Message, versions="0", flexible="0+", api_key=46):
+    throttle_time_ms: Int32 = field()
+    error_code: Int16 = field()
+    error_message: str | None = field()
+    topics: list[OngoingTopicReassignment] = field()

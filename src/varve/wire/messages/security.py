@@ -1,315 +1,225 @@
 """Messages of logins, ACLs, SCRAM credentials and client quotas."""
 
-from varve.wire.schema import (
-    BOOLEAN,
-    BYTES,
-    FLOAT64,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    STRING,
-    Message,
-    array,
-    scalar,
-    wire_message,
-    wire_struct,
-)
+from varve.wire.schema import Int8, Int16, Int32, Int64, Message, Struct, field
 
-# SaslHandshake, API key 17
 
+class SaslHandshakeRequest(Message, versions="0-1", api_key=17):
+    mechanism: str = field()
 
-@wire_message("0-1", api_key=17)
-class SaslHandshakeRequest(Message):
-    mechanism: str = scalar(STRING, "0+", "")
 
+class SaslHandshakeResponse(Message, versions="0-1", api_key=17):
+    error_code: Int16 = field()
+    mechanisms: list[str] = field()
 
-@wire_message("0-1", api_key=17)
-class SaslHandshakeResponse(Message):
-    error_code: int = scalar(INT16)
-    mechanisms: list[str] = array(STRING)
 
+class SaslAuthenticateRequest(Message, versions="0-2", flexible="2+", api_key=36):
+    auth_bytes: bytes = field()
 
-# SaslAuthenticate, API key 36
 
+class SaslAuthenticateResponse(Message, versions="0-2", flexible="2+", api_key=36):
+    error_code: Int16 = field()
+    error_message: str | None = field()
+    auth_bytes: bytes = field()
+    session_lifetime_ms: Int64 = field("1+")
 
-@wire_message("0-2", flexible="2+", api_key=36)
-class SaslAuthenticateRequest(Message):
-    auth_bytes: bytes = scalar(BYTES, "0+", b"")
 
+class AclBindingFilter(Struct):
+    resource_type_filter: Int8 = field()
+    resource_name_filter: str | None = field()
+    pattern_type_filter: Int8 = field("1+", 3)
+    principal_filter: str | None = field()
+    host_filter: str | None = field()
+    operation: Int8 = field()
+    permission_type: Int8 = field()
 
-@wire_message("0-2", flexible="2+", api_key=36)
-class SaslAuthenticateResponse(Message):
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "0+", "", nullable="0+")
-    auth_bytes: bytes = scalar(BYTES, "0+", b"")
-    session_lifetime_ms: int = scalar(INT64, "1+")
 
+class DescribeAclsRequest(AclBindingFilter, Message, versions="1-3", flexible="2+", api_key=29):
+    pass
 
-# DescribeAcls, API key 29
 
+class AclDescription(Struct):
+    principal: str = field()
+    host: str = field()
+    operation: Int8 = field()
+    permission_type: Int8 = field()
 
-@wire_message("1-3", flexible="2+", api_key=29)
-class DescribeAclsRequest(Message):
-    resource_type_filter: int = scalar(INT8)
-    resource_name_filter: str | None = scalar(STRING, "0+", "", nullable="0+")
-    pattern_type_filter: int = scalar(INT8, "1+", 3)
-    principal_filter: str | None = scalar(STRING, "0+", "", nullable="0+")
-    host_filter: str | None = scalar(STRING, "0+", "", nullable="0+")
-    operation: int = scalar(INT8)
-    permission_type: int = scalar(INT8)
 
+class DescribeAclsResource(Struct):
+    resource_type: Int8 = field()
+    resource_name: str = field()
+    pattern_type: Int8 = field("1+", 3)
+    acls: list[AclDescription] = field()
 
-@wire_struct
-class AclDescription:
-    principal: str = scalar(STRING, "0+", "")
-    host: str = scalar(STRING, "0+", "")
-    operation: int = scalar(INT8)
-    permission_type: int = scalar(INT8)
 
+class DescribeAclsResponse(Message, versions="1-3", flexible="2+", api_key=29):
+    throttle_time_ms: Int32 = field()
+    error_code: Int16 = field()
+    error_message: str | None = field()
+    resources: list[DescribeAclsResource] = field()
 
-@wire_struct
-class DescribeAclsResource:
-    resource_type: int = scalar(INT8)
-    resource_name: str = scalar(STRING, "0+", "")
-    pattern_type: int = scalar(INT8, "1+", 3)
-    acls: list[AclDescription] = array(AclDescription)
 
+class AclCreation(Struct):
+    resource_type: Int8 = field()
+    resource_name: str = field()
+    resource_pattern_type: Int8 = field("1+", 3)
+    principal: str = field()
+    host: str = field()
+    operation: Int8 = field()
+    permission_type: Int8 = field()
 
-@wire_message("1-3", flexible="2+", api_key=29)
-class DescribeAclsResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "0+", "", nullable="0+")
-    resources: list[DescribeAclsResource] = array(DescribeAclsResource)
 
+class CreateAclsRequest(Message, versions="1-3", flexible="2+", api_key=30):
+    creations: list[AclCreation] = field()
 
-# CreateAcls, API key 30
 
+class AclCreationResult(Struct):
+    error_code: Int16 = field()
+    error_message: str | None = field()
 
-@wire_struct
-class AclCreation:
-    resource_type: int = scalar(INT8)
-    resource_name: str = scalar(STRING, "0+", "")
-    resource_pattern_type: int = scalar(INT8, "1+", 3)
-    principal: str = scalar(STRING, "0+", "")
-    host: str = scalar(STRING, "0+", "")
-    operation: int = scalar(INT8)
-    permission_type: int = scalar(INT8)
 
+class CreateAclsResponse(Message, versions="1-3", flexible="2+", api_key=30):
+    throttle_time_ms: Int32 = field()
+    results: list[AclCreationResult] = field()
 
-@wire_message("1-3", flexible="2+", api_key=30)
-class CreateAclsRequest(Message):
-    creations: list[AclCreation] = array(AclCreation)
 
+class DeleteAclsRequest(Message, versions="1-3", flexible="2+", api_key=31):
+    filters: list[AclBindingFilter] = field()
 
-@wire_struct
-class AclCreationResult:
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "0+", "", nullable="0+")
 
+class DeleteAclsMatchingAcl(Struct):
+    error_code: Int16 = field()
+    error_message: str | None = field()
+    resource_type: Int8 = field()
+    resource_name: str = field()
+    pattern_type: Int8 = field("1+", 3)
+    principal: str = field()
+    host: str = field()
+    operation: Int8 = field()
+    permission_type: Int8 = field()
 
-@wire_message("1-3", flexible="2+", api_key=30)
-class CreateAclsResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    results: list[AclCreationResult] = array(AclCreationResult)
 
+class DeleteAclsFilterResult(Struct):
+    error_code: Int16 = field()
+    error_message: str | None = field()
+    matching_acls: list[DeleteAclsMatchingAcl] = field()
 
-# DeleteAcls, API key 31
 
+class DeleteAclsResponse(Message, versions="1-3", flexible="2+", api_key=31):
+    throttle_time_ms: Int32 = field()
+    filter_results: list[DeleteAclsFilterResult] = field()
 
-@wire_struct
-class DeleteAclsFilter:
-    resource_type_filter: int = scalar(INT8)
-    resource_name_filter: str | None = scalar(STRING, "0+", "", nullable="0+")
-    pattern_type_filter: int = scalar(INT8, "1+", 3)
-    principal_filter: str | None = scalar(STRING, "0+", "", nullable="0+")
-    host_filter: str | None = scalar(STRING, "0+", "", nullable="0+")
-    operation: int = scalar(INT8)
-    permission_type: int = scalar(INT8)
 
+class ComponentData(Struct):
+    entity_type: str = field()
+    match_type: Int8 = field()
+    match: str | None = field()
 
-@wire_message("1-3", flexible="2+", api_key=31)
-class DeleteAclsRequest(Message):
-    filters: list[DeleteAclsFilter] = array(DeleteAclsFilter)
 
+class DescribeClientQuotasRequest(Message, versions="0-1", flexible="1+", api_key=48):
+    components: list[ComponentData] = field()
+    strict: bool = field()
 
-@wire_struct
-class DeleteAclsMatchingAcl:
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "0+", "", nullable="0+")
-    resource_type: int = scalar(INT8)
-    resource_name: str = scalar(STRING, "0+", "")
-    pattern_type: int = scalar(INT8, "1+", 3)
-    principal: str = scalar(STRING, "0+", "")
-    host: str = scalar(STRING, "0+", "")
-    operation: int = scalar(INT8)
-    permission_type: int = scalar(INT8)
 
+class EntityData(Struct):
+    entity_type: str = field()
+    entity_name: str | None = field()
 
-@wire_struct
-class DeleteAclsFilterResult:
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "0+", "", nullable="0+")
-    matching_acls: list[DeleteAclsMatchingAcl] = array(DeleteAclsMatchingAcl)
 
+class ValueData(Struct):
+    key: str = field()
+    value: float = field()
 
-@wire_message("1-3", flexible="2+", api_key=31)
-class DeleteAclsResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult)
 
+class DescribedQuotaEntry(Struct):
+    entity: list[EntityData] = field()
+    values: list[ValueData] = field()
 
-# DescribeClientQuotas, API key 48
 
+class DescribeClientQuotasResponse(Message, versions="0-1", flexible="1+", api_key=48):
+    throttle_time_ms: Int32 = field()
+    error_code: Int16 = field()
+    error_message: str | None = field()
+    entries: list[DescribedQuotaEntry] | None = field()
 
-@wire_struct
-class ComponentData:
-    entity_type: str = scalar(STRING, "0+", "")
-    match_type: int = scalar(INT8)
-    match: str | None = scalar(STRING, "0+", "", nullable="0+")
 
+class OpData(Struct):
+    key: str = field()
+    value: float = field()
+    remove: bool = field()
 
-@wire_message("0-1", flexible="1+", api_key=48)
-class DescribeClientQuotasRequest(Message):
-    components: list[ComponentData] = array(ComponentData)
-    strict: bool = scalar(BOOLEAN, "0+", False)
 
+class AlteredQuotaEntry(Struct):
+    entity: list[EntityData] = field()
+    ops: list[OpData] = field()
 
-@wire_struct
-class DescribedQuotaEntity:
-    entity_type: str = scalar(STRING, "0+", "")
-    entity_name: str | None = scalar(STRING, "0+", "", nullable="0+")
 
+class AlterClientQuotasRequest(Message, versions="0-1", flexible="1+", api_key=49):
+    entries: list[AlteredQuotaEntry] = field()
+    validate_only: bool = field()
 
-@wire_struct
-class ValueData:
-    key: str = scalar(STRING, "0+", "")
-    value: float = scalar(FLOAT64, "0+", 0.0)
 
+class EntryDataResponse(Struct):
+    error_code: Int16 = field()
+    error_message: str | None = field()
+    entity: list[EntityData] = field()
 
-@wire_struct
-class DescribedQuotaEntry:
-    entity: list[DescribedQuotaEntity] = array(DescribedQuotaEntity)
-    values: list[ValueData] = array(ValueData)
 
+class AlterClientQuotasResponse(Message, versions="0-1", flexible="1+", api_key=49):
+    throttle_time_ms: Int32 = field()
+    entries: list[EntryDataResponse] = field()
 
-@wire_message("0-1", flexible="1+", api_key=48)
-class DescribeClientQuotasResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "0+", "", nullable="0+")
-    entries: list[DescribedQuotaEntry] | None = array(DescribedQuotaEntry, nullable="0+")
 
+class UserName(Struct):
+    name: str = field()
 
-# AlterClientQuotas, API key 49
 
+class DescribeUserScramCredentialsRequest(Message, versions="0", flexible="0+", api_key=50):
+    users: list[UserName] | None = field()
 
-@wire_struct
-class AlteredQuotaEntity:
-    entity_type: str = scalar(STRING, "0+", "")
-    entity_name: str | None = scalar(STRING, "0+", "", nullable="0+")
 
+class CredentialInfo(Struct):
+    mechanism: Int8 = field()
+    iterations: Int32 = field()
 
-@wire_struct
-class OpData:
-    key: str = scalar(STRING, "0+", "")
-    value: float = scalar(FLOAT64, "0+", 0.0)
-    remove: bool = scalar(BOOLEAN, "0+", False)
 
+class DescribeUserScramCredentialsResult(Struct):
+    user: str = field()
+    error_code: Int16 = field()
+    error_message: str | None = field()
+    credential_infos: list[CredentialInfo] = field()
 
-@wire_struct
-class AlteredQuotaEntry:
-    entity: list[AlteredQuotaEntity] = array(AlteredQuotaEntity)
-    ops: list[OpData] = array(OpData)
 
+class DescribeUserScramCredentialsResponse(Message, versions="0", flexible="0+", api_key=50):
+    throttle_time_ms: Int32 = field()
+    error_code: Int16 = field()
+    error_message: str | None = field()
+    results: list[DescribeUserScramCredentialsResult] = field()
 
-@wire_message("0-1", flexible="1+", api_key=49)
-class AlterClientQuotasRequest(Message):
-    entries: list[AlteredQuotaEntry] = array(AlteredQuotaEntry)
-    validate_only: bool = scalar(BOOLEAN, "0+", False)
 
+class ScramCredentialDeletion(Struct):
+    name: str = field()
+    mechanism: Int8 = field()
 
-@wire_struct
-class EntryDataResponse:
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "0+", "", nullable="0+")
-    entity: list[AlteredQuotaEntity] = array(AlteredQuotaEntity)
 
+class ScramCredentialUpsertion(Struct):
+    name: str = field()
+    mechanism: Int8 = field()
+    iterations: Int32 = field()
+    salt: bytes = field()
+    salted_password: bytes = field()
 
-@wire_message("0-1", flexible="1+", api_key=49)
-class AlterClientQuotasResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    entries: list[EntryDataResponse] = array(EntryDataResponse)
 
+class AlterUserScramCredentialsRequest(Message, versions="0", flexible="0+", api_key=51):
+    deletions: list[ScramCredentialDeletion] = field()
+    upsertions: list[ScramCredentialUpsertion] = field()
 
-# DescribeUserScramCredentials, API key 50
 
+class AlterUserScramCredentialsResult(Struct):
+    user: str = field()
+    error_code: Int16 = field()
+    error_message: str | None = field()
 
-@wire_struct
-class UserName:
-    name: str = scalar(STRING, "0+", "")
 
-
-@wire_message("0", flexible="0+", api_key=50)
-class DescribeUserScramCredentialsRequest(Message):
-    users: list[UserName] | None = array(UserName, nullable="0+")
-
-
-@wire_struct
-class CredentialInfo:
-    mechanism: int = scalar(INT8)
-    iterations: int = scalar(INT32)
-
-
-@wire_struct
-class DescribeUserScramCredentialsResult:
-    user: str = scalar(STRING, "0+", "")
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "0+", "", nullable="0+")
-    credential_infos: list[CredentialInfo] = array(CredentialInfo)
-
-
-@wire_message("0", flexible="0+", api_key=50)
-class DescribeUserScramCredentialsResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "0+", "", nullable="0+")
-    results: list[DescribeUserScramCredentialsResult] = array(DescribeUserScramCredentialsResult)
-
-
-# AlterUserScramCredentials, API key 51
-
-
-@wire_struct
-class ScramCredentialDeletion:
-    name: str = scalar(STRING, "0+", "")
-    mechanism: int = scalar(INT8)
-
-
-@wire_struct
-class ScramCredentialUpsertion:
-    name: str = scalar(STRING, "0+", "")
-    mechanism: int = scalar(INT8)
-    iterations: int = scalar(INT32)
-    salt: bytes = scalar(BYTES, "0+", b"")
-    salted_password: bytes = scalar(BYTES, "0+", b"")
-
-
-@wire_message("0", flexible="0+", api_key=51)
-class AlterUserScramCredentialsRequest(Message):
-    deletions: list[ScramCredentialDeletion] = array(ScramCredentialDeletion)
-    upsertions: list[ScramCredentialUpsertion] = array(ScramCredentialUpsertion)
-
-
-@wire_struct
-class AlterUserScramCredentialsResult:
-    user: str = scalar(STRING, "0+", "")
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "0+", "", nullable="0+")
-
-
-@wire_message("0", flexible="0+", api_key=51)
-class AlterUserScramCredentialsResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    results: list[AlterUserScramCredentialsResult] = array(AlterUserScramCredentialsResult)
+class AlterUserScramCredentialsResponse(Message, versions="0", flexible="0+", api_key=51):
+    throttle_time_ms: Int32 = field()
+    results: list[AlterUserScramCredentialsResult] = field()

@@ -2,180 +2,138 @@
 
 from uuid import UUID
 
-from varve.wire.schema import (
-    BYTES,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    NO_ID,
-    STRING,
-    UUID_TYPE,
-    Message,
-    array,
-    nested,
-    scalar,
-    wire_message,
-    wire_struct,
-)
+from varve.wire.messages.groups import TopicPartitions
+from varve.wire.schema import Int8, Int16, Int32, Int64, Message, Struct, field
 
 # Keys and values of the records in `__consumer_offsets`
 
 
-@wire_message("0")
-class OffsetCommitKey(Message):
-    group: str = scalar(STRING, "0", "")
-    topic: str = scalar(STRING, "0", "")
-    partition: int = scalar(INT32, "0")
+class OffsetCommitKey(Message, versions="0"):
+    group: str = field("0")
+    topic: str = field("0")
+    partition: Int32 = field("0")
 
 
-@wire_message("0-4", flexible="4+")
-class OffsetCommitValue(Message):
-    offset: int = scalar(INT64)
-    leader_epoch: int = scalar(INT32, "3+", -1)
-    metadata: str = scalar(STRING, "0+", "")
-    commit_timestamp: int = scalar(INT64)
-    expire_timestamp: int = scalar(INT64, "1", -1)
-    topic_id: UUID = scalar(UUID_TYPE, "4+", NO_ID, tag=0)
+class OffsetCommitValue(Message, versions="0-4", flexible="4+"):
+    offset: Int64 = field()
+    leader_epoch: Int32 = field("3+", -1)
+    metadata: str = field()
+    commit_timestamp: Int64 = field()
+    expire_timestamp: Int64 = field("1", -1)
+    topic_id: UUID = field("4+", tag=0)
 
 
-@wire_message("0")
-class GroupMetadataKey(Message):
-    group: str = scalar(STRING, "0", "")
+class GroupMetadataKey(Message, versions="0"):
+    group: str = field("0")
 
 
-@wire_struct
-class MemberMetadata:
-    member_id: str = scalar(STRING, "0+", "")
-    group_instance_id: str | None = scalar(STRING, "3+", None, nullable="3+")
-    client_id: str = scalar(STRING, "0+", "")
-    client_host: str = scalar(STRING, "0+", "")
-    rebalance_timeout: int = scalar(INT32, "1+", -1)
-    session_timeout: int = scalar(INT32)
-    subscription: bytes = scalar(BYTES, "0+", b"")
-    assignment: bytes = scalar(BYTES, "0+", b"")
+class MemberMetadata(Struct):
+    member_id: str = field()
+    group_instance_id: str | None = field("3+", None)
+    client_id: str = field()
+    client_host: str = field()
+    rebalance_timeout: Int32 = field("1+", -1)
+    session_timeout: Int32 = field()
+    subscription: bytes = field()
+    assignment: bytes = field()
 
 
-@wire_message("0-4", flexible="4+")
-class GroupMetadataValue(Message):
-    protocol_type: str = scalar(STRING, "0+", "")
-    generation: int = scalar(INT32)
-    protocol: str | None = scalar(STRING, "0+", "", nullable="0+")
-    leader: str | None = scalar(STRING, "0+", "", nullable="0+")
-    current_state_timestamp: int = scalar(INT64, "2+", -1)
-    members: list[MemberMetadata] = array(MemberMetadata)
+class GroupMetadataValue(Message, versions="0-4", flexible="4+"):
+    protocol_type: str = field()
+    generation: Int32 = field()
+    protocol: str | None = field()
+    leader: str | None = field()
+    current_state_timestamp: Int64 = field("2+", -1)
+    members: list[MemberMetadata] = field()
 
 
-@wire_message("0")
-class ConsumerGroupMetadataKey(Message):
-    group_id: str = scalar(STRING, "0", "")
+class ConsumerGroupMetadataKey(Message, versions="0"):
+    group_id: str = field("0")
 
 
-@wire_message("0", flexible="0+")
-class ConsumerGroupMetadataValue(Message):
-    epoch: int = scalar(INT32)
-    metadata_hash: int = scalar(INT64, tag=0)
+class ConsumerGroupMetadataValue(Message, versions="0", flexible="0+"):
+    epoch: Int32 = field()
+    metadata_hash: Int64 = field(tag=0)
 
 
-@wire_message("0")
-class ConsumerGroupMemberMetadataKey(Message):
-    group_id: str = scalar(STRING, "0", "")
-    member_id: str = scalar(STRING, "0", "")
+class ConsumerGroupMemberMetadataKey(Message, versions="0"):
+    group_id: str = field("0")
+    member_id: str = field("0")
 
 
-@wire_struct
-class ClassicProtocol:
-    name: str = scalar(STRING, "0+", "")
-    metadata: bytes = scalar(BYTES, "0+", b"")
+class ClassicProtocol(Struct):
+    name: str = field()
+    metadata: bytes = field()
 
 
-@wire_struct
-class ClassicMemberMetadata:
-    session_timeout_ms: int = scalar(INT32)
-    supported_protocols: list[ClassicProtocol] = array(ClassicProtocol)
+class ClassicMemberMetadata(Struct):
+    session_timeout_ms: Int32 = field()
+    supported_protocols: list[ClassicProtocol] = field()
 
 
-@wire_message("0", flexible="0+")
-class ConsumerGroupMemberMetadataValue(Message):
-    instance_id: str | None = scalar(STRING, "0+", "", nullable="0+")
-    rack_id: str | None = scalar(STRING, "0+", "", nullable="0+")
-    client_id: str = scalar(STRING, "0+", "")
-    client_host: str = scalar(STRING, "0+", "")
-    subscribed_topic_names: list[str] = array(STRING)
-    subscribed_topic_regex: str | None = scalar(STRING, "0+", "", nullable="0+")
-    rebalance_timeout_ms: int = scalar(INT32, "0+", -1)
-    server_assignor: str | None = scalar(STRING, "0+", "", nullable="0+")
-    classic_member_metadata: ClassicMemberMetadata | None = nested(
-        ClassicMemberMetadata, nullable="0+", is_null=True, tag=0
-    )
+class ConsumerGroupMemberMetadataValue(Message, versions="0", flexible="0+"):
+    instance_id: str | None = field()
+    rack_id: str | None = field()
+    client_id: str = field()
+    client_host: str = field()
+    subscribed_topic_names: list[str] = field()
+    subscribed_topic_regex: str | None = field()
+    rebalance_timeout_ms: Int32 = field("0+", -1)
+    server_assignor: str | None = field()
+    classic_member_metadata: ClassicMemberMetadata | None = field("0+", None, tag=0)
 
 
-@wire_message("0")
-class ConsumerGroupTargetAssignmentMetadataKey(Message):
-    group_id: str = scalar(STRING, "0", "")
+class ConsumerGroupTargetAssignmentMetadataKey(Message, versions="0"):
+    group_id: str = field("0")
 
 
-@wire_message("0", flexible="0+")
-class ConsumerGroupTargetAssignmentMetadataValue(Message):
-    assignment_epoch: int = scalar(INT32)
+class ConsumerGroupTargetAssignmentMetadataValue(Message, versions="0", flexible="0+"):
+    assignment_epoch: Int32 = field()
 
 
-@wire_message("0")
-class ConsumerGroupTargetAssignmentMemberKey(Message):
-    group_id: str = scalar(STRING, "0", "")
-    member_id: str = scalar(STRING, "0", "")
+class ConsumerGroupTargetAssignmentMemberKey(Message, versions="0"):
+    group_id: str = field("0")
+    member_id: str = field("0")
 
 
-@wire_struct
-class AssignedTopicPartitions:
-    topic_id: UUID = scalar(UUID_TYPE, "0+", NO_ID)
-    partitions: list[int] = array(INT32)
+class ConsumerGroupTargetAssignmentMemberValue(Message, versions="0", flexible="0+"):
+    topic_partitions: list[TopicPartitions] = field()
 
 
-@wire_message("0", flexible="0+")
-class ConsumerGroupTargetAssignmentMemberValue(Message):
-    topic_partitions: list[AssignedTopicPartitions] = array(AssignedTopicPartitions)
+class ConsumerGroupCurrentMemberAssignmentKey(Message, versions="0"):
+    group_id: str = field("0")
+    member_id: str = field("0")
 
 
-@wire_message("0")
-class ConsumerGroupCurrentMemberAssignmentKey(Message):
-    group_id: str = scalar(STRING, "0", "")
-    member_id: str = scalar(STRING, "0", "")
-
-
-@wire_message("0", flexible="0+")
-class ConsumerGroupCurrentMemberAssignmentValue(Message):
-    member_epoch: int = scalar(INT32)
-    previous_member_epoch: int = scalar(INT32)
-    state: int = scalar(INT8)
-    assigned_partitions: list[AssignedTopicPartitions] = array(AssignedTopicPartitions)
-    partitions_pending_revocation: list[AssignedTopicPartitions] = array(AssignedTopicPartitions)
+class ConsumerGroupCurrentMemberAssignmentValue(Message, versions="0", flexible="0+"):
+    member_epoch: Int32 = field()
+    previous_member_epoch: Int32 = field()
+    state: Int8 = field()
+    assigned_partitions: list[TopicPartitions] = field()
+    partitions_pending_revocation: list[TopicPartitions] = field()
 
 
 # Keys and values of the records in `__transaction_state`
 
 
-@wire_message("0")
-class TransactionLogKey(Message):
-    transactional_id: str = scalar(STRING, "0", "")
+class TransactionLogKey(Message, versions="0"):
+    transactional_id: str = field("0")
 
 
-@wire_struct
-class PartitionsSchema:
-    topic: str = scalar(STRING, "0+", "")
-    partition_ids: list[int] = array(INT32)
+class PartitionsSchema(Struct):
+    topic: str = field()
+    partition_ids: list[Int32] = field()
 
 
-@wire_message("0-1", flexible="1+")
-class TransactionLogValue(Message):
-    producer_id: int = scalar(INT64)
-    previous_producer_id: int = scalar(INT64, "1+", -1, tag=0)
-    next_producer_id: int = scalar(INT64, "1+", -1, tag=1)
-    producer_epoch: int = scalar(INT16)
-    next_producer_epoch: int = scalar(INT16, "1+", -1, tag=3)
-    transaction_timeout_ms: int = scalar(INT32)
-    transaction_status: int = scalar(INT8)
-    transaction_partitions: list[PartitionsSchema] | None = array(PartitionsSchema, nullable="0+")
-    transaction_last_update_timestamp_ms: int = scalar(INT64)
-    transaction_start_timestamp_ms: int = scalar(INT64)
-    client_transaction_version: int = scalar(INT16, "1+", tag=2)
+class TransactionLogValue(Message, versions="0-1", flexible="1+"):
+    producer_id: Int64 = field()
+    previous_producer_id: Int64 = field("1+", -1, tag=0)
+    next_producer_id: Int64 = field("1+", -1, tag=1)
+    producer_epoch: Int16 = field()
+    next_producer_epoch: Int16 = field("1+", -1, tag=3)
+    transaction_timeout_ms: Int32 = field()
+    transaction_status: Int8 = field()
+    transaction_partitions: list[PartitionsSchema] | None = field()
+    transaction_last_update_timestamp_ms: Int64 = field()
+    transaction_start_timestamp_ms: Int64 = field()
+    client_transaction_version: Int16 = field("1+", tag=2)

@@ -2,267 +2,194 @@
 
 from uuid import UUID
 
-from varve.wire.schema import (
-    BOOLEAN,
-    INT8,
-    INT16,
-    INT32,
-    NO_ID,
-    STRING,
-    UUID_TYPE,
-    Message,
-    array,
-    scalar,
-    wire_message,
-    wire_struct,
-)
+from varve.wire.schema import Int8, Int16, Int32, Message, Struct, field
 
-# CreateTopics, API key 19
 
+class CreatableReplicaAssignment(Struct):
+    partition_index: Int32 = field()
+    broker_ids: list[Int32] = field()
 
-@wire_struct
-class CreatableReplicaAssignment:
-    partition_index: int = scalar(INT32)
-    broker_ids: list[int] = array(INT32)
 
+class CreatableTopicConfig(Struct):
+    name: str = field()
+    value: str | None = field()
 
-@wire_struct
-class CreatableTopicConfig:
-    name: str = scalar(STRING, "0+", "")
-    value: str | None = scalar(STRING, "0+", "", nullable="0+")
 
+class CreatableTopic(Struct):
+    name: str = field()
+    num_partitions: Int32 = field()
+    replication_factor: Int16 = field()
+    assignments: list[CreatableReplicaAssignment] = field()
+    configs: list[CreatableTopicConfig] = field()
 
-@wire_struct
-class CreatableTopic:
-    name: str = scalar(STRING, "0+", "")
-    num_partitions: int = scalar(INT32)
-    replication_factor: int = scalar(INT16)
-    assignments: list[CreatableReplicaAssignment] = array(CreatableReplicaAssignment)
-    configs: list[CreatableTopicConfig] = array(CreatableTopicConfig)
 
+class CreateTopicsRequest(Message, versions="2-7", flexible="5+", api_key=19):
+    topics: list[CreatableTopic] = field()
+    timeout_ms: Int32 = field("0+", 60000)
+    validate_only: bool = field("1+")
 
-@wire_message("2-7", flexible="5+", api_key=19)
-class CreateTopicsRequest(Message):
-    topics: list[CreatableTopic] = array(CreatableTopic)
-    timeout_ms: int = scalar(INT32, "0+", 60000)
-    validate_only: bool = scalar(BOOLEAN, "1+", False)
 
+class CreatableTopicConfigs(Struct):
+    name: str = field("5+")
+    value: str | None = field("5+")
+    read_only: bool = field("5+")
+    config_source: Int8 = field("5+", -1)
+    is_sensitive: bool = field("5+")
 
-@wire_struct
-class CreatableTopicConfigs:
-    name: str = scalar(STRING, "5+", "")
-    value: str | None = scalar(STRING, "5+", "", nullable="5+")
-    read_only: bool = scalar(BOOLEAN, "5+", False)
-    config_source: int = scalar(INT8, "5+", -1)
-    is_sensitive: bool = scalar(BOOLEAN, "5+", False)
 
+class CreatableTopicResult(Struct):
+    name: str = field()
+    topic_id: UUID = field("7+")
+    error_code: Int16 = field()
+    error_message: str | None = field("1+")
+    topic_config_error_code: Int16 = field("5+", tag=0)
+    num_partitions: Int32 = field("5+", -1)
+    replication_factor: Int16 = field("5+", -1)
+    configs: list[CreatableTopicConfigs] | None = field("5+")
 
-@wire_struct
-class CreatableTopicResult:
-    name: str = scalar(STRING, "0+", "")
-    topic_id: UUID = scalar(UUID_TYPE, "7+", NO_ID)
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "1+", "", nullable="0+")
-    topic_config_error_code: int = scalar(INT16, "5+", tag=0)
-    num_partitions: int = scalar(INT32, "5+", -1)
-    replication_factor: int = scalar(INT16, "5+", -1)
-    configs: list[CreatableTopicConfigs] | None = array(CreatableTopicConfigs, "5+", nullable="5+")
 
+class CreateTopicsResponse(Message, versions="2-7", flexible="5+", api_key=19):
+    throttle_time_ms: Int32 = field("2+")
+    topics: list[CreatableTopicResult] = field()
 
-@wire_message("2-7", flexible="5+", api_key=19)
-class CreateTopicsResponse(Message):
-    throttle_time_ms: int = scalar(INT32, "2+")
-    topics: list[CreatableTopicResult] = array(CreatableTopicResult)
 
+class DeleteTopicState(Struct):
+    name: str | None = field("6+", None)
+    topic_id: UUID = field("6+")
 
-# DeleteTopics, API key 20
 
+class DeleteTopicsRequest(Message, versions="1-6", flexible="4+", api_key=20):
+    topics: list[DeleteTopicState] = field("6+")
+    topic_names: list[str] = field("0-5")
+    timeout_ms: Int32 = field()
 
-@wire_struct
-class DeleteTopicState:
-    name: str | None = scalar(STRING, "6+", None, nullable="6+")
-    topic_id: UUID = scalar(UUID_TYPE, "6+", NO_ID)
 
+class DeletableTopicResult(Struct):
+    name: str | None = field(nullable="6+")
+    topic_id: UUID = field("6+")
+    error_code: Int16 = field()
+    error_message: str | None = field("5+", None)
 
-@wire_message("1-6", flexible="4+", api_key=20)
-class DeleteTopicsRequest(Message):
-    topics: list[DeleteTopicState] = array(DeleteTopicState, "6+")
-    topic_names: list[str] = array(STRING, "0-5")
-    timeout_ms: int = scalar(INT32)
 
+class DeleteTopicsResponse(Message, versions="1-6", flexible="4+", api_key=20):
+    throttle_time_ms: Int32 = field("1+")
+    responses: list[DeletableTopicResult] = field()
 
-@wire_struct
-class DeletableTopicResult:
-    name: str | None = scalar(STRING, "0+", "", nullable="6+")
-    topic_id: UUID = scalar(UUID_TYPE, "6+", NO_ID)
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "5+", None, nullable="5+")
 
+class CreatePartitionsAssignment(Struct):
+    broker_ids: list[Int32] = field()
 
-@wire_message("1-6", flexible="4+", api_key=20)
-class DeleteTopicsResponse(Message):
-    throttle_time_ms: int = scalar(INT32, "1+")
-    responses: list[DeletableTopicResult] = array(DeletableTopicResult)
 
+class CreatePartitionsTopic(Struct):
+    name: str = field()
+    count: Int32 = field()
+    assignments: list[CreatePartitionsAssignment] | None = field()
 
-# CreatePartitions, API key 37
 
+class CreatePartitionsRequest(Message, versions="0-3", flexible="2+", api_key=37):
+    topics: list[CreatePartitionsTopic] = field()
+    timeout_ms: Int32 = field()
+    validate_only: bool = field()
 
-@wire_struct
-class CreatePartitionsAssignment:
-    broker_ids: list[int] = array(INT32)
 
+class CreatePartitionsTopicResult(Struct):
+    name: str = field()
+    error_code: Int16 = field()
+    error_message: str | None = field("0+", None)
 
-@wire_struct
-class CreatePartitionsTopic:
-    name: str = scalar(STRING, "0+", "")
-    count: int = scalar(INT32)
-    assignments: list[CreatePartitionsAssignment] | None = array(
-        CreatePartitionsAssignment, nullable="0+"
-    )
 
+class CreatePartitionsResponse(Message, versions="0-3", flexible="2+", api_key=37):
+    throttle_time_ms: Int32 = field()
+    results: list[CreatePartitionsTopicResult] = field()
 
-@wire_message("0-3", flexible="2+", api_key=37)
-class CreatePartitionsRequest(Message):
-    topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic)
-    timeout_ms: int = scalar(INT32)
-    validate_only: bool = scalar(BOOLEAN, "0+", False)
 
+class DescribeConfigsResource(Struct):
+    resource_type: Int8 = field()
+    resource_name: str = field()
+    configuration_keys: list[str] | None = field()
 
-@wire_struct
-class CreatePartitionsTopicResult:
-    name: str = scalar(STRING, "0+", "")
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "0+", None, nullable="0+")
 
+class DescribeConfigsRequest(Message, versions="1-4", flexible="4+", api_key=32):
+    resources: list[DescribeConfigsResource] = field()
+    include_synonyms: bool = field("1+")
+    include_documentation: bool = field("3+")
 
-@wire_message("0-3", flexible="2+", api_key=37)
-class CreatePartitionsResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    results: list[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult)
 
+class DescribeConfigsSynonym(Struct):
+    name: str = field("1+")
+    value: str | None = field("1+")
+    source: Int8 = field("1+")
 
-# DescribeConfigs, API key 32
 
+class DescribeConfigsResourceResult(Struct):
+    name: str = field()
+    value: str | None = field()
+    read_only: bool = field()
+    config_source: Int8 = field("1+", -1)
+    is_sensitive: bool = field()
+    synonyms: list[DescribeConfigsSynonym] = field("1+")
+    config_type: Int8 = field("3+")
+    documentation: str | None = field("3+")
 
-@wire_struct
-class DescribeConfigsResource:
-    resource_type: int = scalar(INT8)
-    resource_name: str = scalar(STRING, "0+", "")
-    configuration_keys: list[str] | None = array(STRING, nullable="0+")
 
+class DescribeConfigsResult(Struct):
+    error_code: Int16 = field()
+    error_message: str | None = field()
+    resource_type: Int8 = field()
+    resource_name: str = field()
+    configs: list[DescribeConfigsResourceResult] = field()
 
-@wire_message("1-4", flexible="4+", api_key=32)
-class DescribeConfigsRequest(Message):
-    resources: list[DescribeConfigsResource] = array(DescribeConfigsResource)
-    include_synonyms: bool = scalar(BOOLEAN, "1+", False)
-    include_documentation: bool = scalar(BOOLEAN, "3+", False)
 
+class DescribeConfigsResponse(Message, versions="1-4", flexible="4+", api_key=32):
+    throttle_time_ms: Int32 = field()
+    results: list[DescribeConfigsResult] = field()
 
-@wire_struct
-class DescribeConfigsSynonym:
-    name: str = scalar(STRING, "1+", "")
-    value: str | None = scalar(STRING, "1+", "", nullable="0+")
-    source: int = scalar(INT8, "1+")
 
+class AlterableConfig(Struct):
+    name: str = field()
+    value: str | None = field()
 
-@wire_struct
-class DescribeConfigsResourceResult:
-    name: str = scalar(STRING, "0+", "")
-    value: str | None = scalar(STRING, "0+", "", nullable="0+")
-    read_only: bool = scalar(BOOLEAN, "0+", False)
-    config_source: int = scalar(INT8, "1+", -1)
-    is_sensitive: bool = scalar(BOOLEAN, "0+", False)
-    synonyms: list[DescribeConfigsSynonym] = array(DescribeConfigsSynonym, "1+")
-    config_type: int = scalar(INT8, "3+")
-    documentation: str | None = scalar(STRING, "3+", "", nullable="0+")
 
+class AlterConfigsResource(Struct):
+    resource_type: Int8 = field()
+    resource_name: str = field()
+    configs: list[AlterableConfig] = field()
 
-@wire_struct
-class DescribeConfigsResult:
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "0+", "", nullable="0+")
-    resource_type: int = scalar(INT8)
-    resource_name: str = scalar(STRING, "0+", "")
-    configs: list[DescribeConfigsResourceResult] = array(DescribeConfigsResourceResult)
 
+class AlterConfigsRequest(Message, versions="0-2", flexible="2+", api_key=33):
+    resources: list[AlterConfigsResource] = field()
+    validate_only: bool = field()
 
-@wire_message("1-4", flexible="4+", api_key=32)
-class DescribeConfigsResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    results: list[DescribeConfigsResult] = array(DescribeConfigsResult)
 
+class AlterConfigsResourceResponse(Struct):
+    error_code: Int16 = field()
+    error_message: str | None = field()
+    resource_type: Int8 = field()
+    resource_name: str = field()
 
-# AlterConfigs, API key 33
 
+class AlterConfigsResponse(Message, versions="0-2", flexible="2+", api_key=33):
+    throttle_time_ms: Int32 = field()
+    responses: list[AlterConfigsResourceResponse] = field()
 
-@wire_struct
-class AlterableConfig:
-    name: str = scalar(STRING, "0+", "")
-    value: str | None = scalar(STRING, "0+", "", nullable="0+")
 
+class IncrementalAlterableConfig(Struct):
+    name: str = field()
+    config_operation: Int8 = field()
+    value: str | None = field()
 
-@wire_struct
-class AlterConfigsResource:
-    resource_type: int = scalar(INT8)
-    resource_name: str = scalar(STRING, "0+", "")
-    configs: list[AlterableConfig] = array(AlterableConfig)
 
+class IncrementalAlterConfigsResource(Struct):
+    resource_type: Int8 = field()
+    resource_name: str = field()
+    configs: list[IncrementalAlterableConfig] = field()
 
-@wire_message("0-2", flexible="2+", api_key=33)
-class AlterConfigsRequest(Message):
-    resources: list[AlterConfigsResource] = array(AlterConfigsResource)
-    validate_only: bool = scalar(BOOLEAN, "0+", False)
 
+class IncrementalAlterConfigsRequest(Message, versions="0-1", flexible="1+", api_key=44):
+    resources: list[IncrementalAlterConfigsResource] = field()
+    validate_only: bool = field()
 
-@wire_struct
-class AlterConfigsResourceResponse:
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "0+", "", nullable="0+")
-    resource_type: int = scalar(INT8)
-    resource_name: str = scalar(STRING, "0+", "")
 
-
-@wire_message("0-2", flexible="2+", api_key=33)
-class AlterConfigsResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
-
-
-# IncrementalAlterConfigs, API key 44
-
-
-@wire_struct
-class IncrementalAlterableConfig:
-    name: str = scalar(STRING, "0+", "")
-    config_operation: int = scalar(INT8)
-    value: str | None = scalar(STRING, "0+", "", nullable="0+")
-
-
-@wire_struct
-class IncrementalAlterConfigsResource:
-    resource_type: int = scalar(INT8)
-    resource_name: str = scalar(STRING, "0+", "")
-    configs: list[IncrementalAlterableConfig] = array(IncrementalAlterableConfig)
-
-
-@wire_message("0-1", flexible="1+", api_key=44)
-class IncrementalAlterConfigsRequest(Message):
-    resources: list[IncrementalAlterConfigsResource] = array(IncrementalAlterConfigsResource)
-    validate_only: bool = scalar(BOOLEAN, "0+", False)
-
-
-@wire_struct
-class IncrementalAlterConfigsResourceResponse:
-    error_code: int = scalar(INT16)
-    error_message: str | None = scalar(STRING, "0+", "", nullable="0+")
-    resource_type: int = scalar(INT8)
-    resource_name: str = scalar(STRING, "0+", "")
-
-
-@wire_message("0-1", flexible="1+", api_key=44)
-class IncrementalAlterConfigsResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    responses: list[IncrementalAlterConfigsResourceResponse] = array(
-        IncrementalAlterConfigsResourceResponse
-    )
+class IncrementalAlterConfigsResponse(Message, versions="0-1", flexible="1+", api_key=44):
+    throttle_time_ms: Int32 = field()
+    responses: list[AlterConfigsResourceResponse] = field()

@@ -1,234 +1,169 @@
 """Messages of transactional producers, and of the APIs that list and describe transactions."""
 
-from varve.wire.schema import (
-    BOOLEAN,
-    INT16,
-    INT32,
-    INT64,
-    STRING,
-    Message,
-    array,
-    scalar,
-    wire_message,
-    wire_struct,
-)
+from varve.wire.messages.groups import PartitionErrorCode
+from varve.wire.schema import Int16, Int32, Int64, Message, Struct, field
 
-# InitProducerId, API key 22
 
+class InitProducerIdRequest(Message, versions="0-6", flexible="2+", api_key=22, served="0-5"):
+    transactional_id: str | None = field()
+    transaction_timeout_ms: Int32 = field()
+    producer_id: Int64 = field("3+", -1)
+    producer_epoch: Int16 = field("3+", -1)
+    enable2_pc: bool = field("6+")
+    keep_prepared_txn: bool = field("6+")
 
-@wire_message("0-6", flexible="2+", api_key=22, served="0-5")
-class InitProducerIdRequest(Message):
-    transactional_id: str | None = scalar(STRING, "0+", "", nullable="0+")
-    transaction_timeout_ms: int = scalar(INT32)
-    producer_id: int = scalar(INT64, "3+", -1)
-    producer_epoch: int = scalar(INT16, "3+", -1)
-    enable2_pc: bool = scalar(BOOLEAN, "6+", False)
-    keep_prepared_txn: bool = scalar(BOOLEAN, "6+", False)
 
+class InitProducerIdResponse(Message, versions="0-6", flexible="2+", api_key=22):
+    throttle_time_ms: Int32 = field()
+    error_code: Int16 = field()
+    producer_id: Int64 = field("0+", -1)
+    producer_epoch: Int16 = field()
+    ongoing_txn_producer_id: Int64 = field("6+", -1)
+    ongoing_txn_producer_epoch: Int16 = field("6+", -1)
 
-@wire_message("0-6", flexible="2+", api_key=22)
-class InitProducerIdResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    error_code: int = scalar(INT16)
-    producer_id: int = scalar(INT64, "0+", -1)
-    producer_epoch: int = scalar(INT16)
-    ongoing_txn_producer_id: int = scalar(INT64, "6+", -1)
-    ongoing_txn_producer_epoch: int = scalar(INT16, "6+", -1)
 
+class AddPartitionsToTxnTopic(Struct):
+    name: str = field()
+    partitions: list[Int32] = field()
 
-# AddPartitionsToTxn, API key 24
 
+class AddPartitionsToTxnTransaction(Struct):
+    transactional_id: str = field("4+")
+    producer_id: Int64 = field("4+")
+    producer_epoch: Int16 = field("4+")
+    verify_only: bool = field("4+")
+    topics: list[AddPartitionsToTxnTopic] = field("4+")
 
-@wire_struct
-class AddPartitionsToTxnTopic:
-    name: str = scalar(STRING, "0+", "")
-    partitions: list[int] = array(INT32)
 
+class AddPartitionsToTxnRequest(Message, versions="0-5", flexible="3+", api_key=24, served="0-3"):
+    transactions: list[AddPartitionsToTxnTransaction] = field("4+")
+    v3_and_below_transactional_id: str = field("0-3")
+    v3_and_below_producer_id: Int64 = field("0-3")
+    v3_and_below_producer_epoch: Int16 = field("0-3")
+    v3_and_below_topics: list[AddPartitionsToTxnTopic] = field("0-3")
 
-@wire_struct
-class AddPartitionsToTxnTransaction:
-    transactional_id: str = scalar(STRING, "4+", "")
-    producer_id: int = scalar(INT64, "4+")
-    producer_epoch: int = scalar(INT16, "4+")
-    verify_only: bool = scalar(BOOLEAN, "4+", False)
-    topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic, "4+")
 
+class AddPartitionsToTxnPartitionResult(Struct):
+    partition_index: Int32 = field()
+    partition_error_code: Int16 = field()
 
-@wire_message("0-5", flexible="3+", api_key=24, served="0-3")
-class AddPartitionsToTxnRequest(Message):
-    transactions: list[AddPartitionsToTxnTransaction] = array(AddPartitionsToTxnTransaction, "4+")
-    v3_and_below_transactional_id: str = scalar(STRING, "0-3", "")
-    v3_and_below_producer_id: int = scalar(INT64, "0-3")
-    v3_and_below_producer_epoch: int = scalar(INT16, "0-3")
-    v3_and_below_topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic, "0-3")
 
+class AddPartitionsToTxnTopicResult(Struct):
+    name: str = field()
+    results_by_partition: list[AddPartitionsToTxnPartitionResult] = field()
 
-@wire_struct
-class AddPartitionsToTxnPartitionResult:
-    partition_index: int = scalar(INT32)
-    partition_error_code: int = scalar(INT16)
 
+class AddPartitionsToTxnResult(Struct):
+    transactional_id: str = field("4+")
+    topic_results: list[AddPartitionsToTxnTopicResult] = field("4+")
 
-@wire_struct
-class AddPartitionsToTxnTopicResult:
-    name: str = scalar(STRING, "0+", "")
-    results_by_partition: list[AddPartitionsToTxnPartitionResult] = array(
-        AddPartitionsToTxnPartitionResult
-    )
 
+class AddPartitionsToTxnResponse(Message, versions="0-5", flexible="3+", api_key=24):
+    throttle_time_ms: Int32 = field()
+    error_code: Int16 = field("4+")
+    results_by_transaction: list[AddPartitionsToTxnResult] = field("4+")
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = field("0-3")
 
-@wire_struct
-class AddPartitionsToTxnResult:
-    transactional_id: str = scalar(STRING, "4+", "")
-    topic_results: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult, "4+")
 
+class AddOffsetsToTxnRequest(Message, versions="0-4", flexible="3+", api_key=25):
+    transactional_id: str = field()
+    producer_id: Int64 = field()
+    producer_epoch: Int16 = field()
+    group_id: str = field()
 
-@wire_message("0-5", flexible="3+", api_key=24)
-class AddPartitionsToTxnResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    error_code: int = scalar(INT16, "4+")
-    results_by_transaction: list[AddPartitionsToTxnResult] = array(AddPartitionsToTxnResult, "4+")
-    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = array(
-        AddPartitionsToTxnTopicResult, "0-3"
-    )
 
+class AddOffsetsToTxnResponse(Message, versions="0-4", flexible="3+", api_key=25):
+    throttle_time_ms: Int32 = field()
+    error_code: Int16 = field()
 
-# AddOffsetsToTxn, API key 25
 
+class EndTxnRequest(Message, versions="0-5", flexible="3+", api_key=26, served="0-4"):
+    transactional_id: str = field()
+    producer_id: Int64 = field()
+    producer_epoch: Int16 = field()
+    committed: bool = field()
 
-@wire_message("0-4", flexible="3+", api_key=25)
-class AddOffsetsToTxnRequest(Message):
-    transactional_id: str = scalar(STRING, "0+", "")
-    producer_id: int = scalar(INT64)
-    producer_epoch: int = scalar(INT16)
-    group_id: str = scalar(STRING, "0+", "")
 
+class EndTxnResponse(Message, versions="0-5", flexible="3+", api_key=26):
+    throttle_time_ms: Int32 = field()
+    error_code: Int16 = field()
+    producer_id: Int64 = field("5+", -1)
+    producer_epoch: Int16 = field("5+", -1)
 
-@wire_message("0-4", flexible="3+", api_key=25)
-class AddOffsetsToTxnResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    error_code: int = scalar(INT16)
 
+class TxnOffsetCommitRequestPartition(Struct):
+    partition_index: Int32 = field()
+    committed_offset: Int64 = field()
+    committed_leader_epoch: Int32 = field("2+", -1)
+    committed_metadata: str | None = field()
 
-# EndTxn, API key 26
 
+class TxnOffsetCommitRequestTopic(Struct):
+    name: str = field()
+    partitions: list[TxnOffsetCommitRequestPartition] = field()
 
-@wire_message("0-5", flexible="3+", api_key=26, served="0-4")
-class EndTxnRequest(Message):
-    transactional_id: str = scalar(STRING, "0+", "")
-    producer_id: int = scalar(INT64)
-    producer_epoch: int = scalar(INT16)
-    committed: bool = scalar(BOOLEAN, "0+", False)
 
+class TxnOffsetCommitRequest(Message, versions="0-5", flexible="3+", api_key=28, served="0-4"):
+    transactional_id: str = field()
+    group_id: str = field()
+    producer_id: Int64 = field()
+    producer_epoch: Int16 = field()
+    generation_id: Int32 = field("3+", -1)
+    member_id: str = field("3+")
+    group_instance_id: str | None = field("3+", None)
+    topics: list[TxnOffsetCommitRequestTopic] = field()
 
-@wire_message("0-5", flexible="3+", api_key=26)
-class EndTxnResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    error_code: int = scalar(INT16)
-    producer_id: int = scalar(INT64, "5+", -1)
-    producer_epoch: int = scalar(INT16, "5+", -1)
 
+class TxnOffsetCommitResponseTopic(Struct):
+    name: str = field()
+    partitions: list[PartitionErrorCode] = field()
 
-# TxnOffsetCommit, API key 28
 
+class TxnOffsetCommitResponse(Message, versions="0-5", flexible="3+", api_key=28):
+    throttle_time_ms: Int32 = field()
+    topics: list[TxnOffsetCommitResponseTopic] = field()
 
-@wire_struct
-class TxnOffsetCommitRequestPartition:
-    partition_index: int = scalar(INT32)
-    committed_offset: int = scalar(INT64)
-    committed_leader_epoch: int = scalar(INT32, "2+", -1)
-    committed_metadata: str | None = scalar(STRING, "0+", "", nullable="0+")
 
+class DescribeTransactionsRequest(Message, versions="0", flexible="0+", api_key=65):
+    transactional_ids: list[str] = field()
 
-@wire_struct
-class TxnOffsetCommitRequestTopic:
-    name: str = scalar(STRING, "0+", "")
-    partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition)
 
+class TopicData(Struct):
+    topic: str = field()
+    partitions: list[Int32] = field()
 
-@wire_message("0-5", flexible="3+", api_key=28, served="0-4")
-class TxnOffsetCommitRequest(Message):
-    transactional_id: str = scalar(STRING, "0+", "")
-    group_id: str = scalar(STRING, "0+", "")
-    producer_id: int = scalar(INT64)
-    producer_epoch: int = scalar(INT16)
-    generation_id: int = scalar(INT32, "3+", -1)
-    member_id: str = scalar(STRING, "3+", "")
-    group_instance_id: str | None = scalar(STRING, "3+", None, nullable="3+")
-    topics: list[TxnOffsetCommitRequestTopic] = array(TxnOffsetCommitRequestTopic)
 
+class DescribedTransaction(Struct):
+    error_code: Int16 = field()
+    transactional_id: str = field()
+    transaction_state: str = field()
+    transaction_timeout_ms: Int32 = field()
+    transaction_start_time_ms: Int64 = field()
+    producer_id: Int64 = field()
+    producer_epoch: Int16 = field()
+    topics: list[TopicData] = field()
 
-@wire_struct
-class TxnOffsetCommitResponsePartition:
-    partition_index: int = scalar(INT32)
-    error_code: int = scalar(INT16)
 
+class DescribeTransactionsResponse(Message, versions="0", flexible="0+", api_key=65):
+    throttle_time_ms: Int32 = field()
+    transaction_states: list[DescribedTransaction] = field()
 
-@wire_struct
-class TxnOffsetCommitResponseTopic:
-    name: str = scalar(STRING, "0+", "")
-    partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition)
 
+class ListTransactionsRequest(Message, versions="0-2", flexible="0+", api_key=66):
+    state_filters: list[str] = field()
+    producer_id_filters: list[Int64] = field()
+    duration_filter: Int64 = field("1+", -1)
+    transactional_id_pattern: str | None = field("2+", None)
 
-@wire_message("0-5", flexible="3+", api_key=28)
-class TxnOffsetCommitResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic)
 
+class ListedTransaction(Struct):
+    transactional_id: str = field()
+    producer_id: Int64 = field()
+    transaction_state: str = field()
 
-# DescribeTransactions, API key 65
 
-
-@wire_message("0", flexible="0+", api_key=65)
-class DescribeTransactionsRequest(Message):
-    transactional_ids: list[str] = array(STRING)
-
-
-@wire_struct
-class TopicData:
-    topic: str = scalar(STRING, "0+", "")
-    partitions: list[int] = array(INT32)
-
-
-@wire_struct
-class DescribedTransaction:
-    error_code: int = scalar(INT16)
-    transactional_id: str = scalar(STRING, "0+", "")
-    transaction_state: str = scalar(STRING, "0+", "")
-    transaction_timeout_ms: int = scalar(INT32)
-    transaction_start_time_ms: int = scalar(INT64)
-    producer_id: int = scalar(INT64)
-    producer_epoch: int = scalar(INT16)
-    topics: list[TopicData] = array(TopicData)
-
-
-@wire_message("0", flexible="0+", api_key=65)
-class DescribeTransactionsResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    transaction_states: list[DescribedTransaction] = array(DescribedTransaction)
-
-
-# ListTransactions, API key 66
-
-
-@wire_message("0-2", flexible="0+", api_key=66)
-class ListTransactionsRequest(Message):
-    state_filters: list[str] = array(STRING)
-    producer_id_filters: list[int] = array(INT64)
-    duration_filter: int = scalar(INT64, "1+", -1)
-    transactional_id_pattern: str | None = scalar(STRING, "2+", None, nullable="2+")
-
-
-@wire_struct
-class ListedTransaction:
-    transactional_id: str = scalar(STRING, "0+", "")
-    producer_id: int = scalar(INT64)
-    transaction_state: str = scalar(STRING, "0+", "")
-
-
-@wire_message("0-2", flexible="0+", api_key=66)
-class ListTransactionsResponse(Message):
-    throttle_time_ms: int = scalar(INT32)
-    error_code: int = scalar(INT16)
-    unknown_state_filters: list[str] = array(STRING)
-    transaction_states: list[ListedTransaction] = array(ListedTransaction)
+class ListTransactionsResponse(Message, versions="0-2", flexible="0+", api_key=66):
+    throttle_time_ms: Int32 = field()
+    error_code: Int16 = field()
+    unknown_state_filters: list[str] = field()
+    transaction_states: list[ListedTransaction] = field()

@@ -10,11 +10,10 @@ from varve.broker.request import ConnectionContext, Operation, ResourceType
 from varve.foundation.errors import DirectoryOffline
 from varve.wire import ErrorCode
 from varve.wire.messages.cluster import (
-    DescribableLogDirTopic,
     DescribeLogDirsRequest,
     ElectLeadersRequest,
-    ElectLeadersTopic,
     ListPartitionReassignmentsRequest,
+    TopicPartitionIndexes,
 )
 
 
@@ -50,7 +49,7 @@ def test_a_directory_tells_the_bytes_of_its_partitions(kit: BrokerKit, version: 
 
 
 def test_only_what_is_asked_for_is_told(kit: BrokerKit) -> None:
-    wanted = [DescribableLogDirTopic(topic="orders", partitions=[1, 7])]
+    wanted = [TopicPartitionIndexes(topic="orders", partitions=[1, 7])]
     [found] = kit.ask(DescribeLogDirsRequest(topics=wanted)).results
     assert [[one.partition_index for one in topic.partitions] for topic in found.topics] == [[1]]
 
@@ -72,7 +71,7 @@ def test_a_directory_that_is_offline_says_so(kit: BrokerKit) -> None:
 
 @pytest.mark.parametrize("version", range(3))
 def test_no_election_is_needed(kit: BrokerKit, version: int) -> None:
-    wanted = [ElectLeadersTopic(topic="orders", partitions=[1, 2])]
+    wanted = [TopicPartitionIndexes(topic="orders", partitions=[1, 2])]
     answer = kit.ask(ElectLeadersRequest(topic_partitions=wanted), version=version)
     [result] = answer.replica_election_results
     codes = [one.error_code for one in result.partition_result]
@@ -91,7 +90,7 @@ def test_the_cluster_is_seen_and_altered_by_right(kit: BrokerKit) -> None:
     denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     directories = kit.ask(DescribeLogDirsRequest(topics=None))
     assert (directories.error_code, directories.results) == (denied, [])
-    wanted = [ElectLeadersTopic(topic="orders", partitions=[1])]
+    wanted = [TopicPartitionIndexes(topic="orders", partitions=[1])]
     election = kit.ask(ElectLeadersRequest(topic_partitions=wanted))
     assert election.error_code == denied
     assert election.replica_election_results[0].partition_result[0].error_code == denied

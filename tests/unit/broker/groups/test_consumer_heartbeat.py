@@ -15,7 +15,6 @@ from varve.wire.messages.groups import (
     ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
     DescribeGroupsRequest,
-    HeartbeatTopicPartitions,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     ListGroupsRequest,
@@ -24,6 +23,7 @@ from varve.wire.messages.groups import (
     OffsetCommitRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    TopicPartitions,
 )
 
 Owned = set[tuple[UUID, int]]
@@ -70,8 +70,8 @@ class Member:
         request = ConsumerGroupHeartbeatRequest(**{**given, **changes})
         return self.kit.ask(request, version=version)
 
-    def tell_owned(self) -> list[HeartbeatTopicPartitions]:
-        return [HeartbeatTopicPartitions(topic, [number]) for topic, number in sorted(self.owned)]
+    def tell_owned(self) -> list[TopicPartitions]:
+        return [TopicPartitions(topic, [number]) for topic, number in sorted(self.owned)]
 
     def join(self) -> Any:
         self.epoch, self.owned = 0, set()

@@ -23,7 +23,7 @@ from varve.wire.messages.groups import (
     OffsetDeleteRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
+    OffsetFetchRequestTopic,
     SyncGroupRequest,
 )
 
@@ -228,7 +228,7 @@ def test_without_rights_on_a_topic_its_offsets_are_told_apart(kit: BrokerKit) ->
     refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     for version, topic_id in ((9, None), (10, kit.topic("events").id)):
         request = commit_request("g", "events", 0, 2)
-        asked = OffsetFetchRequestTopics("events", partition_indexes=[0])
+        asked = OffsetFetchRequestTopic("events", partition_indexes=[0])
         if topic_id is not None:
             request.topics[0].topic_id = asked.topic_id = topic_id
         answer = kit.ask(request, version=version)

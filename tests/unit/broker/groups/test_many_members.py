@@ -8,7 +8,7 @@ import pytest
 from tests.support.broker_kit import BrokerKit
 from tests.support.group_bench import Member
 from varve.broker.settings import GroupSettings
-from varve.wire.messages.groups import ConsumerGroupHeartbeatRequest, HeartbeatTopicPartitions
+from varve.wire.messages.groups import ConsumerGroupHeartbeatRequest, TopicPartitions
 
 MEMBERS = 25
 PARTITIONS = 60
@@ -55,7 +55,7 @@ def test_all_members_of_a_consumer_group_share_the_partitions_out(kit: BrokerKit
 def _beat(kit: BrokerKit, member: str, epochs: dict[str, int], owned: dict[str, list[int]]) -> None:
     """One heartbeat, after which the member has what it was given."""
     topic_id = kit.topic("events").id
-    held = [HeartbeatTopicPartitions(topic_id, owned[member])] if owned.get(member) else []
+    held = [TopicPartitions(topic_id, owned[member])] if owned.get(member) else []
     request = ConsumerGroupHeartbeatRequest(
         group_id="g",
         member_id=member,

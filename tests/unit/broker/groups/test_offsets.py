@@ -25,7 +25,6 @@ from varve.wire.messages.groups import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
 )
 from varve.wire.messages.topics import DeleteTopicsRequest, DeleteTopicState
 
@@ -52,7 +51,7 @@ def test_an_offset_is_committed_and_found_in_every_version(kit: BrokerKit) -> No
 
 def test_one_group_is_asked_for_before_version_8(kit: BrokerKit) -> None:
     commit(kit, "g", "events", 0, 7)
-    topics = [OffsetFetchRequestTopic("events", [0, 1])]
+    topics = [OffsetFetchRequestTopic("events", partition_indexes=[0, 1])]
     for version in range(1, 8):
         answer = kit.ask(OffsetFetchRequest("g", topics), version=version)
         first, second = answer.topics[0].partitions
@@ -73,7 +72,7 @@ def test_topics_come_by_id_from_version_10_on(kit: BrokerKit) -> None:
         ErrorCode.UNKNOWN_TOPIC_ID,
     ]
     assert answer.topics[0].topic_id == id
-    asked = [OffsetFetchRequestTopics("", one, [0]) for one in (id, UUID(int=9))]
+    asked = [OffsetFetchRequestTopic("", one, [0]) for one in (id, UUID(int=9))]
     fetched = kit.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=asked)]))
     first, second = fetched.groups[0].topics
     assert (first.topic_id, first.partitions[0].committed_offset) == (id, 5)

@@ -10,9 +10,9 @@ from varve.broker.security.acls import PatternType, Permission
 from varve.broker.settings import SecuritySettings
 from varve.wire import ErrorCode
 from varve.wire.messages.security import (
+    AclBindingFilter,
     AclCreation,
     CreateAclsRequest,
-    DeleteAclsFilter,
     DeleteAclsRequest,
     DescribeAclsRequest,
 )
@@ -74,14 +74,14 @@ def test_rights_are_given_shown_and_taken_away(version: int) -> None:
         gone = ask(
             DeleteAclsRequest(
                 filters=[
-                    DeleteAclsFilter(**_everything(operation=Operation.WRITE)),
-                    DeleteAclsFilter(
+                    AclBindingFilter(**_everything(operation=Operation.WRITE)),
+                    AclBindingFilter(
                         **_everything(
                             resource_name_filter="payments",
                             pattern_type_filter=PatternType.MATCH,
                         )
                     ),
-                    DeleteAclsFilter(**_everything(principal_filter="User:nobody")),
+                    AclBindingFilter(**_everything(principal_filter="User:nobody")),
                 ]
             )
         )
@@ -119,7 +119,7 @@ def test_filters_without_meaning_are_refused() -> None:
     with BrokerKit(security=ON) as kit:
         shown = kit.ask(DescribeAclsRequest(**_everything(operation=99)), principal=ROOT)
         assert shown.error_code == ErrorCode.INVALID_REQUEST
-        filters = [DeleteAclsFilter(**_everything(permission_type=0))]
+        filters = [AclBindingFilter(**_everything(permission_type=0))]
         gone = kit.ask(DeleteAclsRequest(filters=filters), principal=ROOT)
         assert gone.filter_results[0].error_code == ErrorCode.INVALID_REQUEST
 
@@ -131,7 +131,7 @@ def test_rights_can_be_neither_seen_nor_changed_without_a_right_to_the_cluster()
         assert made.results[0].error_code == denied
         shown = kit.ask(DescribeAclsRequest(**_everything()), principal=ALICE)
         assert (shown.error_code, shown.resources) == (denied, [])
-        filters = [DeleteAclsFilter(**_everything())]
+        filters = [AclBindingFilter(**_everything())]
         gone = kit.ask(DeleteAclsRequest(filters=filters), principal=ALICE)
         assert gone.filter_results[0].error_code == denied
         assert not kit.broker.acls.bindings
@@ -151,7 +151,7 @@ def test_without_an_authorizer_security_is_disabled() -> None:
         assert kit.ask(DescribeAclsRequest(**_everything())).error_code == off
         made = kit.ask(CreateAclsRequest(creations=[_creation(), _creation()]))
         assert [one.error_code for one in made.results] == [off, off]
-        gone = kit.ask(DeleteAclsRequest(filters=[DeleteAclsFilter(**_everything())]))
+        gone = kit.ask(DeleteAclsRequest(filters=[AclBindingFilter(**_everything())]))
         assert gone.filter_results[0].error_code == off
 
 

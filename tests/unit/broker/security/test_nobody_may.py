@@ -213,7 +213,7 @@ ASKED: list[tuple[ApiKey, int, Any, ErrorCode | None]] = [
     (
         ApiKey.DELETE_ACLS,
         3,
-        security_messages.DeleteAclsRequest(filters=[security_messages.DeleteAclsFilter()]),
+        security_messages.DeleteAclsRequest(filters=[security_messages.AclBindingFilter()]),
         NO_CLUSTER,
     ),
     (

@@ -11,17 +11,17 @@ from varve.broker.settings import SecuritySettings
 from varve.wire import ErrorCode
 from varve.wire.messages.security import (
     AlterClientQuotasRequest,
-    AlteredQuotaEntity,
     AlteredQuotaEntry,
     ComponentData,
     DescribeClientQuotasRequest,
+    EntityData,
     OpData,
 )
 
 
 def _entry(entity: dict[str, str | None], **values: float | None) -> AlteredQuotaEntry:
     return AlteredQuotaEntry(
-        entity=[AlteredQuotaEntity(type, name) for type, name in entity.items()],
+        entity=[EntityData(type, name) for type, name in entity.items()],
         ops=[
             OpData(key=key, value=value or 0.0, remove=value is None)
             for key, value in values.items()
@@ -96,12 +96,8 @@ def test_quotas_are_found_by_parts_of_their_entities(
         _entry({"user": "a"}, producer_byte_rate=1.5),
         _entry({"user": "a"}, request_percentage=float("nan")),
         _entry({"user": ""}, producer_byte_rate=1.0),
-        AlteredQuotaEntry(
-            entity=[AlteredQuotaEntity("user", "a"), AlteredQuotaEntity("user", "b")]
-        ),
-        AlteredQuotaEntry(
-            [AlteredQuotaEntity("user", "a")], [OpData("request_percentage", 1.0)] * 2
-        ),
+        AlteredQuotaEntry(entity=[EntityData("user", "a"), EntityData("user", "b")]),
+        AlteredQuotaEntry([EntityData("user", "a")], [OpData("request_percentage", 1.0)] * 2),
     ],
 )
 def test_what_is_not_enforced_is_not_taken(entry: AlteredQuotaEntry) -> None:
