@@ -50,19 +50,19 @@ class AuditBench:
             file.write_at(0, data)
             for table in BatchWalk(file, start=0, end=len(data), verify_crc=True):
                 builder.add(table)
-        return builder.figure()
+        return builder.summary()
 
     def compaction(
         self, inputs: list[SegmentSummary], outputs: list[SegmentSummary], digest: str = DIGEST
     ) -> Removal:
-        before = sum(figure.records for figure in inputs)
-        kept = sum(figure.records for figure in outputs)
+        before = sum(summary.records for summary in inputs)
+        kept = sum(summary.records for summary in outputs)
         return Removal(
             id=self.evidence.next_id(),
             partition=self.partition,
             kind=RemovalKind.COMPACTION,
             at_ms=1_700_000_000_000,
-            inputs=tuple(replace(figure, log_crc=None) for figure in inputs),
+            inputs=tuple(replace(summary, log_crc=None) for summary in inputs),
             outputs=tuple(outputs),
             records={Reason.KEPT: kept, Reason.SUPERSEDED: before - kept},
             bytes={Reason.KEPT: kept * 10, Reason.SUPERSEDED: (before - kept) * 10},
@@ -80,8 +80,8 @@ class AuditBench:
             at_ms=1_700_000_000_000,
             inputs=tuple(inputs),
             outputs=(),
-            records={Reason.EXPIRED_TIME: sum(figure.records for figure in inputs)},
-            bytes={Reason.EXPIRED_TIME: sum(figure.size for figure in inputs)},
+            records={Reason.EXPIRED_TIME: sum(summary.records for summary in inputs)},
+            bytes={Reason.EXPIRED_TIME: sum(summary.size for summary in inputs)},
             rule="retention.ms=1000",
             end_offset=inputs[-1].next_offset,
         )
@@ -94,8 +94,8 @@ class AuditBench:
         output = self.write(base, offsets, ".cleaned")
         balance = self.compaction(inputs, [output])
         self.evidence.append(balance)
-        for figure in inputs:
-            self.fs.remove(self.log_path(figure.base_offset))
+        for summary in inputs:
+            self.fs.remove(self.log_path(summary.base_offset))
         self.fs.rename(self.log_path(base, ".cleaned"), self.log_path(base))
         if is_noted:
             self.evidence.mark_done(balance.id)
@@ -104,8 +104,8 @@ class AuditBench:
     def expire(self, inputs: list[SegmentSummary], *, is_noted: bool = True) -> None:
         balance = self.expiry(inputs)
         self.evidence.append(balance)
-        for figure in inputs:
-            self.fs.remove(self.log_path(figure.base_offset))
+        for summary in inputs:
+            self.fs.remove(self.log_path(summary.base_offset))
         if is_noted:
             self.evidence.mark_done(balance.id)
 

@@ -84,10 +84,10 @@ def _print_json(report: AuditReport) -> None:
 def _removal(entry: AuditedEntry) -> dict[str, Any]:
     return {
         "type": "removal",
-        "id": entry.balance.id,
+        "id": entry.removal.id,
         "outcome": str(entry.outcome),
         "outputs_verified": entry.verified,
-        **encode_removal(entry.balance),
+        **encode_removal(entry.removal),
     }
 
 

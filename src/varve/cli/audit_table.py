@@ -92,7 +92,7 @@ def _print_removals(console: Console, entries: Sequence[AuditedEntry]) -> None:
             [
                 ("removed", _removed(entry)),
                 ("outcome", _outcome(entry)),
-                ("rule", entry.balance.rule),
+                ("rule", entry.removal.rule),
             ]
             for entry in entries
         ]
@@ -106,12 +106,12 @@ def _print_removals(console: Console, entries: Sequence[AuditedEntry]) -> None:
     for column in ("Removed", "Outcome", "Rule"):
         table.add_column(column, overflow="fold")
     for entry, row in zip(entries, rows, strict=True):
-        table.add_row(*row, Text(_removed(entry)), _outcome(entry), Text(entry.balance.rule))
+        table.add_row(*row, Text(_removed(entry)), _outcome(entry), Text(entry.removal.rule))
     console.print(table)
 
 
 def _figures(entry: AuditedEntry) -> list[str]:
-    balance = entry.balance
+    balance = entry.removal
     inputs = balance.inputs
     return [
         str(balance.id),
@@ -126,14 +126,14 @@ def _figures(entry: AuditedEntry) -> list[str]:
 def _outcome(entry: AuditedEntry) -> Text:
     text = str(entry.outcome)
     if entry.verified:
-        text += f", {entry.verified} of {len(entry.balance.outputs)} verified"
+        text += f", {entry.verified} of {len(entry.removal.outputs)} verified"
     return Text(text, style=_OUTCOME_COLOURS[entry.outcome])
 
 
 def _removed(entry: AuditedEntry) -> str:
     parts = [
         f"{count} {reason.value}"
-        for reason, count in entry.balance.records.items()
+        for reason, count in entry.removal.records.items()
         if count and reason is not Reason.KEPT
     ]
     return ", ".join(parts) or "nothing"

@@ -118,7 +118,7 @@ def _picture(outcome: Compaction) -> Table:
 
 def _show_balance(store: varve.Store, outcome: Compaction, console: Console) -> None:
     (report,) = store.audit(TOPIC)
-    balances = [entry.balance for entry in report.entries]
+    balances = [entry.removal for entry in report.entries]
     inputs = sum(removal.records_before for removal in balances)
     reasons = {
         reason.value: sum(removal.records.get(reason, 0) for removal in balances)

@@ -76,9 +76,9 @@ def _has_cold_part(fs: FileSystem, directory: str, log_start: int | None) -> boo
         return False
     entries = read_removal_log(fs, directory).entries
     moved = [
-        removal_entry.balance
+        removal_entry.removal
         for removal_entry in entries
-        if removal_entry.balance.kind is RemovalKind.EVICTION
+        if removal_entry.removal.kind is RemovalKind.EVICTION
     ]
     names = [parse_file_name(entry.name) for entry in fs.scan(directory)]
     bases = [name.offset for name in names if name and name.kind == LOG and not name.state]

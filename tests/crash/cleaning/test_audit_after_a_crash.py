@@ -51,7 +51,7 @@ def test_what_was_cleaned_is_on_record_and_verified_down_to_its_keys() -> None:
     report = audit(bench)
     assert {entry.outcome for entry in report.entries} == {Outcome.DONE}
     assert report.segments_verified > 0
-    removed = sum(entry.balance.records_removed for entry in report.entries)
+    removed = sum(entry.removal.records_removed for entry in report.entries)
     assert removed == bench.log.end_offset - len(bench.offsets())
 
 
@@ -87,5 +87,5 @@ def test_expired_segments_are_on_record() -> None:
     bench.advance(60_000)
     bench.cleaner.run_once(bench.now_ms)
     report = audit(bench)
-    assert report.entries[-1].balance.kind == RemovalKind.EXPIRY
+    assert report.entries[-1].removal.kind == RemovalKind.EXPIRY
     assert bench.log.log_start_offset > 0

@@ -48,7 +48,7 @@ def test_a_move_is_explained_wherever_it_was_cut(mode: CrashMode) -> None:
         move(bench)
         check(bench)
         entries = bench.cleaner.removals.get(bench.log).read()
-        assert entries[-1].balance.kind == RemovalKind.EVICTION
+        assert entries[-1].removal.kind == RemovalKind.EVICTION
         assert bench.log.log_start_offset == 0
         assert bench.log.local_start_offset > 0
 

@@ -100,7 +100,7 @@ def _check(bench: CleaningBench, starts: tuple[int, int]) -> None:
     entries = RemovalLog(bench.disk, DIRECTORY).read()
     if start == starts[1]:
         assert entries
-        assert entries[-1].balance.end_offset == start
+        assert entries[-1].removal.end_offset == start
     report = audit_partition(bench.disk, DIRECTORY, deep=True)
     assert [one for one in report.findings if one.rule != "torn-line"] == []
 
@@ -149,8 +149,8 @@ def test_g5_retention_frees_a_disk_that_is_full_to_the_last_byte() -> None:
     assert bench.cleaner.retention.run_once(bench.now_ms) == []
     (entry,) = RemovalLog(bench.disk, DIRECTORY).read()
     assert entry.is_done
-    assert entry.balance.partition == PARTITION
-    assert "the disk was full" in entry.balance.rule
+    assert entry.removal.partition == PARTITION
+    assert "the disk was full" in entry.removal.rule
     assert audit_partition(bench.disk, DIRECTORY, deep=True).findings == ()
 
 

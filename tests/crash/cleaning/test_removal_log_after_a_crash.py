@@ -54,8 +54,8 @@ def check(disk: FaultyFileSystem, acknowledged: Acknowledged) -> None:
     """All that was acknowledged is there and chained, at most one line more, and it goes on."""
     found = read_removal_log(disk, DIRECTORY)
     assert not found.faults, disk.describe_trace()
-    ids = [entry.balance.id for entry in found.entries]
-    done = {entry.balance.id for entry in found.entries if entry.is_done}
+    ids = [entry.removal.id for entry in found.entries]
+    done = {entry.removal.id for entry in found.entries if entry.is_done}
     assert ids[: len(acknowledged.ids)] == acknowledged.ids
     assert done >= acknowledged.done
     extra = len(ids) - len(acknowledged.ids) + len(done) - len(acknowledged.done)
@@ -114,7 +114,7 @@ def test_a_crash_while_a_torn_line_is_cut_changes_nothing(step: int) -> None:
         disk = crash(new_disk(first_seed), step, partial(script, acknowledged=acknowledged))
         torn = disk.after_crash(CrashMode.RANDOM, first_seed)
         known = read_removal_log(torn, DIRECTORY)
-        ids = [entry.balance.id for entry in known.entries]
+        ids = [entry.removal.id for entry in known.entries]
         trial = torn.after_crash(CrashMode.KEEP_ALL)
         start = trial.steps
         append_next(trial)
@@ -124,7 +124,7 @@ def test_a_crash_while_a_torn_line_is_cut_changes_nothing(step: int) -> None:
                 left = broken.after_crash(mode, seed)
                 found = read_removal_log(left, DIRECTORY)
                 assert not found.faults, broken.describe_trace()
-                assert [e.balance.id for e in found.entries][: len(ids)] == ids
+                assert [e.removal.id for e in found.entries][: len(ids)] == ids
                 append_next(left)
 
 
@@ -152,9 +152,9 @@ def test_after_a_failed_call_the_same_object_goes_on(step: int, after_bytes: int
         left = disk.after_crash(mode, seed)
         found = read_removal_log(left, DIRECTORY)
         assert not found.faults, disk.describe_trace()
-        ids = {entry.balance.id for entry in found.entries}
+        ids = {entry.removal.id for entry in found.entries}
         assert ids >= set(acknowledged.ids)
-        assert {e.balance.id for e in found.entries if e.is_done} >= acknowledged.done
+        assert {e.removal.id for e in found.entries if e.is_done} >= acknowledged.done
     disk.mend()
     check_continues(disk)
 
@@ -175,5 +175,5 @@ def test_a_full_disk_refuses_the_record_and_keeps_the_others() -> None:
     assert read_removal_log(disk, DIRECTORY).torn_bytes == 200
     disk.full_at(None)
     evidence.append(make_expiry(evidence.next_id()))
-    assert [entry.balance.id for entry in evidence.read()] == [1, 2]
+    assert [entry.removal.id for entry in evidence.read()] == [1, 2]
     assert disk.names(DIRECTORY) == [REMOVAL_LOG_FILE]

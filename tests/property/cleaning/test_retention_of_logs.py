@@ -142,5 +142,5 @@ def test_a_log_loses_what_the_model_loses(
             getattr(run, name)(*arguments)
     entries = RemovalLog(run.bench.fs, DIRECTORY).read()
     assert all(entry.is_done for entry in entries)
-    gone = sum(entry.balance.records_removed for entry in entries)
+    gone = sum(entry.removal.records_removed for entry in entries)
     assert gone == run.made[0].base

@@ -232,7 +232,7 @@ def test_a_change_between_two_removals_is_found(bench: AuditBench) -> None:
     bench.compact([changed], [3])
     report = bench.audit()
     assert rules(report) == ["changed-between"]
-    assert "balance 1 had left 3 records" in report.findings[0].message
+    assert "removal 1 had left 3 records" in report.findings[0].message
 
 
 def test_a_segment_that_was_noted_as_gone_is_found(bench: AuditBench) -> None:

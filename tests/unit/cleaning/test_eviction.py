@@ -43,12 +43,12 @@ def move(bench: AuditBench, inputs: list[SegmentSummary], *, is_noted: bool = Tr
     balance = replace(
         bench.expiry(inputs),
         kind=RemovalKind.EVICTION,
-        records={Reason.EVICTED: sum(figure.records for figure in inputs)},
-        bytes={Reason.EVICTED: sum(figure.size for figure in inputs)},
+        records={Reason.EVICTED: sum(summary.records for summary in inputs)},
+        bytes={Reason.EVICTED: sum(summary.size for summary in inputs)},
     )
     bench.evidence.append(balance)
-    for figure in inputs:
-        bench.fs.remove(bench.log_path(figure.base_offset))
+    for summary in inputs:
+        bench.fs.remove(bench.log_path(summary.base_offset))
     if is_noted:
         bench.evidence.mark_done(balance.id)
 
@@ -157,8 +157,8 @@ def test_a_log_moves_its_segments_out_on_record() -> None:
     assert (hot.log.log_start_offset, hot.log.local_start_offset) == (0, 4)
     (entry,) = evidence.read()
     assert entry.is_done
-    assert entry.balance.records == {Reason.EVICTED: 4}
-    assert entry.balance.rule == "2 in object storage alone: segment 2, a test"
+    assert entry.removal.records == {Reason.EVICTED: 4}
+    assert entry.removal.rule == "2 in object storage alone: segment 2, a test"
     assert evict_local_segments(hot.log, 4, hot.now_ms, evidence) == []
     assert len(evidence.read()) == 1
     report = audit_partition(hot.disk, hot.log.directory)
@@ -177,11 +177,11 @@ def test_what_was_compacted_and_then_moved_leaves_a_clean_audit() -> None:
     report = audit_partition(hot.disk, hot.log.directory, deep=True)
     assert report.findings == ()
     assert report.partition == PARTITION
-    removal = report.entries[-1].balance
+    removal = report.entries[-1].removal
     assert removal.kind is RemovalKind.EVICTION
-    assert [figure.size for figure in removal.inputs] == [segment.size for segment in left]
+    assert [summary.size for summary in removal.inputs] == [segment.size for segment in left]
     assert removal.records_before == 1
-    assert {one.balance.kind for one in report.entries[:-1]} == {RemovalKind.COMPACTION}
+    assert {one.removal.kind for one in report.entries[:-1]} == {RemovalKind.COMPACTION}
 
 
 def test_an_eviction_on_a_full_disk_is_recorded_once_there_is_room(
@@ -205,6 +205,6 @@ def test_an_eviction_on_a_full_disk_is_recorded_once_there_is_room(
     late, own = removals.read()
     assert late.is_done
     assert own.is_done
-    assert [figure.base_offset for figure in late.balance.inputs] == [0, 1]
-    assert "the disk was full" in late.balance.rule
+    assert [summary.base_offset for summary in late.removal.inputs] == [0, 1]
+    assert "the disk was full" in late.removal.rule
     assert audit_partition(hot.disk, hot.log.directory).findings == ()

@@ -92,25 +92,25 @@ def test_digests_of_several_segments_add_up_in_any_order() -> None:
 
 
 def test_figures_of_two_generations_differ() -> None:
-    figure = SegmentSummary(0, 10, 700, 7, 77)
-    assert figure.is_same(SegmentSummary(0, 10, 700, 7, None))
-    assert not figure.is_same(SegmentSummary(0, 10, 700, 7, 78))
-    assert not figure.is_same(SegmentSummary(0, 10, 701, 7, 77))
-    assert not figure.is_same(SegmentSummary(0, 10, 700, 6, None))
+    summary = SegmentSummary(0, 10, 700, 7, 77)
+    assert summary.is_same(SegmentSummary(0, 10, 700, 7, None))
+    assert not summary.is_same(SegmentSummary(0, 10, 700, 7, 78))
+    assert not summary.is_same(SegmentSummary(0, 10, 701, 7, 77))
+    assert not summary.is_same(SegmentSummary(0, 10, 700, 6, None))
 
 
 def test_a_figure_covers_all_batches_in_their_order() -> None:
     first = build_batch([Record(b"a", b"1"), Record(b"b", b"2")], base_offset=5)
     second = build_batch([Record(b"c", b"3")], base_offset=9)
-    figure = _measure(first + second)
+    summary = _measure(first + second)
     crc_fields = first[17:21] + second[17:21]
-    assert figure == SegmentSummary(5, 10, len(first + second), 3, _crc32c(crc_fields))
+    assert summary == SegmentSummary(5, 10, len(first + second), 3, _crc32c(crc_fields))
     changed = build_batch([Record(b"c", b"4")], base_offset=9)
-    assert not figure.is_same(_measure(first + changed))
+    assert not summary.is_same(_measure(first + changed))
 
 
 def test_an_empty_segment_has_a_figure() -> None:
-    assert SegmentSummaryBuilder(7).figure() == SegmentSummary(7, 7, 0, 0, 0)
+    assert SegmentSummaryBuilder(7).summary() == SegmentSummary(7, 7, 0, 0, 0)
 
 
 def test_a_kind_reads_as_its_word() -> None:
@@ -128,9 +128,9 @@ def test_an_erasure_accounts_for_what_was_asked_for_alone() -> None:
     assert erasure.records_removed == 4
     assert not erasure.takes_whole
     for reason in (Reason.SUPERSEDED, Reason.TOMBSTONE_EXPIRED, Reason.ABORTED, Reason.EVICTED):
-        with pytest.raises(Unbalanced, match="that is for the kind"):
+        with pytest.raises(Unbalanced, match="a reason that erasure does not have"):
             replace(erasure, records={Reason.KEPT: 8, Reason.ERASED: 3, reason: 1}).check()
-    with pytest.raises(Unbalanced, match="for the kind erasure"):
+    with pytest.raises(Unbalanced, match="a reason that compaction does not have"):
         replace(erasure, kind=RemovalKind.COMPACTION).check()
 
 
@@ -142,7 +142,7 @@ def _measure(data: bytes) -> SegmentSummary:
         file.write_at(0, data)
         for table in BatchWalk(file, start=0, end=len(data), verify_crc=True):
             builder.add(table)
-    return builder.figure()
+    return builder.summary()
 
 
 def _crc32c(data: bytes) -> int:

@@ -63,7 +63,7 @@ def test_without_a_file_nothing_is_on_record(fs: MemoryFileSystem) -> None:
 def test_what_was_put_on_record_is_read_back(fs: MemoryFileSystem) -> None:
     fill(fs)
     entries = RemovalLog(fs, DIRECTORY).read()
-    assert [entry.balance for entry in entries] == [
+    assert [entry.removal for entry in entries] == [
         make_compaction(1),
         make_expiry(3),
         make_compaction(5),
@@ -77,7 +77,7 @@ def test_ids_go_on_in_another_object(fs: MemoryFileSystem) -> None:
     evidence = RemovalLog(fs, DIRECTORY)
     assert evidence.next_id() == 6
     evidence.append(make_expiry(6))
-    assert [entry.balance.id for entry in evidence.read()] == [1, 3, 5, 6]
+    assert [entry.removal.id for entry in evidence.read()] == [1, 3, 5, 6]
 
 
 def test_two_objects_in_turn_keep_one_chain(fs: MemoryFileSystem) -> None:
@@ -170,7 +170,7 @@ def test_a_torn_last_line_is_cut_by_the_next_append(fs: MemoryFileSystem, keep: 
     overwrite(fs, b"".join(kept[:4]) + kept[4][:keep])
     assert read_removal_log(fs, DIRECTORY).torn_bytes == len(kept[4][:keep])
     evidence = RemovalLog(fs, DIRECTORY)
-    assert [entry.balance.id for entry in evidence.read()] == [1, 3]
+    assert [entry.removal.id for entry in evidence.read()] == [1, 3]
     assert evidence.next_id() == 5
     evidence.append(make_compaction(5))
     assert lines(fs) == kept
@@ -223,7 +223,7 @@ def test_a_line_whose_sync_failed_is_made_due_again() -> None:
     assert evidence.next_id() == 3
     evidence.append(make_expiry(3))
     left = disk.after_crash(CrashMode.LOSE_UNSYNCED)
-    assert [entry.balance.id for entry in RemovalLog(left, DIRECTORY).read()] == [1, 2, 3]
+    assert [entry.removal.id for entry in RemovalLog(left, DIRECTORY).read()] == [1, 2, 3]
 
 
 def test_the_example_of_the_format_page_is_whole(fs: MemoryFileSystem) -> None:
@@ -232,9 +232,9 @@ def test_the_example_of_the_format_page_is_whole(fs: MemoryFileSystem) -> None:
     overwrite(fs, example.encode())
     (entry,) = RemovalLog(fs, DIRECTORY).read()
     assert entry.is_done
-    entry.balance.check()
+    entry.removal.check()
     written = MemoryFileSystem(ManualClock())
     written.make_directory(DIRECTORY)
-    RemovalLog(written, DIRECTORY).append(entry.balance)
+    RemovalLog(written, DIRECTORY).append(entry.removal)
     RemovalLog(written, DIRECTORY).mark_done(1)
     assert written.read(PATH) == example.encode()

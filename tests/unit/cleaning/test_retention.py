@@ -90,7 +90,7 @@ def test_an_expiry_puts_its_balance_on_record(bench: Bench) -> None:
     bench.fill(1, count=4)
     assert expire_at(bench, 0) == [0, 8]
     (entry,) = evidence_of(bench).read()
-    balance = entry.balance
+    balance = entry.removal
     assert entry.is_done
     assert (balance.kind, balance.end_offset) == (RemovalKind.EXPIRY, 12)
     assert balance.records == {Reason.EXPIRED_SIZE: 12}
@@ -106,7 +106,7 @@ def test_each_reason_is_counted_by_itself(bench: Bench) -> None:
     bench.log.delete_records(3)
     assert expire_at(bench, 8) == [0, 3, 6]
     (entry,) = evidence_of(bench).read()
-    assert entry.balance.records == {Reason.BELOW_LOG_START: 3, Reason.EXPIRED_TIME: 6}
+    assert entry.removal.records == {Reason.BELOW_LOG_START: 3, Reason.EXPIRED_TIME: 6}
 
 
 def test_a_damaged_segment_goes_and_is_counted_as_far_as_it_can_be_read(bench: Bench) -> None:
@@ -118,9 +118,9 @@ def test_a_damaged_segment_goes_and_is_counted_as_far_as_it_can_be_read(bench: B
         file.write_at(len(data) // 3 + 16, b"\x07")  # the second batch's magic
     assert expire_at(bench, 8) == [0, 3]
     (entry,) = evidence_of(bench).read()
-    assert entry.balance.records == {Reason.EXPIRED_TIME: 2}
-    assert [one.log_crc is None for one in entry.balance.inputs] == [True, False]
-    assert f"damaged at position {len(data) // 3} of {len(data)}" in entry.balance.rule
+    assert entry.removal.records == {Reason.EXPIRED_TIME: 2}
+    assert [one.log_crc is None for one in entry.removal.inputs] == [True, False]
+    assert f"damaged at position {len(data) // 3} of {len(data)}" in entry.removal.rule
 
 
 def test_nothing_goes_without_evidence(faulty: FaultyBench) -> None:
@@ -286,8 +286,8 @@ def test_a_full_disk_is_freed_and_the_evidence_follows(fleet: Fleet, monkeypatch
     assert fleet.run() == {}
     (entry,) = evidence.read()
     assert entry.is_done
-    assert entry.balance.records == {Reason.EXPIRED_TIME: 3}
-    assert "the disk was full" in entry.balance.rule
+    assert entry.removal.records == {Reason.EXPIRED_TIME: 3}
+    assert "the disk was full" in entry.removal.rule
 
 
 def test_whose_timestamps_were_not_believed_is_told(fleet: Fleet) -> None:

@@ -167,7 +167,7 @@ def test_every_removal_is_on_record(store: varve.Store) -> None:
     assert (empty.is_clean, len(empty.entries)) == (True, 0)
     assert (scores.is_clean, len(scores.entries)) == (True, 1)
     (only,) = store.audit("scores", 0)
-    assert only.entries[0].balance.records == {Reason.KEPT: 2, Reason.SUPERSEDED: 2}
+    assert only.entries[0].removal.records == {Reason.KEPT: 2, Reason.SUPERSEDED: 2}
 
 
 def test_a_damaged_segment_shows_in_health_and_metrics(

@@ -59,8 +59,8 @@ def test_what_left_is_on_record_as_moved(orders: TieredTopic) -> None:
     orders.expire()
     evidence = orders.tier._cleaner.removals.get(orders.log)
     (entry,) = evidence.read()
-    assert entry.balance.kind is RemovalKind.EVICTION
-    assert [one.base_offset for one in entry.balance.inputs] == [0, 2, 4]
+    assert entry.removal.kind is RemovalKind.EVICTION
+    assert [one.base_offset for one in entry.removal.inputs] == [0, 2, 4]
     orders.kit.check()
 
 

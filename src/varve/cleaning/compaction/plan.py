@@ -360,7 +360,7 @@ def plan_segment(
         size=source.segment.size,
         next_offset=source.next_offset,
         is_dirty=source.is_dirty,
-        figure=summarize_input(source.segment, keys.header),
+        summary=summarize_input(source.segment, keys.header),
         segment=source.segment,
         keys=keys,
         keep=keep,

@@ -153,7 +153,7 @@ _FAULTS: Final = {
 class WrittenSegment:
     """A segment written aside, ready to be swapped in."""
 
-    figure: SegmentSummary
+    summary: SegmentSummary
     has_txn_index: bool
     header: KeyIndexHeader
     digest: tuple[int, int]
@@ -162,11 +162,11 @@ class WrittenSegment:
 
     @property
     def base_offset(self) -> int:
-        return self.figure.base_offset
+        return self.summary.base_offset
 
     @property
     def size(self) -> int:
-        return self.figure.size
+        return self.summary.size
 
     def discard(self, fs: FileSystem, directory: str) -> None:
         """Removes the files of a segment that is not swapped in after all."""
@@ -240,7 +240,7 @@ class _Output:
         self._aborted = aborted
         self._table = batch_table(_TABLE_ROWS)
         self._indexer = SegmentIndexer(base_offset, settings, self._path(LOG))
-        self._figure = SegmentSummaryBuilder(base_offset)
+        self._summary = SegmentSummaryBuilder(base_offset)
         self._keys = KeyIndexBuilder(
             fs,
             self._path(KEYS),
@@ -290,7 +290,7 @@ class _Output:
             rows[:, BatchColumn.POSITION] += self._written
             taken = self._indexer.add(table)
             assert taken == count, "batches are copied in the order of their offsets"
-            self._figure.add(table)
+            self._summary.add(table)
             self._keys.add(table, self._payloads)
             start = end
         if self.filled:
@@ -316,7 +316,7 @@ class _Output:
             self._write_index(TXN_INDEX, index.encode())
         header = self._keys.finish(self._written)
         return WrittenSegment(
-            self._figure.figure(),
+            self._summary.summary(),
             bool(self._aborted),
             header,
             self._keys.digest,

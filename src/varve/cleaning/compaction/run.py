@@ -189,7 +189,7 @@ class CompactionRun:
     ) -> bool:
         """Puts the group on record and swaps it in; False when the log has changed meanwhile."""
         evidence = self._tools.evidence
-        with evidence.removal:
+        with evidence.removal_lock:
             try:
                 balance = self._balance(group, written, plan, evidence.next_id())
                 evidence.append(balance)
@@ -236,8 +236,8 @@ class CompactionRun:
             partition=self._log.topic_partition,
             kind=RemovalKind.COMPACTION,
             at_ms=self._now_ms,
-            inputs=tuple(segment_plan.figure for segment_plan in group),
-            outputs=(written.figure,),
+            inputs=tuple(segment_plan.summary for segment_plan in group),
+            outputs=(written.summary,),
             records=sum_by_reason([segment_plan.records for segment_plan in group]),
             bytes=sum_by_reason([segment_plan.bytes for segment_plan in group]),
             keys_before=hex_digest(*(segment_plan.digest for segment_plan in group)),

@@ -104,7 +104,7 @@ class SegmentFigures:
     size: int
     next_offset: int
     is_dirty: bool
-    figure: SegmentSummary
+    summary: SegmentSummary
     """The segment as it goes in."""
     records: dict[Reason, int]
     bytes: dict[Reason, int]

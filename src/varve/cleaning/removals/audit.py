@@ -1,22 +1,21 @@
-"""Holds the evidence of a partition against its arithmetic, its chain, and what is on disk.
+"""Checks the removal log of a partition: its sums, its chain, and the segments on disk.
 
-The lines are gone through in order, keeping the segments that must be there by then: a compaction
-or an erasure takes its inputs and leaves its outputs, an expiry and a move to object storage take
-their inputs.
-What is left at the end is read again and compared. Whether object storage holds what was moved is
-for `varve tier fsck`.
+The lines are replayed in order, keeping the segments that must be there by then: a compaction or an
+erasure replaces its inputs by its outputs, an expiry and an eviction remove their inputs. What is
+left at the end is read and compared. Whether object storage holds what was evicted is checked by
+`varve tier fsck`.
 
 Invariant  reads only, whether a store has the directory open or not; nothing the files hold makes
            it raise.
-Crash      a line may lack its removal, when a crash came between the two, and a removal the note
-           that it was carried out: both are told apart by which generation of the segments is met
-           next, in a later line or on disk.
+Crash      a line may lack its removal, when a crash came between the two, and a removal its line
+           `done`: the generation of the segments that a later line or the disk has decides.
 """
 
 import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from varve.cleaning.removals.live_segments import Listing, LiveSegment, LiveSegments, list_data
@@ -32,7 +31,7 @@ from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, Unbalanced
 
 AUDIT_RULES: Final = {
-    "chain": "Every line of the evidence is as it was written, right behind the one before.",
+    "chain": "Every line of the removal log is as it was written, right behind the one before.",
     "head": "A chain noted earlier is still in the file.",
     "torn-line": "The last line is whole; one that is not had no removal and is cut later.",
     "other-partition": "A line speaks of the partition whose directory it lies in.",
@@ -61,7 +60,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """A broken rule of `AUDIT_RULES`; `id` is that of the balance it is about, if any."""
+    """A broken rule of `AUDIT_RULES`; `id` is that of the removal it is about, if any."""
 
     severity: Severity
     rule: str
@@ -71,9 +70,9 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class AuditedEntry:
-    """A balance and what became of it; `verified` of its outputs are on disk as it says."""
+    """A removal and its outcome; `verified` of its outputs are on disk as recorded."""
 
-    balance: Removal
+    removal: Removal
     outcome: Outcome
     verified: int
 
@@ -93,12 +92,12 @@ class AuditReport:
     @property
     def carried_out(self) -> list[Removal]:
         done = (Outcome.DONE, Outcome.DONE_UNMARKED)
-        return [entry.balance for entry in self.entries if entry.outcome in done]
+        return [entry.removal for entry in self.entries if entry.outcome in done]
 
     @property
     def moved_records(self) -> int:
-        """Records that left the local disk for object storage, which tells what became of them."""
-        return sum(balance.records.get(Reason.EVICTED, 0) for balance in self.carried_out)
+        """Records that were evicted from the local disk, and are in object storage."""
+        return sum(removal.records.get(Reason.EVICTED, 0) for removal in self.carried_out)
 
     @property
     def is_clean(self) -> bool:
@@ -155,7 +154,7 @@ class _Audit:
         self._directory = directory
         self._deep = deep
         self._partition = find_partition(directory)
-        self._evidence = read_removal_log(fs, directory)
+        self._history = read_removal_log(fs, directory)
         self._live = LiveSegments(fs, directory, advance=advance)
         self._log_start = self._find_log_start()
         self._findings: list[AuditFinding] = []
@@ -165,16 +164,16 @@ class _Audit:
 
     def run(self, head: str | None) -> AuditReport:
         self._check_file(head)
-        entries = self._evidence.entries
+        entries = self._history.entries
         for number, entry in enumerate(entries):
-            self._check_balance(entry.balance)
+            self._check_removal(entry.removal)
             outcome = Outcome.DONE
             if not entry.is_done:
-                outcome = find_outcome(entry.balance, entries[number + 1 :], self._live)
-            self._outcomes[entry.balance.id] = outcome
-            self._replay(entry.balance, outcome)
-        for figure, id in self._expected.values():
-            self._check_live(figure, id)
+                outcome = find_outcome(entry.removal, entries[number + 1 :], self._live)
+            self._outcomes[entry.removal.id] = outcome
+            self._replay(entry.removal, outcome)
+        for summary, id in self._expected.values():
+            self._check_live(summary, id)
         if self._deep:
             self._check_keys()
         return self.report()
@@ -186,14 +185,14 @@ class _Audit:
             directory=self._directory,
             entries=tuple(
                 AuditedEntry(
-                    entry.balance,
-                    self._outcomes[entry.balance.id],
-                    len(verified.get(entry.balance.id, ())),
+                    entry.removal,
+                    self._outcomes[entry.removal.id],
+                    len(verified.get(entry.removal.id, ())),
                 )
-                for entry in self._evidence.entries
+                for entry in self._history.entries
             ),
             findings=tuple(self._findings),
-            head=self._evidence.head,
+            head=self._history.head,
             segments_verified=sum(len(segments) for segments in verified.values()),
             bytes_verified=sum(
                 segment.size for segments in verified.values() for segment in segments
@@ -217,7 +216,7 @@ class _Audit:
         """
         written, first = self._read_log_start(), self._live.first_offset or 0
         is_tiered = any(
-            entry.balance.kind == RemovalKind.EVICTION for entry in self._evidence.entries
+            entry.removal.kind == RemovalKind.EVICTION for entry in self._history.entries
         )
         if is_tiered and written is not None:
             return written
@@ -234,87 +233,93 @@ class _Audit:
             return None
 
     def _check_file(self, head: str | None) -> None:
-        for fault in self._evidence.faults:
+        for fault in self._history.faults:
             self._error("chain", f"line {fault.line_number}: {fault.message}")
-        if head is not None and head not in self._evidence.chains:
-            self._error("head", f"the chain {head[:64]} is not in the file: its end was cut")
-        if self._evidence.torn_bytes:
-            message = f"{self._evidence.torn_bytes} bytes of a line that was not finished"
+        if head is not None and head not in self._history.chains:
+            if self._history.dropped:
+                message = "or is of one of the oldest lines, which were dropped"
+                self.warn(
+                    "head", f"the chain {head[:64]} is not in the file: it was cut, {message}"
+                )
+            else:
+                self._error("head", f"the chain {head[:64]} is not in the file: its end was cut")
+        if self._history.torn_bytes:
+            message = f"{self._history.torn_bytes} bytes of a line that was not finished"
             self._add(Severity.NOTE, "torn-line", message, None)
 
-    def _check_balance(self, balance: Removal) -> None:
-        if self._partition is not None and balance.partition != self._partition:
-            message = f"speaks of {balance.partition}, but lies in {self._partition}"
-            self._error("other-partition", message, balance.id)
+    def _check_removal(self, removal: Removal) -> None:
+        if self._partition is not None and removal.partition != self._partition:
+            message = f"speaks of {removal.partition}, but lies in {self._partition}"
+            self._error("other-partition", message, removal.id)
         try:
-            balance.check()
+            removal.check()
         except Unbalanced as error:
-            self._error("unbalanced", str(error), balance.id)
+            self._error("unbalanced", str(error), removal.id)
 
-    def _replay(self, balance: Removal, outcome: Outcome) -> None:
+    def _replay(self, removal: Removal, outcome: Outcome) -> None:
         """Changes the segments that must be there as the removal did."""
-        for figure in balance.inputs:
-            self._check_input(figure, balance)
+        for summary in removal.inputs:
+            self._check_input(summary, removal)
         is_done = outcome in (Outcome.DONE, Outcome.DONE_UNMARKED)
-        for figure in balance.inputs if is_done else ():
-            is_left = balance.takes_whole and self._live.has_size(figure)
+        for summary in removal.inputs if is_done else ():
+            is_left = removal.takes_whole and self._live.has_size(summary)
             if is_left and outcome is Outcome.DONE:
-                self._report_left(figure, balance)
+                self._report_left(summary, removal)
             if not is_left:
-                self._expected.pop(figure.base_offset, None)
-        for figure in balance.outputs if is_done else ():
-            self._expected[figure.base_offset] = figure, balance.id
-        if outcome is Outcome.UNCLEAR and not self._is_below_log_start(balance.inputs[-1:]):
+                self._expected.pop(summary.base_offset, None)
+        for summary in removal.outputs if is_done else ():
+            self._expected[summary.base_offset] = summary, removal.id
+        if outcome is Outcome.UNCLEAR and not self._is_below_log_start(removal.inputs[-1:]):
             message = "neither its inputs nor its outputs are there, and no later line takes them"
-            self._error("unclear", message, balance.id)
+            self._error("unclear", message, removal.id)
 
-    def _report_left(self, figure: SegmentSummary, balance: Removal) -> None:
-        message = f"segment {figure.base_offset} was noted as gone and is there"
-        if balance.kind == RemovalKind.EVICTION:
-            self.warn("still-there", f"{message}, as well as in object storage", balance.id)
-        elif self._is_below_log_start([figure]):
-            self.warn("still-there", f"{message}; the next open removes it", balance.id)
+    def _report_left(self, summary: SegmentSummary, removal: Removal) -> None:
+        message = f"segment {summary.base_offset} was noted as gone and is there"
+        if removal.kind == RemovalKind.EVICTION:
+            self.warn("still-there", f"{message}, as well as in object storage", removal.id)
+        elif self._is_below_log_start([summary]):
+            self.warn("still-there", f"{message}; the next open removes it", removal.id)
         else:
-            self._error("still-there", message, balance.id)
+            self._error("still-there", message, removal.id)
 
-    def _is_below_log_start(self, figures: Sequence[SegmentSummary]) -> bool:
-        return all(figure.next_offset <= self._log_start for figure in figures)
+    def _is_below_log_start(self, summaries: Sequence[SegmentSummary]) -> bool:
+        return all(summary.next_offset <= self._log_start for summary in summaries)
 
-    def _check_input(self, figure: SegmentSummary, balance: Removal) -> None:
-        known, left_by = self._expected.get(figure.base_offset, (figure, 0))
+    def _check_input(self, summary: SegmentSummary, removal: Removal) -> None:
+        known, left_by = self._expected.get(summary.base_offset, (summary, 0))
         # What cannot be read any more is counted as far as it can, and goes at last.
-        is_cut_short = balance.takes_whole and figure.log_crc is None
-        if known.is_same(figure) or (is_cut_short and known.size == figure.size):
+        is_cut_short = removal.takes_whole and summary.log_crc is None
+        if known.is_same(summary) or (is_cut_short and known.size == summary.size):
             return
         message = (
-            f"found segment {figure.base_offset} with {_describe(figure)}, balance {left_by} had "
+            f"found segment {summary.base_offset} with {_describe(summary)}, removal {left_by} had "
             f"left {_describe(known)}: it was changed without a record"
         )
-        self._error("changed-between", message, balance.id)
+        self._error("changed-between", message, removal.id)
 
-    def _check_live(self, figure: SegmentSummary, id: int) -> None:
+    def _check_live(self, summary: SegmentSummary, id: int) -> None:
         """Compares a segment that must be there with what is."""
-        name = f"segment {figure.base_offset}"
-        segment = self._live.find(figure.base_offset)
-        if segment is None and self._is_below_log_start([figure]):
+        name = f"segment {summary.base_offset}"
+        segment = self._live.find(summary.base_offset)
+        if segment is None and self._is_below_log_start([summary]):
             message = f"{name} is gone without a record, below the log start {self._log_start}"
             self.warn("output-missing", message, id)
         elif segment is None:
             self._error("output-missing", f"{name} is gone without a record", id)
-        elif segment.size != figure.size:
-            message = f"{name} has {segment.size} bytes, {figure.size} are on record"
+        elif segment.size != summary.size:
+            message = f"{name} has {segment.size} bytes, {summary.size} are on record"
             self._error("output-changed", message, id)
         else:
-            self._compare(segment, figure, id)
+            self._compare(segment, summary, id)
 
-    def _compare(self, segment: LiveSegment, figure: SegmentSummary, id: int) -> None:
+    def _compare(self, segment: LiveSegment, summary: SegmentSummary, id: int) -> None:
         measured = self._live.measure(segment)
         if measured.damage:
-            self._error("output-damaged", f"segment {figure.base_offset}: {measured.damage}", id)
-        elif not measured.figure.is_same(figure):
+            self._error("output-damaged", f"segment {summary.base_offset}: {measured.damage}", id)
+        elif not measured.summary.is_same(summary):
             message = (
-                f"segment {figure.base_offset} has {_describe(measured.figure)}, on record are "
-                f"{_describe(figure)}"
+                f"segment {summary.base_offset} has {_describe(measured.summary)}, on record are "
+                f"{_describe(summary)}"
             )
             self._error("output-changed", message, id)
         else:
@@ -329,53 +334,53 @@ class _Audit:
                 "keys-differ", f"keys are not compared, as the topic id is not known: {error}"
             )
             return
-        for entry in self._evidence.entries:
-            balance = entry.balance
-            segments = self._verified.get(balance.id, [])
+        for entry in self._history.entries:
+            removal = entry.removal
+            segments = self._verified.get(removal.id, [])
             # The digest is one over all outputs; of those that another line took none is left.
-            if segments and len(segments) == len(balance.outputs):
-                self._compare_keys(balance, segments, topic_id)
+            if segments and len(segments) == len(removal.outputs):
+                self._compare_keys(removal, segments, topic_id)
 
     def _compare_keys(
-        self, balance: Removal, segments: Sequence[LiveSegment], topic_id: bytes
+        self, removal: Removal, segments: Sequence[LiveSegment], topic_id: bytes
     ) -> None:
         try:
             # An erasure looks at what was aborted too, and at what may yet be.
-            with_aborted = balance.kind is RemovalKind.ERASURE
+            with_aborted = removal.kind is RemovalKind.ERASURE
             digests = [
                 self._live.digest(segment, topic_id, with_aborted=with_aborted)
                 for segment in segments
             ]
             found = hex_digest(*digests)
         except Corrupt as error:
-            self._error("output-damaged", str(error), balance.id)
+            self._error("output-damaged", str(error), removal.id)
             return
-        if found != balance.keys_after:
-            message = f"the keys have digest {found}, on record is {balance.keys_after[:64]}"
-            self._error("keys-differ", message, balance.id)
+        if found != removal.keys_after:
+            message = f"the keys have digest {found}, on record is {removal.keys_after[:64]}"
+            self._error("keys-differ", message, removal.id)
 
 
-def find_outcome(balance: Removal, later: Sequence[RemovalEntry], live: LiveSegments) -> Outcome:
+def find_outcome(removal: Removal, later: Sequence[RemovalEntry], live: LiveSegments) -> Outcome:
     """What became of a removal that is not noted as carried out.
 
     The generation of its segments that is met next decides: in the first later line that reads
     any of them, else on disk.
     """
-    if not balance.inputs:
+    if not removal.inputs:
         return Outcome.UNCLEAR
-    start, end = balance.inputs[0].base_offset, balance.inputs[-1].next_offset
+    start, end = removal.inputs[0].base_offset, removal.inputs[-1].next_offset
     is_there: Callable[[SegmentSummary], bool] = (
-        live.has_size if balance.takes_whole else live.holds
+        live.has_size if removal.takes_whole else live.holds
     )
     for entry in later:
-        met = entry.balance.inputs
-        if any(start <= figure.base_offset < max(end, start + 1) for figure in met):
-            is_there = _among(met)
+        met = entry.removal.inputs
+        if any(start <= summary.base_offset < max(end, start + 1) for summary in met):
+            is_there = partial(_is_among, met)
             break
-    inputs = [is_there(figure) for figure in balance.inputs]
-    if balance.takes_whole:
+    inputs = [is_there(summary) for summary in removal.inputs]
+    if removal.takes_whole:
         return Outcome.NOT_DONE if all(inputs) else Outcome.DONE_UNMARKED
-    outputs = [is_there(figure) for figure in balance.outputs]
+    outputs = [is_there(summary) for summary in removal.outputs]
     if all(inputs):
         return Outcome.NOT_DONE
     if all(outputs) or (any(outputs) and not any(inputs)):
@@ -383,10 +388,10 @@ def find_outcome(balance: Removal, later: Sequence[RemovalEntry], live: LiveSegm
     return Outcome.NOT_DONE if any(inputs) else Outcome.UNCLEAR
 
 
-def _among(met: Sequence[SegmentSummary]) -> Callable[[SegmentSummary], bool]:
-    return lambda figure: any(summary.is_same(figure) for summary in met)
+def _is_among(met: Sequence[SegmentSummary], summary: SegmentSummary) -> bool:
+    return any(summary.is_same(other) for other in met)
 
 
-def _describe(figure: SegmentSummary) -> str:
-    crc = "" if figure.log_crc is None else f" and checksum {figure.log_crc:08x}"
-    return f"{figure.records} records in {figure.size} bytes{crc}"
+def _describe(summary: SegmentSummary) -> str:
+    crc = "" if summary.log_crc is None else f" and checksum {summary.log_crc:08x}"
+    return f"{summary.records} records in {summary.size} bytes{crc}"

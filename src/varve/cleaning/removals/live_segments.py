@@ -10,14 +10,13 @@ from typing import Final
 
 from varve.cleaning.key_index.builder import KeyIndexBuilder
 from varve.cleaning.key_index.segment_indexes import LEFT_ALONE
-from varve.cleaning.removals.removal import SegmentSummary, SegmentSummaryBuilder
+from varve.cleaning.removals.removal import MeasuredSegment, SegmentSummary, measure_segment
 from varve.commit_log.names import (
     CLEANED,
     KEYS,
     LOG,
     SWAP,
     TXN_INDEX,
-    SegmentFileName,
     log_name,
     parse_file_name,
 )
@@ -25,7 +24,6 @@ from varve.commit_log.segment_reader import BatchWalk
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk import FileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.kernels.batch_layout import status_text
 
 _DIGEST_BUFFER_BYTES: Final = 16 << 20
 
@@ -42,14 +40,6 @@ class LiveSegment:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What a data file holds; `damage` says where and why reading stopped, empty if it did not."""
-
-    figure: SegmentSummary
-    damage: str
-
-
 class LiveSegments:
     """What a directory held when it was listed; each file is measured once."""
 
@@ -57,7 +47,7 @@ class LiveSegments:
         self._fs = fs
         self._directory = directory
         self._advance = advance
-        self._measured: dict[int, Measured] = {}
+        self._measured: dict[int, MeasuredSegment] = {}
         self._segments = _choose(list_data(fs, directory), self._measure)
 
     @property
@@ -71,24 +61,25 @@ class LiveSegments:
     def path(self, segment: LiveSegment, kind: str = LOG) -> str:
         return f"{self._directory}/{log_name(segment.base_offset, kind)}{segment.state}"
 
-    def measure(self, segment: LiveSegment) -> Measured:
+    def measure(self, segment: LiveSegment) -> MeasuredSegment:
         """Reads the whole file, with its CRCs."""
         known = self._measured.get(segment.base_offset)
         if known is None:
             known = self._measured[segment.base_offset] = self._measure(segment)
         return known
 
-    def has_size(self, figure: SegmentSummary) -> bool:
-        """Whether the segment is there with the size of its figure, whatever it holds."""
-        segment = self.find(figure.base_offset)
-        return segment is not None and segment.size == figure.size
+    def has_size(self, summary: SegmentSummary) -> bool:
+        """Whether the segment is there with the size of its summary, whatever it holds."""
+        segment = self.find(summary.base_offset)
+        return segment is not None and segment.size == summary.size
 
-    def holds(self, figure: SegmentSummary) -> bool:
-        """Whether this generation of the segment is there, as far as its figure tells."""
-        segment = self.find(figure.base_offset)
-        if segment is None or segment.size != figure.size:
+    def holds(self, summary: SegmentSummary) -> bool:
+        """Whether this generation of the segment is there, as far as its summary knows."""
+        segment = self.find(summary.base_offset)
+        if segment is None or segment.size != summary.size:
             return False
-        return self.measure(segment).figure.is_same(figure)
+        measured = self.measure(segment)
+        return not measured.damage and measured.summary.is_same(summary)
 
     def digest(
         self, segment: LiveSegment, topic_id: bytes, *, with_aborted: bool = False
@@ -124,16 +115,15 @@ class LiveSegments:
             return ()
         return TransactionIndex.decode(self._fs.read(path), segment.base_offset, path).entries()
 
-    def _measure(self, segment: LiveSegment) -> Measured:
-        builder = SegmentSummaryBuilder(segment.base_offset)
+    def _measure(self, segment: LiveSegment) -> MeasuredSegment:
         with self._fs.open(self.path(segment)) as file:
-            walk = BatchWalk(file, start=0, end=segment.size, verify_crc=True)
-            for table in walk:
-                builder.add(table)
-                self._advance(table.end - table.start)
-        is_whole = walk.position == segment.size
-        damage = "" if is_whole else f"position {walk.position}: {status_text(walk.status)}"
-        return Measured(builder.figure(), damage)
+            return measure_segment(
+                file,
+                base_offset=segment.base_offset,
+                size=segment.size,
+                verify_crc=True,
+                advance=self._advance,
+            )
 
 
 def list_data(fs: FileSystem, directory: str) -> Listing:
@@ -145,13 +135,11 @@ def list_data(fs: FileSystem, directory: str) -> Listing:
     )
 
 
-def _choose(listing: Listing, measure: Callable[[LiveSegment], Measured]) -> dict[int, LiveSegment]:
+def _choose(
+    listing: Listing, measure: Callable[[LiveSegment], MeasuredSegment]
+) -> dict[int, LiveSegment]:
     """The data files that the next open would keep, by base offset."""
-    files: list[tuple[SegmentFileName, int]] = []
-    for name, size in listing:
-        file = parse_file_name(name)
-        if file is not None:
-            files.append((file, size))
+    files = [(file, size) for name, size in listing if (file := parse_file_name(name)) is not None]
     first_cleaned = min((file.offset for file, _ in files if file.state == CLEANED), default=None)
     swaps = [
         LiveSegment(file.offset, size, SWAP)
@@ -162,18 +150,13 @@ def _choose(listing: Listing, measure: Callable[[LiveSegment], Measured]) -> dic
     live = {
         file.offset: LiveSegment(file.offset, size, "") for file, size in files if not file.state
     }
-    if swaps:
-        ends = [measure(segment).figure.next_offset for segment in swaps]
-        end = max(*ends, swaps[-1].base_offset + 1)
-        live = {
-            base: live_segment
-            for base, live_segment in live.items()
-            if not swaps[0].base_offset <= base < end
-        }
-        # An empty one behind the first only marks how far the swap reaches.
-        live |= {
-            live_segment.base_offset: live_segment
-            for live_segment in swaps
-            if live_segment is swaps[0] or live_segment.size
-        }
-    return live
+    if not swaps:
+        return live
+    ends = [measure(segment).summary.next_offset for segment in swaps]
+    start, end = swaps[0].base_offset, max(*ends, swaps[-1].base_offset + 1)
+    kept = {base: segment for base, segment in live.items() if not start <= base < end}
+    # An empty one behind the first only marks how far the swap reaches.
+    kept |= {
+        segment.base_offset: segment for segment in swaps if segment is swaps[0] or segment.size
+    }
+    return kept

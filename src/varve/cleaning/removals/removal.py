@@ -1,4 +1,4 @@
-"""A removal: which segments went in, which came out, and why the other records are gone.
+"""A removal: its input segments, its output segments, and why the other records were removed.
 
 Local segments that are evicted because object storage holds them are recorded in the same way,
 though no record is removed.
@@ -7,8 +7,8 @@ Invariant  a removal that passes `check` accounts for every record of its inputs
            its outputs hold exactly the records, and after a rewrite the keys, that were to stay.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final, TypeVar
@@ -16,15 +16,15 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from varve.commit_log import TopicPartition
-from varve.commit_log.segment import Segment
 from varve.commit_log.segment_reader import BatchTable, BatchWalk
+from varve.disk import File
 from varve.foundation.errors import Corrupt, Unbalanced
-from varve.kernels.batch_layout import BatchColumn
+from varve.kernels.batch_layout import BatchColumn, status_text
 from varve.kernels.crc import extend_crc32c
 
 
 class Reason(StrEnum):
-    """Why a record stayed or went."""
+    """Why a record stayed or was removed."""
 
     KEPT = "kept"
     SUPERSEDED = "superseded"
@@ -40,9 +40,9 @@ class Reason(StrEnum):
 
 
 class RemovalKind(StrEnum):
-    """A compaction and an erasure replace segments, an expiry lets whole segments go.
+    """A compaction and an erasure replace segments, an expiry removes whole segments.
 
-    Segments that were moved left the local disk, and their records stay in object storage.
+    Evicted segments are removed from the local disk, and their records stay in object storage.
     """
 
     COMPACTION = "compaction"
@@ -51,14 +51,20 @@ class RemovalKind(StrEnum):
     EVICTION = "moved"
 
 
-_EXPIRY_REASONS: Final = (Reason.EXPIRED_TIME, Reason.EXPIRED_SIZE, Reason.BELOW_LOG_START)
-_REASONS_OF_WHOLE: Final = {
-    RemovalKind.EXPIRY: _EXPIRY_REASONS,
+_REASONS_OF: Final = {
+    RemovalKind.COMPACTION: (
+        Reason.KEPT,
+        Reason.SUPERSEDED,
+        Reason.TOMBSTONE_EXPIRED,
+        Reason.NO_KEY,
+        Reason.ABORTED,
+        Reason.MARKER_EXPIRED,
+    ),
+    RemovalKind.ERASURE: (Reason.KEPT, Reason.ERASED),
+    RemovalKind.EXPIRY: (Reason.EXPIRED_TIME, Reason.EXPIRED_SIZE, Reason.BELOW_LOG_START),
     RemovalKind.EVICTION: (Reason.EVICTED,),
 }
-"""Why whole segments go, by what that is called."""
 _REWRITES: Final = (RemovalKind.COMPACTION, RemovalKind.ERASURE)
-_ERASURE_REASONS: Final = (Reason.KEPT, Reason.ERASED)
 _STAYING: Final = (Reason.KEPT, Reason.EVICTED)
 _WORD_MAX: Final = 2**64 - 1
 
@@ -78,7 +84,7 @@ class SegmentSummary:
     log_crc: int | None = None
 
     def is_same(self, other: "SegmentSummary") -> bool:
-        """Whether both are one generation, as far as their figures tell."""
+        """Whether both are one generation, as far as both know."""
         is_crc_same = self.log_crc == other.log_crc or None in (self.log_crc, other.log_crc)
         return is_crc_same and (self.base_offset, self.size, self.records) == (
             other.base_offset,
@@ -88,7 +94,7 @@ class SegmentSummary:
 
 
 class SegmentSummaryBuilder:
-    """Takes a segment's batches in file order and gives its figure."""
+    """Summarizes a segment from its batches in file order."""
 
     def __init__(self, base_offset: int) -> None:
         self._base_offset = base_offset
@@ -108,7 +114,7 @@ class SegmentSummaryBuilder:
         # A batch without its records has a count of 0; a header that lies has less.
         self._records += int(np.maximum(rows[:, BatchColumn.RECORD_COUNT], 0).sum())
 
-    def figure(self) -> SegmentSummary:
+    def summary(self) -> SegmentSummary:
         return SegmentSummary(
             self._base_offset, self._next_offset, self._size, self._records, self._crc
         )
@@ -123,13 +129,13 @@ def hex_digest(*digests: tuple[int, int]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """What one removal took from which segments, and by which rule.
+    """What one removal removed from which segments, and by which rule.
 
-    `id` counts the lines of the evidence file; `EvidenceFile.next_id` gives it. `bytes` are encoded
-    record bytes, uncompressed, of a compaction and file bytes where whole segments go.
-    `keys_before` is the digest of the keys and offsets that were planned to survive, `keys_after`
-    of those that the outputs hold; both are empty where whole segments go. `end_offset` is where
-    the removal stopped looking.
+    `id` is the number of its line in the removal log, from `RemovalLog.next_id`. `bytes` are
+    encoded record bytes, uncompressed, of a compaction and file bytes where whole segments are
+    removed. `keys_before` is the digest of the keys and offsets that were planned to survive,
+    `keys_after` of those that the outputs hold; both are empty where whole segments are removed.
+    `end_offset` is where the removal stopped looking.
     """
 
     id: int
@@ -147,147 +153,122 @@ class Removal:
 
     @property
     def records_before(self) -> int:
-        return sum(figure.records for figure in self.inputs)
+        return sum(summary.records for summary in self.inputs)
 
     @property
     def records_after(self) -> int:
-        return sum(figure.records for figure in self.outputs)
+        return sum(summary.records for summary in self.outputs)
 
     @property
     def records_removed(self) -> int:
-        """Those that no tier holds any more because of it."""
+        """The records that no tier holds any more."""
         return sum(count for reason, count in self.records.items() if reason not in _STAYING)
 
     @property
     def takes_whole(self) -> bool:
-        """Whether whole segments leave the local disk, and nothing takes their place."""
+        """Whether whole segments are removed from the local disk and not replaced."""
         return self.kind not in _REWRITES
 
     def check(self) -> None:
         """Raises Unbalanced, naming the numbers, unless everything adds up."""
-        if fault := self._find_fault():
-            raise Unbalanced(
-                f"{self.partition}: {self.kind} {self.id} of offsets {_range(self.inputs)}: {fault}"
-            )
+        fault = next(self._find_faults(), None)
+        if fault is not None:
+            inputs = self.inputs
+            offsets = f"{inputs[0].base_offset}..{inputs[-1].next_offset}" if inputs else "(none)"
+            name = f"{self.partition}: {self.kind} {self.id}"
+            raise Unbalanced(f"{name} of offsets {offsets}: {fault}")
 
-    def _find_fault(self) -> str | None:
-        return (
-            self._find_negative()
-            or self._find_wrong_sum()
-            or _find_disorder("inputs", self.inputs)
-            or _find_disorder("outputs", self.outputs)
-            or (
-                self._find_fault_of_rewrite()
-                if not self.takes_whole
-                else self._find_fault_of_whole(_REASONS_OF_WHOLE[self.kind])
-            )
-        )
-
-    def _find_negative(self) -> str | None:
+    def _find_faults(self) -> Iterator[str]:
         for name, counts in (("records", self.records), ("bytes", self.bytes)):
             for reason, count in counts.items():
                 if count < 0:
-                    return f"{count} {name} are counted as {reason.value!r}"
-        return None
-
-    def _find_wrong_sum(self) -> str | None:
+                    yield f"{count} {name} are counted as {reason.value!r}"
         counted = sum(self.records.values())
         if counted != self.records_before:
             listed = ", ".join(f"{reason.value} {n}" for reason, n in self.records.items())
-            return (
+            yield (
                 f"{counted} records are accounted for ({listed}), but the inputs hold "
                 f"{self.records_before}"
             )
         kept = self.records.get(Reason.KEPT, 0)
         if kept != self.records_after:
-            return f"{kept} records were to stay, but the outputs hold {self.records_after}"
-        return None
+            yield f"{kept} records were to stay, but the outputs hold {self.records_after}"
+        yield from _find_disorder("inputs", self.inputs)
+        yield from _find_disorder("outputs", self.outputs)
+        for reason, count in self.records.items():
+            if count and reason not in _REASONS_OF[self.kind]:
+                kind = self.kind
+                yield f"{count} records are {reason.value!r}, a reason that {kind} does not have"
+        if self.takes_whole:
+            yield from self._find_faults_of_whole()
+        else:
+            yield from self._find_faults_of_rewrite()
 
-    def _find_fault_of_rewrite(self) -> str | None:
-        if fault := self._find_foreign_reason():
-            return fault
+    def _find_faults_of_whole(self) -> Iterator[str]:
+        if not self.inputs:
+            yield "no segment is named"
+        if self.outputs:
+            yield f"{len(self.outputs)} segments would come out, where whole ones are removed"
+
+    def _find_faults_of_rewrite(self) -> Iterator[str]:
         if not self.inputs or not self.outputs:
-            return f"{len(self.inputs)} inputs and {len(self.outputs)} outputs: both are needed"
+            yield f"{len(self.inputs)} inputs and {len(self.outputs)} outputs: both are needed"
+            return
         if self.outputs[0].base_offset < self.inputs[0].base_offset:
-            return f"the outputs begin at offset {self.outputs[0].base_offset}, below the inputs"
+            yield f"the outputs begin at offset {self.outputs[0].base_offset}, below the inputs"
         if self.outputs[-1].next_offset > self.inputs[-1].next_offset:
-            return f"the outputs reach offset {self.outputs[-1].next_offset}, beyond the inputs"
+            yield f"the outputs reach offset {self.outputs[-1].next_offset}, beyond the inputs"
         if not self.keys_before or self.keys_before != self.keys_after:
-            return (
+            yield (
                 f"the keys that were to stay have digest {self.keys_before or 'none'}, those of "
                 f"the outputs {self.keys_after or 'none'}"
             )
-        return None
-
-    def _find_foreign_reason(self) -> str | None:
-        """A reason that lets no record go in a rewrite of this kind."""
-        is_erasure = self.kind is RemovalKind.ERASURE
-        whole = [reason for reasons in _REASONS_OF_WHOLE.values() for reason in reasons]
-        for reason, count in self.records.items():
-            is_foreign = (
-                reason not in _ERASURE_REASONS if is_erasure else reason in (*whole, Reason.ERASED)
-            )
-            if count and is_foreign:
-                return f"{count} records are {reason.value!r}: that is for the kind {_kind(reason)}"
-        return None
-
-    def _find_fault_of_whole(self, reasons: Sequence[Reason]) -> str | None:
-        if not self.inputs:
-            return "no segment is named"
-        if self.outputs:
-            return f"{len(self.outputs)} segments would come out, where whole ones go"
-        for reason, count in self.records.items():
-            if count and reason not in reasons:
-                return f"{count} records are {reason.value!r}, which lets no segment go"
-        return None
 
 
-def _kind(reason: Reason) -> RemovalKind:
-    """The kind of removal that has a reason."""
-    for kind, reasons in _REASONS_OF_WHOLE.items():
-        if reason in reasons:
-            return kind
-    return RemovalKind.ERASURE if reason is Reason.ERASED else RemovalKind.COMPACTION
-
-
-def _find_disorder(name: str, figures: Sequence[SegmentSummary]) -> str | None:
-    for figure in figures:
-        if figure.next_offset < figure.base_offset or figure.size < 0 or figure.records < 0:
-            return f"{name}: impossible figure {figure}"
-    for before, after in pairwise(figures):
+def _find_disorder(name: str, summaries: Sequence[SegmentSummary]) -> Iterator[str]:
+    for summary in summaries:
+        if min(summary.next_offset - summary.base_offset, summary.size, summary.records) < 0:
+            yield f"{name}: impossible numbers {summary}"
+    for before, after in pairwise(summaries):
         is_behind = after.base_offset >= before.next_offset
         if not is_behind or after.base_offset == before.base_offset:
-            return (
+            yield (
                 f"{name}: segment {after.base_offset} does not lie behind segment "
                 f"{before.base_offset}, which ends at {before.next_offset}"
             )
-    return None
-
-
-def _range(figures: Sequence[SegmentSummary]) -> str:
-    return f"{figures[0].base_offset}..{figures[-1].next_offset}" if figures else "(none)"
 
 
 @dataclass(frozen=True, slots=True)
-class CountedSegment:
-    """A segment's figure; `damage` says where the reading stopped, empty if it did not."""
+class MeasuredSegment:
+    """What a data file holds; `damage` says where and why reading stopped, empty if it did not.
 
-    figure: SegmentSummary
+    A damaged segment is counted as far as it can be read.
+    """
+
+    summary: SegmentSummary
     damage: str
 
 
-def count_segment(segment: Segment) -> CountedSegment:
-    """Counts by the batch headers; a damaged segment as far as it can be read."""
-    builder = SegmentSummaryBuilder(segment.base_offset)
-    walk = BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=False)
+def measure_segment(
+    file: File,
+    *,
+    base_offset: int,
+    size: int,
+    verify_crc: bool,
+    advance: Callable[[int], None] | None = None,
+) -> MeasuredSegment:
+    """Reads the batch headers or, to verify their CRCs, the whole data file."""
+    builder = SegmentSummaryBuilder(base_offset)
+    walk = BatchWalk(file, start=0, end=size, verify_crc=verify_crc)
     for table in walk:
         builder.add(table)
-    if walk.position >= segment.size:
-        return CountedSegment(builder.figure(), "")
-    return CountedSegment(
-        replace(builder.figure(), size=segment.size, log_crc=None),
-        f"segment {segment.base_offset} is damaged at position {walk.position} of "
-        f"{segment.size}, records behind that are not counted",
+        if advance is not None:
+            advance(table.end - table.start)
+    if walk.position >= size:
+        return MeasuredSegment(builder.summary(), "")
+    return MeasuredSegment(
+        replace(builder.summary(), size=size, log_crc=None),
+        f"position {walk.position} of {size}: {status_text(walk.status)}",
     )
 
 
@@ -295,7 +276,7 @@ T = TypeVar("T")
 
 _NUMBER_MAX: Final = 2**63 - 1
 _CRC_MAX: Final = 2**32 - 1
-_FIGURE_FIELDS: Final = 5
+_SUMMARY_FIELDS: Final = 5
 _STORED_NAMES: Final = {
     reason: "moved" if reason is Reason.EVICTED else reason.name.lower() for reason in Reason
 }
@@ -303,26 +284,26 @@ _STORED_NAMES: Final = {
 _REASONS: Final = {name: reason for reason, name in _STORED_NAMES.items()}
 
 
-def encode_removal(balance: Removal) -> dict[str, object]:
+def encode_removal(removal: Removal) -> dict[str, object]:
     """All fields but the id, in the order they are written."""
     return {
-        "kind": str(balance.kind),
-        "topic": balance.partition.topic,
-        "partition": balance.partition.partition,
-        "at_ms": balance.at_ms,
-        "end_offset": balance.end_offset,
-        "rule": balance.rule,
-        "records": _encode_counts(balance.records),
-        "bytes": _encode_counts(balance.bytes),
-        "keys_before": balance.keys_before,
-        "keys_after": balance.keys_after,
-        "inputs": [_encode_figure(figure) for figure in balance.inputs],
-        "outputs": [_encode_figure(figure) for figure in balance.outputs],
+        "kind": str(removal.kind),
+        "topic": removal.partition.topic,
+        "partition": removal.partition.partition,
+        "at_ms": removal.at_ms,
+        "end_offset": removal.end_offset,
+        "rule": removal.rule,
+        "records": _encode_counts(removal.records),
+        "bytes": _encode_counts(removal.bytes),
+        "keys_before": removal.keys_before,
+        "keys_after": removal.keys_after,
+        "inputs": [list(astuple(summary)) for summary in removal.inputs],
+        "outputs": [list(astuple(summary)) for summary in removal.outputs],
     }
 
 
 def decode_removal(id: int, document: dict[str, Any]) -> Removal:
-    """The balance of a line; raises Corrupt for a field that is missing or out of its range."""
+    """The removal of a line; raises Corrupt for a field that is missing or out of its range."""
     kind = _get(document, "kind", str)
     if kind not in tuple(RemovalKind):
         raise Corrupt(f"kind {kind[:40]!r} is unknown, {', '.join(RemovalKind)} are known")
@@ -339,24 +320,16 @@ def decode_removal(id: int, document: dict[str, Any]) -> Removal:
         bytes=_decode_counts(document, "bytes"),
         keys_before=_get(document, "keys_before", str),
         keys_after=_get(document, "keys_after", str),
-        inputs=_decode_figures(document, "inputs"),
-        outputs=_decode_figures(document, "outputs"),
+        inputs=_decode_summaries(document, "inputs"),
+        outputs=_decode_summaries(document, "outputs"),
     )
 
 
 def check_number(value: object, name: str, *, at_most: int = _NUMBER_MAX) -> int:
-    """A number of the format; true and false are none."""
+    """A number of the format; true and false are not numbers."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= at_most:
         raise Corrupt(f"{name} is {str(value)[:40]}, a number of 0 to {at_most} is needed")
     return value
-
-
-def _encode_counts(counts: dict[Reason, int]) -> dict[str, int]:
-    return {_STORED_NAMES[reason]: count for reason, count in counts.items()}
-
-
-def _encode_figure(figure: SegmentSummary) -> list[int | None]:
-    return [figure.base_offset, figure.next_offset, figure.size, figure.records, figure.log_crc]
 
 
 def _get(document: dict[str, Any], name: str, kind: type[T]) -> T:
@@ -364,6 +337,10 @@ def _get(document: dict[str, Any], name: str, kind: type[T]) -> T:
     if not isinstance(value, kind):
         raise Corrupt(f"{name} is {str(value)[:40]!r}, which is no {kind.__name__}")
     return value
+
+
+def _encode_counts(counts: dict[Reason, int]) -> dict[str, int]:
+    return {_STORED_NAMES[reason]: count for reason, count in counts.items()}
 
 
 def _decode_counts(document: dict[str, Any], name: str) -> dict[Reason, int]:
@@ -376,14 +353,13 @@ def _decode_counts(document: dict[str, Any], name: str) -> dict[Reason, int]:
     return counts
 
 
-def _decode_figures(document: dict[str, Any], name: str) -> tuple[SegmentSummary, ...]:
-    figures: list[object] = _get(document, name, list)
-    return tuple(_decode_figure(figure, name) for figure in figures)
-
-
-def _decode_figure(figure: object, name: str) -> SegmentSummary:
-    if not isinstance(figure, list) or len(figure) != _FIGURE_FIELDS:
-        raise Corrupt(f"{name} lists {str(figure)[:40]}, {_FIGURE_FIELDS} numbers are needed")
-    base_offset, next_offset, size, records = (check_number(field, name) for field in figure[:4])
-    log_crc = None if figure[4] is None else check_number(figure[4], name, at_most=_CRC_MAX)
-    return SegmentSummary(base_offset, next_offset, size, records, log_crc)
+def _decode_summaries(document: dict[str, Any], name: str) -> tuple[SegmentSummary, ...]:
+    summaries = []
+    numbers: list[object] = _get(document, name, list)
+    for fields in numbers:
+        if not isinstance(fields, list) or len(fields) != _SUMMARY_FIELDS:
+            raise Corrupt(f"{name} lists {str(fields)[:40]}, {_SUMMARY_FIELDS} numbers are needed")
+        base_offset, next_offset, size, records = (check_number(one, name) for one in fields[:4])
+        log_crc = None if fields[4] is None else check_number(fields[4], name, at_most=_CRC_MAX)
+        summaries.append(SegmentSummary(base_offset, next_offset, size, records, log_crc))
+    return tuple(summaries)

@@ -1,10 +1,12 @@
-"""The evidence file of a partition: a line for each removal, written before it happens.
+"""The removal log of a partition: a line for each removal, written before it happens.
 
 Layout     JSON lines, each chained to the one before by SHA-256. docs/formats/evidence.md
-Invariant  lines are only ever appended; a line that was changed, moved or taken out no longer fits
-           its chain, however many follow.
-Crash      `append` is durable on return, so no removal goes without its line. A line that did not
-           reach the disk whole is cut by the next append: what it speaks of cannot have happened.
+Invariant  a line that was changed, moved or deleted no longer fits its chain, however many follow.
+           From `max_bytes` on the oldest lines are dropped: the first line then carries their chain
+           and the removals that are still needed, so the file is bounded by the segments on disk.
+Crash      `append` is durable on return, so no removal happens without its line. A line that did
+           not reach the disk whole is cut by the next append: its removal cannot have happened.
+           Old lines are dropped by writing a new file and renaming it.
 Threads    any, through one object per partition; two objects on one file need an outer order.
 """
 
@@ -13,37 +15,48 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from varve.cleaning.removals.removal import Removal, check_number, decode_removal, encode_removal
+from varve.cleaning.removals.removal import (
+    Removal,
+    RemovalKind,
+    check_number,
+    decode_removal,
+    encode_removal,
+)
 from varve.commit_log import Log, LogManager, TopicPartition
 from varve.commit_log.log_state import NO_ROOM
-from varve.disk import File, FileSystem
+from varve.commit_log.names import LOG, parse_file_name
+from varve.disk import File, FileSystem, write_atomically
 from varve.foundation.errors import Corrupt, InvalidRequest, Unavailable, UnsupportedFormat
 
 logger = logging.getLogger(__name__)
 
 REMOVAL_LOG_FILE: Final = "varve-evidence.jsonl"
+REMOVAL_LOG_BYTES_MAX: Final = 8 << 20
 VERSION: Final = 1
 FIRST_CHAIN: Final = "0" * 64
-"""What the first line is chained to."""
+"""The chain before the first line."""
 
 _TAIL_BYTES: Final = 1 << 16
 _CHAINED: Final = re.compile(rb'(\{.*),"chain":"([0-9a-f]{64})"\}\n', re.DOTALL)
+# JSON escapes quotation marks in texts, so this matches the field alone.
+_CARRIED: Final = re.compile(
+    rb'.*,"carried":"([0-9a-f]{64})","chain":"[0-9a-f]{64}"\}\n', re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RemovalEntry:
     """A removal on record.
 
-    `is_done`: it was noted as carried out. `is_intact`: its line fits the chain.
+    `is_done`: it is marked as carried out. `is_intact`: its line fits the chain.
     """
 
     line_number: int
-    chain: str
-    balance: Removal
+    removal: Removal
     is_done: bool
     is_intact: bool
 
@@ -58,16 +71,17 @@ class RemovalLogFault:
 
 @dataclass(frozen=True, slots=True)
 class RemovalHistory:
-    """All that an evidence file says.
+    """The contents of a removal log.
 
     `chains` are those of all its lines, the last of them being the head; `torn_bytes` are behind
-    the last whole line.
+    the last whole line. `dropped` counts the lines that were dropped to bound its size.
     """
 
     entries: tuple[RemovalEntry, ...]
     faults: tuple[RemovalLogFault, ...]
     chains: tuple[str, ...]
     torn_bytes: int
+    dropped: int = 0
 
     @property
     def head(self) -> str:
@@ -76,7 +90,7 @@ class RemovalHistory:
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """Where the next line goes: at position `end`, under `next_id`, chained to `chain`."""
+    """Where the next line is written: at position `end`, as `next_id`, chained to `chain`."""
 
     end: int
     chain: str
@@ -90,14 +104,18 @@ _EMPTY: Final = _Tail(0, FIRST_CHAIN, 1, b"")
 class RemovalLog:
     """The removals of one partition, in its directory; the first append creates the file."""
 
-    def __init__(self, fs: FileSystem, directory: str) -> None:
+    def __init__(
+        self, fs: FileSystem, directory: str, *, max_bytes: int = REMOVAL_LOG_BYTES_MAX
+    ) -> None:
         self.path = f"{directory}/{REMOVAL_LOG_FILE}"
         self._fs = fs
         self._directory = directory
+        self._max_bytes = max_bytes
+        self._drop_at_bytes = max_bytes  # guarded by _lock
         self._lock = threading.Lock()
-        self.removal = threading.RLock()
+        self.removal_lock = threading.RLock()
         """Held from taking a removal's id until it is carried out: one removal at a time."""
-        self._owed: list[Removal] = []  # guarded by removal
+        self._owed: list[Removal] = []  # guarded by removal_lock
         self._tail: _Tail | None = None  # guarded by _lock; set when all up to it is synced
 
     def next_id(self) -> int:
@@ -114,6 +132,9 @@ class RemovalLog:
         removal.check()
         with self._lock:
             tail = self._find_tail_locked()
+            if tail.end > self._drop_at_bytes:
+                self._drop_oldest_locked()
+                tail = self._find_tail_locked()
             if removal.id != tail.next_id:
                 raise InvalidRequest(
                     f"{self.path}: removal {removal.id} cannot be recorded, the next id is "
@@ -132,7 +153,7 @@ class RemovalLog:
         return True
 
     def owe(self, removal: Removal) -> None:
-        """Keeps a removal that was carried out and could not be recorded; `removal` is held.
+        """Keeps a removal that was carried out and could not be recorded; `removal_lock` is held.
 
         Only a crash before `write_owed` finds room loses it.
         """
@@ -164,19 +185,19 @@ class RemovalLog:
 
     def read(self) -> list[RemovalEntry]:
         """The removals on record, oldest first; raises Corrupt when a line cannot be trusted."""
-        evidence = read_removal_log(self._fs, self._directory)
-        for fault in evidence.faults:
+        history = read_removal_log(self._fs, self._directory)
+        for fault in history.faults:
             raise Corrupt(
                 f"{self.path}: line {fault.line_number}: {fault.message}; `varve audit` on the "
-                "directory tells all"
+                "directory lists all faults"
             )
-        return list(evidence.entries)
+        return list(history.entries)
 
     def _append_locked(self, tail: _Tail, document: dict[str, object]) -> None:
         document = {"version": VERSION, "id": tail.next_id, **document}
         line, chain = encode_line(document, tail.chain)
         # An object that did not sync the last line itself cannot know whether it reached the disk:
-        # after a failed sync it shows and may be lost. Written once more it is due again.
+        # after a failed sync it can be read and may be lost, so it is written once more.
         is_known = self._tail is not None
         again = b"" if is_known else tail.last_line
         self._tail = None
@@ -188,6 +209,61 @@ class RemovalLog:
         if not is_known:
             self._fs.sync_directory(self._directory)
         self._tail = _Tail(tail.end + len(line), chain, tail.next_id + 1, line)
+
+    def _drop_oldest_locked(self) -> None:
+        """Drops the older half of the lines; a file with a fault is left whole for the audit."""
+        data = self._fs.read(self.path)
+        reading = _Reading()
+        reading.read(data)
+        end = _last_line(data)[1]
+        cut = data.rfind(b"\n", 0, max(end - self._max_bytes // 2, 1)) + 1
+        count = data.count(b"\n", 0, cut)
+        # If what is needed takes more than half, the next attempt waits until the file doubles.
+        self._drop_at_bytes = 2 * len(data)
+        if reading.faults or not count:
+            return
+        older = [entry for entry in reading.entries() if entry.line_number <= count]
+        document = {
+            "version": VERSION,
+            "id": reading.first_id + count - 1,
+            "dropped": reading.dropped + count - bool(reading.dropped),
+            "kept": [
+                {"id": entry.removal.id, "is_done": entry.is_done, **encode_removal(entry.removal)}
+                for entry in self._find_needed(older)
+            ],
+            "carried": reading.chains[count - 1],
+        }
+        data = encode_line(document, FIRST_CHAIN)[0] + data[cut:end]
+        try:
+            write_atomically(self._fs, self.path, data)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            return
+        self._tail = None
+        self._drop_at_bytes = max(self._max_bytes, 2 * len(data))
+
+    def _find_needed(self, entries: Sequence[RemovalEntry]) -> list[RemovalEntry]:
+        """The removals that left a segment which is on disk, and the last eviction."""
+        on_disk = {
+            (file.offset, info.size)
+            for info in self._fs.scan(self._directory)
+            if (file := parse_file_name(info.name)) is not None and file.kind == LOG
+        }
+        needed: dict[int, RemovalEntry] = {}  # by base offset of the segment that it left
+        last_eviction = None
+        for entry in entries:
+            inputs, outputs = entry.removal.inputs, entry.removal.outputs
+            is_there = all((output.base_offset, output.size) in on_disk for output in outputs)
+            if entry.is_done or is_there:
+                for summary in inputs:
+                    needed.pop(summary.base_offset, None)
+            if is_there:
+                needed |= dict.fromkeys((output.base_offset for output in outputs), entry)
+            if entry.removal.kind is RemovalKind.EVICTION:
+                last_eviction = entry
+        ids = {entry.removal.id for entry in (*needed.values(), last_eviction) if entry is not None}
+        return [entry for entry in entries if entry.removal.id in ids]
 
     def _find_tail_locked(self) -> _Tail:
         if not self._fs.exists(self.path):
@@ -232,59 +308,91 @@ class RemovalLogs:
 
 
 def read_removal_log(fs: FileSystem, directory: str) -> RemovalHistory:
-    """Everything on record and everything wrong with it; a missing file has nothing on record."""
+    """The removals on record and everything wrong with them; a missing file has none."""
     path = f"{directory}/{REMOVAL_LOG_FILE}"
     data = fs.read(path) if fs.exists(path) else b""
-    end = _last_line(data)[1]
     reading = _Reading()
-    for line in data[:end].split(b"\n")[:-1]:
-        reading.take(line + b"\n")
-    return reading.finish(torn_bytes=len(data) - end)
+    end = reading.read(data)
+    return RemovalHistory(
+        tuple(reading.entries()),
+        tuple(reading.faults),
+        tuple(reading.chains),
+        len(data) - end,
+        reading.dropped,
+    )
 
 
+@dataclass(slots=True)
 class _Reading:
-    """Takes the lines of a file one after the other."""
+    """Reads the lines of a file one after the other.
 
-    def __init__(self) -> None:
-        self._chains: list[str] = []
-        self._faults: list[RemovalLogFault] = []
-        self._balances: dict[int, tuple[int, Removal, bool]] = {}
-        self._done: set[int] = set()
+    `first_id` is the id of the first line: of the last dropped one, once lines were dropped.
+    """
 
-    def take(self, line: bytes) -> None:
-        line_number = len(self._chains) + 1
-        previous = self._chains[-1] if self._chains else FIRST_CHAIN
+    chains: list[str] = field(default_factory=list)
+    faults: list[RemovalLogFault] = field(default_factory=list)
+    dropped: int = 0
+    first_id: int = 1
+    _removals: dict[int, tuple[int, Removal, bool]] = field(default_factory=dict)
+    _done: set[int] = field(default_factory=set)
+
+    def read(self, data: bytes) -> int:
+        """Reads all whole lines; returns where the last one ends."""
+        end = _last_line(data)[1]
+        for line in data[:end].split(b"\n")[:-1]:
+            self._read_line(line + b"\n")
+        return end
+
+    def entries(self) -> list[RemovalEntry]:
+        return [
+            RemovalEntry(line_number, removal, id in self._done, is_intact)
+            for id, (line_number, removal, is_intact) in self._removals.items()
+        ]
+
+    def _read_line(self, line: bytes) -> None:
+        line_number = len(self.chains) + 1
+        previous = self.chains[-1] if self.chains else FIRST_CHAIN
         is_intact = True
         try:
             check_chain(line, previous)
         except Corrupt as error:
             is_intact = False
-            self._faults.append(RemovalLogFault(line_number, str(error)))
+            self.faults.append(RemovalLogFault(line_number, str(error)))
         try:
-            self._take_document(line_number, _decode_line(line), is_intact)
+            self._read_document(line_number, _decode_line(line), is_intact=is_intact)
         except Corrupt as error:
-            self._faults.append(RemovalLogFault(line_number, str(error)))
-        self._chains.append(_chain_behind(line))
+            self.faults.append(RemovalLogFault(line_number, str(error)))
+        self.chains.append(_chain_behind(line))
 
-    def _take_document(self, line_number: int, document: dict[str, Any], is_intact: bool) -> None:
+    def _read_document(
+        self, line_number: int, document: dict[str, Any], *, is_intact: bool
+    ) -> None:
         id = check_number(document.get("id"), "id")
-        if "done" not in document:
-            balance = decode_removal(id, document)
-            self._balances.setdefault(id, (line_number, balance, is_intact))
-            return
-        done = check_number(document["done"], "done")
-        if done not in self._balances:
-            raise Corrupt(f"balance {done} is noted as carried out and is not on record")
-        self._done.add(done)
+        if "dropped" in document:
+            self._read_carried(line_number, id, document, is_intact=is_intact)
+        elif "done" not in document:
+            self._removals.setdefault(id, (line_number, decode_removal(id, document), is_intact))
+        else:
+            done = check_number(document["done"], "done")
+            if done not in self._removals and done > (self.first_id if self.dropped else 0):
+                raise Corrupt(f"removal {done} is marked as carried out and is not on record")
+            self._done.add(done)
 
-    def finish(self, *, torn_bytes: int) -> RemovalHistory:
-        entries = tuple(
-            RemovalEntry(
-                line_number, self._chains[line_number - 1], balance, id in self._done, is_intact
-            )
-            for id, (line_number, balance, is_intact) in self._balances.items()
-        )
-        return RemovalHistory(entries, tuple(self._faults), tuple(self._chains), torn_bytes)
+    def _read_carried(
+        self, line_number: int, id: int, document: dict[str, Any], *, is_intact: bool
+    ) -> None:
+        if line_number > 1:
+            raise Corrupt("the line speaks of dropped lines, which only the first one does")
+        kept = document.get("kept")
+        if not isinstance(kept, list) or not all(isinstance(one, dict) for one in kept):
+            raise Corrupt(f"kept is {str(kept)[:40]!r}, which is no list of removals")
+        self.first_id = id
+        self.dropped = check_number(document["dropped"], "dropped")
+        for removal in kept:
+            kept_id = check_number(removal.get("id"), "id")
+            self._removals[kept_id] = line_number, decode_removal(kept_id, removal), is_intact
+            if removal.get("is_done") is True:
+                self._done.add(kept_id)
 
 
 def encode_line(document: dict[str, object], previous_chain: str) -> tuple[bytes, str]:
@@ -303,7 +411,7 @@ def check_chain(line: bytes, previous_chain: str) -> None:
     if chain != match[2].decode():
         raise Corrupt(
             f"the chain says {match[2].decode()[:12]}…, the lines give {chain[:12]}…: this line "
-            "was changed, or the one before it was changed, moved or taken out"
+            "was changed, or the one before it was changed, moved or deleted"
         )
 
 
@@ -324,8 +432,11 @@ def _decode_line(line: bytes) -> dict[str, Any]:
 def _chain_behind(line: bytes) -> str:
     """What the next line is chained to: the chain as the line states it, true or not.
 
-    So a line that was changed is at fault alone; without a chain its bytes stand in.
+    So a line that was changed is the only one at fault; without a chain its bytes are hashed.
     """
+    match = _CARRIED.fullmatch(line)
+    if match is not None:
+        return match[1].decode()
     match = _CHAINED.fullmatch(line)
     return hashlib.sha256(line).hexdigest() if match is None else match[2].decode()
 
@@ -345,7 +456,7 @@ def _last_line(data: bytes) -> tuple[int, int]:
 
 
 def _read_tail(file: File) -> _Tail:
-    """What the end of the file tells, without reading all of it."""
+    """Reads the end of the file only."""
     size = file.size()
     length = _TAIL_BYTES
     while True:
@@ -361,5 +472,7 @@ def _read_tail(file: File) -> _Tail:
     try:
         last_id = check_number(_decode_line(line).get("id"), "id")
     except Corrupt:
-        last_id = file.read_at(0, begin + end).count(b"\n")
+        reading = _Reading()
+        reading.read(file.read_at(0, begin + end))
+        last_id = reading.first_id + len(reading.chains) - 1
     return _Tail(begin + end, _chain_behind(line), last_id + 1, line)

@@ -12,17 +12,17 @@ Threads    any; the removal log lets one removal happen at a time.
 
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import Final
 
 from varve.cleaning.metrics import CleanerMetrics
 from varve.cleaning.removals.removal import (
-    CountedSegment,
+    MeasuredSegment,
     Reason,
     Removal,
     RemovalKind,
-    count_segment,
+    measure_segment,
 )
 from varve.cleaning.removals.removal_log import RemovalLog, RemovalLogs
 from varve.cleaning.retention.rules import Due, RetentionScope, RetentionTimestamp, due
@@ -33,7 +33,6 @@ from varve.cleaning.retention.segments import (
     read_consistently,
 )
 from varve.commit_log import Log, LogManager, LogSettings, TopicPartition
-from varve.commit_log.segment import Segment
 from varve.foundation.errors import DiskFull, InvalidRequest, StoreError
 
 logger = logging.getLogger(__name__)
@@ -118,11 +117,11 @@ def _plan(log: SegmentList, segments: Iterable[Due[SegmentInfo]], now_ms: int) -
     expired: list[ExpiredSegment] = []
     rejected: dict[int, RetentionTimestamp] = {}
     rolls_active = False
-    for one in segments:
-        segment = one.segment
-        if one.age_from is not None and one.age_from.is_rejected:
-            rejected[segment.base_offset] = one.age_from
-        if not one.is_due(now_ms) or one.reason is None:
+    for decision in segments:
+        segment = decision.segment
+        if decision.age_from is not None and decision.age_from.is_rejected:
+            rejected[segment.base_offset] = decision.age_from
+        if not decision.is_due(now_ms) or decision.reason is None:
             break
         rolls_active = segment.is_active
         expired.append(
@@ -130,9 +129,9 @@ def _plan(log: SegmentList, segments: Iterable[Due[SegmentInfo]], now_ms: int) -
                 segment.base_offset,
                 segment.next_offset,
                 segment.size,
-                one.reason,
-                one.rule,
-                is_by_size=one.is_by_size,
+                decision.reason,
+                decision.rule,
+                is_by_size=decision.is_by_size,
             )
         )
     return RetentionPlan(log.partition, tuple(expired), rolls_active, rejected)
@@ -156,15 +155,12 @@ class LogRetention:
         Raises OSError, and nothing is removed, when the removal cannot be recorded; but on a full
         disk, which only this frees, it is recorded later.
         """
-        with self._removals.removal:
-            self._removals.write_owed()
+        with self._removals.removal_lock:
             plan = self.plan(now_ms)
             if plan.rolls_active:
-                _roll(self._log)
+                self.roll()
                 plan = self.plan(now_ms)
             dropped = self._remove(plan.segments, RemovalKind.EXPIRY, now_ms)
-        if dropped:
-            _log_removal("segments expired", self._log, dropped)
         return replace(plan, segments=tuple(dropped), rolls_active=False)
 
     def plan_eviction(self, remote_end_offset: int, now_ms: int) -> RetentionPlan:
@@ -179,16 +175,13 @@ class LogRetention:
 
         Raises as `expire`. Returns those that were dropped.
         """
-        with self._removals.removal:
-            self._removals.write_owed()
-            dropped = self._remove(segments, RemovalKind.EVICTION, now_ms)
-        if dropped:
-            _log_removal("segments evicted from the local disk", self._log, dropped)
-        return dropped
+        with self._removals.removal_lock:
+            return self._remove(segments, RemovalKind.EVICTION, now_ms)
 
     def roll(self) -> None:
         """Closes the active segment, which is due, unless the disk has no room for another."""
-        _roll(self._log)
+        with contextlib.suppress(DiskFull):
+            self._log.roll()
 
     def _remove(
         self, expired: Sequence[ExpiredSegment], kind: RemovalKind, now_ms: int
@@ -197,12 +190,14 @@ class LogRetention:
 
         Waiting for room that only this makes would never end.
         """
+        self._removals.write_owed()
         counted = read_consistently(self._log, lambda: self._count(expired))
         if not counted:
             return []
         removal = self._removal(counted, kind, now_ms)
         is_recorded = self._removals.try_append(removal)
-        dropped = self._drop(counted, kind, now_ms)
+        bases = self._drop(removal.end_offset, kind, now_ms)
+        dropped = [pair for pair in counted if pair[0].base_offset in bases]
         if len(dropped) < len(counted):
             logger.warning(
                 "segments were replaced while they were removed",
@@ -216,93 +211,80 @@ class LogRetention:
             self._removals.mark_done(removal.id)
         else:
             self._removals.owe(removal)
-        return [one.expired for one in dropped]
+        logger.info(
+            _REMOVED[kind],
+            extra={
+                "partition": str(self._log.topic_partition),
+                "segments": len(dropped),
+                "bytes": sum(removal.bytes.values()),
+                "before_offset": removal.end_offset,
+                "rule": removal.rule,
+            },
+        )
+        return [segment for segment, _ in dropped]
 
     def _count(self, expired: Sequence[ExpiredSegment]) -> list["_Counted"]:
         closed = {segment.base_offset: segment for segment in self._log.view.closed}
         counted = []
-        for expired_segment in expired:
-            if (segment := closed.get(expired_segment.base_offset)) is not None:
-                counted_segment = count_segment(segment)
-                counted.append(
-                    _Counted(
-                        replace(expired_segment, records=counted_segment.figure.records),
-                        counted_segment,
-                    )
+        for segment in expired:
+            if (found := closed.get(segment.base_offset)) is not None:
+                measured = measure_segment(
+                    found.file(), base_offset=found.base_offset, size=found.size, verify_crc=False
                 )
+                counted.append((replace(segment, records=measured.summary.records), measured))
         return counted
 
-    def _drop(
-        self, counted: Sequence["_Counted"], kind: RemovalKind, now_ms: int
-    ) -> list["_Counted"]:
-        before_offset = counted[-1].expired.next_offset
-        dropped: list[Segment] = []
-        # Raised when no segment begins there any more: the log was truncated, or it was merged.
-        with contextlib.suppress(InvalidRequest):
-            if kind is RemovalKind.EVICTION:
-                dropped = self._log.drop_local_segments_before(before_offset, now_ms=now_ms)
-            else:
-                dropped = self._log.drop_segments_before(before_offset, now_ms=now_ms)
-        bases = {segment.base_offset for segment in dropped}
-        return [one for one in counted if one.expired.base_offset in bases]
+    def _drop(self, before_offset: int, kind: RemovalKind, now_ms: int) -> set[int]:
+        """Drops the segments before an offset; returns the base offsets of those dropped."""
+        log = self._log
+        is_eviction = kind is RemovalKind.EVICTION
+        drop = log.drop_local_segments_before if is_eviction else log.drop_segments_before
+        try:
+            return {segment.base_offset for segment in drop(before_offset, now_ms=now_ms)}
+        except InvalidRequest:  # no segment begins there: the log was truncated, or it was merged
+            return set()
 
     def _removal(self, counted: Sequence["_Counted"], kind: RemovalKind, now_ms: int) -> Removal:
-        records: Counter[Reason] = Counter()
-        sizes: Counter[Reason] = Counter()
-        for one in counted:
-            records[one.expired.reason] += one.found.figure.records
-            sizes[one.expired.reason] += one.expired.size
+        by_reason: dict[Reason, list[ExpiredSegment]] = {}
+        for segment, _ in counted:
+            by_reason.setdefault(segment.reason, []).append(segment)
+        # For each reason the rule of its last segment, which was the closest to the limit.
+        rules = [
+            f"{len(found)} {reason.value}: segment {found[-1].base_offset}, {found[-1].rule}"
+            for reason, found in by_reason.items()
+        ]
+        rules += [
+            f"segment {segment.base_offset} is damaged at {measured.damage}, records behind that "
+            "are not counted"
+            for segment, measured in counted
+            if measured.damage
+        ]
         return Removal(
             id=self._removals.next_id(),
             partition=self._log.topic_partition,
             kind=kind,
             at_ms=now_ms,
-            inputs=tuple(one.found.figure for one in counted),
+            inputs=tuple(measured.summary for _, measured in counted),
             outputs=(),
-            records=dict(records),
-            bytes=dict(sizes),
-            rule=_rule_text([one.expired for one in counted], [one.found for one in counted]),
-            end_offset=counted[-1].expired.next_offset,
+            records={
+                reason: sum(segment.records or 0 for segment in found)
+                for reason, found in by_reason.items()
+            },
+            bytes={
+                reason: sum(segment.size for segment in found)
+                for reason, found in by_reason.items()
+            },
+            rule="; ".join(rules),
+            end_offset=counted[-1][0].next_offset,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    """A segment about to be dropped: why, and its records counted."""
-
-    expired: ExpiredSegment
-    found: CountedSegment
-
-
-def _roll(log: Log) -> None:
-    # A disk too full for a new segment is freed of the closed ones.
-    with contextlib.suppress(DiskFull):
-        log.roll()
-
-
-def _rule_text(expired: Sequence[ExpiredSegment], counted: Sequence[CountedSegment] = ()) -> str:
-    """For each reason the rule of its last segment, which was the closest to the limit."""
-    by_reason: dict[Reason, list[ExpiredSegment]] = {}
-    for segment in expired:
-        by_reason.setdefault(segment.reason, []).append(segment)
-    parts = [
-        f"{len(segments)} {reason.value}: segment {segments[-1].base_offset}, {segments[-1].rule}"
-        for reason, segments in by_reason.items()
-    ]
-    return "; ".join([*parts, *(segment.damage for segment in counted if segment.damage)])
-
-
-def _log_removal(message: str, log: Log, dropped: Sequence[ExpiredSegment]) -> None:
-    logger.info(
-        message,
-        extra={
-            "partition": str(log.topic_partition),
-            "segments": len(dropped),
-            "bytes": sum(segment.size for segment in dropped),
-            "before_offset": dropped[-1].next_offset,
-            "rule": _rule_text(dropped),
-        },
-    )
+_Counted = tuple[ExpiredSegment, MeasuredSegment]
+"""A segment about to be dropped, and its records counted."""
+_REMOVED: Final = {
+    RemovalKind.EXPIRY: "segments expired",
+    RemovalKind.EVICTION: "segments evicted from the local disk",
+}
 
 
 class Retention:

@@ -251,7 +251,7 @@ class WrittenGroup:
     """A group in the store under an announced id, not readable yet."""
 
     segment: RemoteSegment
-    figure: SegmentSummary
+    summary: SegmentSummary
     digest: tuple[int, int]
     bytes_read: int
 
@@ -305,7 +305,7 @@ class GroupTask:
             manifests = self.reach.manifests(self.home)
             announce(manifests, segment, now_ms=self.now_ms, writer=self.writer)
             upload_parts(self.reach.objects(), self.home, segment, contents)
-        return WrittenGroup(segment, written.figure, written.digest, written.bytes_read)
+        return WrittenGroup(segment, written.summary, written.digest, written.bytes_read)
 
     def _describe(self, written: WrittenSegment, parts: tuple[ObjectPart, ...]) -> RemoteSegment:
         first, last, header = self.inputs[0], self.inputs[-1], written.header
@@ -314,7 +314,7 @@ class GroupTask:
             id=self.id,
             base_offset=first.base_offset,
             size=written.size,
-            record_count=written.figure.records,
+            record_count=written.summary.records,
             max_timestamp=written.max_timestamp,
             append_ms=(
                 min(segment.append_ms[0] for segment in self.inputs),

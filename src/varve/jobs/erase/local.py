@@ -164,11 +164,11 @@ class LocalErasure:
         before = _describe(segment)
         with scratch() as directory:
             plan, written, digest_after = self._write(segment, scan, directory)
-        with self._evidence.removal:
+        with self._evidence.removal_lock:
             try:
                 balance = balance_erasure(
                     plan,
-                    written.figure,
+                    written.summary,
                     id=self._evidence.next_id(),
                     partition=self._log.topic_partition,
                     digest_after=digest_after,

@@ -162,7 +162,7 @@ def read_local_erased(
     live: LiveSegments | None = None
     balances: list[Removal] = []
     for number, entry in enumerate(entries):
-        balance = entry.balance
+        balance = entry.removal
         is_ours = balance.kind is RemovalKind.ERASURE and balance.rule.startswith(
             f"erasure {request}:"
         )

@@ -154,7 +154,7 @@ class EraseTask:
             ).run(None)
             balance = balance_erasure(
                 plan,
-                written.figure,
+                written.summary,
                 id=self.number,
                 partition=TopicPartition(self.partition.topic, self.partition.partition),
                 digest_after=self._read_back(written, digest),

@@ -108,7 +108,7 @@ def is_erased(
 ) -> bool:
     """Whether a recorded erasure has written the local segment or the remote one."""
     local = [
-        entry.balance for entry in read_removal_log(fs, log.directory).entries if entry.is_intact
+        entry.removal for entry in read_removal_log(fs, log.directory).entries if entry.is_intact
     ]
     if any(_left(removal, segment.base_offset, segment.size) for removal in local):
         return True
