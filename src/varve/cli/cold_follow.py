@@ -11,12 +11,12 @@ from varve.cli.tier_access import open_manifests, open_tier
 from varve.commit_log.directory_files import decode_partition_metadata
 from varve.commit_log.names import PARTITION_METADATA_FILE, TopicPartition
 from varve.disk import FileSystem
-from varve.embedded.reading import checked_batches, stored_records
+from varve.embedded.reading import columns_within, stored_records
 from varve.embedded.stored_record import StoredRecord
 from varve.embedded.tier_place import DEFAULT_METADATA, TIER_FILE, TierPlace, read_place
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Corrupt, InvalidRequest, OffsetOutOfRange
-from varve.records import RecordColumns
+from varve.records import CommittedBatches
 from varve.tiering.partition import get_remote_path
 from varve.tiering.read.read_caches import ReadCaches
 from varve.tiering.read.remote_log import RemoteLog
@@ -69,12 +69,11 @@ class ColdPart:
                     f"{self._partition}: offsets {offset} to {end - 1} are neither on the local "
                     "disk nor in the cold tier; `varve check --tier` tells more"
                 )
-            for batch in checked_batches(run.data, str(self._partition)):
-                if not batch.header.is_control:
-                    columns = batch.columns()
-                    inside = (columns.offsets >= start) & (columns.offsets < end)
-                    wanted = RecordColumns(columns.payload, columns.table[inside])
-                    yield from stored_records(wanted, self._partition.partition)
+            where = str(self._partition)
+            batches = CommittedBatches(run.data, start_offset=offset, where=where)
+            for batch in batches:
+                wanted = columns_within(batch, start=start, end=end)
+                yield from stored_records(wanted, self._partition.partition)
             offset = run.next_offset
 
     def close(self) -> None:

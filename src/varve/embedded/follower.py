@@ -22,11 +22,11 @@ from varve.commit_log.names import (
 from varve.commit_log.offset_checkpoints import decode_offsets
 from varve.commit_log.segment_reader import BatchTable, BatchWalk
 from varve.disk import FileSystem
-from varve.embedded.reading import stored_records
+from varve.embedded.reading import columns_within, stored_records
 from varve.embedded.stored_record import StoredRecord
 from varve.foundation.errors import Corrupt, OffsetOutOfRange
 from varve.kernels.batch_layout import BatchColumn, ScanStatus
-from varve.records import Batch, RecordColumns
+from varve.records import CommittedBatches
 
 # A write in flight is done by then; bytes that are still wrong are broken.
 _STALLED_POLLS_MAX: Final = 20
@@ -144,16 +144,11 @@ class Follower:
                 walk.check_ended(self._path())
 
     def _records_in(self, table: BatchTable) -> Iterator[StoredRecord]:
+        first = int(table.rows[0, BatchColumn.POSITION]) - table.start
+        data = bytes(table.buffer[first : table.end - table.start])
         start = self.offset
-        for row in range(len(table.rows)):
-            if int(table.rows[row, BatchColumn.LAST_OFFSET]) < start:
-                continue
-            batch = Batch(bytes(table.bytes_of(row)), self._directory)
-            if batch.header.is_control:
-                continue
-            columns = batch.columns()
-            inside = columns.offsets >= start
-            wanted = RecordColumns(columns.payload, columns.table[inside])
+        for batch in CommittedBatches(data, start_offset=start, where=self._directory):
+            wanted = columns_within(batch, start=start)
             yield from stored_records(wanted, self._topic_partition.partition)
 
 

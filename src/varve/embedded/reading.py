@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from varve.commit_log import Isolation, Log
 from varve.embedded.stored_record import StoredRecord
-from varve.foundation.errors import Corrupt, InvalidRequest, OffsetOutOfRange
+from varve.foundation.errors import InvalidRequest, OffsetOutOfRange
+from varve.foundation.settings import LONG_MAX
 from varve.records import Batch, CommittedBatches, RecordColumns
 
 
@@ -70,30 +71,21 @@ def batches_of(wanted: ReadRange) -> Iterator[Batch]:
         offset = fetched.next_offset
 
 
-def checked_batches(data: memoryview, where: str) -> Iterator[Batch]:
-    """The batches in what was read; raises Corrupt for one that does not match its CRC."""
-    position = 0
-    while position < len(data):
-        batch = Batch(data, where, position=position)
-        if not batch.is_valid_crc():
-            raise Corrupt(
-                f"{where}: the batch with offset {batch.header.base_offset} does not match its "
-                "CRC; run `varve check` on the directory to see what is broken"
-            )
-        yield batch
-        position += batch.header.size
-
-
 def columns_of(wanted: ReadRange) -> Iterator[RecordColumns]:
     """The records of the range as columns, a batch at a time; none is empty."""
     for batch in batches_of(wanted):
-        columns = batch.columns()
-        if batch.header.base_offset < wanted.start or batch.header.last_offset >= wanted.end:
-            offsets = columns.offsets
-            inside = (offsets >= wanted.start) & (offsets < wanted.end)
-            columns = RecordColumns(columns.payload, columns.table[inside])
+        columns = columns_within(batch, start=wanted.start, end=wanted.end)
         if len(columns):
             yield columns
+
+
+def columns_within(batch: Batch, *, start: int, end: int = LONG_MAX) -> RecordColumns:
+    """The records of a batch with offsets [start, end)."""
+    columns = batch.columns()
+    if start <= batch.header.base_offset and batch.header.last_offset < end:
+        return columns
+    inside = (columns.offsets >= start) & (columns.offsets < end)
+    return RecordColumns(columns.payload, columns.table[inside])
 
 
 def records_of(wanted: ReadRange) -> Iterator[StoredRecord]:

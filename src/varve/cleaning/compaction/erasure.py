@@ -75,13 +75,13 @@ def plan_erasure(
     *,
     next_offset: int,
     aborted: Sequence[AbortedTransaction],
-    shells: Mapping[int, LastRecord],
+    producers: Mapping[int, LastRecord],
     now_ms: int,
     digest: "KeyDigest",
 ) -> SegmentPlan:
     """What becomes of a segment that loses these records.
 
-    `aborted` are the transactions that touch it, `shells` the active producers' last records.
+    `aborted` are the transactions that touch it, `producers` the active producers' last records.
     """
     with keys.open() as index:
         batches, marks = index.batches(), index.marks()
@@ -117,7 +117,7 @@ def plan_erasure(
             now_ms=now_ms,
             delete_retention_ms=0,
             first_uncleanable_offset=next_offset,
-            shells=shells,
+            producers=producers,
             keep_empty_batches=True,
         ),
     )
@@ -168,8 +168,8 @@ def balance_erasure(
     digest_after: tuple[int, int],
     request: str,
 ) -> Removal:
-    """The balance of a segment's erasure, checked; raises Unbalanced."""
-    balance = Removal(
+    """The removal of a segment's erasure, checked; raises Unbalanced."""
+    removal = Removal(
         id=id,
         partition=partition,
         kind=RemovalKind.ERASURE,
@@ -183,5 +183,5 @@ def balance_erasure(
         rule=f"erasure {request}: the records that were asked for, and no other",
         end_offset=plan.next_offset,
     )
-    balance.check()
-    return balance
+    removal.check()
+    return removal

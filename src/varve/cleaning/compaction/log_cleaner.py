@@ -7,7 +7,7 @@ Threads    any; `_lock` guards the table of partitions, `is_busy` of each its wo
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
@@ -18,7 +18,7 @@ from varve.cleaning.compaction.cleanable_log import (
 )
 from varve.cleaning.compaction.partition_cleaner import PartitionCleaner
 from varve.cleaning.compaction.plan import CleaningPlan
-from varve.cleaning.compaction.run import CompactionRun, RunTools
+from varve.cleaning.compaction.run import CompactionRun, Progress
 from varve.cleaning.compaction.segment_plan import SegmentPlan
 from varve.cleaning.key_index.key_index import NO_TOPIC_ID, SegmentKeys
 from varve.cleaning.key_index.lookup import KeyLookup
@@ -26,7 +26,7 @@ from varve.cleaning.key_index.segment_indexes import SegmentKeyIndexes
 from varve.cleaning.metrics import CleanerMetrics
 from varve.cleaning.remote_tier import NoRemoteTier, RemoteBounds, RemoteTier
 from varve.cleaning.removals.removal_log import RemovalLogs
-from varve.cleaning.report import CleanProgress, CleanReport, PartitionHealth
+from varve.cleaning.report import CleanReport, PartitionHealth
 from varve.cleaning.retention.retention import Retention
 from varve.cleaning.settings import CleanerSettings
 from varve.cleaning.work_budget import Throttle
@@ -36,8 +36,6 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import PolicyViolation, StoreError, Unavailable
 from varve.foundation.worker import Worker, WorkerHealth
 from varve.records import Record
-
-Progress = Callable[[CleanProgress], None]
 
 
 class CleaningStopped(Unavailable):
@@ -140,7 +138,7 @@ class LogCleaner:
     def _pick(self, now_ms: int, tried: set[TopicPartition]) -> PartitionCleaner | None:
         """The most urgent partition that is not busy, with `is_busy` acquired."""
         logs: list[CleanableLog] = []
-        healing: list[PartitionCleaner] = []
+        recovered: list[PartitionCleaner] = []
         by_name: dict[TopicPartition, PartitionCleaner] = {}
         for partition in self._compacted():
             cleanable = self._look_at(partition, now_ms)
@@ -151,11 +149,11 @@ class LogCleaner:
             if cleanable.is_due:
                 continue
             if partition.indexes.needs_run(now_ms):
-                healing.append(partition)
+                recovered.append(partition)
             else:
                 partition.note_success()
         self._observe_selection(logs, now_ms)
-        for partition in [*(by_name[log.partition] for log in most_urgent_first(logs)), *healing]:
+        for partition in [*(by_name[log.partition] for log in most_urgent_first(logs)), *recovered]:
             is_tried = partition.log.topic_partition in tried
             if not is_tried and partition.is_busy.acquire(blocking=False):
                 return partition
@@ -260,25 +258,29 @@ class LogCleaner:
         progress: Progress | None = None,
     ) -> CleanReport:
         name = partition.log.topic_partition
-        run = CompactionRun(
-            partition.log, cleanable, now_ms, self._tools(partition, progress=progress)
-        )
+        run = self._new_run(partition, cleanable, now_ms, progress)
         with partition.work(f"cleaning of {name}"):
             partition.indexes.forget_vanished()
             report = run.carry_out(run.plan())
             if run.is_complete:
                 partition.directory.write_cleaner_offset(name, cleanable.next_first_dirty)
-                partition.indexes.healed.clear()
+                partition.indexes.recovered.clear()
         return report
 
-    def _tools(self, partition: PartitionCleaner, *, progress: Progress | None = None) -> RunTools:
-        return RunTools(
+    def _new_run(
+        self,
+        partition: PartitionCleaner,
+        cleanable: CleanableLog,
+        now_ms: int,
+        progress: Progress | None = None,
+    ) -> CompactionRun:
+        return CompactionRun(
+            partition,
+            cleanable,
+            now_ms,
             fs=self._store.fs,
             clock=self._clock,
-            topic_id=partition.topic_id,
             buffer_bytes=self._buffer_bytes,
-            indexes=partition.indexes,
-            evidence=partition.evidence,
             budget=self._budget,
             progress=progress,
         )
@@ -299,8 +301,7 @@ class LogCleaner:
             _check_compacted(found.log)
             cleanable = self._select(found, self.remote.bounds(partition), now_ms)
             if dry_run:
-                tools = self._tools(found, progress=progress)
-                run = CompactionRun(found.log, cleanable, now_ms, tools)
+                run = self._new_run(found, cleanable, now_ms, progress)
                 with found.work(f"plan of {partition}"):
                     return run.report(run.plan(), is_dry_run=True)
             report = self._carry_out(found, cleanable, now_ms, progress=progress)
@@ -314,7 +315,7 @@ class LogCleaner:
             _check_compacted(found.log)
             cleanable = self._select(found, self.remote.bounds(partition), now_ms)
             with found.work(f"plan of {partition}"):
-                return CompactionRun(found.log, cleanable, now_ms, self._tools(found)).plan()
+                return self._new_run(found, cleanable, now_ms).plan()
 
     def ensure_keys(
         self, partition: TopicPartition, segment: Segment, next_offset: int, now_ms: int

@@ -1,8 +1,8 @@
-"""What the cleaner remembers of one log: its key indexes, its evidence, and how it fares.
+"""What the cleaner remembers of one log: its key indexes, its removal log, and its health.
 
 Invariant  a failure is noted with the time of the next attempt, which doubles up to an hour. While
            the object store does not answer, cleaning of a tiered log waits a minute at a time: that
-           is no failure of the log, and its key indexes are built meanwhile.
+           is not a failure of the log, and its key indexes are built meanwhile.
 Threads    the one that holds `is_busy`; `health`, `waits` and `look` are for any.
 """
 
@@ -37,7 +37,7 @@ class PartitionCleaner:
     log: Log
     directory: LogDirectory
     indexes: SegmentKeyIndexes
-    evidence: RemovalLog
+    removal_log: RemovalLog
     topic_id: bytes
     error: str | None = None
     failures: int = 0
@@ -80,7 +80,7 @@ class PartitionCleaner:
         self.waits_for = log.blocked_by if log.blocker is CleaningBound.COPY else ""
 
     def note_failure(self, error: Exception, now_ms: int) -> None:
-        """Puts the next attempt off; an error that nobody foresaw is logged with its origin."""
+        """Puts the next attempt off; an unexpected error is logged with its stack."""
         self.failures += 1
         self.error = f"{type(error).__name__}: {error}"
         self.retry_ms = now_ms + min(RETRY_MIN_MS << min(self.failures - 1, 20), RETRY_MAX_MS)

@@ -1,7 +1,7 @@
-"""One cleaning run over one partition: index, plan, and group by group write, balance, swap.
+"""One cleaning run over one partition: index, plan, and group by group write, record, swap.
 
-Invariant  a group is swapped in only after its balance was checked and put on record. Groups go
-           oldest first, so that a tombstone outlives whatever it deletes.
+Invariant  a group is swapped in only after its removal was checked and recorded. The oldest group
+           is first, so that a tombstone outlives whatever it deletes.
 Crash      each swap is complete or undone by the next open; a run cut between two groups leaves a
            log that a later run finishes.
 Threads    one run per partition at a time; appends and reads go on.
@@ -9,10 +9,11 @@ Threads    one run per partition at a time; appends and reads go on.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from varve.cleaning.compaction.cleanable_log import KEPT_FOR_COLD, CleanableLog, CleaningBound
 from varve.cleaning.compaction.key_plan import ENTRY_BYTES
+from varve.cleaning.compaction.partition_cleaner import PartitionCleaner
 from varve.cleaning.compaction.plan import CleaningPlan, PlanInput, plan_cleaning, sum_by_reason
 from varve.cleaning.compaction.rewrite import (
     DamagedSegment,
@@ -21,12 +22,9 @@ from varve.cleaning.compaction.rewrite import (
     write_group,
 )
 from varve.cleaning.compaction.segment_plan import RunRules, SegmentPlan
-from varve.cleaning.key_index.segment_indexes import SegmentKeyIndexes
 from varve.cleaning.removals.removal import Removal, RemovalKind, hex_digest
-from varve.cleaning.removals.removal_log import RemovalLog
 from varve.cleaning.report import CleanProgress, CleanReport
 from varve.cleaning.work_budget import WorkBudget
-from varve.commit_log import Log, TopicPartition
 from varve.commit_log.names import LOG
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
@@ -35,51 +33,55 @@ from varve.foundation.settings import LONG_MAX
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class RunTools:
-    """What a run needs beside its log.
+Progress = Callable[[CleanProgress], None]
+
+
+@dataclass(slots=True)
+class _PhaseBudget(WorkBudget):
+    """Reports the progress of one phase of a run, within the budget of the whole."""
+
+    progress: CleanProgress
+    budget: WorkBudget
+    report: Progress | None
+
+    def spend(self, size: int) -> None:
+        done = min(self.progress.done_bytes + size, self.progress.total_bytes)
+        self.progress = replace(self.progress, done_bytes=done)
+        if self.report is not None:
+            self.report(self.progress)
+        self.budget.spend(size)
+
+
+class CompactionRun:
+    """A run; `plan` may be called alone, to see what would be done.
 
     `budget` is charged for every byte read and written, and may raise to stop the run.
     """
 
-    fs: FileSystem
-    clock: Clock
-    topic_id: bytes
-    buffer_bytes: int
-    indexes: SegmentKeyIndexes
-    evidence: RemovalLog
-    budget: WorkBudget
-    progress: Callable[[CleanProgress], None] | None = None
-
-
-class _PhaseBudget(WorkBudget):
-    """Reports the progress of one phase of a run, within the budget of the whole."""
-
-    def __init__(self, partition: TopicPartition, phase: str, total: int, tools: RunTools) -> None:
+    def __init__(
+        self,
+        partition: PartitionCleaner,
+        cleanable: CleanableLog,
+        now_ms: int,
+        *,
+        fs: FileSystem,
+        clock: Clock,
+        buffer_bytes: int,
+        budget: WorkBudget,
+        progress: Progress | None = None,
+    ) -> None:
+        log = partition.log
         self._partition = partition
-        self._phase = phase
-        self._total = total
-        self._tools = tools
-        self._done = 0
-
-    def spend(self, size: int) -> None:
-        self._done = min(self._done + size, self._total)
-        if self._tools.progress is not None:
-            self._tools.progress(
-                CleanProgress(self._partition, self._phase, self._done, self._total)
-            )
-        self._tools.budget.spend(size)
-
-
-class CompactionRun:
-    """A run; `plan` may be called alone, to see what would be done."""
-
-    def __init__(self, log: Log, cleanable: CleanableLog, now_ms: int, tools: RunTools) -> None:
         self._log = log
-        self._dirtiness = cleanable
+        self._indexes = partition.indexes
+        self._cleanable = cleanable
         self._now_ms = now_ms
-        self._tools = tools
-        self._started_ms = tools.clock.now_ms()
+        self._fs = fs
+        self._clock = clock
+        self._buffer_bytes = buffer_bytes
+        self._budget = budget
+        self._progress = progress
+        self._started_ms = clock.now_ms()
         self._closed = [
             segment
             for segment in log.view.closed
@@ -97,12 +99,12 @@ class CompactionRun:
     def plan(self) -> CleaningPlan[SegmentPlan]:
         """Builds missing key indexes and plans; the log is not changed."""
         sources = self._find_sources()
-        end, remote_bounds = self._dirtiness.first_uncleanable_offset, self._dirtiness.remote_bounds
+        end, remote_bounds = self._cleanable.first_uncleanable_offset, self._cleanable.remote_bounds
         rules = RunRules(
             now_ms=self._now_ms,
             delete_retention_ms=self._log.settings.delete_retention_ms,
             first_uncleanable_offset=end,
-            shells=self._log.active_producers(),
+            producers=self._log.active_producers(),
             keep_markers_from_offset=LONG_MAX
             if remote_bounds is None
             else remote_bounds.cleaned_up_to,
@@ -116,33 +118,34 @@ class CompactionRun:
             aborted=self._log.collect_aborted(start, end),
             rules=rules,
             settings=self._log.settings,
-            is_forced=self._dirtiness.is_forced,
-            buffer_bytes=self._tools.buffer_bytes,
+            is_forced=self._cleanable.is_forced,
+            buffer_bytes=self._buffer_bytes,
             budget=budget,
         )
 
     def _find_sources(self) -> list[PlanInput]:
-        first_dirty_offset = self._dirtiness.first_dirty_offset
-        indexes = self._tools.indexes
+        first_dirty_offset = self._cleanable.first_dirty_offset
+        indexes = self._indexes
         indexes.forget()
         budget = self._begin_phase("index", sum(segment.size for segment in self._closed))
-        bases = [one.base_offset for one in self._closed]
-        ends = [*bases, self._dirtiness.first_uncleanable_offset][1:]
+        bases = [segment.base_offset for segment in self._closed]
+        ends = [*bases, self._cleanable.first_uncleanable_offset][1:]
         sources = []
         for segment, end in zip(self._closed, ends, strict=True):
             keys = indexes.ensure(segment, end, self._now_ms, budget)
             # A segment that was held could not be cleaned when the rest was.
-            is_dirty = end > first_dirty_offset or segment.base_offset in indexes.healed
+            is_dirty = end > first_dirty_offset or segment.base_offset in indexes.recovered
             sources.append(PlanInput(segment, end, is_dirty, keys))
         return sources
 
     def _begin_phase(self, phase: str, total: int) -> "_PhaseBudget":
-        return _PhaseBudget(self._log.topic_partition, phase, total, self._tools)
+        progress = CleanProgress(self._log.topic_partition, phase, 0, total)
+        return _PhaseBudget(progress, self._budget, self._progress)
 
     def carry_out(self, plan: CleaningPlan[SegmentPlan]) -> CleanReport:
         """Rewrites the groups; a run that stops early says why in its report."""
         budget = self._begin_phase("copy", 2 * plan.copied_bytes)
-        remove_unfinished(self._tools.fs, self._log.directory)
+        remove_unfinished(self._fs, self._log.directory)
         if plan.groups:
             # A marker that decided a transaction may stand in the active segment, not yet synced:
             # what the plan drops for its sake must not be gone when the marker is lost.
@@ -161,15 +164,14 @@ class CompactionRun:
         return self.report(plan, is_dry_run=False)
 
     def _write(self, group: Sequence[SegmentPlan], budget: WorkBudget) -> WrittenSegment:
-        tools = self._tools
         return write_group(
-            tools.fs,
+            self._fs,
             self._log.directory,
             group,
             settings=self._log.settings,
-            topic_id=tools.topic_id,
-            buffer_bytes=tools.buffer_bytes,
-            modified_ms=tools.fs.info(group[-1].segment.path(LOG)).modified_ms,
+            topic_id=self._partition.topic_id,
+            buffer_bytes=self._buffer_bytes,
+            modified_ms=self._fs.info(group[-1].segment.path(LOG)).modified_ms,
             budget=budget,
         )
 
@@ -177,7 +179,7 @@ class CompactionRun:
         for plan in group:
             if plan.segment.base_offset == damage.base_offset:
                 segment = self._by_base[plan.segment.base_offset]
-                self._tools.indexes.hold(segment, str(damage), self._now_ms)
+                self._indexes.hold(segment, str(damage), self._now_ms)
         self._stop(str(damage))
 
     def _stop(self, reason: str) -> None:
@@ -187,14 +189,14 @@ class CompactionRun:
     def _swap(
         self, group: Sequence[SegmentPlan], written: WrittenSegment, plan: CleaningPlan[SegmentPlan]
     ) -> bool:
-        """Puts the group on record and swaps it in; False when the log has changed meanwhile."""
-        evidence = self._tools.evidence
-        with evidence.removal_lock:
+        """Records the group's removal and swaps it in; False when the log has changed meanwhile."""
+        removal_log = self._partition.removal_log
+        with removal_log.removal_lock:
             try:
-                balance = self._balance(group, written, plan, evidence.next_id())
-                evidence.append(balance)
+                removal = self._removal(group, written, plan, removal_log.next_id())
+                removal_log.append(removal)
             except Exception:
-                written.discard(self._tools.fs, self._log.directory)
+                written.discard(self._fs, self._log.directory)
                 raise
             # From here on the log owns the files: some of them may prove that a swap was
             # not committed.
@@ -207,8 +209,8 @@ class CompactionRun:
             if new is None:
                 self._stop("segments left the log meanwhile")
                 return False
-            evidence.mark_done(balance.id)
-        self._tools.indexes.learn(new, written.header)
+            removal_log.mark_done(removal.id)
+        self._indexes.learn(new, written.header)
         self._bytes_written += written.size
         self._bytes_read += written.bytes_read
         self._rewritten += group
@@ -223,7 +225,7 @@ class CompactionRun:
         )
         return True
 
-    def _balance(
+    def _removal(
         self,
         group: Sequence[SegmentPlan],
         written: WrittenSegment,
@@ -271,8 +273,8 @@ class CompactionRun:
         return CleanReport(
             partition=self._log.topic_partition,
             is_dry_run=is_dry_run,
-            first_dirty_offset=self._dirtiness.first_dirty_offset,
-            end_offset=self._dirtiness.first_uncleanable_offset,
+            first_dirty_offset=self._cleanable.first_dirty_offset,
+            end_offset=self._cleanable.first_uncleanable_offset,
             segments_before=self._segments_before,
             segments_after=self._segments_before - merged if is_dry_run else len(self._log.view),
             segments_rewritten=len(rewritten),
@@ -284,8 +286,8 @@ class CompactionRun:
             bytes_read=self._bytes_read,
             bytes_written=self._bytes_written,
             buffer_utilisation=plan.buffer_utilisation,
-            elapsed_ms=self._tools.clock.now_ms() - self._started_ms,
-            holds=tuple(self._tools.indexes.holds.values()),
+            elapsed_ms=self._clock.now_ms() - self._started_ms,
+            holds=tuple(self._indexes.holds.values()),
             note=self._note,
             rewritten=tuple(segment_plan.segment.base_offset for segment_plan in rewritten),
         )

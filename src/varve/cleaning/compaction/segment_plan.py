@@ -23,14 +23,13 @@ from varve.commit_log.producer_state import LastRecord
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.settings import LONG_MAX
 from varve.kernels.batch_filter import KEEP_TIMESTAMP, Action
-from varve.kernels.batch_layout import HEADER_BYTES
+from varve.kernels.batch_layout import CONTROL_BIT, HEADER_BYTES
 from varve.kernels.key_merge import Tally, count_bits, set_ranges
 
 Bits = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 Table = npt.NDArray[Any]
 
-_CONTROL: Final = 0x20
 _HORIZON_GROWTH: Final = 4
 """What a record's time takes more when it is counted from a horizon a day or a month away."""
 
@@ -39,7 +38,7 @@ _HORIZON_GROWTH: Final = 4
 class RunRules:
     """What holds for a whole run over one partition.
 
-    `shells` are the producers in use; `first_uncleanable_offset` is where the run ends. Tombstones
+    `producers` are the active ones; `first_uncleanable_offset` is where the run ends. Tombstones
     and markers from `keep_markers_from_offset` on stay without a delete horizon: the remote log
     may hold records that they delete, and readers get the whole `delete.retention.ms` once it no
     longer does.
@@ -48,7 +47,7 @@ class RunRules:
     now_ms: int
     delete_retention_ms: int
     first_uncleanable_offset: int
-    shells: Mapping[int, LastRecord]
+    producers: Mapping[int, LastRecord]
     keep_markers_from_offset: int = LONG_MAX
     keep_empty_batches: bool = False
     """Batches that had no record before the run stay."""
@@ -61,16 +60,18 @@ class RunRules:
     def protected_ends(self) -> Integers:
         """Last offsets of batches that stay even without a record."""
         ends = [
-            shell.last_data_offset
-            for shell in self.shells.values()
-            if shell.last_data_offset is not None
+            producer.last_data_offset
+            for producer in self.producers.values()
+            if producer.last_data_offset is not None
         ]
         return np.array(sorted({*ends, self.first_uncleanable_offset - 1}), np.int64)
 
     def epochs_without_data(self) -> dict[int, int]:
         """Producers that no data batch is known of, and their epochs."""
         return {
-            id: shell.epoch for id, shell in self.shells.items() if shell.last_data_offset is None
+            id: producer.epoch
+            for id, producer in self.producers.items()
+            if producer.last_data_offset is None
         }
 
 
@@ -195,7 +196,7 @@ def keep_control_records(
     now_ms: int,
 ) -> None:
     """Sets the bits of markers and other control records that stay."""
-    control = batches["attributes"][marks["batch"]] & _CONTROL != 0
+    control = batches["attributes"][marks["batch"]] & CONTROL_BIT != 0
     horizons = batches["horizon"][marks["batch"]]
     is_gone = discardable & (horizons != NO_HORIZON) & (horizons <= now_ms)
     kept = marks["batch"][control & ~is_gone]
@@ -249,7 +250,7 @@ def _silent_markers(batches: Table, marks: Table, rules: RunRules) -> Integers:
     epochs = np.array([silent[id] for id in ids.tolist()], np.int64)
     slots = np.searchsorted(ids, marks["producer_id"]).clip(max=len(ids) - 1)
     found = (ids[slots] == marks["producer_id"]) & (epochs[slots] == marks["epoch"])
-    found &= batches["attributes"][marks["batch"]] & _CONTROL != 0
+    found &= batches["attributes"][marks["batch"]] & CONTROL_BIT != 0
     numbers: Integers = marks["batch"][found].astype(np.int64)
     return numbers
 
@@ -281,7 +282,7 @@ def estimate_size(
     A horizon takes the place of the time that the records' own are counted from: they grow.
     """
     is_aborted = batches["flags"] & BATCH_ABORTED != 0
-    is_control = batches["attributes"] & _CONTROL != 0
+    is_control = batches["attributes"] & CONTROL_BIT != 0
     behind = np.maximum(decisions.sizes - HEADER_BYTES, 0)
     data = int(behind[~is_aborted & ~is_control].sum())
     data = data * tally[Tally.KEPT_BYTES] // max(header.record_bytes, 1)
@@ -293,7 +294,7 @@ def estimate_size(
 
 def stamped_markers_size(batches: Table, decisions: BatchDecisions) -> int:
     """Bytes of the markers that get a horizon."""
-    is_control = batches["attributes"] & _CONTROL != 0
+    is_control = batches["attributes"] & CONTROL_BIT != 0
     return int(decisions.sizes[is_control & (decisions.horizons != KEEP_TIMESTAMP)].sum())
 
 
@@ -309,7 +310,7 @@ def count_by_reason(
     The bytes of records without a key are among the superseded.
     """
     is_aborted = batches["flags"] & BATCH_ABORTED != 0
-    is_control = batches["attributes"] & _CONTROL != 0
+    is_control = batches["attributes"] & CONTROL_BIT != 0
     behind = np.maximum(decisions.sizes - HEADER_BYTES, 0)
     control_kept = int(decisions.kept[is_control].sum())
     markers_gone = int((decisions.counts - decisions.kept)[is_control].sum())

@@ -1,4 +1,4 @@
-"""Follows transactions through a cleaning run and tells which markers nobody needs any more.
+"""Follows transactions through a cleaning run and finds the markers that are no longer needed.
 
 A marker is needed while a batch of its transaction is there for readers to judge by it. Whoever
 sees a batch in this run still needs the marker, even if the batch goes in the very same run. From
@@ -12,20 +12,18 @@ Threads    one; a run has its own.
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.settings import LONG_MAX
+from varve.kernels.batch_layout import CONTROL_BIT, TRANSACTIONAL_BIT
 from varve.records.control import ControlType
 
 Table = npt.NDArray[Any]
 """Rows of a key index: its batches or its marks. docs/formats/keys.md"""
-
-_TRANSACTIONAL: Final = 0x10
-_CONTROL: Final = 0x20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,8 @@ class TransactionTracker:
         verdicts = MarkVerdicts(np.zeros(len(marks), np.bool_), [])
         rows = zip(
             (base_offset + batches["last"][numbers].astype(np.int64)).tolist(),
-            (attributes & _CONTROL != 0).tolist(),
-            (attributes & _TRANSACTIONAL != 0).tolist(),
+            (attributes & CONTROL_BIT != 0).tolist(),
+            (attributes & TRANSACTIONAL_BIT != 0).tolist(),
             (batches["count"][numbers] == 0).tolist(),
             marks["control"].tolist(),
             marks["producer_id"].tolist(),

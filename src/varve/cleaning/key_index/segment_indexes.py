@@ -138,7 +138,7 @@ class SegmentKeyIndexes:
         self._buffer_bytes = buffer_bytes
         self._known: dict[Segment, _Known] = {}
         self.holds: dict[int, UncleanableSegment] = {}
-        self.healed: set[int] = set()
+        self.recovered: set[int] = set()
         """Base offsets of segments that were held, until a run has cleaned them too."""
 
     def find(self, segment: Segment, next_offset: int) -> SegmentKeys | None:
@@ -216,7 +216,7 @@ class SegmentKeyIndexes:
 
     def _release(self, segment: Segment) -> None:
         if self.holds.pop(segment.base_offset, None) is not None:
-            self.healed.add(segment.base_offset)
+            self.recovered.add(segment.base_offset)
 
     def hold(self, segment: Segment, reason: str, now_ms: int) -> None:
         """Leaves a damaged segment alone until the next attempt is due.
@@ -264,12 +264,12 @@ class SegmentKeyIndexes:
         known = list(self._known.items())  # at once: a look-up may add to it meanwhile
         self._known = {segment: one for segment, one in known if segment in closed}
         self.holds = {base: hold for base, hold in self.holds.items() if base in bases}
-        self.healed &= bases
+        self.recovered &= bases
 
     def needs_run(self, now_ms: int) -> bool:
         """Whether a segment that was held can be cleaned, or may be by now."""
         holds = list(self.holds.values())
-        return bool(self.healed) or any(hold.retry_ms <= now_ms for hold in holds)
+        return bool(self.recovered) or any(hold.retry_ms <= now_ms for hold in holds)
 
 
 def _judges_alike(

@@ -28,7 +28,7 @@ from varve.commit_log import Log, LogSettings, TopicPartition
 from varve.foundation.settings import GivenValue, parse_settings, to_kafka_names
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastRow:
     """One local segment: when it is removed at the earliest, or None and what keeps it.
 
@@ -44,23 +44,16 @@ class ForecastRow:
     blocked_by: BlockingRule | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteForecastRow:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteForecastRow(ForecastRow):
     """One remote segment: when it expires at the earliest, and when its objects are deleted.
 
     A local one is still to be copied, which is taken to happen in time.
     """
 
-    when_ms: int | None
     gone_ms: int | None
-    base_offset: int
-    next_offset: int
-    size: int
     stored_bytes: int
     place: SegmentLocation
-    reason: Reason | None
-    rule: str
-    blocked_by: BlockingRule | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,34 +203,21 @@ def forecast_remote(
     log: SegmentList, remote: RemoteSegments, now_ms: int
 ) -> tuple[RemoteForecastRow, ...]:
     """When each remote segment expires, and each local one that is still to be copied."""
-    unreadable = [
-        segment_info for segment_info in remote.segments if not segment_info.location.is_readable
+    readable = [segment for segment in remote.segments if segment.location.is_readable]
+    rows = [
+        _unreadable_row(segment, now_ms)
+        for segment in remote.segments
+        if not segment.location.is_readable
     ]
-    readable = [
-        segment_info for segment_info in remote.segments if segment_info.location.is_readable
-    ]
-    rows = [_unreadable_row(segment_info, now_ms) for segment_info in unreadable]
     if not log.settings.remote_storage_enable:
         rule = "a topic that leaves the tier has nothing in it"
-        rows += [_leaving_row(segment_info, now_ms, rule) for segment_info in readable]
+        rows += [_leaving_row(segment, now_ms, rule) for segment in readable]
         return _in_offset_order(rows)
-    waiting = [
-        segment_info
-        for segment_info in log.segments
-        if segment_info.next_offset > remote.end_offset
-    ]
-    uncopied_bytes = sum(
-        segment_info.size
-        for segment_info in log.segments
-        if segment_info.base_offset >= remote.end_offset
-    )
+    copied = remote.end_offset
+    uncopied_bytes = sum(segment.size for segment in log.segments if segment.base_offset >= copied)
     # Segments behind the copied offset belong to a history that was truncated: they count for no
-    # limit, as nothing else must be removed in their stead.
-    copied_bytes = sum(
-        segment_info.size
-        for segment_info in readable
-        if segment_info.next_offset <= remote.end_offset
-    )
+    # limit, because nothing else must be removed for their sake.
+    copied_bytes = sum(segment.size for segment in readable if segment.next_offset <= copied)
     scope = RetentionScope(
         RetentionLimits.total(log.settings),
         copied_bytes + uncopied_bytes,
@@ -247,12 +227,12 @@ def forecast_remote(
     segments: list[SegmentInfo] = [*readable]
     if log.settings.copies_to_tier:
         segments += [
-            segment_info
-            for segment_info in waiting
-            if segment_info.size or not segment_info.is_active
+            segment
+            for segment in log.segments
+            if segment.next_offset > copied and (segment.size or not segment.is_active)
         ]
-    expiries = due(segments, scope, now_ms)
-    rows += [_remote_row(expiry, remote.delete_delay_ms) for expiry in expiries]
+    decisions = due(segments, scope, now_ms)
+    rows += [_remote_row(decision, remote.delete_delay_ms) for decision in decisions]
     return _in_offset_order(rows)
 
 
@@ -287,35 +267,29 @@ def _in_offset_order(rows: Iterable[RemoteForecastRow]) -> tuple[RemoteForecastR
     return tuple(sorted(rows, key=lambda row: (row.base_offset, row.next_offset)))
 
 
-def _row(found: Due[SegmentInfo]) -> ForecastRow:
-    segment = found.segment
+def _row(decision: Due[SegmentInfo]) -> ForecastRow:
+    segment = decision.segment
     return ForecastRow(
-        found.when_ms,
-        segment.base_offset,
-        segment.next_offset,
-        segment.size,
-        found.reason,
-        found.rule,
-        found.blocked_by,
+        when_ms=decision.when_ms,
+        base_offset=segment.base_offset,
+        next_offset=segment.next_offset,
+        size=segment.size,
+        reason=decision.reason,
+        rule=decision.rule,
+        blocked_by=decision.blocked_by,
     )
 
 
-def _remote_row(found: Due[SegmentInfo], delete_delay_ms: int) -> RemoteForecastRow:
-    segment = found.segment
+def _remote_row(decision: Due[SegmentInfo], delete_delay_ms: int) -> RemoteForecastRow:
+    segment, when_ms = decision.segment, decision.when_ms
     stored, place = segment.size, SegmentLocation.LOCAL
     if isinstance(segment, RemoteSegmentInfo):
         stored, place = segment.stored_bytes, segment.location
     return RemoteForecastRow(
-        when_ms=found.when_ms,
-        gone_ms=None if found.when_ms is None else found.when_ms + delete_delay_ms,
-        base_offset=segment.base_offset,
-        next_offset=segment.next_offset,
-        size=segment.size,
+        **asdict(_row(decision)),
+        gone_ms=None if when_ms is None else when_ms + delete_delay_ms,
         stored_bytes=stored,
         place=place,
-        reason=found.reason,
-        rule=found.rule,
-        blocked_by=found.blocked_by,
     )
 
 

@@ -173,7 +173,7 @@ class PartitionCompaction:
                 now_ms=self._now_ms,
                 delete_retention_ms=log.delete_retention_ms,
                 first_uncleanable_offset=scope.end_offset,
-                shells=read_shells(self._home, chain[-1], files),
+                producers=read_shells(self._home, chain[-1], files),
             )
         scope, headers = yield from self._index(scope, aborted)
         area = WorkArea(self._reach.objects, f"{self._home.work_folder}{self._job_id}/{number}/")

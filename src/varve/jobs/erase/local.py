@@ -207,7 +207,7 @@ class LocalErasure:
             scan.found,
             next_offset=next_offset,
             aborted=aborted,
-            shells=log.active_producers(),
+            producers=log.active_producers(),
             now_ms=self._now_ms,
             digest=digest,
         )

@@ -132,7 +132,7 @@ class EraseTask:
                 self.records,
                 next_offset=source.next_offset,
                 aborted=self.aborted,
-                shells=self.shells,
+                producers=self.shells,
                 now_ms=self.now_ms,
                 digest=digest,
             )

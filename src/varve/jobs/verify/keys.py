@@ -236,7 +236,7 @@ class UniqueTask:
 
     def _look(self, clean: CleanSegments) -> SupersededKeys:
         rules = RunRules(
-            now_ms=_NEVER_MS, delete_retention_ms=0, first_uncleanable_offset=LONG_MAX, shells={}
+            now_ms=_NEVER_MS, delete_retention_ms=0, first_uncleanable_offset=LONG_MAX, producers={}
         )
         with open_files(clean.reach.objects, clean.partition, clean.segments) as files:
             sources = make_sources(
