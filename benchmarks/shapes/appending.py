@@ -9,7 +9,7 @@ from benchmarks.measure import Contest, Scale, Ticker, at_least
 from benchmarks.shapes.entries import TURN, append_all, create_storage, make_entries
 from benchmarks.sizes import SizeUnit
 from benchmarks.workspace import Workspace
-from varve.kernels.shape_entries import encode_entries
+from varve.shapes.kernels.log_entries import encode_entries
 from varve.shapes.storage.entry import ShapeEntry
 
 ROW_COUNT = 10_000

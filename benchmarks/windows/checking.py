@@ -17,8 +17,8 @@ from benchmarks.windows.recording import BATCH_COUNT, Calls, RecordingDatabases
 from benchmarks.workspace import Workspace
 from varve.dedup.id_store import IdStore
 from varve.dedup.judge import Judge
+from varve.dedup.kernels.time_spans import KEPT
 from varve.disk import RealFileSystem
-from varve.kernels.window_spans import KEPT
 from varve.rocks.database import Databases, RocksDatabases
 from varve.rocks.state_files import NO_STREAM_TIME_MS
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from benchmarks.baselines import BASE_TIMESTAMP_MS
 from varve.dedup.ids import Arrivals, Secret
+from varve.dedup.kernels.id_words import EXACT_BYTES_MAX
 from varve.dedup.rules import DedupRules, IdKind, IdSource
-from varve.kernels.window_ids import EXACT_BYTES_MAX
 
 COPY_SHARE: Final = 0.2
 WINDOW_MS: Final = 60_000

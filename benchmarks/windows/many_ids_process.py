@@ -24,9 +24,9 @@ from benchmarks.windows.memory_process import resident_bytes
 from varve.dedup.id_store import IdStore
 from varve.dedup.ids import Arrivals, Numbers
 from varve.dedup.judge import Judge
+from varve.dedup.kernels.id_words import EXACT_BYTES_MAX
 from varve.dedup.rules import DedupRules, IdKind, IdSource, Verdict
 from varve.disk import RealFileSystem
-from varve.kernels.window_ids import EXACT_BYTES_MAX
 from varve.rocks.database import RocksDatabase, RocksDatabases
 
 _DAY_MS: Final = 24 * 3_600_000

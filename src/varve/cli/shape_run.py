@@ -31,17 +31,16 @@ from varve.http.server import HttpServer
 from varve.http.settings import HttpSettings
 from varve.http.shapes.access import Access, read_shapes
 from varve.http.shapes.api import ShapeApi
-from varve.kernels import (
-    json_members,
-    json_split,
-    row_messages,
-    row_texts,
-    shape_entries,
-    shape_fold,
-    shape_plan,
-)
 from varve.shapes.engine import LOCK_FILE, ShapeEngine
 from varve.shapes.feed.open_feed import TopicOptions
+from varve.shapes.kernels import (
+    compaction_plan,
+    compaction_rewrite,
+    json_text,
+    log_entries,
+    row_messages,
+    row_texts,
+)
 from varve.shapes.registry import FILE_NAME as REGISTRY_FILE
 from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.shapes.storage.layout import SCRATCH, TRASH
@@ -56,13 +55,12 @@ GARBAGE_THRESHOLDS: Final = (200_000, 50, 1000)
 """Garbage is looked for rarely: rows hold no cycles."""
 _TRIM_SECONDS: Final = 30
 _KERNELS: Final = (
-    json_members,
+    json_text,
     row_texts,
     row_messages,
-    shape_entries,
-    json_split,
-    shape_plan,
-    shape_fold,
+    log_entries,
+    compaction_plan,
+    compaction_rewrite,
 )
 """What the first rows would wait for: loaded while the first clients find their way."""
 _TABLES: Final = "tables"

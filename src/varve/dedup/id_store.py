@@ -20,11 +20,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 
 from varve.dedup.ids import Arrivals, Numbers, Secret, fold_id
-from varve.dedup.rules import DedupRules
-from varve.disk import FileSystem
-from varve.foundation.errors import Corrupt
-from varve.kernels.record_columns import join_byte_strings
-from varve.kernels.window_spans import (
+from varve.dedup.kernels.time_spans import (
     ABSENT,
     NO_ROW,
     ONE_TIME_BYTES,
@@ -36,6 +32,10 @@ from varve.kernels.window_spans import (
     make_spans,
     read_spans,
 )
+from varve.dedup.rules import DedupRules
+from varve.disk import FileSystem
+from varve.foundation.errors import Corrupt
+from varve.kernels.record_columns import join_byte_strings
 from varve.rocks.database import Databases, Put
 from varve.rocks.segments import Segment, Segments
 from varve.rocks.state_files import (

@@ -5,7 +5,7 @@ An id is the key, a header or a JSON field of the record. A field is the text of
 anything else its JSON text without blanks, numbers with a fraction or an exponent as Java writes a
 double. Null and a missing field are no id.
 
-Layout     as `varve.kernels.window_ids` folds them: exact up to sixteen bytes, longer ones as their
+Layout     as `dedup.kernels.id_words` folds them: exact up to sixteen bytes, longer ones as their
            hash under the secret of the state. As records of the changelog topic: key is the sixteen
            bytes of the id, its kind, the time (i64) and a sequence number that is always 0 (i32);
            value is the offset of the record that was kept (i64). All big-endian but the id, which
@@ -26,9 +26,9 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from varve.dedup.kernels.id_words import LONG, Kinds, Words, find_headers, fold_cells
 from varve.dedup.rules import IdKind, IdSource
 from varve.foundation.errors import Corrupt
-from varve.kernels.window_ids import LONG, Kinds, Words, find_headers, fold_cells
 from varve.records import RecordColumns
 from varve.records.columns import BinaryColumn, Bytes, frozen_bytes
 

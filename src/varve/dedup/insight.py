@@ -13,12 +13,12 @@ import numpy as np
 
 from varve.dedup.id_store import STORE_NAME, Remembered
 from varve.dedup.ids import Arrivals, decode_entries, fold_chunk
+from varve.dedup.kernels.id_words import NO_ID
 from varve.dedup.progress import Progress, find_progress
 from varve.dedup.rules import Verdict
 from varve.dedup.topics import DedupTopics
 from varve.disk import FileSystem
 from varve.foundation.errors import NotFound, OffsetOutOfRange
-from varve.kernels.window_ids import NO_ID
 from varve.records import RecordColumns
 from varve.rocks.segments import decode_directory_name
 from varve.topics import Cluster, TopicReader, read_range

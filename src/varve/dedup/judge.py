@@ -19,9 +19,8 @@ import numpy as np
 
 from varve.dedup.id_store import Cell, CellRows, IdStore, News, Span, SpanRows, find_window_cells
 from varve.dedup.ids import Arrivals, Numbers
-from varve.dedup.rules import Counts, DedupRules, Verdict, Verdicts
-from varve.kernels.window_ids import NO_ID
-from varve.kernels.window_spans import (
+from varve.dedup.kernels.id_words import NO_ID
+from varve.dedup.kernels.time_spans import (
     DUPLICATE,
     FUTURE,
     KEPT,
@@ -35,6 +34,7 @@ from varve.kernels.window_spans import (
     make_spans,
     need_other,
 )
+from varve.dedup.rules import Counts, DedupRules, Verdict, Verdicts
 
 FEW_COUNT_MAX: Final = 64
 """About so many records are judged as fast either way; one alone ten times as fast in this one."""

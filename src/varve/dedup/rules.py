@@ -15,8 +15,8 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from varve.dedup.kernels import time_spans
 from varve.foundation.errors import InvalidRequest
-from varve.kernels import window_spans
 
 FUTURE_MS_MAX: Final = 3_600_000
 SPAN_MS_MAX: Final = 400 * 24 * 3_600_000
@@ -148,13 +148,13 @@ Flags = npt.NDArray[np.bool_]
 class Verdict(IntEnum):
     """What a record is."""
 
-    KEPT = window_spans.KEPT
-    DUPLICATE = window_spans.DUPLICATE
-    LATE = window_spans.LATE
-    FUTURE = window_spans.FUTURE
-    MISSING = window_spans.MISSING
+    KEPT = time_spans.KEPT
+    DUPLICATE = time_spans.DUPLICATE
+    LATE = time_spans.LATE
+    FUTURE = time_spans.FUTURE
+    MISSING = time_spans.MISSING
     """It has no timestamp."""
-    NO_ID = window_spans.NO_ID_FOUND
+    NO_ID = time_spans.NO_ID_FOUND
 
 
 _VERDICT_COUNT: Final = len(Verdict)

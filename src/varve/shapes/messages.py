@@ -17,7 +17,6 @@ from json.encoder import encode_basestring
 from typing import Final, NamedTuple
 
 from varve.foundation.errors import Corrupt
-from varve.kernels.row_messages import MessageTexts, Telling
 from varve.shapes.definition import Replica
 from varve.shapes.feed.changes import Change
 from varve.shapes.feed.row import (
@@ -29,10 +28,11 @@ from varve.shapes.feed.row import (
     row_key,
     row_key_prefix,
 )
+from varve.shapes.kernels.row_messages import MessageResult, MessageTexts
 from varve.shapes.offset import ShapeOffset
 from varve.shapes.storage.entry import DELETE, INSERT, TRANSACTION_END, UPDATE, ShapeEntry
 
-_NEEDS_PYTHON: Final = int(Telling.ODD)
+_NEEDS_PYTHON: Final = int(MessageResult.UNSUPPORTED)
 _NEW_ENTRY: Final = partial(tuple.__new__, ShapeEntry)
 """Builds an entry without calling the class, which is slow for many."""
 _LAST: Final = b"]," + TRANSACTION_END

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
-from varve.kernels.row_texts import find_values
 from varve.shapes.feed.changes import Change, Transaction
 from varve.shapes.feed.row import name_prefix
 from varve.shapes.filter.filter_index import FilterIndex
+from varve.shapes.kernels.row_texts import find_values
 from varve.shapes.messages import MessageEncoder, without_last
 from varve.shapes.offset import BEFORE_ALL
 from varve.shapes.shape import Shape

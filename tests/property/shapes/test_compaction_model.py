@@ -24,10 +24,10 @@ from tests.support.shape_messages import (
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt
-from varve.kernels.shape_entries import encode_entries
 from varve.shapes.compaction.blocks import Block, LogPrefix, compact_block, index_block, join_blocks
 from varve.shapes.compaction.report import Balance
 from varve.shapes.compaction.spill import compact_ranges
+from varve.shapes.kernels.log_entries import encode_entries
 from varve.shapes.offset import ShapeOffset
 from varve.shapes.storage.entry import ShapeEntry
 

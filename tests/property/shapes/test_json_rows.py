@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.rounds import machine_settings
-from varve.kernels.json_members import DEPTH_MAX
 from varve.shapes.feed.row import join_row, split_texts
+from varve.shapes.kernels.json_text import DEPTH_MAX
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _SCALARS = (

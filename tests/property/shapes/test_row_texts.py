@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from tests.support.decoding import decode
 from tests.support.detached_shapes import detached_shape
-from varve.kernels.row_messages import MessageTexts, Telling
-from varve.kernels.row_texts import are_rows, find_values, has_reordered, join_rows
 from varve.shapes.definition import Replica
 from varve.shapes.feed.changes import Change, Transaction
 from varve.shapes.feed.decoders import PlainDecoder
@@ -22,6 +20,8 @@ from varve.shapes.feed.row import (
     row_key_prefix,
     split_row,
 )
+from varve.shapes.kernels.row_messages import MessageResult, MessageTexts
+from varve.shapes.kernels.row_texts import are_rows, find_values, has_reordered, join_rows
 from varve.shapes.messages import EncoderKey, MessageEncoder, ending, operation_of
 from varve.shapes.offset import ShapeOffset
 from varve.shapes.routing import ChangeRouter, EntriesByShape
@@ -138,7 +138,7 @@ def test_most_messages_are_made_in_one_go() -> None:
     came, went = change._replace(previous_text=None), change._replace(text=None)
     for texts in TEXTS:
         assert bytes(texts.write([change, came, went])[0]) == b"uid"
-        assert texts.write([change._replace(text=before)])[0] == [Telling.NOTHING]
+        assert texts.write([change._replace(text=before)])[0] == [MessageResult.UNCHANGED]
 
 
 @given(_changes(), st.lists(st.sampled_from(NAMES), min_size=1, max_size=4))

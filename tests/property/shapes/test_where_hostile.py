@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 
 from tests.support.rounds import machine_settings
 from varve.foundation.errors import InvalidRequest
-from varve.kernels.json_members import DEPTH_MAX
 from varve.shapes.feed.row import split_row
 from varve.shapes.filter.filter_index import FilterIndex
 from varve.shapes.filter.subset import Subset
 from varve.shapes.filter.where import Where
+from varve.shapes.kernels.json_text import DEPTH_MAX
 
 _DEEP = DEPTH_MAX - 1
 _VALUES = [

@@ -6,10 +6,10 @@ import pytest
 
 from tests.support.window_dedup import SECRET
 from varve.dedup.ids import Arrivals, fold_chunk, fold_id
+from varve.dedup.kernels.id_words import LONG, NO_ID
 from varve.dedup.rules import parse_id_source
 from varve.foundation.errors import Corrupt
 from varve.kernels.batch_layout import RecordColumn
-from varve.kernels.window_ids import LONG, NO_ID
 from varve.records import Batch, Codec, Record, RecordColumns, build_batch
 from varve.spark.dedup.deduplicate import ID, ROWS, TIME, Packer, decode_batch, read_ids
 

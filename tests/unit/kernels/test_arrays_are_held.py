@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from numba import njit
 
-import varve.kernels
+import varve
 from varve.kernels.memory import address_of, keep_alive, load_u64_at, store_u64_at
 
-_SOURCES = sorted(Path(varve.kernels.__path__[0]).glob("*.py"))
+_SOURCES = sorted(Path(varve.__file__).parent.glob("**/kernels/*.py"))
 _MAKERS = {"empty", "zeros", "ones", "full", "empty_like", "zeros_like"}
 _ADDRESSES = {"address_of"}
 

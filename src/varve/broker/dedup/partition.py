@@ -33,11 +33,11 @@ from varve.commit_log.batch_validator import ValidatedBatch
 from varve.dedup.id_store import IdStore
 from varve.dedup.ids import Arrivals, Numbers, fold_chunk
 from varve.dedup.judge import Judge, Judgement
+from varve.dedup.kernels import id_words, time_spans
+from varve.dedup.kernels.time_spans import DUPLICATE, classify
 from varve.dedup.rules import Counts, DedupRules, Verdict
 from varve.disk import Buffer, to_store_error
 from varve.foundation.errors import Closed, Corrupt, InvalidRecord, StoreError, Unavailable
-from varve.kernels import window_ids, window_spans
-from varve.kernels.window_spans import DUPLICATE, classify
 from varve.records import (
     Batch,
     CommittedBatches,
@@ -113,8 +113,8 @@ class PartitionDedup:
 
     def _open_locked(self) -> None:
         environment = self._environment
-        window_ids.warm()
-        window_spans.warm()
+        id_words.warm()
+        time_spans.warm()
         usable = self._find_usable_state()
         self._state_file = self._write_open_state(usable)
         store = IdStore.open(

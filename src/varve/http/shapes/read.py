@@ -25,7 +25,7 @@ from varve.http.exchange import (
 from varve.http.headers import Header
 from varve.http.shapes.parameters import ShapeRequest
 from varve.http.shapes.ranges import RangeBody
-from varve.kernels.json_split import split_messages
+from varve.shapes.kernels.json_text import split_messages
 from varve.shapes.offset import BEFORE_ALL, ShapeOffset
 from varve.shapes.shape import Shape
 

@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from varve.disk import File
 from varve.foundation.errors import Corrupt
-from varve.kernels.shape_entries import ENTRY_BYTES_MIN, EntryStatus
-from varve.kernels.shape_fold import FoldStatus, rewrite_entries
-from varve.kernels.shape_plan import (
+from varve.shapes.compaction.report import Balance
+from varve.shapes.kernels.compaction_plan import (
     Action,
     count_entries,
     divide_entries,
@@ -24,7 +23,8 @@ from varve.kernels.shape_plan import (
     index_entries,
     plan_entries,
 )
-from varve.shapes.compaction.report import Balance
+from varve.shapes.kernels.compaction_rewrite import FoldStatus, rewrite_entries
+from varve.shapes.kernels.log_entries import ENTRY_BYTES_MIN, EntryStatus
 from varve.shapes.offset import BEFORE_ALL, ShapeOffset
 
 Bytes = npt.NDArray[np.uint8]

@@ -20,13 +20,13 @@ from functools import partial
 from itertools import repeat, takewhile
 from typing import Final, NamedTuple
 
-from varve.kernels.row_texts import has_reordered
 from varve.shapes.feed.decoders import Decoded, RecordKind, complete, transaction_ids
 from varve.shapes.feed.journal import OffsetSpan
 from varve.shapes.feed.order import Entry, SequencedRecords
 from varve.shapes.feed.row import Row, RowKey, RowKeys, get_row
 from varve.shapes.feed.table import TopicTable
 from varve.shapes.feed.table_store import Reset, ResetKind
+from varve.shapes.kernels.row_texts import has_reordered
 from varve.shapes.offset import ShapeOffset
 from varve.topics import TopicReader
 

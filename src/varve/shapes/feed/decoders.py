@@ -22,7 +22,6 @@ from itertools import repeat
 from typing import Final, NamedTuple, Protocol
 
 from varve.foundation.errors import InvalidSetting
-from varve.kernels.row_texts import join_rows
 from varve.shapes.feed.row import (
     NO_COLUMNS,
     NULL,
@@ -33,6 +32,7 @@ from varve.shapes.feed.row import (
     join_row,
     split_texts,
 )
+from varve.shapes.kernels.row_texts import join_rows
 
 Record = tuple[bytes | None, bytes | None]
 """Key and value."""

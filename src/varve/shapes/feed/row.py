@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from varve.foundation.errors import Corrupt
-from varve.kernels.json_members import (
+from varve.shapes.kernels.json_text import (
     MEMBER_BYTES_MIN,
     NOT_OBJECT,
     SPAN_FIELD_COUNT,

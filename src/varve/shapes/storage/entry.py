@@ -1,6 +1,6 @@
 """One entry of a shape's log, as it is handed to the kernels that encode it.
 
-Layout     a tuple of four, in this order: `kernels.shape_entries` takes it apart.
+Layout     a tuple of four, in this order: `kernels.log_entries` takes it apart.
            docs/formats/shape-log.md
 """
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from varve.kernels.crc import crc32c
-from varve.kernels.shape_entries import NUMBER_MAX
+from varve.shapes.kernels.log_entries import NUMBER_MAX
 from varve.shapes.offset import INFINITE_OP, ShapeOffset
 
 INSERT, UPDATE, DELETE, CONTROL = b"iudc"

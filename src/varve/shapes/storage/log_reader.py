@@ -12,7 +12,7 @@ import numpy as np
 
 from varve.disk import File, FileSystem
 from varve.foundation.errors import Corrupt
-from varve.kernels.shape_entries import EntryStatus, strip_entries
+from varve.shapes.kernels.log_entries import EntryStatus, strip_entries
 from varve.shapes.offset import SNAPSHOT_END, ShapeOffset
 from varve.shapes.storage.chunk_index import ChunkIndexFile, LogChunk
 from varve.shapes.storage.entry import kernel_offset

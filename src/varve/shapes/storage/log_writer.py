@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from varve.disk import Buffer, File, FileSystem
 from varve.foundation.errors import InvalidRequest
-from varve.kernels.shape_entries import EntryStatus, encode_entries
+from varve.shapes.kernels.log_entries import EntryStatus, encode_entries
 from varve.shapes.offset import SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.chunk_index import EDGE_BYTES, ChunkCache, ChunkEdge, encode_edge

@@ -12,7 +12,7 @@ import numpy as np
 
 from varve.disk import File, FileSystem
 from varve.foundation.errors import Corrupt
-from varve.kernels.shape_entries import ENTRY_CRC, EntryStatus, scan_entries
+from varve.shapes.kernels.log_entries import ENTRY_CRC, EntryStatus, scan_entries
 from varve.shapes.offset import INFINITE_OP, LAST, SNAPSHOT_END, ShapeOffset
 from varve.shapes.storage.chunk_index import (
     CACHED_COUNT,

@@ -29,9 +29,9 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
+from varve.dedup.kernels.id_table import deal_ids
+from varve.dedup.kernels.id_words import NO_ID, fold_ids
 from varve.dedup.rules import IdKind, IdSource
-from varve.kernels.window_ids import NO_ID, fold_ids
-from varve.kernels.window_table import deal_ids
 from varve.spark.dedup.state import (
     BatchTime,
     DedupWindow,

@@ -21,9 +21,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from varve.foundation.errors import Corrupt
-from varve.kernels.window_ids import NO_ID, Kinds, Words
-from varve.kernels.window_table import (
+from varve.dedup.kernels.id_table import (
     Times,
     add_ids,
     check_ids,
@@ -31,6 +29,8 @@ from varve.kernels.window_table import (
     make_rows,
     move_rows,
 )
+from varve.dedup.kernels.id_words import NO_ID, Kinds, Words
+from varve.foundation.errors import Corrupt
 
 Flags = npt.NDArray[np.bool_]
 

@@ -18,7 +18,7 @@ from tests.support.shape_log import (
 )
 from varve.disk import MemoryFileSystem
 from varve.foundation.errors import Corrupt
-from varve.kernels.shape_entries import ENTRY_BYTES_MIN
+from varve.shapes.kernels.log_entries import ENTRY_BYTES_MIN
 from varve.shapes.offset import ShapeOffset
 from varve.shapes.storage.chunk_index import CHUNK_BYTES, EDGE_BYTES
 from varve.shapes.storage.entry import ShapeEntry

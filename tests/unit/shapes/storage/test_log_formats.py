@@ -6,7 +6,7 @@ from tests.support.shape_entries import decode_entries, encode_entry
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, UnsupportedFormat
-from varve.kernels.shape_entries import EntryStatus, encode_entries
+from varve.shapes.kernels.log_entries import EntryStatus, encode_entries
 from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, ShapeOffset
 from varve.shapes.storage.chunk_index import (
     EDGE_BYTES,

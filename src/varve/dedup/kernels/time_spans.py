@@ -15,10 +15,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from varve.dedup.kernels.id_table import mix, spread
+from varve.dedup.kernels.id_words import NO_ID, Kinds, Words
 from varve.kernels.compile import as_int, inlined, kernel
 from varve.kernels.memory import Bytes, address_of, load_little_u64_at
-from varve.kernels.window_ids import NO_ID, Kinds, Words
-from varve.kernels.window_table import mix, spread
 
 Numbers = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int64]

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varve.kernels.json_split import split_messages
+from varve.shapes.kernels.json_text import split_messages
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 _TEXTS = st.recursive(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.shape_entries import encode_entry
-from varve.kernels.shape_entries import (
+from varve.shapes.kernels.log_entries import (
     NUMBER_MAX,
     EntryStatus,
     encode_entries,

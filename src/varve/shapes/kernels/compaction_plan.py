@@ -16,8 +16,7 @@ import numpy.typing as npt
 from varve.kernels.compile import as_int, inlined, kernel
 from varve.kernels.hashes import siphash
 from varve.kernels.memory import Bytes, address_of, copy_bytes, load_i64, load_u8, load_u32
-from varve.kernels.row_walk import is_same
-from varve.kernels.shape_entries import (
+from varve.shapes.kernels.log_entries import (
     ENTRY_HEAD,
     WHOLE,
     EntryStatus,
@@ -25,6 +24,7 @@ from varve.kernels.shape_entries import (
     is_after,
     is_operation,
 )
+from varve.shapes.kernels.row_members import is_same
 
 Numbers = npt.NDArray[np.int64]
 Actions = npt.NDArray[np.uint8]

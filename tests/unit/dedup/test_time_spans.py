@@ -4,10 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from varve.kernels.batch_layout import RecordColumn
-from varve.kernels.record_parse import record_table
-from varve.kernels.window_ids import NO_ID, find_headers, fold_cells
-from varve.kernels.window_spans import (
+from varve.dedup.kernels.id_words import NO_ID, find_headers, fold_cells
+from varve.dedup.kernels.time_spans import (
     ABSENT,
     KEPT,
     LATE,
@@ -18,6 +16,8 @@ from varve.kernels.window_spans import (
     make_spans,
     read_spans,
 )
+from varve.kernels.batch_layout import RecordColumn
+from varve.kernels.record_parse import record_table
 
 K = np.uint64(1)
 

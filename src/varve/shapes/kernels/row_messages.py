@@ -3,7 +3,7 @@
 Layout     `{"key":...,"value":{...},"headers":{...}}`; of a full update `old_value` before the
            headers. See varve.shapes.messages, which makes them one by one.
 Invariant  a message is byte for byte what would be made one by one; where that is in doubt the
-           change is told to be ODD, and nothing is written. Nothing outside of the texts is read.
+           result is UNSUPPORTED, and nothing is written. Nothing outside of the texts is read.
 Threads    `_write` looks at Python objects and keeps the GIL.
 """
 
@@ -32,7 +32,7 @@ from varve.kernels.memory import (
     store_u8_at,
     tuple_item,
 )
-from varve.kernels.row_walk import (
+from varve.shapes.kernels.row_members import (
     MEMBER_BYTES_MIN,
     SPAN_FIELDS,
     find_name,
@@ -41,18 +41,18 @@ from varve.kernels.row_walk import (
     is_same,
     is_same_name,
     is_same_value,
-    note,
     span,
+    store_span,
 )
 
 
-class Telling(IntEnum):
-    """What became of a change: one of these, or the code of the operation that it is told as."""
+class MessageResult(IntEnum):
+    """Why a change has no message here; the others have the code of their operation: i, u or d."""
 
-    NOTHING = 0
-    """Nothing changed that is shown."""
-    ODD = 1
-    """It is to be told one by one."""
+    UNCHANGED = 0
+    """No column that is shown has changed."""
+    UNSUPPORTED = 1
+    """The message of this change has to be built in Python."""
 
 
 class _Text(NamedTuple):
@@ -63,7 +63,7 @@ class _Text(NamedTuple):
 
 
 class _Form(NamedTuple):
-    """Addresses of tables of texts, and what is shown; a count below 0 means all columns."""
+    """Addresses of tables of texts, and the columns shown; a count below 0 means all."""
 
     parts: int
     shown: int
@@ -71,18 +71,18 @@ class _Form(NamedTuple):
     is_full: bool
 
 
-class _Room(NamedTuple):
-    """Where members of a row, of the one before it, and of those gone are noted."""
+class _Scratch(NamedTuple):
+    """Where members of a row, of the one before it, and of the removed ones are kept."""
 
     spans: int
     others: int
-    gone: int
+    removed: int
 
 
 _AS_INSERT, _AS_UPDATE, _AS_DELETE = b"iud"
 _OTHER, _IS_CHANGED = 3, 4
 _MOVED_MAX: Final = 64
-"""Names in another place than before that are looked for, and columns that went away."""
+"""Names in another place than before that are looked for, and columns that were removed."""
 _FIXED_BYTES: Final = 256
 """More than what stands around the texts of a message."""
 _COMMA, _BACKSLASH, _OPEN, _CLOSE = 0x2C, 0x5C, 0x7B, 0x7D
@@ -143,7 +143,7 @@ def _is_shown(form: _Form, spans: int, index: int) -> bool:
 
 @inlined
 def _find_rest(row: _Text, key: _Text, spans: int) -> int:
-    """Notes the members behind the key's columns; how many, or -1 for an odd row."""
+    """Notes the members behind the key's columns; how many, or -1 for a row of another form."""
     text, size = row.address, row.size
     if key.size < 3 or size < key.size or not is_object(text, size):
         return -1
@@ -158,7 +158,7 @@ def _find_rest(row: _Text, key: _Text, spans: int) -> int:
 
 @inlined
 def _put_row(at: int, form: _Form, row: _Text, key: _Text, spans: int) -> int:
-    """A row, or its key's columns and those asked for; 0 for an odd one."""
+    """A row, or its key's columns and those asked for; 0 for a row of another form."""
     if form.shown_count < 0:
         return append_bytes(at, row.address, row.size)
     count = _find_rest(row, key, spans)
@@ -175,7 +175,7 @@ def _put_row(at: int, form: _Form, row: _Text, key: _Text, spans: int) -> int:
 def _match(spans: int, count: int, others: int, other_count: int) -> bool:
     """Notes which members have one name; False where too many stand in another place."""
     for other in range(other_count):
-        note(others, other, _OTHER, -1)
+        store_span(others, other, _OTHER, -1)
     guess, moved = 0, 0
     for index in range(count):
         other = -1
@@ -186,9 +186,9 @@ def _match(spans: int, count: int, others: int, other_count: int) -> bool:
             other = find_name(spans, index, others, other_count, guess % max(other_count, 1))
         else:
             return False
-        note(spans, index, _OTHER, other)
+        store_span(spans, index, _OTHER, other)
         if other >= 0:
-            note(others, other, _OTHER, index)
+            store_span(others, other, _OTHER, index)
             guess = other + 1
     return True
 
@@ -200,9 +200,9 @@ def _is_before(others: int, left: int, right: int) -> bool:
     size = span(others, left, 1) - 1 - start
     other_size = span(others, right, 1) - 1 - other_start
     for at in range(min(size, other_size)):
-        one, other = load_u8_at(start + at), load_u8_at(other_start + at)
-        if one != other:
-            return bool(one < other)
+        left_byte, right_byte = load_u8_at(start + at), load_u8_at(other_start + at)
+        if left_byte != right_byte:
+            return bool(left_byte < right_byte)
     return size < other_size
 
 
@@ -215,62 +215,62 @@ def _has_escape(others: int, index: int) -> bool:
 
 
 @inlined
-def _find_gone(form: _Form, room: _Room, other_count: int) -> int:
-    """Notes members shown that went away, by name; how many, or -1 for odd ones."""
+def _find_removed(form: _Form, scratch: _Scratch, other_count: int) -> int:
+    """Finds the members shown that were removed, by name; how many, or -1 for Python to decide."""
     count = 0
     for other in range(other_count):
-        if span(room.others, other, _OTHER) >= 0 or not _is_shown(form, room.others, other):
+        if span(scratch.others, other, _OTHER) >= 0 or not _is_shown(form, scratch.others, other):
             continue
-        if count == _MOVED_MAX or _has_escape(room.others, other):
+        if count == _MOVED_MAX or _has_escape(scratch.others, other):
             return -1
         at = count
-        while at > 0 and _is_before(room.others, other, span(room.gone, at - 1, 0)):
-            note(room.gone, at, 0, span(room.gone, at - 1, 0))
+        while at > 0 and _is_before(scratch.others, other, span(scratch.removed, at - 1, 0)):
+            store_span(scratch.removed, at, 0, span(scratch.removed, at - 1, 0))
             at -= 1
-        note(room.gone, at, 0, other)
+        store_span(scratch.removed, at, 0, other)
         count += 1
     return count
 
 
 @inlined
-def _find_changed(form: _Form, room: _Room, count: int) -> int:
+def _find_changed(form: _Form, scratch: _Scratch, count: int) -> int:
     """Notes members shown that are new or have another value; how many there are."""
     changed = 0
     for index in range(count):
-        other = span(room.spans, index, _OTHER)
-        is_same_one = other >= 0 and is_same_value(room.spans, index, room.others, other)
-        is_changed = not is_same_one and _is_shown(form, room.spans, index)
-        note(room.spans, index, _IS_CHANGED, 1 if is_changed else 0)
+        other = span(scratch.spans, index, _OTHER)
+        is_equal = other >= 0 and is_same_value(scratch.spans, index, scratch.others, other)
+        is_changed = not is_equal and _is_shown(form, scratch.spans, index)
+        store_span(scratch.spans, index, _IS_CHANGED, 1 if is_changed else 0)
         changed += 1 if is_changed else 0
     return changed
 
 
 @inlined
-def _put_changed(at: int, form: _Form, room: _Room, count: int, gone_count: int) -> int:
-    """The columns that changed, or in full all shown; null for each that went away."""
+def _put_changed(at: int, form: _Form, scratch: _Scratch, count: int, removed_count: int) -> int:
+    """The columns that changed, or in full all shown; null for each that was removed."""
     for index in range(count):
-        is_told = _is_shown(form, room.spans, index) if form.is_full else False
-        if is_told or span(room.spans, index, _IS_CHANGED):
-            at = _put_member(at, room.spans, index)
-    for index in range(gone_count):
-        at = _put_null(at, form, room.others, span(room.gone, index, 0))
+        is_included = _is_shown(form, scratch.spans, index) if form.is_full else False
+        if is_included or span(scratch.spans, index, _IS_CHANGED):
+            at = _put_member(at, scratch.spans, index)
+    for index in range(removed_count):
+        at = _put_null(at, form, scratch.others, span(scratch.removed, index, 0))
     return append_byte(at, _CLOSE)
 
 
 @inlined
-def _put_old(at: int, form: _Form, room: _Room, count: int, gone_count: int) -> int:
+def _put_old(at: int, form: _Form, scratch: _Scratch, count: int, removed_count: int) -> int:
     """What the columns that changed were, null for those that were not there."""
     first = at
     for index in range(count):
-        other = span(room.spans, index, _OTHER)
-        if not span(room.spans, index, _IS_CHANGED):
+        other = span(scratch.spans, index, _OTHER)
+        if not span(scratch.spans, index, _IS_CHANGED):
             continue
         if other >= 0:
-            at = _put_member(at, room.others, other)
+            at = _put_member(at, scratch.others, other)
         else:
-            at = _put_null(at, form, room.spans, index)
-    for index in range(gone_count):
-        at = _put_member(at, room.others, span(room.gone, index, 0))
+            at = _put_null(at, form, scratch.spans, index)
+    for index in range(removed_count):
+        at = _put_member(at, scratch.others, span(scratch.removed, index, 0))
     # The brace takes the place of the first comma.
     store_u8_at(first, np.uint64(_OPEN))
     return append_byte(at, _CLOSE)
@@ -278,44 +278,50 @@ def _put_old(at: int, form: _Form, room: _Room, count: int, gone_count: int) -> 
 
 @inlined
 def _put_update(
-    at: int, form: _Form, row: _Text, before: _Text, key: _Text, room: _Room
+    at: int, form: _Form, row: _Text, before: _Text, key: _Text, scratch: _Scratch
 ) -> tuple[int, int]:
     """What became of an update, and where its value ends."""
-    count = _find_rest(row, key, room.spans)
-    other_count = _find_rest(before, key, room.others)
-    if count < 0 or other_count < 0 or not _match(room.spans, count, room.others, other_count):
-        return Telling.ODD.value, at
-    gone_count = _find_gone(form, room, other_count)
-    if gone_count < 0:
-        return Telling.ODD.value, at
-    if _find_changed(form, room, count) + gone_count == 0:
-        return Telling.NOTHING.value, at
-    at = _put_changed(append_bytes(at, key.address, key.size - 1), form, room, count, gone_count)
+    count = _find_rest(row, key, scratch.spans)
+    other_count = _find_rest(before, key, scratch.others)
+    if (
+        count < 0
+        or other_count < 0
+        or not _match(scratch.spans, count, scratch.others, other_count)
+    ):
+        return MessageResult.UNSUPPORTED.value, at
+    removed_count = _find_removed(form, scratch, other_count)
+    if removed_count < 0:
+        return MessageResult.UNSUPPORTED.value, at
+    if _find_changed(form, scratch, count) + removed_count == 0:
+        return MessageResult.UNCHANGED.value, at
+    at = _put_changed(
+        append_bytes(at, key.address, key.size - 1), form, scratch, count, removed_count
+    )
     if form.is_full:
-        at = _put_old(_put_part(at, form, _OLD_VALUE), form, room, count, gone_count)
+        at = _put_old(_put_part(at, form, _OLD_VALUE), form, scratch, count, removed_count)
     return _AS_UPDATE, at
 
 
 @inlined
 def _put_value(
-    at: int, form: _Form, row: _Text, before: _Text, key: _Text, room: _Room
+    at: int, form: _Form, row: _Text, before: _Text, key: _Text, scratch: _Scratch
 ) -> tuple[int, int]:
     """What became of a change, and where the value of its message ends."""
     if row.address and before.address:
-        return _put_update(at, form, row, before, key, room)
+        return _put_update(at, form, row, before, key, scratch)
     if row.address:
-        after = _put_row(at, form, row, key, room.spans)
-        return (_AS_INSERT if after else Telling.ODD.value), after
+        after = _put_row(at, form, row, key, scratch.spans)
+        return (_AS_INSERT if after else MessageResult.UNSUPPORTED.value), after
     if before.address and form.is_full:
-        after = _put_row(at, form, before, key, room.spans)
-        return (_AS_DELETE if after else Telling.ODD.value), after
+        after = _put_row(at, form, before, key, scratch.spans)
+        return (_AS_DELETE if after else MessageResult.UNSUPPORTED.value), after
     return _AS_DELETE, append_bytes(at, key.address, key.size)
 
 
 @inlined
-def _put_end(at: int, form: _Form, telling: int, tx: int, op: int) -> int:
+def _put_end(at: int, form: _Form, result: int, tx: int, op: int) -> int:
     """The headers, and the place of a transaction of one change."""
-    is_update, is_insert = telling == _AS_UPDATE, telling == _AS_INSERT
+    is_update, is_insert = result == _AS_UPDATE, result == _AS_INSERT
     at = _put_part(at, form, _UPDATE if is_update else _INSERT if is_insert else _DELETE)
     at = append_decimal(_put_part(at, form, _LSN), tx)
     at = append_decimal(_put_part(at, form, _OP), op)
@@ -339,11 +345,11 @@ def _write(
     shown_count: int,
     is_full: bool,
     ends: npt.NDArray[np.int64],
-    tellings: npt.NDArray[np.uint8],
+    results: npt.NDArray[np.uint8],
 ) -> Any:
     count, longest, total = list_size(changes), 0, 0
-    if ends.size <= count or tellings.size < count:
-        raise IndexError("ends or tellings are too few for the changes")
+    if ends.size <= count or results.size < count:
+        raise IndexError("ends or results are too few for the changes")
     for index in range(count):
         change = list_item(changes, index)
         key = tuple_item(change, 1)
@@ -354,7 +360,7 @@ def _write(
     rows = longest // MEMBER_BYTES_MIN + 1
     spans = np.empty((2 * rows + _MOVED_MAX, SPAN_FIELDS), np.int64)
     place = address_of(spans)
-    room = _Room(place, place + spans[:rows].nbytes, place + spans[: 2 * rows].nbytes)
+    scratch = _Scratch(place, place + spans[:rows].nbytes, place + spans[: 2 * rows].nbytes)
     form = _Form(address_of(parts), address_of(shown), shown_count, is_full)
     data = np.empty(total, np.uint8)
     base = address_of(data)
@@ -366,12 +372,12 @@ def _write(
         name, key = _text_of(tuple_item(names, 2), none), _text_of(tuple_item(names, 3), none)
         begin = append_bytes(_put_part(at, form, _KEY), name.address, name.size)
         begin = _put_part(begin, form, _VALUE)
-        telling, after = _put_value(begin, form, row, before, key, room)
-        if telling > Telling.ODD.value:
+        result, after = _put_value(begin, form, row, before, key, scratch)
+        if result > MessageResult.UNSUPPORTED.value:
             tx, op = int_value(tuple_item(offset, 0)), int_value(tuple_item(offset, 1))
-            at = _put_end(after, form, telling, tx, op)
+            at = _put_end(after, form, result, tx, op)
         ends[index + 1] = at - base
-        tellings[index] = telling
+        results[index] = result
     keep_alive(spans)
     return data[: at - base]
 
@@ -399,13 +405,13 @@ class MessageTexts:
         the fourth. Every change is a transaction.
         """
         ends = np.empty(len(changes) + 1, np.int64)
-        tellings = np.empty(len(changes), np.uint8)
+        results = np.empty(len(changes), np.uint8)
         parts, shown = self._tables
         count, is_full = self._shown_count, self._is_full
-        made = _write(id(changes), id(None), parts, shown, count, is_full, ends, tellings)
-        data = made.tobytes()
+        messages = _write(id(changes), id(None), parts, shown, count, is_full, ends, results)
+        data = messages.tobytes()
         places = ends.tolist()
-        return tellings.tolist(), [data[start:end] for start, end in pairwise(places)]
+        return results.tolist(), [data[start:end] for start, end in pairwise(places)]
 
 
 def _table_of(texts: tuple[bytes, ...]) -> npt.NDArray[np.int64]:

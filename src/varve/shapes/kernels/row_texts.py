@@ -1,6 +1,6 @@
 """Rows as JSON texts: which values may stand in one as they are, and what stands where in it.
 
-Layout     a row is the object of its key's columns, then the other columns. See `row_walk`.
+Layout     a row is the object of its key's columns, then the other columns. See `row_members`.
 Invariant  a text that is fit has names without escapes, each once and none of the key's: without
            blanks and behind the key's columns it is what splitting and joining would give. In
            doubt a text is not fit.
@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.kernels.compile import inlined, object_kernel
-from varve.kernels.json_members import DEPTH_MAX, SPAN_FIELD_COUNT, squeeze, walk_members
 from varve.kernels.memory import (
     address_of,
     append_byte,
@@ -27,7 +26,8 @@ from varve.kernels.memory import (
     load_u8_at,
     tuple_item,
 )
-from varve.kernels.row_walk import (
+from varve.shapes.kernels.json_text import DEPTH_MAX, SPAN_FIELD_COUNT, squeeze, walk_members
+from varve.shapes.kernels.row_members import (
     MEMBER_BYTES_MIN,
     SPAN_FIELDS,
     find_name,

@@ -29,9 +29,9 @@ from varve.kernels.memory import (
     load_u32,
     store_u8_at,
 )
-from varve.kernels.row_walk import is_same, string_end, value_end
-from varve.kernels.shape_entries import ENTRY_CRC, ENTRY_HEAD, ENTRY_MIDDLE
-from varve.kernels.shape_plan import Action, Actions, Numbers
+from varve.shapes.kernels.compaction_plan import Action, Actions, Numbers
+from varve.shapes.kernels.log_entries import ENTRY_CRC, ENTRY_HEAD, ENTRY_MIDDLE
+from varve.shapes.kernels.row_members import is_same, string_end, value_end
 
 
 class FoldStatus(IntEnum):
@@ -293,7 +293,7 @@ def _fold_run(
 def _rewrite(
     buffer: Bytes, starts: Numbers, action: int, links: Numbers, index: int, parts: Numbers, at: int
 ) -> int:
-    """Write the message of an entry anew at an address; gives what `_fold_run` does."""
+    """Rewrites the message of an entry at an address; returns what `_fold_run` does."""
     if action == Action.FOLD:
         return _fold_run(buffer, starts, links, index, parts, at)
     json, json_end = _json_of(buffer, address_of(buffer), starts[index])

@@ -1,4 +1,4 @@
-"""Members of JSON objects: a text is checked whole, and its top members are located.
+"""JSON texts: checked whole with the spans of their top members, compacted, split at commas.
 
 Layout     a row of spans per member: name start, name end (within the quotes), value start, value
            end, flags. A valid text that is no object gives one row, of which the name is empty.
@@ -12,7 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.kernels.compile import as_int, byte_buffers, inlined, kernel
-from varve.kernels.memory import Bytes, address_of, load_little_u64_at, load_u8_at, store_u8_at
+from varve.kernels.memory import (
+    Bytes,
+    address_of,
+    load_little_u64_at,
+    load_u8,
+    load_u8_at,
+    store_u8_at,
+)
 
 Spans = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int64]
@@ -23,6 +30,8 @@ MEMBER_BYTES_MIN: Final = 4
 """No member is shorter: quotes, colon, value; so a text bounds the spans it needs."""
 SPAN_FIELD_COUNT: Final = 5
 VALUE_HAS_BLANKS: Final = 1
+
+_MESSAGE_BYTES_MIN: Final = 2
 
 NOT_OBJECT: Final = -1
 """A valid text that is an array, a string, a number, true, false or null."""
@@ -347,6 +356,51 @@ def squeeze_blanks(data: Bytes, target: Bytes) -> int:
     return squeeze(address_of(data), data.size, address_of(target))
 
 
+@kernel
+def _find_commas(data: Bytes, positions: Numbers) -> int:
+    """Fills in the positions of the commas outside strings and brackets; returns their count.
+
+    The data is valid JSON: only strings, brackets and commas are looked at.
+    """
+    count = 0
+    depth = 0
+    position = 0
+    end = len(data)
+    while position < end:
+        byte = load_u8(data, position)
+        if byte == 0x22:
+            position += 1
+            while position < end:
+                inner = load_u8(data, position)
+                if inner == 0x22:
+                    break
+                position += 2 if inner == 0x5C else 1
+        elif byte == 0x7B or byte == 0x5B:
+            depth += 1
+        elif byte == 0x7D or byte == 0x5D:
+            depth -= 1
+        elif byte == 0x2C and depth == 0:
+            positions[count] = position
+            count += 1
+        position += 1
+    return count
+
+
+def split_messages(joined: bytes) -> list[bytes]:
+    """Texts joined by commas, one by one and without the blanks around them."""
+    data = np.frombuffer(joined, np.uint8)
+    commas = np.empty(len(joined) // _MESSAGE_BYTES_MIN + 1, np.int64)
+    count = _find_commas(data, commas)
+    messages: list[bytes] = []
+    start = 0
+    for end in (*commas[:count].tolist(), len(joined)):
+        message = joined[start:end].strip()
+        if message:
+            messages.append(message)
+        start = end + 1
+    return messages
+
+
 def warm() -> None:
     """Compile for the argument types in use."""
     text = b'{"a":[1, 2]}'
@@ -355,3 +409,4 @@ def warm() -> None:
     for data in byte_buffers(text):
         find_members(data, ends, spans, counts)
     squeeze_blanks(np.frombuffer(text, np.uint8), np.empty(len(text), np.uint8))
+    split_messages(b'{"a":"x,y"},\n[1,2]')

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from varve.kernels.compile import as_int, inlined
-from varve.kernels.json_members import plain_end
 from varve.kernels.memory import load_u8_at, load_u64_at, store_u64_at
+from varve.shapes.kernels.json_text import plain_end
 
 SPAN_BYTES: Final = 40
 SPAN_FIELDS: Final = 5
@@ -29,7 +29,7 @@ def span(spans: int, index: int, field: int) -> int:
 
 
 @inlined
-def note(spans: int, index: int, field: int, number: int) -> None:
+def store_span(spans: int, index: int, field: int, number: int) -> None:
     """Keeps a number of the caller with a member."""
     store_u64_at(spans + index * SPAN_BYTES + field * 8, np.uint64(number))
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from varve.dedup.kernels.id_words import Kinds, Words
 from varve.kernels.compile import as_int, inlined, kernel
-from varve.kernels.window_ids import Kinds, Words
 
 Rows = npt.NDArray[np.int64]
 Times = npt.NDArray[np.int64]

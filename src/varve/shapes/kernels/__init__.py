@@ -1,0 +1,1 @@
+"""numba loops over the rows, messages and log entries of shapes; no I/O."""
