@@ -267,7 +267,9 @@ class CleanerMetrics:
         with self._lock:
             for gone in self._left_stale.keys() - partitions:
                 del self._left_stale[gone]
-            values = {_labels(one): float(size) for one, size in self._left_stale.items()}
+            values = {
+                _labels(partition): float(size) for partition, size in self._left_stale.items()
+            }
         self.table.replace(LEFT_STALE_BYTES, values)
 
     def _replace(self, metric: Metric, logs: Sequence[Log], value_of: Callable[[Log], int]) -> None:

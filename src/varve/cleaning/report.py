@@ -1,8 +1,9 @@
-"""What cleaning tells: of one run, of its progress, and of what it must leave alone.
+"""What cleaning reports: one run, its progress, and the segments it must leave alone.
 
 Invariant  values only; a report is made once and never changes.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from varve.cleaning.key_index.segment_indexes import UncleanableSegment
@@ -43,6 +44,9 @@ class CleanProgress:
     phase: str
     done_bytes: int
     total_bytes: int
+
+
+Progress = Callable[[CleanProgress], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

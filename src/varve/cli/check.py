@@ -33,7 +33,7 @@ from varve.commit_log.check.partition import PartitionContext
 from varve.commit_log.check.repair import Quarantine, RepairReport, RepairTools, repair_directory
 from varve.commit_log.names import LOG
 from varve.disk import FileSystem, RealFileSystem
-from varve.embedded.lost_settings import find_lost_settings, tell_lost
+from varve.embedded.lost_settings import find_lost_settings, lost_settings_message
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import StoreError
@@ -122,7 +122,7 @@ def _check_topics(fs: FileSystem, directory: str) -> list[Finding]:
         message = str(error).removeprefix(f"{path}: ")
         return [Finding(Severity.ERROR, path, None, "topics-corrupt", message)]
     return [
-        Finding(Severity.ERROR, path, None, "topics-lost", tell_lost(topic))
+        Finding(Severity.ERROR, path, None, "topics-lost", lost_settings_message(topic))
         for topic in sorted(find_lost_settings(fs, [directory], known))
     ]
 

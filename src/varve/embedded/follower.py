@@ -124,7 +124,7 @@ class Follower:
     def _tables_of_segment(self) -> Iterator[BatchTable]:
         """The new batches of the segment that holds the offset; moves the cursor behind them."""
         bases = self._base_offsets()
-        base = max((one for one in bases if one <= self.offset), default=min(bases, default=0))
+        base = max((base for base in bases if base <= self.offset), default=min(bases, default=0))
         if base != self._base_offset:
             self._base_offset, self._position = base, 0
         try:

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.explain.explain import (
+    ExplainContext,
     LatestRecord,
-    PartitionContext,
     explain_key,
     explain_log,
     explain_offset,
@@ -85,7 +85,7 @@ class Insight:
             return None
         return RemoteSegments((), log.log_start_offset, 0, self._tier.delete_delay_ms)
 
-    def _context(self, log: Log, now_ms: int) -> PartitionContext:
+    def _context(self, log: Log, now_ms: int) -> ExplainContext:
         partition = log.topic_partition
         directory = self._logs.directory_of(partition)
         # The plan reads every segment, so that damaged ones are known as uncleanable behind it.
@@ -104,7 +104,7 @@ class Insight:
         remote = None
         with suppress(Unavailable):
             remote = self._remote_segments(log, {})
-        return PartitionContext(
+        return ExplainContext(
             first_dirty_offset=None if directory is None else directory.cleaner_offset(partition),
             remote=remote,
             is_remote_unavailable=remote is None and log.settings.remote_storage_enable,

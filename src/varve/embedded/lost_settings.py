@@ -49,8 +49,8 @@ def find_lost_settings(
     return frozenset(lost)
 
 
-def tell_lost(topic: str) -> str:
-    """What to say of such a topic."""
+def lost_settings_message(topic: str) -> str:
+    """The remedy for such a topic."""
     return (
         f"the settings of {topic} are lost, {TOPICS_FILE} does not have it; a part of it is in the "
         "cold tier, where it is still read, and nothing of it expires: give its settings again "
@@ -88,7 +88,7 @@ def _has_cold_part(fs: FileSystem, directory: str, log_start: int | None) -> boo
     return moved[-1].end_offset >= first and (log_start is None or log_start < first)
 
 
-def check_cluster_is_told(fs: FileSystem, directories: Sequence[str]) -> None:
+def check_cluster_id_known(fs: FileSystem, directories: Sequence[str]) -> None:
     """Raises InconsistentClusterId where logs have a cold tier and no directory has the cluster id.
 
     What cannot be read is passed over: who opens the directory says why.

@@ -4,7 +4,6 @@ Invariant  all of it is a `run_once(now_ms)`; threads only call it.
 Threads    any; each worker runs its own part, and a failing part does not stop the others.
 """
 
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from varve.cleaning.compaction.cleanable_log import find_cleanable
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.metrics import CleanerMetrics
-from varve.cleaning.report import CleanProgress, CleanReport, PartitionHealth
+from varve.cleaning.report import CleanReport, PartitionHealth, Progress
 from varve.cleaning.retention.retention import (
     ExpiredSegment,
     LogRetention,
@@ -34,14 +33,12 @@ if TYPE_CHECKING:
 
 MAINTENANCE_INTERVAL_MS: Final = 1_000
 
-Progress = Callable[[CleanProgress], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
     """What cleaning did to one partition, or would do: its compaction, and what expired.
 
-    Each is None where the topic's policy does not ask for it, or retention let nothing go.
+    Each is None where the topic's policy does not ask for it, or retention removed nothing.
     `undecided` is of a dry run: what retention would take now, but that compaction comes first
     and changes what it sees. `tier` is what left the local disk for the cold tier, and the latter.
     """
@@ -100,11 +97,8 @@ class StoreMaintenance:
             remote=tier,
         )
         self._retention_due_ms = 0
-        self._looked_at: set[TopicPartition] = set()
+        self._cleaned: set[TopicPartition] = set()
         self._workers: list[Worker] = []
-
-    def _served(self) -> list[Log]:
-        return [log for _, log, _ in self._logs.logs()]
 
     def start(self) -> None:
         """Starts the threads."""
@@ -149,7 +143,7 @@ class StoreMaintenance:
         compaction = None
         if log.settings.is_compacted:
             compaction = self.cleaner.clean(partition, now_ms, dry_run=dry_run, progress=progress)
-            self._looked_at.add(partition)
+            self._cleaned.add(partition)
         is_tiered = log.settings.remote_storage_enable
         if dry_run:
             tier = self._tier.get().preview(partition, now_ms) if is_tiered else None
@@ -172,40 +166,23 @@ class StoreMaintenance:
         samples of it, as 0 would be a guess.
         """
         logs = [
-            read_consistently(
-                log, partial(find_cleanable, log, directory.cleaner_offset(partition), now_ms)
-            )
+            find_cleanable(log, directory.cleaner_offset(partition), now_ms)
             for partition, log, directory in self._logs.logs()
             if log.settings.is_compacted and directory.failure is None
         ]
         self._tier.measure(now_ms)
-        self.metrics.observe_selection(
-            now_ms=now_ms,
-            max_dirty_ratio=max((cleanable_log.ratio for cleanable_log in logs), default=0.0),
-            max_delay_ms=max((cleanable_log.delay_ms for cleanable_log in logs), default=0),
-        )
+        self.cleaner.observe_selection(logs, now_ms)
         self.metrics.set_rejected(
             {
                 log.topic_partition: len(
                     LogRetention(log, self.cleaner.removals.get(log)).plan(now_ms).rejected
                 )
-                for log in self._served()
+                for _, log, _ in self._logs.logs()
                 if "delete" in log.settings.cleanup_policy
             }
         )
-        found_health = self.cleaner.health()
-        if self._looked_at.issuperset(health.partition for health in found_health):
-            self._measure_health(found_health)
-
-    def _measure_health(self, healths: Sequence[PartitionHealth]) -> None:
-        health: dict[str, list[PartitionHealth]] = {
-            log_directory.path: [] for log_directory in self._logs.directories
-        }
-        for partition_health in healths:
-            directory = self._logs.directory_of(partition_health.partition)
-            if directory is not None:
-                health[directory.path].append(partition_health)
-        self.cleaner.observe_health(health)
+        if self._cleaned.issuperset(health.partition for health in self.cleaner.health()):
+            self.cleaner.observe_health()
 
     def health(self) -> StoreHealth:
         """How the background work and the partitions fare."""

@@ -16,7 +16,7 @@ from varve.cleaning.metrics import CleanerMetrics
 from varve.commit_log import LogDirectory, LogManager, LogSettings, TopicPartition
 from varve.disk import FileSystem
 from varve.embedded.cold_tier import StoreTier
-from varve.embedded.lost_settings import check_cluster_is_told, tell_lost
+from varve.embedded.lost_settings import check_cluster_id_known, lost_settings_message
 from varve.embedded.maintenance import StoreHealth, StoreMaintenance
 from varve.embedded.partition import Partition
 from varve.embedded.store_removals import StoreRemovals
@@ -77,7 +77,7 @@ class Store(StoreRemovals):
         self._paths = paths
         self._random = random
         parsed = parse_store_settings(settings)
-        self._told = parsed
+        self._settings = parsed
         self._topics: dict[str, Topic] = {}  # guarded by _lock
         self._lock = threading.RLock()
         self._changes = threading.RLock()
@@ -121,12 +121,12 @@ class Store(StoreRemovals):
 
     def open(self, *, maintain: bool) -> Self:
         """Opens the directories, finishes what a crash cut, and starts the maintenance."""
-        check_cluster_is_told(self._fs, [directory.path for directory in self._logs.directories])
+        check_cluster_id_known(self._fs, [directory.path for directory in self._logs.directories])
         self._catalog.load()
         self._logs.open()
         try:
             self._catalog.check_unchanged()
-            self._admin.settle()
+            self._admin.finish_interrupted()
             if self._tier.is_wanted:
                 self._tier.prepare(self._admin)
         except BaseException:
@@ -228,7 +228,7 @@ class Store(StoreRemovals):
     @property
     def settings(self) -> ParsedSettings:
         """What the store was opened with."""
-        return self._told
+        return self._settings
 
     @property
     def topic_defaults(self) -> LogSettings:
@@ -289,7 +289,7 @@ class Store(StoreRemovals):
             for partition, log in sorted(directory.logs.items())
             if log.recovered
         }
-        return found | {topic: [tell_lost(topic)] for topic in sorted(self._admin.lost)}
+        return found | {topic: [lost_settings_message(topic)] for topic in sorted(self._admin.lost)}
 
     @property
     def cluster_id(self) -> str:

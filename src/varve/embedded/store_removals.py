@@ -7,10 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from varve.cleaning.report import Progress
 from varve.commit_log import LogManager, TopicPartition
 from varve.disk import FileSystem
 from varve.embedded.cold_tier import StoreTier
-from varve.embedded.maintenance import Cleaned, Progress, StoreMaintenance
+from varve.embedded.maintenance import Cleaned, StoreMaintenance
 from varve.embedded.topic import Topic
 from varve.foundation.clock import Clock
 from varve.foundation.settings import GivenValue
@@ -85,9 +86,9 @@ class StoreRemovals(ABC):
         """The partitions of all topics, of one, or the one that is named, by topic and number."""
         if topic is None:
             return [
-                TopicPartition(one.name, number)
-                for one in self.topics()
-                for number in range(one.partition_count)
+                TopicPartition(every.name, number)
+                for every in self.topics()
+                for number in range(every.partition_count)
             ]
         found = self.topic(topic)
         numbers = range(found.partition_count)

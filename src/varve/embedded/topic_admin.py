@@ -17,7 +17,7 @@ from varve.commit_log import Log, LogManager, LogSettings, TopicPartition
 from varve.commit_log.directory_files import random_topic_id
 from varve.commit_log.names import validate_topic_name
 from varve.embedded.cold_tier import StoreTier
-from varve.embedded.lost_settings import tell_lost
+from varve.embedded.lost_settings import lost_settings_message
 from varve.embedded.topic_catalog import TopicCatalog
 from varve.embedded.topic_table import TopicEntry, TopicState, TopicTable
 from varve.foundation.errors import (
@@ -54,7 +54,7 @@ class TopicAdmin:
         """`foreign` are the settings of topics that are in no table."""
         self._catalog = catalog
         self._logs = logs
-        self._told_defaults = defaults
+        self._opened_defaults = defaults
         self._foreign = foreign
         self._random = random
         self._tier = tier
@@ -66,9 +66,11 @@ class TopicAdmin:
     def settings_of(self, topic: str) -> LogSettings:
         """The topic's own settings over the store's defaults."""
         entry = self._table.topics.get(topic)
-        return self._parse(topic, self._untold(topic) if entry is None else entry.settings)
+        return self._parse(
+            topic, self._settings_without_table(topic) if entry is None else entry.settings
+        )
 
-    def _untold(self, topic: str) -> Mapping[str, str]:
+    def _settings_without_table(self, topic: str) -> Mapping[str, str]:
         """The settings of a topic that is in no table: what is in the tier stays there."""
         if topic not in self._catalog.lost:
             return self._foreign
@@ -83,11 +85,11 @@ class TopicAdmin:
     def defaults(self) -> LogSettings:
         """What topics have that were given nothing of their own."""
         given = self._table.defaults
-        return self._parse_defaults(given) if given else self._told_defaults
+        return self._parse_defaults(given) if given else self._opened_defaults
 
     def _parse_defaults(self, given: Mapping[str, str]) -> LogSettings:
         return parse_settings(
-            LogSettings, given, "the defaults of topics", base=self._told_defaults
+            LogSettings, given, "the defaults of topics", base=self._opened_defaults
         )
 
     @property
@@ -98,7 +100,7 @@ class TopicAdmin:
     def _parse(self, topic: str, given: Mapping[str, str]) -> LogSettings:
         return parse_settings(LogSettings, given, f"topic {topic}", base=self.defaults)
 
-    def settle(self) -> None:
+    def finish_interrupted(self) -> None:
         """Makes the partitions that a crash left out, and removes those it left over."""
         for entry in list(self._table.topics.values()):
             if entry.state is TopicState.READY or not self._catalog.is_complete:
@@ -215,7 +217,7 @@ class TopicAdmin:
                 parse_settings(LogSettings, {key: ""}, f"topic {name}")  # raises, naming the near
         _check_not_internal(name, "altered")
         if name in self.lost and _TIERED not in settings:
-            raise InvalidRequest(tell_lost(name))
+            raise InvalidRequest(lost_settings_message(name))
         entry = self.get(name)
         kept = {key: text for key, text in entry.settings.items() if key not in settings}
         altered = replace(entry, settings={**kept, **wanted})
@@ -331,7 +333,10 @@ class TopicAdmin:
                 ids[topic] = ids.get(topic) or self._logs.topic_id(partition)
         return {
             name: TopicEntry(
-                name=name, id=ids[name], partition_count=count, settings=self._untold(name)
+                name=name,
+                id=ids[name],
+                partition_count=count,
+                settings=self._settings_without_table(name),
             )
             for name, count in counts.items()
         }

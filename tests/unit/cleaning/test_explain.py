@@ -7,8 +7,8 @@ import pytest
 
 from tests.support.log_bench import DIRECTORY, NOW_MS, Bench, make_batch, split_batches
 from varve.cleaning.explain.explain import (
+    ExplainContext,
     LatestRecord,
-    PartitionContext,
     explain_key,
     explain_log,
     explain_offset,
@@ -55,8 +55,8 @@ class Asked(Bench):
             offset = fetched.next_offset
         return found
 
-    def know(self, **known: Any) -> PartitionContext:
-        return PartitionContext(**{"find_latest": self.find_latest, **known})
+    def know(self, **known: Any) -> ExplainContext:
+        return ExplainContext(**{"find_latest": self.find_latest, **known})
 
     def explain(self, offset: int, **known: Any) -> Any:
         return explain_offset(self.log, offset, self.now_ms, self.know(**known))

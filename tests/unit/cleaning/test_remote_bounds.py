@@ -18,8 +18,8 @@ from varve.cleaning.compaction.cleanable_log import CleaningBound, judge_cleanab
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.compaction.transactions import TransactionTracker
 from varve.cleaning.explain.explain import (
+    ExplainContext,
     LatestRecord,
-    PartitionContext,
     explain_log,
     explain_offset,
 )
@@ -238,7 +238,7 @@ def test_explanations_name_the_copy_and_the_cold_tier() -> None:
     bench.roll()
     bench.fill(1)
     border = RemoteBounds(copied_offset=4, cleaned_up_to=2)
-    known = PartitionContext(
+    known = ExplainContext(
         remote_bounds=border, find_latest=lambda key, below: LatestRecord(2, True)
     )
     _, cleanable, waiting, _ = explain_log(bench.log, bench.now_ms, known)

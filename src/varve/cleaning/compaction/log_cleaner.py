@@ -7,7 +7,7 @@ Threads    any; `_lock` guards the table of partitions, `is_busy` of each its wo
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
@@ -18,7 +18,7 @@ from varve.cleaning.compaction.cleanable_log import (
 )
 from varve.cleaning.compaction.partition_cleaner import PartitionCleaner
 from varve.cleaning.compaction.plan import CleaningPlan
-from varve.cleaning.compaction.run import CompactionRun, Progress
+from varve.cleaning.compaction.run import CompactionRun
 from varve.cleaning.compaction.segment_plan import SegmentPlan
 from varve.cleaning.key_index.key_index import NO_TOPIC_ID, SegmentKeys
 from varve.cleaning.key_index.lookup import KeyLookup
@@ -26,7 +26,7 @@ from varve.cleaning.key_index.segment_indexes import SegmentKeyIndexes
 from varve.cleaning.metrics import CleanerMetrics
 from varve.cleaning.remote_tier import NoRemoteTier, RemoteBounds, RemoteTier
 from varve.cleaning.removals.removal_log import RemovalLogs
-from varve.cleaning.report import CleanReport, PartitionHealth
+from varve.cleaning.report import CleanReport, PartitionHealth, Progress
 from varve.cleaning.retention.retention import Retention
 from varve.cleaning.settings import CleanerSettings
 from varve.cleaning.work_budget import Throttle
@@ -108,14 +108,14 @@ class LogCleaner:
         self._clean_due(now_ms, number)
         if number == 0:
             self._expire_compacted(now_ms)
-            self._observe_health()
+            self.observe_health()
 
     def run_once(self, now_ms: int) -> list[CleanReport]:
         """Builds missing key indexes, cleans what is due, applies retention to compacted logs."""
         self.build_indexes(now_ms)
         reports = self._clean_due(now_ms, 0)
         self._expire_compacted(now_ms)
-        self._observe_health()
+        self.observe_health()
         return reports
 
     def _clean_due(self, now_ms: int, thread: int) -> list[CleanReport]:
@@ -152,14 +152,15 @@ class LogCleaner:
                 recovered.append(partition)
             else:
                 partition.note_success()
-        self._observe_selection(logs, now_ms)
+        self.observe_selection(logs, now_ms)
         for partition in [*(by_name[log.partition] for log in most_urgent_first(logs)), *recovered]:
             is_tried = partition.log.topic_partition in tried
             if not is_tried and partition.is_busy.acquire(blocking=False):
                 return partition
         return None
 
-    def _observe_selection(self, logs: Sequence[CleanableLog], now_ms: int) -> None:
+    def observe_selection(self, logs: Sequence[CleanableLog], now_ms: int) -> None:
+        """Updates the metrics of how dirty the logs are."""
         self.metrics.observe_selection(
             now_ms=now_ms,
             max_dirty_ratio=max((log.ratio for log in logs), default=0.0),
@@ -384,10 +385,11 @@ class LogCleaner:
     def _build_indexes(self, partition: PartitionCleaner, now_ms: int) -> int:
         log, indexes = partition.log, partition.indexes
         indexes.forget_vanished()
-        closed, stable = log.view.closed, log.last_stable_offset
-        ends = [one.base_offset for one in closed[1:]] + [log.view.active.base_offset]
+        # One view: a roll between two would give the last segment a wrong end.
+        stable, view = log.last_stable_offset, log.view
+        ends = [segment.base_offset for segment in view][1:]
         built = 0
-        for segment, end in zip(closed, ends, strict=False):
+        for segment, end in zip(view.closed, ends, strict=True):
             if end <= stable and indexes.find(segment, end) is None:
                 built += indexes.ensure(segment, end, now_ms, self._budget) is not None
         return built
@@ -404,16 +406,13 @@ class LogCleaner:
         """The health of each compacted partition."""
         return [partition.health for partition in self._compacted()]
 
-    def _observe_health(self) -> None:
+    def observe_health(self) -> None:
+        """Updates the metrics of partitions, by log directory, and of threads."""
         by_path: dict[str, list[PartitionHealth]] = {
             directory.path: [] for directory in self._store.directories
         }
         for partition in self._compacted():
             by_path[partition.directory.path].append(partition.health)
-        self.observe_health(by_path)
-
-    def observe_health(self, by_path: Mapping[str, Sequence[PartitionHealth]]) -> None:
-        """Brings the metrics of partitions, by log directory, and of threads up to date."""
         dead = sum(not worker.is_running for worker in self.worker_health())
         self.metrics.set_health(by_path, dead_threads=dead)
 

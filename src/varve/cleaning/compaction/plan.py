@@ -98,7 +98,7 @@ def _fits(group: Sequence[P], plan: P, settings: LogSettings) -> bool:
     if size > settings.segment_bytes or settings.has_local_limit:
         return False
     # Positions have 31 bits, and what is planned is an estimate.
-    if sum(one.size for one in (*group, plan)) > INT_MAX:
+    if sum(segment.size for segment in (*group, plan)) > INT_MAX:
         return False
     if plan.next_offset - 1 - group[0].base_offset > RELATIVE_OFFSET_MAX:
         return False
@@ -405,8 +405,8 @@ def _runs(sources: Sequence[PlanInput], plans: Sequence[P]) -> list[list[P]]:
 def sum_by_reason(counts: Sequence[dict[Reason, int]]) -> dict[Reason, int]:
     """Counts of several segments as one, without the reasons that took nothing."""
     total: dict[Reason, int] = {}
-    for one in counts:
-        for reason, count in one.items():
+    for by_reason in counts:
+        for reason, count in by_reason.items():
             if count or reason is Reason.KEPT:
                 total[reason] = total.get(reason, 0) + count
     return total

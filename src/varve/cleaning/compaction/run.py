@@ -8,7 +8,7 @@ Threads    one run per partition at a time; appends and reads go on.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from varve.cleaning.compaction.cleanable_log import KEPT_FOR_COLD, CleanableLog, CleaningBound
@@ -23,7 +23,7 @@ from varve.cleaning.compaction.rewrite import (
 )
 from varve.cleaning.compaction.segment_plan import RunRules, SegmentPlan
 from varve.cleaning.removals.removal import Removal, RemovalKind, hex_digest
-from varve.cleaning.report import CleanProgress, CleanReport
+from varve.cleaning.report import CleanProgress, CleanReport, Progress
 from varve.cleaning.work_budget import WorkBudget
 from varve.commit_log.names import LOG
 from varve.disk import FileSystem
@@ -31,9 +31,6 @@ from varve.foundation.clock import Clock
 from varve.foundation.settings import LONG_MAX
 
 logger = logging.getLogger(__name__)
-
-
-Progress = Callable[[CleanProgress], None]
 
 
 @dataclass(slots=True)

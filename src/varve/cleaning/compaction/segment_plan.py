@@ -152,7 +152,7 @@ class SegmentPlan(SegmentFigures):
     def figures(self) -> SegmentFigures:
         """The plan without what grows with the number of records or batches."""
         return SegmentFigures(
-            **{one.name: getattr(self, one.name) for one in fields(SegmentFigures)}
+            **{field.name: getattr(self, field.name) for field in fields(SegmentFigures)}
         )
 
     def decide(self, batches: Table, marks: Table) -> BatchDecisions:

@@ -55,7 +55,7 @@ class FindLatest(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionContext:
+class ExplainContext:
     """What others know of a partition: the cleaner's checkpoint, holds, indexes.
 
     `stale_bytes` gives, by base offset, how much of a segment is stale; None where unknown.
@@ -72,18 +72,18 @@ class PartitionContext:
     remote_bounds: RemoteBounds | None = None
 
 
-NOTHING_KNOWN = PartitionContext()
+NOTHING_KNOWN = ExplainContext()
 
 
 def explain_log(
-    log: Log, now_ms: int, known: PartitionContext = NOTHING_KNOWN
+    log: Log, now_ms: int, known: ExplainContext = NOTHING_KNOWN
 ) -> list[SegmentExplanation]:
     """Why each segment of a log is still here, oldest first."""
     return read_consistently(log, lambda: _Explainer(log, now_ms, known).all_segments())
 
 
 def explain_offset(
-    log: Log, offset: int, now_ms: int, known: PartitionContext = NOTHING_KNOWN
+    log: Log, offset: int, now_ms: int, known: ExplainContext = NOTHING_KNOWN
 ) -> RecordExplanation:
     """Why the record with an offset is still here; raises OffsetOutOfRange beyond the log end."""
     if not 0 <= offset < log.end_offset:
@@ -96,7 +96,7 @@ def explain_offset(
 
 
 def explain_key(
-    log: Log, key: bytes, now_ms: int, known: PartitionContext
+    log: Log, key: bytes, now_ms: int, known: ExplainContext
 ) -> RecordExplanation | None:
     """Why the newest record of a key is still here; None when the log has none of that key."""
     if known.find_latest is None:
@@ -108,19 +108,19 @@ def explain_key(
 class _Explainer:
     """Answers on one set of facts."""
 
-    def __init__(self, log: Log, now_ms: int, known: PartitionContext) -> None:
+    def __init__(self, log: Log, now_ms: int, known: ExplainContext) -> None:
         self._log = log
         self._now_ms = now_ms
         self._known = known
-        self._facts = list_segments(log)
-        self._is_compacted = self._facts.settings.is_compacted
-        self._dirtiness = judge_cleanable(
-            self._facts, known.first_dirty_offset, now_ms, known.remote_bounds
+        self._segments = list_segments(log)
+        self._is_compacted = self._segments.settings.is_compacted
+        self._cleanable = judge_cleanable(
+            self._segments, known.first_dirty_offset, now_ms, known.remote_bounds
         )
-        self._forecast = {row.base_offset: row for row in forecast_log(self._facts, now_ms)}
+        self._forecast = {row.base_offset: row for row in forecast_log(self._segments, now_ms)}
         self._blocks = SegmentBlockers(
-            facts=self._facts,
-            cleanable=self._dirtiness,
+            facts=self._segments,
+            cleanable=self._cleanable,
             now_ms=now_ms,
             holds=known.holds,
             stale_bytes=known.stale_bytes or (lambda base_offset: None),
@@ -129,7 +129,7 @@ class _Explainer:
 
     def all_segments(self) -> list[SegmentExplanation]:
         """Those of both tiers, oldest first."""
-        local = [self._explain(segment) for segment in self._facts.segments]
+        local = [self._explain(segment) for segment in self._segments.segments]
         return self._with_remote(local)
 
     def _with_remote(self, local: list[SegmentExplanation]) -> list[SegmentExplanation]:
@@ -137,7 +137,7 @@ class _Explainer:
             return without_remote(local)
         if self._known.remote is None:
             return local
-        return explain_both_tiers(self._facts, local, self._known.remote, self._now_ms)
+        return explain_both_tiers(self._segments, local, self._known.remote, self._now_ms)
 
     def _explain(self, segment: SegmentInfo) -> SegmentExplanation:
         times = segment.times()
@@ -146,7 +146,7 @@ class _Explainer:
             stale_bytes = self._blocks.stale_bytes(segment.base_offset)
             compaction = RemovalPath.behind(COMPACTION, self._blocks.find(segment), self._now_ms)
         return SegmentExplanation(
-            partition=self._facts.partition,
+            partition=self._segments.partition,
             now_ms=self._now_ms,
             base_offset=segment.base_offset,
             next_offset=segment.next_offset,
@@ -155,10 +155,10 @@ class _Explainer:
             max_timestamp=times.max_timestamp,
             first_append_ms=times.first_append_ms,
             last_append_ms=times.last_append_ms,
-            age_from=RetentionLimits.total(self._facts.settings).timestamp(times),
+            age_from=RetentionLimits.total(self._segments.settings).timestamp(times),
             retention=removal_path(RETENTION, self._forecast[segment.base_offset]),
             compaction=compaction,
-            dirty_ratio=self._dirtiness.ratio if self._is_compacted else None,
+            dirty_ratio=self._cleanable.ratio if self._is_compacted else None,
             stale_bytes=stale_bytes,
         )
 
@@ -169,8 +169,8 @@ class _Explainer:
     def record_in_tiers(self, offset: int) -> RecordExplanation:
         """The record with its segment as both tiers have it, and what supersedes a remote one."""
         record = self.record(offset)
-        settings = self._facts.settings
-        if not settings.remote_storage_enable or offset < self._facts.log_start_offset:
+        settings = self._segments.settings
+        if not settings.remote_storage_enable or offset < self._segments.log_start_offset:
             return record
         segment = next(
             (
@@ -186,13 +186,13 @@ class _Explainer:
         superseded_by = record.superseded_by
         is_remote = record.state is RecordState.COLD and settings.is_compacted
         if is_remote and record.key is not None and self._known.find_latest is not None:
-            latest = self._known.find_latest(record.key, self._facts.end_offset)
+            latest = self._known.find_latest(record.key, self._segments.end_offset)
             if latest is not None and latest.offset > offset:
                 superseded_by = latest.offset
         return replace(record, segment=segment, superseded_by=superseded_by)
 
     def record(self, offset: int) -> RecordExplanation:
-        facts = self._facts
+        facts = self._segments
         segment = facts.find_segment(offset)
         explained = self._explain(segment) if segment.base_offset <= offset else None
         if offset < facts.log_start_offset:
@@ -224,7 +224,7 @@ class _Explainer:
         self, offset: int, state: RecordState, segment: SegmentExplanation | None
     ) -> RecordExplanation:
         return RecordExplanation(
-            partition=self._facts.partition,
+            partition=self._segments.partition,
             now_ms=self._now_ms,
             offset=offset,
             state=state,
@@ -239,7 +239,7 @@ class _Explainer:
             state, latest, blocks = self._judge(record, explained)
         header = record.header
         return RecordExplanation(
-            partition=self._facts.partition,
+            partition=self._segments.partition,
             now_ms=self._now_ms,
             offset=record.offset,
             state=state,
@@ -264,7 +264,7 @@ class _Explainer:
         if header.is_control:
             blocks = [*own, self._marker(header), *self._cold(header)]
             return RecordState.CONTROL, None, blocks
-        if header.is_transactional and record.offset >= self._facts.last_stable_offset:
+        if header.is_transactional and record.offset >= self._segments.last_stable_offset:
             return RecordState.UNDECIDED, None, own
         if header.is_transactional and self._is_aborted(record):
             return RecordState.ABORTED, None, own
@@ -292,7 +292,7 @@ class _Explainer:
     def _find_later(self, record: "_FoundRecord", find: FindLatest) -> LatestRecord | None:
         """A later record of the same key: one that cleaning may see, before one it may not."""
         assert record.key is not None
-        for below in (self._dirtiness.first_uncleanable_offset, self._facts.end_offset):
+        for below in (self._cleanable.first_uncleanable_offset, self._segments.end_offset):
             latest = find(record.key, below)
             if latest is not None and latest.offset > record.offset:
                 return latest
@@ -305,8 +305,8 @@ class _Explainer:
             for blocker in own
             if not (latest.is_tombstone and blocker.rule is BlockingRule.STALE_SHARE)
         ]
-        later = self._facts.find_segment(latest.offset)
-        if later.base_offset < self._dirtiness.first_uncleanable_offset:
+        later = self._segments.find_segment(latest.offset)
+        if later.base_offset < self._cleanable.first_uncleanable_offset:
             return blocks
         known = {block.rule for block in blocks}
         return blocks + [
@@ -323,7 +323,7 @@ class _Explainer:
         return Blocker(
             BlockingRule.MARKER,
             "a marker stays until all records of its transaction are gone, and then for "
-            f"delete.retention.ms={self._facts.settings.delete_retention_ms}",
+            f"delete.retention.ms={self._segments.settings.delete_retention_ms}",
             header.delete_horizon_ms,
         )
 
@@ -335,7 +335,7 @@ class _Explainer:
         return [Blocker(BlockingRule.COLD_TIER, text)]
 
     def _horizon(self, header: BatchHeader, own: list[Blocker]) -> Blocker:
-        wait_ms = self._facts.settings.delete_retention_ms
+        wait_ms = self._segments.settings.delete_retention_ms
         if header.delete_horizon_ms is not None:
             return Blocker(
                 BlockingRule.DELETE_HORIZON,

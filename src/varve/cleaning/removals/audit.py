@@ -38,7 +38,7 @@ AUDIT_RULES: Final = {
     "unbalanced": "The records of all inputs are accounted for, and the outputs hold the rest.",
     "changed-between": "A removal found its inputs as the one before had left them.",
     "unclear": "The inputs of a removal, or else its outputs, are there or explained.",
-    "output-changed": "A segment holds the records that its evidence says.",
+    "output-changed": "A segment holds the records that the removal log says.",
     "output-damaged": "Every batch of a segment on record can be read and has its CRC.",
     "output-missing": "A segment on record is there until another line takes it.",
     "still-there": "What is noted as gone is gone.",

@@ -359,7 +359,7 @@ def _decode_summaries(document: dict[str, Any], name: str) -> tuple[SegmentSumma
     for fields in numbers:
         if not isinstance(fields, list) or len(fields) != _SUMMARY_FIELDS:
             raise Corrupt(f"{name} lists {str(fields)[:40]}, {_SUMMARY_FIELDS} numbers are needed")
-        base_offset, next_offset, size, records = (check_number(one, name) for one in fields[:4])
+        base_offset, next_offset, size, records = (check_number(each, name) for each in fields[:4])
         log_crc = None if fields[4] is None else check_number(fields[4], name, at_most=_CRC_MAX)
         summaries.append(SegmentSummary(base_offset, next_offset, size, records, log_crc))
     return tuple(summaries)

@@ -384,7 +384,7 @@ class _Reading:
         if line_number > 1:
             raise Corrupt("the line speaks of dropped lines, which only the first one does")
         kept = document.get("kept")
-        if not isinstance(kept, list) or not all(isinstance(one, dict) for one in kept):
+        if not isinstance(kept, list) or not all(isinstance(item, dict) for item in kept):
             raise Corrupt(f"kept is {str(kept)[:40]!r}, which is no list of removals")
         self.first_id = id
         self.dropped = check_number(document["dropped"], "dropped")

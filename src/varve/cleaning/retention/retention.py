@@ -316,7 +316,7 @@ class Retention:
         removed = [plan for log in logs if (plan := self.expire(log, now_ms)).segments]
         if self._metrics is not None:
             self._metrics.set_rejected(
-                {one: len(timestamps) for one, timestamps in self.rejected.items()}
+                {partition: len(times) for partition, times in self.rejected.items()}
             )
         return removed
 

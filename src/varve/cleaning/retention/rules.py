@@ -226,10 +226,10 @@ _OTHER_HISTORY: Final = (
 
 def due_now(segments: Iterable[S], scope: RetentionScope, now_ms: int) -> Iterator[Due[S]]:
     """The segments that are due, oldest first; those of another history are passed over."""
-    for found in due(segments, scope, now_ms):
-        if found.is_due(now_ms):
-            yield found
-        elif found.segment.is_in_lineage:
+    for decision in due(segments, scope, now_ms):
+        if decision.is_due(now_ms):
+            yield decision
+        elif decision.segment.is_in_lineage:
             return
 
 
