@@ -13,40 +13,22 @@ from operator import eq, ge, gt, le, lt, ne
 from typing import Final
 
 from varve.foundation.errors import InvalidRequest
-from varve.shapes.filter.expression import (
-    PREDICATES,
-    And,
-    AnyOf,
-    Arithmetic,
-    Call,
-    Cast,
-    Column,
-    Compare,
-    Distinct,
-    Extract,
-    In,
-    Is,
-    Like,
-    Literal,
-    Negate,
-    Node,
-    Not,
-    Or,
-    Parameter,
-    children,
-    rebuild,
-    render,
-)
-from varve.shapes.filter.functions import absolute, as_number, cast_value, compute, joined, member
+from varve.shapes.filter import expression as sql
 from varve.shapes.filter.value import (
     RowValues,
     Untyped,
     Value,
+    absolute,
+    as_number,
+    cast_value,
     compare,
+    compute,
     find_boolean,
     find_json,
     is_equal,
+    joined,
     key_of,
+    member,
     readings,
     show,
     split_array,
@@ -117,67 +99,66 @@ FILLED_MAX: Final = 1 << 20
 _NO_ROW: Final = RowValues({})
 
 
-def compile_node(node: Node) -> Evaluation:
+def compile_node(node: sql.Node) -> Evaluation:
     """What the node is for a row."""
     match node:
-        case Column(name):
+        case sql.Column(name):
             return lambda values: values[name]
-        case Literal(value):
+        case sql.Literal(value):
             return lambda values: value
-        case Parameter() | AnyOf():
-            raise InvalidRequest(f"{render(node):.80} has no value: its parameters are open")
-        case Compare(operator, left, right):
+        case sql.Parameter() | sql.AnyOf():
+            raise InvalidRequest(f"{sql.render(node):.80} has no value: its parameters are open")
+        case sql.Compare(operator, left, right):
             return _comparison(operator, left, right)
-        case Distinct(left, right):
+        case sql.Distinct(left, right):
             return _distinct(compile_node(left), compile_node(right))
-        case And(items):
-            return _and([compile_truth(item) for item in items])
-        case Or(items):
-            return _or([compile_truth(item) for item in items])
-        case Not(item):
-            return _not(compile_truth(item))
-        case Is(item, word):
+        case sql.And(items) | sql.Or(items):
+            return _chain([compile_truth(item) for item in items], isinstance(node, sql.Or))
+        case sql.Not(item):
+            truth = compile_truth(item)
+            return lambda values: _negated(True, truth(values))
+        case sql.Is(item, word):
             return _is(item, word)
-        case In(item, choices):
+        case sql.In(item, choices):
             return _in(compile_node(item), choices)
-        case Like():
+        case sql.Like():
             return _like(node)
-        case Arithmetic(operator, left, right):
+        case sql.Arithmetic(operator, left, right):
             return _arithmetic(operator, compile_node(left), compile_node(right))
-        case Negate(item):
+        case sql.Negate(item):
             return _arithmetic("-", lambda values: 0, compile_node(item))
-        case Call(name, arguments):
+        case sql.Call(name, arguments):
             return _call(name, [compile_node(argument) for argument in arguments])
-        case Cast(item, type):
+        case sql.Cast(item, type):
             held = compile_node(item)
             return lambda values: cast_value(held(values), type)
-        case Extract(operator, item, place):
+        case sql.Extract(operator, item, place):
             return _extract(operator, compile_node(item), compile_node(place))
 
 
-def compile_truth(node: Node) -> Evaluation:
+def compile_truth(node: sql.Node) -> Evaluation:
     """Whether the node is true for a row: True, False or None."""
     held = compile_node(node)
-    if isinstance(node, PREDICATES):
+    if isinstance(node, sql.PREDICATES):
         return held
     return lambda values: as_truth(held(values))
 
 
-def fold(node: Node) -> Node:
+def fold(node: sql.Node) -> sql.Node:
     """A value that depends on nothing is worked out at once; raises InvalidRequest without one."""
-    if not isinstance(node, Arithmetic | Negate | Cast):
+    if not isinstance(node, sql.Arithmetic | sql.Negate | sql.Cast):
         return node
-    literals = [child.value for child in children(node) if isinstance(child, Literal)]
-    if len(literals) < len(list(children(node))):
+    literals = [child.value for child in sql.children(node) if isinstance(child, sql.Literal)]
+    if len(literals) < len(list(sql.children(node))):
         return node
     value = compile_node(node)(_NO_ROW)
     if value is None and None not in literals:
-        raise InvalidRequest(f"{render(node):.80} has no value")
+        raise InvalidRequest(f"{sql.render(node):.80} has no value")
     is_long = isinstance(value, int) and abs(value) >= 10**_DIGITS_MAX
-    return node if is_long else Literal(value)
+    return node if is_long else sql.Literal(value)
 
 
-def bind(node: Node, values: Mapping[int, str | int]) -> Node:
+def bind(node: sql.Node, values: Mapping[int, str | int]) -> sql.Node:
     """The node with its parameters filled in; raises InvalidRequest."""
     return _Binding(values).bind(node)
 
@@ -190,43 +171,43 @@ class _Binding:
         self._left = FILLED_MAX
         self._elements_left = ELEMENTS_MAX
 
-    def bind(self, node: Node) -> Node:
-        if isinstance(node, Parameter):
+    def bind(self, node: sql.Node) -> sql.Node:
+        if isinstance(node, sql.Parameter):
             return self._fill(node.number)
-        if isinstance(node, Column | Literal):
+        if isinstance(node, sql.Column | sql.Literal):
             return node
-        bound = rebuild(node, self.bind)
-        return self._chosen(bound) if isinstance(bound, AnyOf) else fold(bound)
+        bound = sql.rebuild(node, self.bind)
+        return self._chosen(bound) if isinstance(bound, sql.AnyOf) else fold(bound)
 
-    def _fill(self, number: int) -> Literal:
+    def _fill(self, number: int) -> sql.Literal:
         value = self._values.get(number)
         if value is None:
             raise InvalidRequest(f"parameter ${number} has no value: give params[{number}]")
         if not isinstance(value, str):
-            return Literal(value)
+            return sql.Literal(value)
         self._left -= len(value)
         if self._left < 0:
             raise InvalidRequest(
                 f"the filter has more than {FILLED_MAX} characters of parameters, "
                 "each counted as often as it is used"
             )
-        return Literal(Untyped(value))
+        return sql.Literal(Untyped(value))
 
-    def _chosen(self, node: AnyOf) -> Node:
+    def _chosen(self, node: sql.AnyOf) -> sql.Node:
         """The same as a list. Nothing is among no elements, not even what is unknown."""
-        text = node.array.value if isinstance(node.array, Literal) else None
+        text = node.array.value if isinstance(node.array, sql.Literal) else None
         if text is None:
-            return Compare("=", node.item, Literal(None))
+            return sql.Compare("=", node.item, sql.Literal(None))
         elements = list(islice(split_array(str(text)), self._elements_left + 1))
         self._elements_left -= len(elements)
         if self._elements_left < 0:
             raise InvalidRequest(f"the filter has more than {ELEMENTS_MAX} elements of arrays")
-        choices: list[Node] = [
-            Literal(None if element is None else Untyped(element)) for element in elements
+        choices: list[sql.Node] = [
+            sql.Literal(None if element is None else Untyped(element)) for element in elements
         ]
         if node.type is not None:
-            choices = [fold(Cast(choice, node.type)) for choice in choices]
-        return In(node.item, tuple(choices)) if choices else Literal(False)
+            choices = [fold(sql.Cast(choice, node.type)) for choice in choices]
+        return sql.In(node.item, tuple(choices)) if choices else sql.Literal(False)
 
 
 def as_truth(value: Value) -> bool | None:
@@ -236,13 +217,13 @@ def as_truth(value: Value) -> bool | None:
     return find_boolean(value) if type(value) is Untyped else None
 
 
-def _comparison(operator: str, left: Node, right: Node) -> Evaluation:
+def _comparison(operator: str, left: sql.Node, right: sql.Node) -> Evaluation:
     order = _ORDERS[operator]
-    if isinstance(left, Literal) and not isinstance(right, Literal):
+    if isinstance(left, sql.Literal) and not isinstance(right, sql.Literal):
         flipped = operator.translate(str.maketrans("<>", "><")) if operator != "<>" else operator
         return _comparison(flipped, right, left)
     held = compile_node(left)
-    if isinstance(right, Literal):
+    if isinstance(right, sql.Literal):
         return _with_literal(order, held, right.value)
     other = compile_node(right)
     if operator in ("=", "<>"):
@@ -295,39 +276,23 @@ def _distinct(left: Evaluation, right: Evaluation) -> Evaluation:
     return distinct
 
 
-def _and(items: Sequence[Evaluation]) -> Evaluation:
-    def all_true(values: RowValues) -> bool | None:
-        result: bool | None = True
+def _chain(items: Sequence[Evaluation], decisive: bool) -> Evaluation:
+    """AND, which one False decides, or OR, which one True decides; else it may be unknown."""
+
+    def combined(values: RowValues) -> bool | None:
+        result: bool | None = not decisive
         for item in items:
-            truth = item(values)
-            if truth is False:
-                return False
+            truth: bool | None = item(values)
+            if truth is decisive:
+                return decisive
             if truth is None:
                 result = None
         return result
 
-    return all_true
+    return combined
 
 
-def _or(items: Sequence[Evaluation]) -> Evaluation:
-    def any_true(values: RowValues) -> bool | None:
-        result: bool | None = False
-        for item in items:
-            truth = item(values)
-            if truth is True:
-                return True
-            if truth is None:
-                result = None
-        return result
-
-    return any_true
-
-
-def _not(item: Evaluation) -> Evaluation:
-    return lambda values: _negated(True, item(values))
-
-
-def _is(item: Node, word: str) -> Evaluation:
+def _is(item: sql.Node, word: str) -> Evaluation:
     if word == "NULL":
         held = compile_node(item)
         return lambda values: held(values) is None
@@ -335,8 +300,8 @@ def _is(item: Node, word: str) -> Evaluation:
     return lambda values: truth(values) is expected
 
 
-def _in(held: Evaluation, choices: Sequence[Node]) -> Evaluation:
-    literals = [choice.value for choice in choices if isinstance(choice, Literal)]
+def _in(held: Evaluation, choices: Sequence[sql.Node]) -> Evaluation:
+    literals = [choice.value for choice in choices if isinstance(choice, sql.Literal)]
     if len(literals) < len(choices) or any(isinstance(item, list | dict) for item in literals):
         return _in_any(held, [compile_node(choice) for choice in choices])
     by_type: dict[type, set[object]] = {}
@@ -375,14 +340,14 @@ def _any_equal(value: Value, choices: Sequence[Value]) -> bool | None:
     return result
 
 
-def _like(node: Like) -> Evaluation:
+def _like(node: sql.Like) -> Evaluation:
     item, pattern = compile_node(node.item), compile_node(node.pattern)
     is_blind = node.operator == "ILIKE"
 
     def compiled(wanted: str) -> Matcher | None:
         return compile_like(wanted, node.escape, is_case_blind=is_blind)
 
-    held = node.pattern.value if isinstance(node.pattern, Literal) else None
+    held = node.pattern.value if isinstance(node.pattern, sql.Literal) else None
     known = compiled(held) if isinstance(held, str) else None
 
     def matches(values: RowValues) -> bool | None:

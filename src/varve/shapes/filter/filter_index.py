@@ -10,6 +10,7 @@ Invariant  the result is that of evaluating every filter. An access path never m
 Threads    the caller serialises calls.
 """
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterator
 from decimal import Decimal
@@ -17,18 +18,7 @@ from itertools import product
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from varve.shapes.feed.row import Row
-from varve.shapes.filter.expression import (
-    And,
-    Column,
-    Compare,
-    Distinct,
-    In,
-    Is,
-    Literal,
-    Node,
-    Not,
-    Or,
-)
+from varve.shapes.filter import expression as sql
 from varve.shapes.filter.value import RowValues, Value, key_of, readings
 from varve.shapes.filter.where import Where
 
@@ -63,39 +53,58 @@ class RangePath(NamedTuple):
 
 RANGE_TYPES: Final[tuple[type, ...]] = (Decimal, str, bool)
 """Types that have an order; Decimal stands for all numbers."""
-_FLIPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_ORDERS: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+"""Operators of an order, and what they are with their sides exchanged."""
 
 
-def find_path(node: Node) -> EqualPath | RangePath | None:
+def find_path(node: sql.Node) -> EqualPath | RangePath | None:
     """The best path of a filter, or None when every row must be asked."""
     return _find_equal(node) or _find_range(node)
 
 
-def _find_equal(node: Node) -> EqualPath | None:
+def _find_equal(node: sql.Node) -> EqualPath | None:
     match node:
-        case Compare("=", Column(name), Literal(value)) | Compare(
-            "=", Literal(value), Column(name)
-        ):
+        case sql.Compare():
+            compared = _find_comparison(node)
+            if compared is None or compared.operator != "=":
+                return None
+            return EqualPath(({compared.column: _keys([compared.value])},), is_exact=True)
+        case sql.Not(sql.Distinct(sql.Column(name), sql.Literal(value))) if value is not None:
             return EqualPath(({name: _keys([value])},), is_exact=True)
-        case Not(Distinct(Column(name), Literal(value))) if value is not None:
-            return EqualPath(({name: _keys([value])},), is_exact=True)
-        case Column(name) | Is(Column(name), "TRUE"):
+        case sql.Column(name) | sql.Is(sql.Column(name), "TRUE"):
             return EqualPath(({name: frozenset({key_of(True)})},), is_exact=True)
-        case In(Column(name), choices):
-            values = [choice.value for choice in choices if isinstance(choice, Literal)]
+        case sql.In(sql.Column(name), choices):
+            values = [choice.value for choice in choices if isinstance(choice, sql.Literal)]
             if len(values) < len(choices):
                 return None
             return EqualPath(({name: _keys(values)},), is_exact=True)
-        case Or(items):
+        case sql.Or(items):
             return _either([_find_equal(item) for item in items])
-        case And(items):
+        case sql.And(items):
             return _both([_find_equal(item) for item in items])
     return None
 
 
+class _Comparison(NamedTuple):
+    """A column compared with a literal, which is on the right."""
+
+    column: str
+    operator: str
+    value: Value
+
+
+def _find_comparison(node: sql.Node) -> _Comparison | None:
+    match node:
+        case sql.Compare(operator, sql.Column(name), sql.Literal(value)):
+            return _Comparison(name, operator, value)
+        case sql.Compare(operator, sql.Literal(value), sql.Column(name)):
+            return _Comparison(name, _ORDERS.get(operator, operator), value)
+    return None
+
+
 def _keys(values: list[Value]) -> frozenset[Hashable]:
-    found = [readings(value) for value in values if value is not None]
-    return frozenset([key_of(reading) for by_type in found for reading in by_type.values()])
+    by_literal = [readings(value) for value in values if value is not None]
+    return frozenset([key_of(reading) for by_type in by_literal for reading in by_type.values()])
 
 
 def _either(paths: list[EqualPath | None]) -> EqualPath | None:
@@ -114,61 +123,39 @@ def _both(paths: list[EqualPath | None]) -> EqualPath | None:
         key=lambda path: sum(len(keys) for keys in path.alternatives[0].values()),
     )
     if not single:
-        return (
-            min(known, key=lambda path: len(path.alternatives))._replace(is_exact=False)
-            if known
-            else None
-        )
+        shortest = min(known, key=lambda path: len(path.alternatives), default=None)
+        return None if shortest is None else shortest._replace(is_exact=False)
     merged = dict(single[0].alternatives[0])
     left_out = len(paths) - 1 + (not single[0].is_exact)
     for path in single[1:]:
         (keys,) = path.alternatives
-        together = _merge(merged, keys)
-        if _count(together) <= KEYS_MAX:
+        shared = {name: values & merged.get(name, values) for name, values in keys.items()}
+        together = {**merged, **shared}
+        if math.prod(len(values) for values in together.values()) <= KEYS_MAX:
             merged = together
             left_out -= path.is_exact
     return EqualPath((merged,), is_exact=left_out == 0)
 
 
-def _merge(first: Keys, second: Keys) -> Keys:
-    shared = {name: keys & first.get(name, keys) for name, keys in second.items()}
-    return {**first, **shared}
-
-
-def _count(keys: Keys) -> int:
-    count = 1
-    for held in keys.values():
-        count *= len(held)
-    return count
-
-
-def keys_of(alternative: Keys, columns: tuple[str, ...]) -> Iterator[tuple[Hashable, ...]]:
-    """Every combination of values, columns in the order given."""
-    return product(*[alternative[name] for name in columns])
-
-
-def _find_range(node: Node) -> RangePath | None:
+def _find_range(node: sql.Node) -> RangePath | None:
     """Bounds on the column that most of the conditions speak of."""
-    items = node.items if isinstance(node, And) else (node,)
-    by_column: dict[str, list[tuple[str, Value]]] = {}
-    for item in items:
-        match item:
-            case Compare(operator, Column(name), Literal(value)) if operator in _FLIPPED:
-                by_column.setdefault(name, []).append((operator, value))
-            case Compare(operator, Literal(value), Column(name)) if operator in _FLIPPED:
-                by_column.setdefault(name, []).append((_FLIPPED[operator], value))
+    items = node.items if isinstance(node, sql.And) else (node,)
+    by_column: dict[str, list[_Comparison]] = {}
+    for compared in map(_find_comparison, items):
+        if compared is not None and compared.operator in _ORDERS:
+            by_column.setdefault(compared.column, []).append(compared)
     if not by_column:
         return None
     column, comparisons = max(by_column.items(), key=lambda entry: len(entry[1]))
-    bounds = {kind: _bounds(kind, comparisons) for kind in RANGE_TYPES}
-    return RangePath(column, {kind: held for kind, held in bounds.items() if held is not None})
+    bounds = {kind: _find_bounds(kind, comparisons) for kind in RANGE_TYPES}
+    return RangePath(column, {kind: within for kind, within in bounds.items() if within})
 
 
-def _bounds(kind: type, comparisons: list[tuple[str, Value]]) -> Bounds | None:
+def _find_bounds(kind: type, comparisons: list[_Comparison]) -> Bounds | None:
     """The range of one type; None when a comparison is unknown for it, and so never true."""
     lows: list[Value] = []
     highs: list[Value] = []
-    for operator, literal in comparisons:
+    for _, operator, literal in comparisons:
         reading = None if literal is None else readings(literal).get(kind)
         if reading is None:
             return None
@@ -241,20 +228,13 @@ class IntervalIndex(Generic[T]):
                 nodes += ((2 * node + 1, start + half, half), (2 * node, start, half))
 
     def _sort(self) -> None:
-        entries = list(self._entries.values())
         self._waiting, self._removed_count = {}, 0
-        self._above = sorted(
-            [entry for entry in entries if entry.high is None and entry.low is not None],
-            key=lambda entry: entry.low,
-        )
-        self._below = sorted(
-            [entry for entry in entries if entry.low is None and entry.high is not None],
-            key=lambda entry: entry.high,
-        )
-        self._both = sorted(
-            [entry for entry in entries if entry.low is not None and entry.high is not None],
-            key=lambda entry: entry.low,
-        )
+        with_low = [entry for entry in self._entries.values() if entry.low is not None]
+        with_low.sort(key=lambda entry: entry.low)
+        self._above = [entry for entry in with_low if entry.high is None]
+        self._both = [entry for entry in with_low if entry.high is not None]
+        self._below = [entry for entry in self._entries.values() if entry.low is None]
+        self._below.sort(key=lambda entry: entry.high)
         self._above_lows = [entry.low for entry in self._above]
         self._below_highs = [entry.high for entry in self._below]
         self._lows = [entry.low for entry in self._both]
@@ -359,7 +339,7 @@ class FilterIndex(Generic[T]):
     def _enter(self, group: _Group[T]) -> None:
         match group.path:
             case EqualPath():
-                for table, key in self._places(group.path):
+                for table, key in self._table_keys(group.path):
                     table.setdefault(key, {})[group] = None
             case RangePath(column, bounds):
                 for kind, held in bounds.items():
@@ -370,7 +350,7 @@ class FilterIndex(Generic[T]):
     def _leave(self, group: _Group[T]) -> None:
         match group.path:
             case EqualPath():
-                for table, key in self._places(group.path):
+                for table, key in self._table_keys(group.path):
                     table[key].pop(group, None)
                     if not table[key]:
                         del table[key]
@@ -383,14 +363,14 @@ class FilterIndex(Generic[T]):
             case None:
                 del self._others[group]
 
-    def _places(
+    def _table_keys(
         self, path: EqualPath
     ) -> Iterator[tuple[dict[Hashable, dict[_Group[T], None]], Hashable]]:
-        """The table and the key of each way to meet the path, each once."""
-        places: dict[tuple[tuple[str, ...], Hashable], None] = {}
+        """The table and the key of each combination of values on the path, each once."""
+        keys: dict[tuple[tuple[str, ...], Hashable], None] = {}
         for alternative in path.alternatives:
             columns = tuple(sorted(alternative))
-            for key in keys_of(alternative, columns):
-                places[columns, key[0] if len(columns) == 1 else key] = None
-        for names, held in places:
-            yield self._equal.setdefault(names, {}), held
+            for values in product(*[alternative[name] for name in columns]):
+                keys[columns, values[0] if len(columns) == 1 else values] = None
+        for columns, key in keys:
+            yield self._equal.setdefault(columns, {}), key

@@ -15,30 +15,8 @@ from sqlglot.dialects.postgres import Postgres
 from sqlglot.errors import SqlglotError
 
 from varve.foundation.errors import InvalidRequest
+from varve.shapes.filter import expression as sql
 from varve.shapes.filter.evaluation import fold
-from varve.shapes.filter.expression import (
-    PREDICATES,
-    And,
-    AnyOf,
-    Arithmetic,
-    Call,
-    Cast,
-    Column,
-    Compare,
-    Distinct,
-    Extract,
-    In,
-    Is,
-    Like,
-    Literal,
-    Negate,
-    Node,
-    Not,
-    Or,
-    Parameter,
-    children,
-    render,
-)
 from varve.shapes.filter.value import Untyped, parse_number
 
 TEXT_BYTES_MAX: Final = 64 << 10
@@ -163,13 +141,13 @@ _TYPES: Final[dict[exp.DType, str]] = {
 }
 
 
-def parse_expression(text: str) -> Node:
+def parse_expression(text: str) -> sql.Node:
     """The condition that a text holds, parameters still open; raises InvalidRequest."""
     check_bytes(text)
     if not text.strip() or "\0" in text:
         raise InvalidRequest("the filter is empty, or holds a null byte")
     node = _condition(_Reader().read(parse_sql(text)), text)
-    if _depth(render(node)) > DEPTH_MAX:
+    if _depth(sql.render(node)) > DEPTH_MAX:
         raise InvalidRequest(f"the filter nests more than {DEPTH_MAX} deep: {shorten(text)}")
     return node
 
@@ -209,12 +187,12 @@ def _is_beyond_numbers(number: int | Decimal) -> bool:
     )
 
 
-def _condition(node: Node, text: str) -> Node:
+def _condition(node: sql.Node, text: str) -> sql.Node:
     """The node, if it can be true or false."""
-    is_value = isinstance(node, Arithmetic | Negate) or (
-        isinstance(node, Literal) and not isinstance(node.value, bool | Untyped | None)
+    is_value = isinstance(node, sql.Arithmetic | sql.Negate) or (
+        isinstance(node, sql.Literal) and not isinstance(node.value, bool | Untyped | None)
     )
-    if is_value or (isinstance(node, Call) and node.name != "coalesce"):
+    if is_value or (isinstance(node, sql.Call) and node.name != "coalesce"):
         raise InvalidRequest(f"{shorten(text)!r} is a value and no condition: compare it")
     return node
 
@@ -224,32 +202,32 @@ class _Reader:
 
     def __init__(self) -> None:
         self._depth = 0
-        self._methods: dict[type[exp.Expr], Callable[[exp.Expr], Node]] = {
+        self._methods: dict[type[exp.Expr], Callable[[exp.Expr], sql.Node]] = {
             exp.Paren: lambda part: self.read(part.this),
             exp.Column: self._column,
             exp.Literal: self._literal,
-            exp.Boolean: lambda part: Literal(bool(part.this)),
-            exp.Null: lambda part: Literal(None),
+            exp.Boolean: lambda part: sql.Literal(bool(part.this)),
+            exp.Null: lambda part: sql.Literal(None),
             exp.Parameter: self._parameter,
-            exp.And: lambda part: And(self._chain(part, exp.And)),
-            exp.Or: lambda part: Or(self._chain(part, exp.Or)),
-            exp.Not: lambda part: Not(self._truth(part.this)),
+            exp.And: lambda part: sql.And(self._chain(part, exp.And)),
+            exp.Or: lambda part: sql.Or(self._chain(part, exp.Or)),
+            exp.Not: lambda part: sql.Not(self._truth(part.this)),
             exp.Is: self._is,
             exp.In: self._in,
             exp.Between: self._between,
-            exp.NullSafeEQ: lambda part: Not(self._distinct(part)),
+            exp.NullSafeEQ: lambda part: sql.Not(self._distinct(part)),
             exp.NullSafeNEQ: self._distinct,
             exp.Like: lambda part: self._like(part, "\\"),
             exp.ILike: lambda part: self._like(part, "\\"),
             exp.Escape: self._escape,
-            exp.Neg: lambda part: fold(Negate(self._scalar(part.this))),
+            exp.Neg: lambda part: fold(sql.Negate(self._scalar(part.this))),
             exp.Cast: self._cast,
             exp.Coalesce: self._coalesce,
             exp.JSONExtract: lambda part: self._extract(part, "->"),
             exp.JSONExtractScalar: lambda part: self._extract(part, "->>"),
         }
 
-    def read(self, part: exp.Expr) -> Node:
+    def read(self, part: exp.Expr) -> sql.Node:
         if self._depth == _LEVELS_MAX:
             raise InvalidRequest(f"the filter has more than {_LEVELS_MAX} levels of operators")
         self._depth += 1
@@ -257,67 +235,67 @@ class _Reader:
         self._depth -= 1
         return node
 
-    def _read(self, part: exp.Expr) -> Node:
+    def _read(self, part: exp.Expr) -> sql.Node:
         kind = type(part)
         if kind in _COMPARISONS:
             return self._compare(part, _COMPARISONS[kind])
         if kind in _ARITHMETIC:
             left, right = self._scalar(part.this), self._scalar(part.expression)
-            return fold(Arithmetic(_ARITHMETIC[kind], left, right))
+            return fold(sql.Arithmetic(_ARITHMETIC[kind], left, right))
         if kind in _FUNCTIONS:
             if len(set(part.args) - {name for name, held in part.args.items() if not held}) > 1:
                 raise _refuse(part, "has arguments that are not supported in a filter")
-            return Call(_FUNCTIONS[kind], (self._scalar(part.this),))
+            return sql.Call(_FUNCTIONS[kind], (self._scalar(part.this),))
         method = self._methods.get(kind)
         if method is None:
             raise _refuse(part)
         return method(part)
 
-    def _scalar(self, part: exp.Expr) -> Node:
+    def _scalar(self, part: exp.Expr) -> sql.Node:
         """An operand of a comparison or a function."""
         node = self.read(part)
-        if isinstance(node, PREDICATES) and not isinstance(part, exp.Paren):
+        if isinstance(node, sql.PREDICATES) and not isinstance(part, exp.Paren):
             raise _refuse(part, "stands within another condition: put it in parentheses")
         return node
 
-    def _truth(self, part: exp.Expr) -> Node:
+    def _truth(self, part: exp.Expr) -> sql.Node:
         return _condition(self.read(part), part.sql(dialect="postgres"))
 
-    def _chain(self, part: exp.Expr, kind: type[exp.Connector]) -> tuple[Node, ...]:
+    def _chain(self, part: exp.Expr, kind: type[exp.Connector]) -> tuple[sql.Node, ...]:
         """The operands of a chain of AND or OR, which sqlglot nests to the left."""
         parts = []
         while isinstance(part.unnest(), kind):
             part = part.unnest()
             parts.append(part.expression)
             part = part.this
-        items: list[Node] = []
+        items: list[sql.Node] = []
         for node in map(self._truth, (part, *reversed(parts))):
             # Operands in parentheses and BETWEEN are chains of their own.
-            is_chain = isinstance(node, And if kind is exp.And else Or)
-            items.extend(children(node) if is_chain else [node])
+            is_chain = isinstance(node, sql.And if kind is exp.And else sql.Or)
+            items.extend(sql.children(node) if is_chain else [node])
         return tuple(items)
 
-    def _column(self, part: exp.Expr) -> Node:
+    def _column(self, part: exp.Expr) -> sql.Node:
         name = part.this
         if part.args.get("table") or not isinstance(name, exp.Identifier):
             raise _refuse(part, "names a table: a filter knows the columns of its own alone")
-        return Column(name.name if name.quoted else name.name.lower())
+        return sql.Column(name.name if name.quoted else name.name.lower())
 
-    def _literal(self, part: exp.Expr) -> Node:
+    def _literal(self, part: exp.Expr) -> sql.Node:
         if part.is_string:
-            return Literal(Untyped(part.name))
+            return sql.Literal(Untyped(part.name))
         number = parse_number(part.name) if _NUMBER.fullmatch(part.name) else None
         if number is None or _is_beyond_numbers(number):
             raise _refuse(part, "is no number that a filter can hold")
-        return Literal(number)
+        return sql.Literal(number)
 
-    def _parameter(self, part: exp.Expr) -> Node:
+    def _parameter(self, part: exp.Expr) -> sql.Node:
         number = part.name
         if not (number.isascii() and number.isdigit()) or not 0 < int(number) < 1 << 31:
             raise _refuse(part, "is no parameter: they are $1, $2 and so on")
-        return Parameter(int(number))
+        return sql.Parameter(int(number))
 
-    def _is(self, part: exp.Expr) -> Node:
+    def _is(self, part: exp.Expr) -> sql.Node:
         what = part.expression
         if isinstance(what, exp.Null):
             word = "NULL"
@@ -325,28 +303,28 @@ class _Reader:
             word = "TRUE" if what.this else "FALSE"
         else:
             raise _refuse(part)
-        found = Is(self.read(part.this), word)
-        return Not(found) if part.args.get("negate") else found
+        found = sql.Is(self.read(part.this), word)
+        return sql.Not(found) if part.args.get("negate") else found
 
-    def _in(self, part: exp.Expr) -> Node:
+    def _in(self, part: exp.Expr) -> sql.Node:
         others = {name for name, held in part.args.items() if held} - {"this", "expressions"}
         if others or not part.expressions:
             raise _refuse(part, "needs a list of values in parentheses")
         choices = tuple([self._scalar(item) for item in part.expressions])
-        return In(self._scalar(part.this), choices)
+        return sql.In(self._scalar(part.this), choices)
 
-    def _compare(self, part: exp.Expr, operator: str) -> Node:
+    def _compare(self, part: exp.Expr, operator: str) -> sql.Node:
         quantified = _find_quantified(part.expression)
         item = self._scalar(part.this)
         if quantified is None:
-            return Compare(operator, item, self._scalar(part.expression))
+            return sql.Compare(operator, item, self._scalar(part.expression))
         word, array = quantified
         if (operator, word) not in (("=", "ANY"), ("<>", "ALL")):
             raise _refuse(part, "is not supported in a filter: of arrays there are = ANY, <> ALL")
         found = self._any(item, array.unnest())
-        return found if word == "ANY" else Not(found)
+        return found if word == "ANY" else sql.Not(found)
 
-    def _any(self, item: Node, part: exp.Expr) -> Node:
+    def _any(self, item: sql.Node, part: exp.Expr) -> sql.Node:
         type = None
         if isinstance(part, exp.Cast) and part.args["to"].this is exp.DType.ARRAY:
             type = _element_type(part)
@@ -354,37 +332,37 @@ class _Reader:
         if isinstance(part, exp.Array):
             return self._any_listed(item, part, type)
         array = self.read(part)
-        if not isinstance(array, Parameter) and not (
-            isinstance(array, Literal) and isinstance(array.value, Untyped | None)
+        if not isinstance(array, sql.Parameter) and not (
+            isinstance(array, sql.Literal) and isinstance(array.value, Untyped | None)
         ):
             raise _refuse(part, "is no array: write ANY($1), ANY('{1,2}') or ANY(ARRAY[1, 2])")
-        return AnyOf(item, array, type)
+        return sql.AnyOf(item, array, type)
 
-    def _any_listed(self, item: Node, part: exp.Array, type: str | None) -> Node:
+    def _any_listed(self, item: sql.Node, part: exp.Array, type: str | None) -> sql.Node:
         if any(isinstance(held.unnest(), exp.Array) for held in part.expressions):
             raise _refuse(part, "holds arrays: put all of their elements into one ARRAY[...]")
         choices = [self._scalar(held) for held in part.expressions]
         if type is not None:
-            choices = [fold(Cast(choice, type)) for choice in choices]
-        return In(item, tuple(choices)) if choices else Literal(False)
+            choices = [fold(sql.Cast(choice, type)) for choice in choices]
+        return sql.In(item, tuple(choices)) if choices else sql.Literal(False)
 
-    def _between(self, part: exp.Expr) -> Node:
+    def _between(self, part: exp.Expr) -> sql.Node:
         if part.args.get("symmetric"):
             raise _refuse(part)
         item = self._scalar(part.this)
         low, high = self._scalar(part.args["low"]), self._scalar(part.args["high"])
-        return And((Compare(">=", item, low), Compare("<=", item, high)))
+        return sql.And((sql.Compare(">=", item, low), sql.Compare("<=", item, high)))
 
-    def _distinct(self, part: exp.Expr) -> Node:
-        return Distinct(self._scalar(part.this), self._scalar(part.expression))
+    def _distinct(self, part: exp.Expr) -> sql.Node:
+        return sql.Distinct(self._scalar(part.this), self._scalar(part.expression))
 
-    def _like(self, part: exp.Expr, escape: str) -> Node:
+    def _like(self, part: exp.Expr, escape: str) -> sql.Node:
         operator = "ILIKE" if isinstance(part, exp.ILike) else "LIKE"
         item, pattern = self._scalar(part.this), self._scalar(part.expression)
-        like = Like(operator, item, pattern, escape)
-        return Not(like) if part.args.get("negate") else like
+        like = sql.Like(operator, item, pattern, escape)
+        return sql.Not(like) if part.args.get("negate") else like
 
-    def _escape(self, part: exp.Expr) -> Node:
+    def _escape(self, part: exp.Expr) -> sql.Node:
         held = part.expression
         if not isinstance(held, exp.Literal) or not held.is_string or len(held.name) > 1:
             raise _refuse(part, "escapes by something else than one character in quotes")
@@ -392,13 +370,15 @@ class _Reader:
             raise _refuse(part)
         return self._like(part.this, held.name)
 
-    def _cast(self, part: exp.Expr) -> Node:
-        return fold(Cast(self._scalar(part.this), _cast_type(part, part.args["to"])))
+    def _cast(self, part: exp.Expr) -> sql.Node:
+        return fold(sql.Cast(self._scalar(part.this), _cast_type(part, part.args["to"])))
 
-    def _coalesce(self, part: exp.Expr) -> Node:
-        return Call("coalesce", tuple([self.read(item) for item in (part.this, *part.expressions)]))
+    def _coalesce(self, part: exp.Expr) -> sql.Node:
+        return sql.Call(
+            "coalesce", tuple([self.read(item) for item in (part.this, *part.expressions)])
+        )
 
-    def _extract(self, part: exp.Expr, operator: str) -> Node:
+    def _extract(self, part: exp.Expr, operator: str) -> sql.Node:
         place = part.expression
         if isinstance(place, exp.JSONPath):
             step = place.expressions[-1]
@@ -407,12 +387,12 @@ class _Reader:
             ):
                 raise _refuse(part)
             is_name = isinstance(step, exp.JSONPathKey)
-            held: Node = Literal(Untyped(step.this) if is_name else int(step.this))
+            held: sql.Node = sql.Literal(Untyped(step.this) if is_name else int(step.this))
         else:
             held = self._scalar(place)
-        if not isinstance(held, Literal | Parameter):
+        if not isinstance(held, sql.Literal | sql.Parameter):
             raise _refuse(part, "needs a name in quotes or a number behind the arrow")
-        return Extract(operator, self._scalar(part.this), held)
+        return sql.Extract(operator, self._scalar(part.this), held)
 
 
 def _find_quantified(part: exp.Expr) -> tuple[str, exp.Expr] | None:

@@ -1,18 +1,19 @@
-"""Values in expressions, read from the JSON of a row or from PostgreSQL's array syntax.
+"""Values in expressions: read from a row's JSON or PostgreSQL's arrays, compared, cast, computed.
 
 A value is None (SQL's null), a bool, a number (int or Decimal, exact), a text, or what a JSON array
 or object holds. `Untyped` is a literal or parameter in quotes: it takes the type of what it is
 compared with. Arrays are written `{1,NULL,"a b"}`: an element that is empty, spells NULL or holds
 `, { } " \\` is in double quotes, and a backslash escapes the next character.
 
-Invariant  values of different types compare as unknown, never as an error; nothing here raises for
-           what a row may hold.
+Invariant  values of different types compare as unknown, never as an error; what cannot be computed
+           is None. Nothing but `compute` raises for what a row may hold.
 """
 
 import json
+import operator
 import re
-from collections.abc import Hashable, Iterator, Mapping
-from decimal import Context, Decimal, DecimalException
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from decimal import ROUND_HALF_UP, Context, Decimal, DecimalException
 from typing import Any, Final
 
 from varve.foundation.errors import InvalidRequest
@@ -219,3 +220,108 @@ def is_equal(left: Value, right: Value) -> bool | None:
         return key_of(left) == key_of(right)
     order = compare(left, right)
     return None if order is None else order == 0
+
+
+_INTEGER_BITS: Final = {"smallint": 15, "integer": 31, "bigint": 63}
+
+
+def cast_value(value: Value, type: str) -> Value:
+    """The value as a type, or None when it has no such reading."""
+    if value is None:
+        return None
+    if type == "text":
+        return str(show(value))
+    if type == "jsonb":
+        return find_json(value) if isinstance(value, str) else value
+    if type == "boolean":
+        if isinstance(value, str):
+            return find_boolean(value)
+        return bool(value) if isinstance(value, int) else None
+    number = find_number(value) if isinstance(value, str) else value
+    if isinstance(number, list | dict) or number is None:
+        return None
+    return _cast_number(number, type)
+
+
+def _cast_number(number: bool | int | Decimal, type: str) -> int | Decimal | None:
+    bits = _INTEGER_BITS.get(type)
+    if bits is not None:
+        if isinstance(number, Decimal):
+            if not number.is_finite() or number.adjusted() > 20:
+                return None
+            number = int(number.to_integral_value(ROUND_HALF_UP))
+        return int(number) if -(1 << bits) <= number < 1 << bits else None
+    if isinstance(number, bool):
+        return None
+    if type == "numeric":
+        return number
+    try:
+        nearest = Decimal(repr(float(number)))
+    except OverflowError:
+        return None
+    return nearest if nearest.is_finite() else None
+
+
+def joined(first: Value, second: Value) -> str | None:
+    """Both as one text."""
+    if first is None or second is None:
+        return None
+    return f"{show(first)}{show(second)}"
+
+
+def as_number(value: Value) -> int | Decimal | None:
+    """A value where a number is asked for; what is none is unknown."""
+    if type(value) is Untyped:
+        return find_number(value)
+    return value if type(value) in (int, Decimal) else None
+
+
+def compute(symbol: str, first: int | Decimal, second: int | Decimal) -> int | Decimal:
+    """One of + - * / %; raises DecimalException and ZeroDivisionError for what has no number."""
+    if isinstance(first, int) and isinstance(second, int):
+        return _OF_INTEGERS[symbol](first, second)
+    return _OF_DECIMALS[symbol](Decimal(first), Decimal(second))
+
+
+def _quotient(first: int, second: int) -> int:
+    """As PostgreSQL: cut off towards zero."""
+    quotient = abs(first) // abs(second)
+    return quotient if (first < 0) == (second < 0) else -quotient
+
+
+def _remainder(first: int, second: int) -> int:
+    """As PostgreSQL: with the sign of the dividend."""
+    remainder = abs(first) % abs(second)
+    return -remainder if first < 0 else remainder
+
+
+_OF_INTEGERS: Final[Mapping[str, Callable[[int, int], int]]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _quotient,
+    "%": _remainder,
+}
+_OF_DECIMALS: Final[Mapping[str, Callable[[Decimal, Decimal], Decimal]]] = {
+    "+": ARITHMETIC.add,
+    "-": ARITHMETIC.subtract,
+    "*": ARITHMETIC.multiply,
+    "/": ARITHMETIC.divide,
+    "%": ARITHMETIC.remainder,
+}
+
+
+def absolute(number: int | Decimal | None) -> int | Decimal | None:
+    # A Decimal's own abs() would round.
+    return number.copy_abs() if isinstance(number, Decimal) else number and abs(number)
+
+
+def member(value: Value, step: Value) -> Value:
+    """The member of an object by name, or of an array by place, from its end if below 0."""
+    if isinstance(value, dict):
+        return value.get(str(step)) if isinstance(step, str) else None
+    if isinstance(value, list):
+        index = as_number(step)
+        if isinstance(index, int) and -len(value) <= index < len(value):
+            return value[index]
+    return None
