@@ -332,7 +332,7 @@ class Log:
         """The producers the log knows now, by id, and where the last data of each ends."""
         with self._state.lock:
             entries = self._state.producers.entries
-            return {producer_id: entry.shell for producer_id, entry in entries.items()}
+            return {producer_id: entry.last_record for producer_id, entry in entries.items()}
 
     def producer_entries(self) -> list[ProducerStateEntry]:
         """All that the log remembers of its producers, by id."""

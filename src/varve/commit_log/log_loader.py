@@ -35,7 +35,6 @@ from varve.commit_log.producer_snapshots import (
     restore_cached_batches,
 )
 from varve.commit_log.producer_state import ProducerStateManager
-from varve.commit_log.rolling import draw_jitter
 from varve.commit_log.segment import SEGMENT_KINDS, ActiveSegment, Segment, SegmentFiles
 from varve.commit_log.segment_reader import (
     ReadableSegment,
@@ -418,8 +417,8 @@ class LogLoader:
             self._directory,
             request.settings,
             base_offset=next_offset if last is None else last.base_offset,
-            created_ms=request.clock.now_ms(),
-            jitter_ms=draw_jitter(request.settings, request.random),
+            clock=request.clock,
+            random=request.random,
         )
         if last is not None:
             self._resume(active, last)

@@ -25,7 +25,6 @@ from varve.commit_log.names import (
     TopicPartition,
     log_name,
 )
-from varve.commit_log.rolling import draw_jitter
 from varve.commit_log.segment import (
     SEGMENT_KINDS,
     ActiveSegment,
@@ -256,8 +255,8 @@ class LogState:
             self.directory,
             self.settings,
             base_offset=base_offset,
-            created_ms=self.clock.now_ms(),
-            jitter_ms=draw_jitter(self.settings, self._random),
+            clock=self.clock,
+            random=self._random,
         )
 
     def new_active(self, base_offset: int) -> ActiveSegment:

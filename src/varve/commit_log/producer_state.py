@@ -132,7 +132,7 @@ class ProducerStateEntry(NamedTuple):
         return self.batches[-1].last_sequence if self.batches else NONE
 
     @property
-    def shell(self) -> LastRecord:
+    def last_record(self) -> LastRecord:
         last = self.batches[-1].last_offset if self.batches else None
         return LastRecord(self.epoch, last)
 

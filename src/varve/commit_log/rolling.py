@@ -1,19 +1,8 @@
 """When the active segment must give way to a new one."""
 
-import random
-
 from varve.commit_log.segment import ActiveSegment, BatchSet
 from varve.commit_log.settings import LogSettings
 from varve.commit_log.sparse_index import RELATIVE_OFFSET_MAX
-
-
-def draw_jitter(settings: LogSettings, random: random.Random) -> int:
-    """By how much a segment rolls early.
-
-    So that partitions made together do not all roll at once.
-    """
-    limit = min(settings.segment_jitter_ms, settings.segment_ms)
-    return random.randrange(limit) if limit > 0 else 0
 
 
 def max_segment_ms(settings: LogSettings) -> int:

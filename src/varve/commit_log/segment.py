@@ -17,6 +17,7 @@ Threads    closed: any, without a lock. Active: one appender under the log's loc
 
 import contextlib
 import logging
+import random
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,7 @@ from varve.commit_log.settings import LogSettings
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.transaction_index import TransactionIndex
 from varve.disk import Buffer, File, FileSystem, write_atomically, write_file
+from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, StoreError
 
 logger = logging.getLogger(__name__)
@@ -339,8 +341,14 @@ class BatchSet(NamedTuple):
     max_timestamp_offset: int
 
 
+def draw_jitter(settings: LogSettings, random: random.Random) -> int:
+    """By how much a segment rolls early, so that partitions do not all roll at once."""
+    limit = min(settings.segment_jitter_ms, settings.segment_ms)
+    return random.randrange(limit) if limit > 0 else 0
+
+
 class ActiveSegment:
-    """A segment open for appends."""
+    """A segment open for appends, on whatever its data file holds."""
 
     def __init__(
         self,
@@ -349,8 +357,8 @@ class ActiveSegment:
         settings: LogSettings,
         *,
         base_offset: int,
-        created_ms: int,
-        jitter_ms: int,
+        clock: Clock,
+        random: random.Random,
     ) -> None:
         self._files = files
         self._index_interval_bytes = settings.index_interval_bytes
@@ -360,8 +368,8 @@ class ActiveSegment:
         self._bytes_since_index_entry = 0
         self.directory = directory
         self.base_offset = base_offset
-        self.created_ms = created_ms
-        self.jitter_ms = jitter_ms
+        self.created_ms = clock.now_ms()
+        self.jitter_ms = draw_jitter(settings, random)
         self.extent = (base_offset, 0)
         self.synced_size = 0
         # The size a truncation left, and the offset after the last batch in it.

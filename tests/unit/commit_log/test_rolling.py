@@ -9,7 +9,8 @@ from tests.support.log_bench import NOW_MS, Bench, make_batch, make_marker, offs
 from varve.commit_log import AppendOrigin, LogSettings
 from varve.commit_log.names import log_name
 from varve.commit_log.producer_snapshots import decode_producer_snapshot
-from varve.commit_log.rolling import draw_jitter, max_segment_ms
+from varve.commit_log.rolling import max_segment_ms
+from varve.commit_log.segment import draw_jitter
 
 SIZE = len(make_batch())
 
