@@ -70,7 +70,10 @@ class CommittedBatches:
         self._where = where
         self._start_offset = start_offset
         self._buffer = frozen_bytes(data)
-        rows, self._damage = _scan(self._buffer, data, where)
+        rows, position, status = scan_whole_batches(self._buffer)
+        self._damage = None
+        if status not in (ScanStatus.END, ScanStatus.INCOMPLETE):
+            self._damage = _explain_damage(data, position, status, where)
         self._all_rows = rows
         self._rows = rows[self._choose(rows, list(aborted))]
         self._end_offset = end_offset
@@ -194,19 +197,17 @@ def parse_columns(buffer: Bytes, rows: Table, *, where: str) -> tuple[RecordColu
     return RecordColumns(payload, table), np.cumsum(counts)
 
 
-def _scan(buffer: Bytes, data: Buffer, where: str) -> tuple[Table, StoreError | None]:
-    """A row for each whole and valid batch, and what is wrong with the one that follows them."""
+def scan_whole_batches(buffer: Bytes, *, verify_crc: bool = True) -> tuple[Table, int, ScanStatus]:
+    """A row for each whole and valid batch, the position after them, and why the scan ended."""
     tables = []
     position, status = 0, int(ScanStatus.FULL)
     while status == ScanStatus.FULL:
         capacity = min(_ROWS_MAX, (buffer.size - position) // HEADER_BYTES + 1)
         rows = np.empty((capacity, BATCH_COLUMN_COUNT), np.int64)
-        count, position, status = scan_batches(buffer, position, buffer.size, True, rows)
+        count, position, status = scan_batches(buffer, position, buffer.size, verify_crc, rows)
         tables.append(rows[:count])
     table = tables[0] if len(tables) == 1 else np.concatenate(tables)
-    if status in (ScanStatus.END, ScanStatus.INCOMPLETE):
-        return table, None
-    return table, _explain_damage(data, position, status, where)
+    return table, position, ScanStatus(status)
 
 
 def _explain_damage(data: Buffer, position: int, status: int, where: str) -> StoreError:

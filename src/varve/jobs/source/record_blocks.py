@@ -19,24 +19,17 @@ from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.foundation.settings import LONG_MAX
 from varve.kernels.batch_layout import (
-    BATCH_COLUMN_COUNT,
-    CODEC_MASK,
-    HEADER_BYTES,
-    LOG_APPEND_TIME_BIT,
-    NO_LOG_APPEND_TIMESTAMP,
-    RECORD_SIZE_MIN,
+    CONTROL_BIT,
+    TRANSACTIONAL_BIT,
     BatchColumn,
     RecordColumn,
-    RecordStatus,
     ScanStatus,
     status_text,
 )
-from varve.kernels.batch_scan import scan_batches
-from varve.kernels.record_columns import PLACE_COUNT, parse_batches
-from varve.kernels.record_parse import record_table
 from varve.kernels.transaction_marks import find_aborted
-from varve.records.batch_format import Codec, codec_of
-from varve.records.compression import decompress_to_array
+from varve.records import parse_columns
+from varve.records.columns import frozen_bytes
+from varve.records.committed import scan_whole_batches
 
 Bytes = npt.NDArray[np.uint8]
 Table = npt.NDArray[np.int64]
@@ -46,9 +39,6 @@ CHUNK_BYTES: Final = 4 << 20
 """One request to the store; also about what one Arrow batch holds."""
 
 _AHEAD_COUNT: Final = 2
-_ROWS: Final = 4096
-_TRANSACTIONAL: Final = 0x10
-_CONTROL: Final = 0x20
 _REMEDY: Final = "`varve tier fsck` checks the objects"
 
 
@@ -77,13 +67,13 @@ class RecordFilter:
 
     def choose_batches(self, rows: Table) -> Flags:
         attributes = rows[:, BatchColumn.ATTRIBUTES]
-        chosen: Flags = (attributes & _CONTROL) == 0
+        chosen: Flags = (attributes & CONTROL_BIT) == 0
         chosen &= rows[:, BatchColumn.LAST_OFFSET] >= self.start_offset
         chosen &= rows[:, BatchColumn.BASE_OFFSET] < self.end_offset
         chosen &= rows[:, BatchColumn.MAX_TIMESTAMP] >= self.min_ms
         chosen &= rows[:, BatchColumn.RECORD_COUNT] != 0
         if self.aborted:
-            is_candidate = (chosen & ((attributes & _TRANSACTIONAL) != 0)).astype(np.uint8)
+            is_candidate = (chosen & ((attributes & TRANSACTIONAL_BIT) != 0)).astype(np.uint8)
             is_aborted = np.empty(len(rows), np.uint8)
             find_aborted(rows, is_candidate, aborted_table(self.aborted), is_aborted)
             chosen &= is_aborted == 0
@@ -134,31 +124,40 @@ class RecordBlock:
 def read_blocks(
     batch_ranges: Iterable[BatchRange], *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[RecordBlock]:
-    """The records of all batch_ranges in order, a block or more per chunk."""
+    """The records of all batch ranges in order, at most one block per chunk."""
     for buffer, rows, batch_range in read_batches(batch_ranges, chunk_bytes=chunk_bytes):
-        block = _parse(buffer, rows, batch_range)
-        if block is not None:
-            yield block
+        batches = rows[batch_range.wanted.choose_batches(rows)]
+        if not len(batches):
+            continue
+        try:
+            columns, ends = parse_columns(buffer, batches, where=batch_range.source.name)
+        except Corrupt as error:
+            raise Corrupt(f"{error}; {_REMEDY}") from error
+        owners = np.repeat(np.arange(len(batches)), np.diff(ends, prepend=0))
+        yield RecordBlock(columns.payload, columns.table, batches, owners, batch_range)
 
 
 def read_batches(
     batch_ranges: Iterable[BatchRange], *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[tuple[Bytes, Table, BatchRange]]:
-    """A row for each batch of all ranges in order, wanted or not, and the bytes it lies in."""
+    """A row for each batch of all ranges in order, wanted or not, and the bytes that hold it."""
     tail = np.empty(0, np.uint8)
     order = _Order()
     for batch_range, end, data in _fetch_ahead(_chunks(batch_ranges, chunk_bytes)):
         fetched = np.frombuffer(data, np.uint8)
-        buffer = np.concatenate([tail, fetched]) if tail.size else fetched
-        start = end - buffer.size
-        for rows, behind in _scan(buffer, batch_range, start):
-            tail = buffer[behind:]
-            order.check(rows, batch_range)
-            yield buffer, rows, batch_range
+        buffer = frozen_bytes(np.concatenate([tail, fetched]) if tail.size else fetched)
+        rows, position, status = scan_whole_batches(buffer)
+        where = f"{batch_range.source.name}: position {end - buffer.size + position}"
+        if status not in (ScanStatus.END, ScanStatus.INCOMPLETE):
+            kind = UnsupportedFormat if status == ScanStatus.OLD_MAGIC else Corrupt
+            raise kind(f"{where}: {status_text(status)}; {_REMEDY}")
+        tail = buffer[position:]
+        order.check(rows, batch_range)
+        yield buffer, rows, batch_range
         if end == batch_range.end and tail.size:
             raise Corrupt(
-                f"{batch_range.source.name}: position {end - tail.size}: the batch that begins "
-                f"here goes on behind position {end}, where batches should end; {_REMEDY}"
+                f"{where}: the batch that starts here continues after position {end}, where the "
+                f"last batch should end; {_REMEDY}"
             )
 
 
@@ -230,86 +229,6 @@ def _fetch_ahead(
         finally:
             for _, _, flight in flights:
                 flight.cancel()
-
-
-def _scan(buffer: Bytes, batch_range: BatchRange, start: int) -> Iterator[tuple[Table, int]]:
-    """Rows of the whole batches in a buffer, and the position in it behind them."""
-    position, status = 0, int(ScanStatus.FULL)
-    while status == ScanStatus.FULL:
-        rows = np.empty((_ROWS, BATCH_COLUMN_COUNT), np.int64)
-        count, position, status = scan_batches(buffer, position, buffer.size, True, rows)
-        if status not in (ScanStatus.END, ScanStatus.FULL, ScanStatus.INCOMPLETE):
-            where = f"{batch_range.source.name}: position {start + position}"
-            kind = UnsupportedFormat if status == ScanStatus.OLD_MAGIC else Corrupt
-            raise kind(f"{where}: {status_text(status)}; {_REMEDY}")
-        yield rows[:count], position
-
-
-def _parse(buffer: Bytes, rows: Table, batch_range: BatchRange) -> RecordBlock | None:
-    batches = rows[batch_range.wanted.choose_batches(rows)]
-    if not len(batches):
-        return None
-    payload, places = _place_records(buffer, batches, batch_range.source.name)
-    _check_counts(places, batch_range.source.name)
-    counts = places[:, 2]
-    records = record_table(int(counts.sum()))
-    status, batch, record = parse_batches(payload, places, records)
-    if status != RecordStatus.OK:
-        raise Corrupt(
-            f"{batch_range.source.name}: batch with offset {int(places[batch, 3])}, record "
-            f"{record}: {status_text(status)}; {_REMEDY}"
-        )
-    owners = np.repeat(np.arange(len(batches)), counts)
-    return RecordBlock(payload, records, batches, owners, batch_range)
-
-
-def _place_records(buffer: Bytes, batches: Table, where: str) -> tuple[Bytes, Table]:
-    """The bytes that hold the records, and where in them those of each batch lie."""
-    places = np.empty((len(batches), PLACE_COUNT), np.int64)
-    attributes = batches[:, BatchColumn.ATTRIBUTES]
-    places[:, 0] = batches[:, BatchColumn.POSITION] + HEADER_BYTES
-    places[:, 1] = batches[:, BatchColumn.POSITION] + batches[:, BatchColumn.SIZE]
-    places[:, 2] = batches[:, BatchColumn.RECORD_COUNT]
-    places[:, 3] = batches[:, BatchColumn.BASE_OFFSET]
-    places[:, 4] = batches[:, BatchColumn.BASE_TIMESTAMP]
-    is_append_time = (attributes & LOG_APPEND_TIME_BIT) != 0
-    times = batches[:, BatchColumn.MAX_TIMESTAMP]
-    places[:, 5] = np.where(is_append_time, times, NO_LOG_APPEND_TIMESTAMP)
-    codecs = attributes & CODEC_MASK
-    if not codecs.any():
-        return buffer, places
-    pieces = [
-        _unpacked(buffer[start:end], codec, f"{where}: batch with offset {offset}")
-        for start, end, codec, offset in zip(
-            places[:, 0].tolist(),
-            places[:, 1].tolist(),
-            codecs.tolist(),
-            places[:, 3].tolist(),
-            strict=True,
-        )
-    ]
-    ends = np.cumsum([piece.size for piece in pieces])
-    places[:, 1] = ends
-    places[0, 0] = 0
-    places[1:, 0] = ends[:-1]
-    return np.concatenate(pieces), places
-
-
-def _unpacked(data: Bytes, codec: int, where: str) -> Bytes:
-    known = codec_of(codec, where=where)
-    return data if known is Codec.NONE else decompress_to_array(known, data.data, where=where)
-
-
-def _check_counts(places: Table, where: str) -> None:
-    """Refuses counts that the bytes cannot hold, before room is made for them."""
-    rooms = (places[:, 1] - places[:, 0]) // RECORD_SIZE_MIN
-    is_wrong = (places[:, 2] < 0) | (places[:, 2] > rooms)
-    if is_wrong.any():
-        row = int(is_wrong.argmax())
-        raise Corrupt(
-            f"{where}: batch with offset {int(places[row, 3])} has {int(places[row, 2])} records "
-            f"in {int(places[row, 1] - places[row, 0])} bytes; {_REMEDY}"
-        )
 
 
 def aborted_within(

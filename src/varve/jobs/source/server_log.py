@@ -16,8 +16,6 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
-import numpy as np
-
 from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.transaction_index import AbortedTransaction
@@ -34,12 +32,11 @@ from varve.kafka_client.client import (
     TopicMetadata,
     open_client,
 )
-from varve.kernels.batch_layout import BATCH_COLUMN_COUNT, BatchColumn, ScanStatus, status_text
-from varve.kernels.batch_scan import scan_batches
+from varve.kernels.batch_layout import CONTROL_BIT, BatchColumn, ScanStatus, status_text
+from varve.records.columns import frozen_bytes
+from varve.records.committed import scan_whole_batches
 from varve.wire.messages.data import AbortedTransaction as ToldAborted
 
-_ROWS: Final = 4096
-_CONTROL: Final = 0x20
 _WAIT_MS: Final = 5_000
 
 
@@ -130,17 +127,11 @@ def fetch_some(
 
 def whole_batches(data: memoryview, where: str) -> tuple[Table, int]:
     """A row for each whole batch of an answer, and where the last of them ends."""
-    buffer = np.frombuffer(data, np.uint8)
-    tables: list[Table] = [np.empty((0, BATCH_COLUMN_COUNT), np.int64)]
-    position, status = 0, int(ScanStatus.FULL)
-    while status == ScanStatus.FULL:
-        rows = np.empty((_ROWS, BATCH_COLUMN_COUNT), np.int64)
-        count, position, status = scan_batches(buffer, position, buffer.size, False, rows)
-        tables.append(rows[:count])
+    rows, position, status = scan_whole_batches(frozen_bytes(data), verify_crc=False)
     if status not in (ScanStatus.END, ScanStatus.INCOMPLETE):
         kind = UnsupportedFormat if status == ScanStatus.OLD_MAGIC else Corrupt
         raise kind(f"{where}: position {position} of an answer: {status_text(status)}")
-    return np.concatenate(tables), position
+    return rows, position
 
 
 def bound_aborted(aborteds: Sequence[ToldAborted], rows: Table) -> tuple[AbortedTransaction, ...]:
@@ -148,7 +139,7 @@ def bound_aborted(aborteds: Sequence[ToldAborted], rows: Table) -> tuple[Aborted
 
     The next marker of the producer ends a transaction; one that is not in the answer lies behind.
     """
-    markers = rows[(rows[:, BatchColumn.ATTRIBUTES] & _CONTROL) != 0]
+    markers = rows[(rows[:, BatchColumn.ATTRIBUTES] & CONTROL_BIT) != 0]
     bounded = []
     for transaction in aborteds:
         own = markers[
