@@ -1,5 +1,5 @@
 """Writes the pages derived from declarations: docs/configuration.md, docs/cli.md, docs/metrics.md,
-and the OpenAPI document docs/shapes-openapi.json.
+docs/jobs/options.md, and the OpenAPI document docs/shapes-openapi.json.
 
 `python -m varve.cli.generate_docs` writes them, with `--check` it fails when a page is stale.
 """
@@ -36,6 +36,9 @@ from varve.foundation.settings import LONG_MAX, SettingDeclaration, Settings, de
 from varve.http import metrics as http_metrics
 from varve.http.settings import HttpSettings
 from varve.http.shapes.openapi import make_document
+from varve.jobs.data_source_options import declared_options
+from varve.jobs.sink.options import SinkOptions
+from varve.jobs.source.options import SourceOptions
 from varve.kafka_server import metrics as server_metrics
 from varve.kafka_server.settings import ServerSettings, TlsSettings
 from varve.object_store import AzureSettings, GcsSettings, S3Settings
@@ -112,6 +115,12 @@ _OBJECT_STORE_METRICS_INTRODUCTION = """\
 At `/metrics` of `varve serve` too, once a topic is in the cold tier. The `table` of a
 `MeteredObjectStore` is a collector of its own; see [object-stores.md](object-stores.md)."""
 
+_OPTIONS_INTRODUCTION = """\
+The options of `spark.read`, `spark.readStream` and their writing counterparts with
+`format("varve")`. Names match in any case; an unknown name is refused with the nearest one.
+[query.md](query.md) and [sink.md](sink.md) have examples. How to connect to a server
+(`bootstrap.servers` and the options of its client): [source.md](source.md)."""
+
 
 def configuration_page() -> str:
     """The page of all settings, from the declarations in their classes."""
@@ -166,6 +175,25 @@ def metrics_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def options_page() -> str:
+    """The page of the data source's options, from the declarations in their classes."""
+    parts = [_GENERATED, "# Options of the data source", _OPTIONS_INTRODUCTION]
+    for title, options in (("Reading", SourceOptions), ("Writing", SinkOptions)):
+        rows = [
+            [
+                ", ".join(f"`{name}NAME`" if name.endswith(".") else f"`{name}`" for name in names),
+                str(declaration.use),
+                declaration.values,
+                declaration.default,
+                declaration.help,
+            ]
+            for declaration in declared_options(options).values()
+            for names in [declaration.names]
+        ]
+        parts += [f"## {title}", _table(["Option", "For", "Values", "Default", "Meaning"], rows)]
+    return "\n\n".join(parts) + "\n"
+
+
 def openapi_page() -> str:
     """The document that `/openapi.json` shows, for people who have no server at hand."""
     return json.dumps(make_document(), indent=2) + "\n"
@@ -177,6 +205,7 @@ def pages(root: Path) -> dict[Path, Callable[[], str]]:
         root / "docs" / "configuration.md": configuration_page,
         root / "docs" / "cli.md": lambda: commands_page(app),
         root / "docs" / "metrics.md": metrics_page,
+        root / "docs" / "jobs" / "options.md": options_page,
         root / "docs" / "shapes-openapi.json": openapi_page,
     }
 

@@ -219,6 +219,7 @@ def test_options_are_the_same_in_any_case() -> None:
         ({"topic": "t"}, "option directory is missing"),
         ({"directory": "/d"}, "option topic is missing"),
         ({"mode": "latest"}, "no option 'mode' of a write"),
+        ({"stagingUri": "memory:"}, r"of a write: did you mean stagingUrl\?"),
         ({"codec": "brotli"}, "codec 'brotli' is unknown"),
         ({"sinkId": "../x"}, "option sinkId='../x'"),
         ({"partitions": "2"}, "add createTopic=true"),

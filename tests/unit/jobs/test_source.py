@@ -284,7 +284,9 @@ def test_damaged_data_is_a_named_error(topic: SourceTopic) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"topc": "x"}, "no option 'topc'"),
+        ({"topc": "x"}, r"no option 'topc' of a read: did you mean topic\?"),
+        ({"startingOfset": "1"}, r"did you mean startingOffset\?"),
+        ({"bootstrap.server": "h:1"}, r"did you mean bootstrap.servers\?"),
         ({"topic": "x"}, "url, or directory"),
         ({"url": "memory:", "topic": "x", "mode": "all"}, "mode"),
         ({"url": "memory:"}, "topic is missing"),

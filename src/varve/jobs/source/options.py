@@ -1,59 +1,32 @@
-"""What a user asks of a read: options as text, and filters that Spark pushes down, as values.
+"""What a user asks of a read: options, and the filters that Spark pushes down.
 
-Invariant  an option that is unknown, or of the wrong form, is refused with the ones there are. A
-           filter is used only where it cannot leave out a row that Spark would keep.
+Invariant  a filter is used only where it cannot leave out a row that Spark would keep.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Final
 
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import LONG_MAX
-from varve.jobs.tier.bucket import Bucket
-from varve.kafka_client.address import (
-    BOOTSTRAP,
-    SERVER_NAMES,
-    ClusterAddress,
-    parse_cluster_address,
+from varve.jobs.data_source_options import (
+    OptionUse,
+    option,
+    parse_by_partition,
+    parse_declared,
+    parse_flag,
+    parse_list,
+    parse_moment,
+    parse_positive,
+    settings_option,
 )
-
-T = TypeVar("T")
+from varve.jobs.tier.bucket import Bucket
+from varve.kafka_client.address import BOOTSTRAP, ClusterAddress, parse_cluster_address
 
 SPLIT_BYTES: Final = 64 << 20
 """A task costs some 50 ms before its first row, as long as reading 16 MiB takes."""
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
-
-_STORE_PREFIX: Final = "store."
-_NAMES: Final = (
-    "url",
-    "topic",
-    "cluster",
-    "directory",
-    "mode",
-    "isolation",
-    "startingOffset",
-    "endingOffset",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "endingTimestamp",
-    "columns",
-    "splitBytes",
-    "version",
-    "asOf",
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-    "failOnDataLoss",
-    "throughServer",
-    "pushFilters",
-)
-
-_KAFKA_WORDS: Final = {-2: 0, -1: LONG_MAX}  # the beginning and the end
 
 
 class Mode(StrEnum):
@@ -81,32 +54,112 @@ class SourceOptions:
     """A read of one topic.
 
     Offsets are half-open. A time stands for the first offset of a record of that time or later.
-    `version` and `as_of_ms` name an older manifest. Without an address a server is asked for that
-    of its cold tier, whose store is opened by `tier_settings`; with `is_through_server` all is read
-    by way of the server.
+    Without an address a server is asked for that of its remote tier, whose store is opened with
+    `tier_settings`.
     """
 
-    topic: str
-    address: Bucket | None = None
-    directories: tuple[str, ...] = ()
+    topic: str = option("", "topic", str, "the topic; required")
+    address: Bucket | None = option(
+        None, "url", Bucket, "the object store of the remote tier", values="a URL"
+    )
+    tier_settings: tuple[tuple[str, str], ...] = settings_option(
+        "store.", "a setting of the object store, such as `store.region`"
+    )
+    cluster: str | None = option(
+        None, "cluster", str, "the cluster in the object store, where it holds several"
+    )
+    directories: tuple[str, ...] = option(
+        (), "directory", parse_list, "log directories, read after the remote tier or alone"
+    )
     server: ClusterAddress | None = None
-    is_through_server: bool = False
-    tier_settings: tuple[tuple[str, str], ...] = ()
-    cluster: str | None = None
-    mode: Mode = Mode.HISTORY
-    isolation: Isolation = Isolation.COMMITTED
-    starting: Offsets = None
-    ending: Offsets = None
-    starting_ms: int | None = None
-    ending_ms: int | None = None
-    columns: tuple[str, ...] = ()
-    split_bytes: int = SPLIT_BYTES
-    version: int | Mapping[int, int] | None = None
-    as_of_ms: int | None = None
-    max_offsets_per_trigger: int | None = None
-    max_bytes_per_trigger: int | None = None
-    pushes_filters: bool = False
-    fails_on_data_loss: bool = True
+    is_through_server: bool = option(
+        False, "throughServer", parse_flag, "the server reads its remote tier for the tasks"
+    )
+    mode: Mode = option(
+        Mode.HISTORY,
+        "mode",
+        Mode,
+        "all records, or the last one of each key without tombstones",
+        use=OptionUse.BATCH,
+    )
+    isolation: Isolation = option(
+        Isolation.COMMITTED, "isolation", Isolation, "which transactions are seen"
+    )
+    starting: Offsets = option(
+        None, "startingOffset startingOffsets", parse_by_partition, "the first offset"
+    )
+    ending: Offsets = option(
+        None,
+        "endingOffset endingOffsets",
+        parse_by_partition,
+        "the offset after the last one",
+        use=OptionUse.BATCH,
+    )
+    starting_ms: int | None = option(
+        None,
+        "startingTimestamp",
+        parse_moment,
+        "the first offset of a record of this time or later",
+    )
+    ending_ms: int | None = option(
+        None,
+        "endingTimestamp",
+        parse_moment,
+        "the offset of the first record of this time or later is the end",
+        use=OptionUse.BATCH,
+    )
+    columns: tuple[str, ...] = option(
+        (), "columns", parse_list, "columns beside the standard ones, such as `producerId`"
+    )
+    split_bytes: int = option(
+        SPLIT_BYTES, "splitBytes", parse_positive, "about how much one task reads"
+    )
+    version: int | Mapping[int, int] | None = option(
+        None,
+        "version",
+        parse_by_partition,
+        "an older manifest of the remote tier, by number",
+        use=OptionUse.BATCH,
+    )
+    as_of_ms: int | None = option(
+        None,
+        "asOf",
+        parse_moment,
+        "an older manifest of the remote tier, by time",
+        use=OptionUse.BATCH,
+    )
+    max_offsets_per_trigger: int | None = option(
+        None,
+        "maxOffsetsPerTrigger",
+        parse_positive,
+        "how many offsets a micro-batch reads at most",
+        use=OptionUse.STREAM,
+    )
+    max_bytes_per_trigger: int | None = option(
+        None,
+        "maxBytesPerTrigger",
+        parse_positive,
+        "about how many bytes a micro-batch reads at most",
+        use=OptionUse.STREAM,
+    )
+    fails_on_data_loss: bool = option(
+        True,
+        "failOnDataLoss",
+        parse_flag,
+        "`true`: a stream fails if records expired unread, or if the log ends before the "
+        "checkpoint or holds another batch there; `false`: it logs a warning and continues with "
+        "the records there are. A checkpoint of another topic is always refused",
+        use=OptionUse.STREAM,
+    )
+    pushes_filters: bool = option(
+        False,
+        "pushFilters",
+        parse_flag,
+        "filters on partition, offset, timestamp and key narrow the read before it is planned. "
+        "Only for a frame that is used in one query: Spark reuses such a plan for later queries of "
+        "the same frame, also for those without a filter",
+        use=OptionUse.BATCH,
+    )
 
     @property
     def is_committed(self) -> bool:
@@ -116,155 +169,39 @@ class SourceOptions:
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """The options of a read; names are the same in any case."""
     options = {name.lower(): text for name, text in given.items()}
-    known = {*map(str.lower, _NAMES), *SERVER_NAMES}
-    for name in options:
-        if name not in known and not name.startswith(_STORE_PREFIX):
-            raise InvalidRequest(
-                f"there is no option {name!r:.80} (options: {', '.join(_NAMES)}, "
-                f"{_STORE_PREFIX}NAME for the object store, and for a server "
-                f"{', '.join(SERVER_NAMES)})"
-            )
-    directories = tuple(word for word in _words(options.get("directory", "")) if word)
-    address = _make_address(options)
-    server = parse_cluster_address(options, client_id="varve-spark")
-    is_through_server = _read(options, "throughServer", _parse_flag, False)
-    if address is None and not directories and server is None:
+    read = SourceOptions(
+        **parse_declared(SourceOptions, options, operation="read"),
+        server=parse_cluster_address(options, client_id="varve-spark"),
+    )
+    if read.address is not None:
+        address = replace(read.address, settings=read.tier_settings, cluster=read.cluster)
+        read = replace(read, address=address)
+    _check_location(read)
+    return read
+
+
+def _check_location(options: SourceOptions) -> None:
+    if options.address is None and not options.directories and options.server is None:
         raise InvalidRequest(
             f"say where the topic is: option url, or directory, or {BOOTSTRAP}, or url beside one "
             "of the others"
         )
-    _check_server(server, directories, address, is_through_server=is_through_server)
-    return SourceOptions(
-        topic=_require(options, "topic"),
-        address=address,
-        directories=directories,
-        server=server,
-        is_through_server=is_through_server,
-        tier_settings=_store_settings(options),
-        cluster=options.get("cluster"),
-        mode=_read(options, "mode", Mode, Mode.HISTORY),
-        isolation=_read(options, "isolation", Isolation, Isolation.COMMITTED),
-        starting=_read_offsets(options, "starting"),
-        ending=_read_offsets(options, "ending"),
-        starting_ms=_read(options, "startingTimestamp", _parse_moment, None),
-        ending_ms=_read(options, "endingTimestamp", _parse_moment, None),
-        columns=tuple(_words(options.get("columns", ""))),
-        split_bytes=_read(options, "splitBytes", _parse_positive, SPLIT_BYTES),
-        version=_read(options, "version", _parse_by_partition, None),
-        as_of_ms=_read(options, "asOf", _parse_moment, None),
-        max_offsets_per_trigger=_read(options, "maxOffsetsPerTrigger", _parse_positive, None),
-        max_bytes_per_trigger=_read(options, "maxBytesPerTrigger", _parse_positive, None),
-        pushes_filters=_read(options, "pushFilters", _parse_flag, False),
-        fails_on_data_loss=_read(options, "failOnDataLoss", _parse_flag, True),
-    )
+    if not options.topic:
+        raise InvalidRequest("option topic is missing: name the topic to read")
+    if options.server is not None and options.directories:
+        raise InvalidRequest(
+            f"give {BOOTSTRAP} or directory, not both: the server reads its directory itself"
+        )
+    if options.is_through_server and (options.server is None or options.address is not None):
+        raise InvalidRequest(
+            f"option throughServer goes with {BOOTSTRAP} and without url: it has the server read "
+            "its remote tier too"
+        )
 
 
 def for_partition(offsets: int | Mapping[int, int] | None, partition: int) -> int | None:
     """What holds for a partition; None where nothing is said of it."""
     return offsets.get(partition) if isinstance(offsets, Mapping) else offsets
-
-
-def _make_address(options: Mapping[str, str]) -> Bucket | None:
-    if "url" not in options:
-        return None
-    return Bucket(options["url"], _store_settings(options), options.get("cluster"))
-
-
-def _store_settings(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    settings = {
-        name.removeprefix(_STORE_PREFIX): text
-        for name, text in options.items()
-        if name.startswith(_STORE_PREFIX)
-    }
-    return tuple(sorted(settings.items()))
-
-
-def _check_server(
-    server: ClusterAddress | None,
-    directories: tuple[str, ...],
-    address: Bucket | None,
-    *,
-    is_through_server: bool,
-) -> None:
-    if server is not None and directories:
-        raise InvalidRequest(
-            f"give {BOOTSTRAP} or directory, not both: a server tells all that its directory holds"
-        )
-    if is_through_server and (server is None or address is not None):
-        raise InvalidRequest(
-            f"option throughServer goes with {BOOTSTRAP} and without url: it has the server read "
-            "its cold tier too"
-        )
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _require(options: Mapping[str, str], name: str) -> str:
-    if not options.get(name):
-        raise InvalidRequest(f"option {name} is missing")
-    return options[name]
-
-
-def _read(options: Mapping[str, str], name: str, parse: Callable[[str], T], default: T) -> T:
-    text = options.get(name.lower())
-    if text is None:
-        return default
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise InvalidRequest(f"option {name}={text!r:.200} cannot be used: {error}") from error
-
-
-def _read_offsets(options: Mapping[str, str], side: str) -> Offsets:
-    one = _read(options, f"{side}Offset", _parse_by_partition, None)
-    several = _read(options, f"{side}Offsets", _parse_by_partition, None)
-    if one is not None and several is not None:
-        raise InvalidRequest(f"give {side}Offset or {side}Offsets, not both")
-    return one if several is None else several
-
-
-def _parse_by_partition(text: str) -> int | Mapping[int, int] | None:
-    """A number, a word for the beginning or the end, or JSON: {"0": 5} or {"topic": {"0": 5}}."""
-    words = {EARLIEST: 0, LATEST: LONG_MAX}
-    if text.strip().lower() in words:
-        return words[text.strip().lower()]
-    if not text.strip().startswith("{"):
-        return int(text)
-    table = json.loads(text)
-    if len(table) == 1 and isinstance(next(iter(table.values())), dict):
-        (table,) = table.values()
-    found: dict[int, int] = {}
-    for partition, offset in table.items():
-        if not isinstance(offset, int):
-            raise ValueError(f"{offset!r:.40} of partition {partition} is no integer")
-        found[int(partition)] = _KAFKA_WORDS.get(offset, offset)
-    return found
-
-
-def _parse_flag(text: str) -> bool:
-    words = {"true": True, "false": False}
-    if text.strip().lower() not in words:
-        raise ValueError("write true or false")
-    return words[text.strip().lower()]
-
-
-def _parse_positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError("it must be at least 1")
-    return value
-
-
-def _parse_moment(text: str) -> int:
-    """Milliseconds since 1970, or a time as ISO 8601 writes it, UTC unless it says otherwise."""
-    if text.strip().lstrip("-").isdigit():
-        return int(text)
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
 
 
 # Filters

@@ -1,0 +1,213 @@
+"""Options of the data source `varve`, each declared once: name, values, default and help.
+
+An options class is a frozen dataclass whose fields are made by `option(...)`. Parsing, the error
+for an unknown name and docs/jobs/options.md are derived from these declarations.
+
+Invariant  names match in any case. An unknown name and a value that cannot be parsed raise
+           InvalidRequest with the remedy.
+"""
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+from varve.foundation.errors import InvalidRequest
+from varve.foundation.settings import LONG_MAX
+from varve.kafka_client.address import SERVER_NAMES
+
+T = TypeVar("T")
+
+_DECLARATION: Final = "varve.option"
+_OFFSET_WORDS: Final = {"earliest": 0, "latest": LONG_MAX}
+_KAFKA_OFFSETS: Final = {-2: 0, -1: LONG_MAX}  # what Spark's Kafka source writes for these words
+
+
+class OptionUse(StrEnum):
+    """Which queries use an option."""
+
+    ALL = "batch, stream"
+    BATCH = "batch"
+    STREAM = "stream"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OptionDeclaration:
+    """One option; one of `names` is given, and a name that ends in a dot stands for all below it.
+
+    `values` describes what `parse` takes, which raises ValueError for all else.
+    """
+
+    names: tuple[str, ...]
+    parse: Callable[[str], Any]
+    values: str
+    default: str
+    help: str
+    use: OptionUse
+
+
+def option(
+    default: T,
+    names: str,
+    parse: Callable[[str], Any],
+    help: str,
+    *,
+    values: str = "",
+    default_text: str = "",
+    use: OptionUse = OptionUse.ALL,
+) -> T:
+    """Declares one field of an options class; several `names`, separated by spaces, are aliases."""
+    declaration = OptionDeclaration(
+        names=tuple(names.split()),
+        parse=parse,
+        values=values or _describe_values(parse),
+        default=default_text or _describe_default(default),
+        help=help,
+        use=use,
+    )
+    return dataclasses.field(default=default, metadata={_DECLARATION: declaration})
+
+
+def settings_option(prefix: str, help: str) -> tuple[tuple[str, str], ...]:
+    """Declares one field that takes all options below a prefix, as pairs without it."""
+    return option((), prefix, str, help)
+
+
+def declared_options(cls: type[Any]) -> dict[str, OptionDeclaration]:
+    """The declarations of an options class, by the names of its fields."""
+    return {
+        field.name: field.metadata[_DECLARATION]
+        for field in dataclasses.fields(cls)
+        if _DECLARATION in field.metadata
+    }
+
+
+def parse_declared(
+    cls: type[Any], options: Mapping[str, str], *, operation: str, other_names: Collection[str] = ()
+) -> dict[str, Any]:
+    """The fields of an options class that are given; names of options are in lower case.
+
+    Options of a Kafka client and `other_names` are left to the caller.
+    """
+    declarations = declared_options(cls)
+    _check_names(declarations.values(), options, operation, {*other_names, *SERVER_NAMES})
+    fields: dict[str, Any] = {}
+    for name, declaration in declarations.items():
+        first = declaration.names[0].lower()
+        if first.endswith("."):
+            settings = {
+                key.removeprefix(first): text
+                for key, text in options.items()
+                if key.startswith(first)
+            }
+            fields[name] = tuple(sorted(settings.items()))
+            continue
+        given = [alias for alias in declaration.names if alias.lower() in options]
+        if len(given) > 1:
+            raise InvalidRequest(f"give {' or '.join(given)}, not both")
+        if given:
+            fields[name] = _parse_option(declaration, given[0], options[given[0].lower()])
+    return fields
+
+
+def _parse_option(declaration: OptionDeclaration, name: str, text: str) -> Any:
+    try:
+        return declaration.parse(text)
+    except ValueError as error:
+        raise InvalidRequest(f"option {name}={text!r:.200} cannot be used: {error}") from error
+
+
+def _check_names(
+    declarations: Collection[OptionDeclaration],
+    options: Mapping[str, str],
+    operation: str,
+    other_names: Collection[str],
+) -> None:
+    names = [name for declaration in declarations for name in declaration.names]
+    known = {name.lower(): name for name in [*names, *SERVER_NAMES]}
+    prefixes = tuple(name for name in known if name.endswith("."))
+    for name in options:
+        if name in known or name in other_names or name.startswith(prefixes):
+            continue
+        nearest = difflib.get_close_matches(name, known, n=1)
+        remedy = f"did you mean {known[nearest[0]]}?" if nearest else ""
+        shown = ", ".join(f"{name}NAME" if name.endswith(".") else name for name in names)
+        raise InvalidRequest(
+            f"there is no option {name!r:.80} of a {operation}: {remedy or 'there are'} "
+            f"({shown}, and for a server {', '.join(SERVER_NAMES)})"
+        )
+
+
+def _describe_values(parse: Callable[[str], Any]) -> str:
+    if isinstance(parse, type):
+        return ", ".join(f"`{value}`" for value in parse) if issubclass(parse, StrEnum) else "text"
+    return (parse.__doc__ or "").partition("\n")[0].rstrip(".")
+
+
+def _describe_default(default: object) -> str:
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    return f"`{default}`" if isinstance(default, int | str) and default else ""
+
+
+# Values. The first line of a docstring is what the documentation says of the values.
+
+
+def parse_flag(text: str) -> bool:
+    """`true` or `false`."""
+    words = {"true": True, "false": False}
+    if text.strip().lower() not in words:
+        raise ValueError("write true or false")
+    return words[text.strip().lower()]
+
+
+def parse_count(text: str) -> int:
+    """A number, at least 0."""
+    value = int(text)
+    if value < 0:
+        raise ValueError("it must be at least 0")
+    return value
+
+
+def parse_positive(text: str) -> int:
+    """A number, at least 1."""
+    value = int(text)
+    if value < 1:
+        raise ValueError("it must be at least 1")
+    return value
+
+
+def parse_list(text: str) -> tuple[str, ...]:
+    """Words, separated by commas."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def parse_moment(text: str) -> int:
+    """Milliseconds since 1970, or ISO 8601, in UTC unless it has an offset."""
+    if text.strip().lstrip("-").isdigit():
+        return int(text)
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def parse_by_partition(text: str) -> int | Mapping[int, int]:
+    """A number, `earliest`, `latest`, or JSON: `{"0": 5}` or `{"topic": {"0": 5}}`."""
+    word = text.strip().lower()
+    if word in _OFFSET_WORDS:
+        return _OFFSET_WORDS[word]
+    if not word.startswith("{"):
+        return int(text)
+    table = json.loads(text)
+    if len(table) == 1 and isinstance(next(iter(table.values())), dict):
+        (table,) = table.values()
+    offsets: dict[int, int] = {}
+    for partition, offset in table.items():
+        if not isinstance(offset, int):
+            raise ValueError(f"{offset!r:.40} of partition {partition} is not an integer")
+        offsets[int(partition)] = _KAFKA_OFFSETS.get(offset, offset)
+    return offsets
