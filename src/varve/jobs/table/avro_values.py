@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
-from itertools import count
 from struct import Struct
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -27,7 +26,7 @@ from fastavro.schema import SchemaParseException, UnknownType
 
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreDenied, StoreUnavailable
 from varve.jobs.table.json_values import ValueRejected
-from varve.jobs.table.types import Decoded, Fields, ValueField
+from varve.jobs.table.types import Decoded, Fields, ValueField, list_of, map_of, struct_of
 
 Parsed = Any
 """A schema as fastavro has it."""
@@ -267,7 +266,6 @@ class _TypeMaker:
     def __init__(self, where: str) -> None:
         self._where = where
         self._named: dict[str, Any] = {}
-        self._ids = count(1)
 
     def learn(self, schema: Any) -> None:
         """Remembers the named types in a schema, which may be used by name behind it."""
@@ -288,54 +286,30 @@ class _TypeMaker:
         if isinstance(schema, list):
             return self.make(self._pick(schema, path), path, depth + 1)
         if isinstance(schema, str):
-            if schema in self._named:
-                return self.make(self._named[schema], path, depth + 1)
-            return self._primitive(schema, path)
-        logical = self._logical(schema)
-        return logical or self._complex(schema, path, depth)
-
-    def _complex(self, schema: Mapping[str, Any], path: str, depth: int) -> iceberg.IcebergType:
+            schema = self._named.get(schema, {"type": schema})
+        logical = _find_logical(schema)
+        if logical is not None:
+            return logical
         match schema["type"]:
             case "record" | "error":
-                members = [
-                    iceberg.NestedField(
-                        next(self._ids),
-                        field["name"],
-                        self.make(field["type"], f"{path}.{field['name']}", depth + 1),
-                        required=False,
-                    )
-                    for field in schema["fields"]
-                ]
-                return iceberg.StructType(*members)
+                return struct_of(
+                    {
+                        field["name"]: self.make(
+                            field["type"], f"{path}.{field['name']}", depth + 1
+                        )
+                        for field in schema["fields"]
+                    }
+                )
             case "array":
-                inner = self.make(schema["items"], f"{path}[]", depth + 1)
-                return iceberg.ListType(
-                    element_id=next(self._ids), element_type=inner, element_required=False
-                )
+                return list_of(self.make(schema["items"], f"{path}[]", depth + 1))
             case "map":
-                inner = self.make(schema["values"], f"{path}{{}}", depth + 1)
-                return iceberg.MapType(
-                    key_id=next(self._ids),
-                    key_type=iceberg.StringType(),
-                    value_id=next(self._ids),
-                    value_type=inner,
-                    value_required=False,
-                )
+                return map_of(self.make(schema["values"], f"{path}{{}}", depth + 1))
             case str() as name if name in _PRIMITIVES:
                 return _PRIMITIVES[name]
-        return self.make(schema["type"], path, depth + 1)
-
-    def _logical(self, schema: Mapping[str, Any]) -> iceberg.IcebergType | None:
-        name = schema.get("logicalType", "")
-        if name == "decimal":
-            precision, scale = int(schema.get("precision", 0)), int(schema.get("scale", 0))
-            return iceberg.DecimalType(precision, scale) if 0 < precision <= 38 else None
-        return _LOGICAL.get(name)
-
-    def _primitive(self, name: str, path: str) -> iceberg.IcebergType:
-        if name not in _PRIMITIVES:
-            raise self._fault(path, f"{name} has no column")
-        return _PRIMITIVES[name]
+            case str() as name if name not in self._named:
+                raise self._fault(path, f"{name} has no column")
+            case inner:
+                return self.make(inner, path, depth + 1)
 
     def _pick(self, union: Sequence[Any], path: str) -> Any:
         branches = [branch for branch in union if branch != "null"]
@@ -343,8 +317,16 @@ class _TypeMaker:
             raise self._fault(path, f"a union of {len(branches)} types besides null has no column")
         return branches[0]
 
-    def _fault(self, path: str, what: str) -> InvalidRequest:
-        return InvalidRequest(f"{self._where}: field {path}: {what}")
+    def _fault(self, path: str, problem: str) -> InvalidRequest:
+        return InvalidRequest(f"{self._where}: field {path}: {problem}")
+
+
+def _find_logical(schema: Mapping[str, Any]) -> iceberg.IcebergType | None:
+    name = schema.get("logicalType", "")
+    if name == "decimal":
+        precision, scale = int(schema.get("precision", 0)), int(schema.get("scale", 0))
+        return iceberg.DecimalType(precision, scale) if 0 < precision <= 38 else None
+    return _LOGICAL.get(name)
 
 
 def _is_optional(field: Mapping[str, Any]) -> bool:

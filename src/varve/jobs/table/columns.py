@@ -7,7 +7,7 @@ Invariant  a column is inferred only from a field that had one type in all value
 
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
-from itertools import count, groupby, islice
+from itertools import groupby, islice
 from typing import Any, Final
 
 import pyiceberg.types as iceberg
@@ -34,6 +34,7 @@ from varve.jobs.table.json_values import JsonDecoder, ValueRejected, parse_json
 from varve.jobs.table.plan import TablePlan
 from varve.jobs.table.tasks import SOURCE
 from varve.jobs.table.types import (
+    PRIMITIVES,
     RESERVED,
     Decoder,
     Fields,
@@ -41,8 +42,10 @@ from varve.jobs.table.types import (
     ValueField,
     check_fields,
     is_column_name,
+    list_of,
     parse_schema,
     raw_fields,
+    struct_of,
 )
 
 _REMEDY: Final = "give a schema, or run again when there are some"
@@ -171,15 +174,8 @@ def infer_fields(values: Iterable[bytes], known: Iterable[str] = ()) -> Fields:
             continue
         for name, member in document.items():
             guessed[name] = _join(guessed.get(name, _NULL), _guess(member))
-    taken = {name.lower() for name in (*RESERVED, *known)}
-    fields: list[ValueField] = []
-    for name, guess in guessed.items():
-        type = _make_type(guess)
-        if type is None or not is_column_name(name) or name.lower() in taken:
-            continue
-        taken.add(name.lower())
-        fields.append(ValueField(name, type))
-    return tuple(fields[:_COLUMNS_MAX])
+    columns = _make_columns(guessed, taken=(*RESERVED, *known))
+    return tuple(ValueField(name, type) for name, type in columns.items())[:_COLUMNS_MAX]
 
 
 def _guess(value: Any) -> Guess:
@@ -219,29 +215,26 @@ def _join(first: Guess, second: Guess) -> Guess:
     return _MIXED
 
 
-_PRIMITIVES: Final[Mapping[str, iceberg.IcebergType]] = {
-    "boolean": iceberg.BooleanType(),
-    "long": iceberg.LongType(),
-    "double": iceberg.DoubleType(),
-    "string": iceberg.StringType(),
-}
-
-
 def _make_type(guess: Guess) -> iceberg.IcebergType | None:
     """None where no column can hold all of it."""
     if isinstance(guess, str):
-        return _PRIMITIVES.get(guess)
+        return PRIMITIVES.get(guess)
     if isinstance(guess, tuple):
-        inner = _make_type(guess[0])
-        if inner is None:
-            return None
-        return iceberg.ListType(element_id=1, element_type=inner, element_required=False)
-    members: list[iceberg.NestedField] = []
-    taken: set[str] = set()
-    ids = count(1)
-    for name, member in guess.items():
-        type = _make_type(member)
-        if type is not None and is_column_name(name) and name.lower() not in taken:
-            taken.add(name.lower())
-            members.append(iceberg.NestedField(next(ids), name, type, required=False))
-    return iceberg.StructType(*members) if members else None
+        item = _make_type(guess[0])
+        return None if item is None else list_of(item)
+    members = _make_columns(guess, taken=())
+    return struct_of(members) if members else None
+
+
+def _make_columns(
+    guesses: Mapping[str, Guess], *, taken: Iterable[str]
+) -> dict[str, iceberg.IcebergType]:
+    """The fields that can be columns beside those that are taken; the first of two alike stays."""
+    known = {name.lower() for name in taken}
+    columns: dict[str, iceberg.IcebergType] = {}
+    for name, guess in guesses.items():
+        type = _make_type(guess)
+        if type is not None and is_column_name(name) and name.lower() not in known:
+            known.add(name.lower())
+            columns[name] = type
+    return columns

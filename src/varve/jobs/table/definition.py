@@ -190,6 +190,12 @@ def _create(
             return existing
 
 
+def find_with_rejected(catalog: Catalog, name: str) -> list[Table]:
+    """A table and its side table, as far as the catalog has them."""
+    names = (name, f"{name}{BAD}")
+    return [table for each in names if (table := find_table(catalog, each)) is not None]
+
+
 def read_definition(table: Table) -> TableDefinition:
     """What a table says of itself; raises InvalidRequest for one that varve did not make."""
     name = ".".join(table.name())

@@ -12,7 +12,7 @@ Crash      it may be run again: what is left is found by listing. The metadata t
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Final
@@ -29,12 +29,7 @@ from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.foundation.settings import GivenValue
 from varve.jobs.derived_outputs import DerivedOutput, ErasedFile, ErasedOutput, ErasedRows
-from varve.jobs.table.catalog import (
-    CatalogAddress,
-    find_folder,
-    find_table,
-    translate_catalog_errors,
-)
+from varve.jobs.table.catalog import CatalogAddress, find_folder, translate_catalog_errors
 from varve.jobs.table.data_files import (
     DATA,
     RUN_MARKERS,
@@ -45,7 +40,7 @@ from varve.jobs.table.data_files import (
     join_changes,
     list_files,
 )
-from varve.jobs.table.definition import BAD, read_definition
+from varve.jobs.table.definition import BAD, find_with_rejected, read_definition
 from varve.jobs.table.rewrite import (
     METADATA,
     RewriteTask,
@@ -58,7 +53,7 @@ from varve.jobs.table.rewrite import (
 from varve.jobs.table.table_state import (
     TOPIC_ID,
     CommitConflict,
-    TableRun,
+    begin_run,
     commit,
     commit_fence,
     data_files,
@@ -92,6 +87,9 @@ class FileSet:
     properties: Mapping[str, str] = field(repr=False)
     files: tuple[ListedFile, ...]
 
+    def io(self) -> PyArrowFileIO:
+        return PyArrowFileIO(dict(self.properties))
+
     def split(self) -> Iterator["FileSet"]:
         """In parts for a task each."""
         for part in pack_by_size(
@@ -123,8 +121,8 @@ class CountTask:
     describes: bool
 
     def run(self, shared: ErasedRows) -> list[FileCount]:
-        io = PyArrowFileIO(dict(self.files.properties))
         with translate_catalog_errors(self.files.location):
+            io = self.files.io()
             return [self._count(io, file.path, shared) for file in self.files.files]
 
     def _count(self, io: PyArrowFileIO, path: str, wanted: ErasedRows) -> FileCount:
@@ -161,14 +159,6 @@ def _describe_file(io: PyArrowFileIO, path: str, rows: int) -> ErasedFile:
     return ErasedFile(path, size, digest.hexdigest(), rows)
 
 
-def _count_rows(
-    runner: TaskRunner, files: Sequence[FileSet], wanted: ErasedRows, *, describes: bool = False
-) -> list[FileCount]:
-    tasks = [CountTask(part, describes) for whole in files for part in whole.split()]
-    counts = runner.run("erase from tables: count rows", tasks, wanted)
-    return [count for part in counts for count in part]
-
-
 def _get_rows(count: FileCount) -> int:
     if count.rows is None:
         raise Corrupt(
@@ -200,42 +190,70 @@ class OrphanedTable:
     def remove(self) -> list[str]:
         paths = [file.path for file in self.files.files]
         with translate_catalog_errors(self.files.location):
-            io = PyArrowFileIO(dict(self.files.properties))
-            return delete_files(io, (*paths, *self.others))
+            return delete_files(self.files.io(), (*paths, *self.others))
 
 
 @dataclass(frozen=True, slots=True)
-class OrphanedTables:
-    """What can be read, and sentences about what cannot."""
+class OutputTables:
+    """An output: the table and its side table, and what is left of those that were dropped.
 
-    found: tuple[OrphanedTable, ...] = ()
-    out_of_reach: tuple[str, ...] = ()
-
-
-def find_orphaned(
-    output: DerivedOutput, catalog: Catalog, *, own: Collection[str], used: Sequence[str]
-) -> OrphanedTables:
-    """What is left at the noted locations where none of the output's own tables is.
-
-    `used` are locations of tables that other notes speak of.
+    `out_of_reach` are sentences about what is left and cannot be taken.
     """
-    used_now = {_normalize(location) for location in own}
-    left = [location for location in output.locations if _normalize(location) not in used_now]
-    if not left:
-        return OrphanedTables()
-    io = PyArrowFileIO(dict(catalog.properties))
+
+    tables: tuple[Table, ...]
+    orphans: tuple[OrphanedTable, ...]
+    out_of_reach: tuple[str, ...]
+
+    @classmethod
+    def open(
+        cls,
+        output: DerivedOutput,
+        settings: Mapping[str, GivenValue],
+        others: Sequence[DerivedOutput],
+    ) -> "OutputTables":
+        """What `others`, the outputs of the same topic, still use is not taken for left over."""
+        catalog = _open_catalog(output, settings)
+        tables = find_with_rejected(catalog, output.name)
+        used_now = {_normalize(table.location()) for table in tables}
+        left = [location for location in output.locations if _normalize(location) not in used_now]
+        orphans: list[OrphanedTable] = []
+        unreached: list[str] = []
+        if left:
+            users = _list_users(output, catalog, settings, others)
+            io = PyArrowFileIO(dict(catalog.properties))
+        for location in left:
+            with translate_catalog_errors(location):
+                orphan = _find_files(output, location, io, users)
+            if isinstance(orphan, OrphanedTable):
+                orphans.append(orphan)
+            elif orphan is not None:
+                unreached.append(orphan)
+        return cls(tuple(tables), tuple(orphans), tuple(unreached))
+
+
+def _open_catalog(output: DerivedOutput, settings: Mapping[str, GivenValue]) -> Catalog:
+    more = {name: str(value) for name, value in settings.items()}
+    return CatalogAddress.of_how(dict(output.how), more).open_existing()
+
+
+def _list_users(
+    output: DerivedOutput,
+    catalog: Catalog,
+    settings: Mapping[str, GivenValue],
+    others: Sequence[DerivedOutput],
+) -> dict[str, str]:
+    """Tables that may be where an output was, with their locations."""
     with translate_catalog_errors(f"table {output.name}"):
-        tables = {f"table {name}": location for name, location in _list_tables(catalog)}
-    tables |= {f"a table at {location}": location for location in used}
-    orphans, unreached = [], []
-    for location in left:
-        with translate_catalog_errors(location):
-            orphan = _find_files(output, location, io, tables)
-        if isinstance(orphan, OrphanedTable):
-            orphans.append(orphan)
-        elif orphan is not None:
-            unreached.append(orphan)
-    return OrphanedTables(tuple(orphans), tuple(unreached))
+        users = {f"table {name}": location for name, location in _list_tables(catalog)}
+    for other in others:
+        if other.id != output.id and _share_location(output, other):
+            for table in find_with_rejected(_open_catalog(other, settings), other.name):
+                users[f"a table at {table.location()}"] = table.location()
+    return users
+
+
+def _share_location(output: DerivedOutput, other: DerivedOutput) -> bool:
+    return any(overlap(mine, theirs) for mine in output.locations for theirs in other.locations)
 
 
 def overlap(location: str, other: str) -> bool:
@@ -347,23 +365,22 @@ def erase_from_table(
     its locations of a table that was dropped goes as a whole if it holds such rows. Raises
     InvalidRequest, before anything is changed, where a branch or tag of somebody's holds such rows.
     """
-    catalog = _open_catalog(output, settings)
-    tables = _find_tables(catalog, output)
-    orphaned = _find_orphaned(output, settings, catalog, tables, others)
+    opened = OutputTables.open(output, settings, others)
+    tables = opened.tables
     erasure = _TableErasure(wanted, runner or LocalRunner(), f"erase-{new_run_id()}")
     for table in tables:
         erasure.check_named_refs(table)
     for table in tables:
         erasure.count_before(table)
     erasure.removed += fence_other_runs(tables, erasure.run_id)
-    TableRun.begin(tables, erasure.run_id, clock or SystemClock())
+    begin_run(tables, erasure.run_id, clock or SystemClock())
     for table in tables:
         erasure.erase(table)
     for table in tables:
         erasure.removed += sweep(table, erasure.run_id)
-    for orphan in orphaned.found:
+    for orphan in opened.orphans:
         erasure.erase_orphaned(orphan)
-    erasure.out_of_reach += orphaned.out_of_reach
+    erasure.out_of_reach += opened.out_of_reach
     if not tables and not output.locations:
         erasure.out_of_reach.append(
             f"table {output.name} is not in its catalog ({output.place}), and where its files were "
@@ -376,7 +393,7 @@ def erase_from_table(
         files_after=tuple(erasure.after),
         removed=tuple(erasure.removed),
         out_of_reach=tuple(erasure.out_of_reach),
-        is_there=bool(tables or (output.locations and not orphaned.out_of_reach)),
+        is_there=bool(tables or (output.locations and not opened.out_of_reach)),
     )
 
 
@@ -389,48 +406,21 @@ def count_in_table(
     runner: TaskRunner | None = None,
 ) -> int:
     """How many such rows every file at the table's location holds, named by a snapshot or not."""
-    catalog = _open_catalog(output, settings)
-    tables = _find_tables(catalog, output)
-    orphaned = _find_orphaned(output, settings, catalog, tables, others)
+    opened = OutputTables.open(output, settings, others)
     files = [
-        *(_list_table_files(table) for table in tables),
-        *(orphan.files for orphan in orphaned.found),
+        *map(_list_table_files, opened.tables),
+        *(orphan.files for orphan in opened.orphans),
     ]
     counts = _count_rows(runner or LocalRunner(), files, wanted)
-    return sum(_get_rows(count) for count in counts)
+    return sum(map(_get_rows, counts))
 
 
-def _open_catalog(output: DerivedOutput, settings: Mapping[str, GivenValue]) -> Catalog:
-    more = {name: str(value) for name, value in settings.items()}
-    return CatalogAddress.of_how(dict(output.how), more).open_existing()
-
-
-def _find_tables(catalog: Catalog, output: DerivedOutput) -> list[Table]:
-    """The table and its side table, as far as the catalog has them."""
-    names = (output.name, f"{output.name}{BAD}")
-    return [table for name in names if (table := find_table(catalog, name)) is not None]
-
-
-def _find_orphaned(
-    output: DerivedOutput,
-    settings: Mapping[str, GivenValue],
-    catalog: Catalog,
-    tables: Sequence[Table],
-    others: Sequence[DerivedOutput],
-) -> OrphanedTables:
-    """What is left at the locations of an output that neither it nor another output uses."""
-    used = [
-        table.location()
-        for other in others
-        if other.id != output.id and _share_location(output, other)
-        for table in _find_tables(_open_catalog(other, settings), other)
-    ]
-    own = [table.location() for table in tables]
-    return find_orphaned(output, catalog, own=own, used=used)
-
-
-def _share_location(output: DerivedOutput, other: DerivedOutput) -> bool:
-    return any(overlap(mine, theirs) for mine in output.locations for theirs in other.locations)
+def _count_rows(
+    runner: TaskRunner, files: Sequence[FileSet], wanted: ErasedRows, *, describes: bool = False
+) -> list[FileCount]:
+    tasks = [CountTask(part, describes) for whole in files for part in whole.split()]
+    counts = runner.run("erase from tables: count rows", tasks, wanted)
+    return [count for part in counts for count in part]
 
 
 @dataclass

@@ -12,9 +12,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -39,14 +40,16 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _ROWS_MIN: Final = 64
 """So few values are read one by one when they do not pass as a block."""
 
-_PLAIN: Final = (
-    iceberg.BooleanType,
-    iceberg.IntegerType,
-    iceberg.LongType,
-    iceberg.DoubleType,
-    iceberg.StringType,
-)
+_PLAIN: Final[Mapping[type[iceberg.IcebergType], pa.DataType]] = {
+    iceberg.BooleanType: pa.bool_(),
+    iceberg.IntegerType: pa.int32(),
+    iceberg.LongType: pa.int64(),
+    iceberg.DoubleType: pa.float64(),
+    iceberg.StringType: pa.string(),
+}
+"""Types that a block holds at any depth, as Arrow reads them."""
 _MOMENTS: Final = (iceberg.TimestampType, iceberg.TimestamptzType)
+_BY_TEXT: Final = (iceberg.DateType, iceberg.DecimalType)
 _DATE: Final = r"^(000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-\d\d-\d\d$"
 _DECIMAL: Final = r"^-?\d{1,18}(\.\d{1,18})?$"
 _EXACT_BELOW: Final = float(1 << 53)
@@ -60,7 +63,7 @@ class ValueRejected(ValueError):
 
 
 Convert = Callable[[Any], Any]
-"""A value of JSON, not null, into what Arrow takes; raises ValueRejected."""
+"""A value of JSON, not null, into what Arrow takes; raises ValueError with the reason."""
 
 
 class RowReader:
@@ -81,7 +84,7 @@ class RowReader:
             member = document.get(name)
             try:
                 row.append(None if member is None else convert(member))
-            except ValueRejected as error:
+            except ValueError as error:
                 text = json.dumps(member, default=str)[:_SHOWN]
                 raise ValueRejected(
                     f"field {name}: {text} is no {show_type(column.type)}: {error}"
@@ -99,6 +102,12 @@ class RowReader:
             return None
         text = json.dumps(kept, ensure_ascii=False, default=_show_decimal)
         return _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+
+
+@lru_cache(maxsize=16)
+def make_row_reader(fields: Fields) -> RowReader:
+    """Made where it is used: it does not travel."""
+    return RowReader(fields)
 
 
 def parse_json(value: bytes) -> dict[str, Any]:
@@ -167,8 +176,7 @@ def _inner(convert: Convert, value: Any) -> Any:
 
 def _make_list(convert: Convert) -> Convert:
     def read(value: Any) -> list[Any]:
-        if not isinstance(value, list):
-            raise ValueRejected("not a list")
+        _check_type(value, list, "a list")
         return [_inner(convert, item) for item in value]
 
     return read
@@ -176,8 +184,7 @@ def _make_list(convert: Convert) -> Convert:
 
 def _make_map(convert: Convert) -> Convert:
     def read(value: Any) -> list[tuple[str, Any]]:
-        if not isinstance(value, dict):
-            raise ValueRejected("not an object")
+        _check_type(value, dict, "an object")
         return [(_text(name), _inner(convert, item)) for name, item in value.items()]
 
     return read
@@ -185,11 +192,16 @@ def _make_map(convert: Convert) -> Convert:
 
 def _make_struct(members: Mapping[str, Convert]) -> Convert:
     def read(value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise ValueRejected("not an object")
+        _check_type(value, dict, "an object")
         return {name: _inner(convert, value.get(name)) for name, convert in members.items()}
 
     return read
+
+
+def _check_type(value: Any, types: type | tuple[type, ...], name: str) -> None:
+    """JSON's true and false are no numbers, though Python counts them as such."""
+    if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
+        raise ValueRejected(f"not {name}")
 
 
 def _make_decimal(type: iceberg.DecimalType) -> Convert:
@@ -197,8 +209,7 @@ def _make_decimal(type: iceberg.DecimalType) -> Convert:
     step = Decimal(1).scaleb(-type.scale)
 
     def read(value: Any) -> Decimal:
-        if isinstance(value, bool) or not isinstance(value, (int, str, Decimal)):
-            raise ValueRejected("not a number")
+        _check_type(value, (int, str, Decimal), "a number")
         try:
             number = Decimal(value)
             rounded = number.quantize(step)
@@ -212,32 +223,29 @@ def _make_decimal(type: iceberg.DecimalType) -> Convert:
 
 
 def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueRejected("not true or false")
-    return value
+    _check_type(value, bool, "true or false")
+    return bool(value)
 
 
 def _make_integer(bits: int) -> Convert:
     limit = 1 << (bits - 1)
 
     def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueRejected("not an integer")
+        _check_type(value, int, "an integer")
         if not -limit <= value < limit:
             raise ValueRejected(f"beyond {bits} bits")
-        return value
+        return int(value)
 
     return read
 
 
 def _double(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-        raise ValueRejected("not a number")
+    _check_type(value, (int, float, Decimal), "a number")
     try:
         number = float(value)
     except OverflowError:
-        number = float("inf")
-    if number in (float("inf"), float("-inf")):
+        number = math.inf
+    if math.isinf(number):
         raise ValueRejected("too large")
     if isinstance(value, int) and int(number) != value:
         raise ValueRejected("an integer with more digits than a double holds exactly")
@@ -245,13 +253,10 @@ def _double(value: Any) -> float:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueRejected("not a text")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueRejected("half of a surrogate pair") from None
-    return value
+    _check_type(value, str, "a text")
+    if _SURROGATE.search(value):
+        raise ValueRejected("half of a surrogate pair")
+    return str(value)
 
 
 def _bytes(value: Any) -> bytes:
@@ -262,21 +267,14 @@ def _bytes(value: Any) -> bytes:
 
 
 def _date(value: Any) -> date:
-    try:
-        return date.fromisoformat(_text(value))
-    except ValueError as error:
-        raise ValueRejected(str(error)) from None
+    return date.fromisoformat(_text(value))
 
 
 def _time(value: Any) -> int:
-    try:
-        moment = time.fromisoformat(_text(value))
-    except ValueError as error:
-        raise ValueRejected(str(error)) from None
+    moment = time.fromisoformat(_text(value))
     if moment.tzinfo is not None:
         raise ValueRejected("it has a zone")
-    seconds = (moment.hour * 60 + moment.minute) * 60 + moment.second
-    return seconds * 1_000_000 + moment.microsecond
+    return _count_microseconds(datetime.combine(_EPOCH, moment), _EPOCH)
 
 
 def _make_moment(*, has_zone: bool) -> Convert:
@@ -285,10 +283,7 @@ def _make_moment(*, has_zone: bool) -> Convert:
     def read(value: Any) -> int:
         if isinstance(value, int) and not isinstance(value, bool):
             return _check_moment(value * 1000)
-        try:
-            moment = datetime.fromisoformat(_text(value))
-        except ValueError as error:
-            raise ValueRejected(str(error)) from None
+        moment = datetime.fromisoformat(_text(value))
         if moment.tzinfo is None:
             return _count_microseconds(moment, _EPOCH)
         if not has_zone:
@@ -305,8 +300,7 @@ def _check_moment(microseconds: int) -> int:
 
 
 def _count_microseconds(moment: datetime, epoch: datetime) -> int:
-    span = moment - epoch
-    return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
+    return (moment - epoch) // timedelta(microseconds=1)
 
 
 _CONVERTS: Final[dict[type[iceberg.IcebergType], Convert]] = {
@@ -336,24 +330,13 @@ class JsonDecoder:
     """Columns of a schema, and the text of what has no column."""
 
     fields: Fields
-    _rows: RowReader = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_rows", RowReader(self.fields))
-
-    def __getstate__(self) -> Fields:
-        return self.fields
-
-    def __setstate__(self, fields: Fields) -> None:
-        object.__setattr__(self, "fields", fields)
-        self.__post_init__()
 
     @property
     def names(self) -> tuple[str, ...]:
         return (*(column.name for column in self.fields), REST)
 
     def decode(self, values: pa.Array, headers: pa.Array) -> Decoded:
-        if not self.fields or not all(_is_plain(column.type) for column in self.fields):
+        if not self.fields or None in map(_block_type, (column.type for column in self.fields)):
             return self.decode_rows(values)
         return join_decoded(self._decode(values))
 
@@ -371,22 +354,19 @@ class JsonDecoder:
 
     def decode_rows(self, values: pa.Array) -> Decoded:
         """Each value by itself."""
+        reader = make_row_reader(self.fields)
         is_bad = np.zeros(len(values), np.bool_)
         rows: list[list[Any]] = []
         reasons: list[str] = []
         for number, value in enumerate(values.to_pylist()):
             try:
-                row, rest = self._rows.read(value)
+                row, rest = reader.read(value)
                 rows.append([*row, rest])
             except ValueRejected as error:
                 is_bad[number] = True
                 reasons.append(str(error))
-        columns = [list(column) for column in zip(*rows, strict=True)] if rows else None
-        types = [column.arrow_type for column in self.fields]
-        arrays = [
-            make_array([] if columns is None else columns[slot], type)
-            for slot, type in enumerate([*types, pa.string()])
-        ]
+        types = [*(column.arrow_type for column in self.fields), pa.string()]
+        arrays = [make_array([row[slot] for row in rows], type) for slot, type in enumerate(types)]
         return Decoded(tuple(arrays), is_bad, tuple(reasons))
 
     # A block at once
@@ -422,14 +402,12 @@ class JsonDecoder:
         )
         offsets = np.frombuffer(framed.buffers()[1], np.int32)[framed.offset :]
         data = framed.buffers()[2].slice(int(offsets[0]), int(offsets[len(framed)] - offsets[0]))
-        for is_numeric in (False, True) if self._has_moments() else (False,):
+        has_moments = any(isinstance(column.type, _MOMENTS) for column in self.fields)
+        for is_numeric in (False, True) if has_moments else (False,):
             rows = self._read(data, is_numeric)
             if rows is not None:
                 return _check_frame(rows, numbers)
         raise _NeedsRowPath
-
-    def _has_moments(self) -> bool:
-        return any(isinstance(column.type, _MOMENTS) for column in self.fields)
 
     def _read(self, data: pa.Buffer, is_numeric: bool) -> pa.Table | None:
         members = [
@@ -461,11 +439,12 @@ class JsonDecoder:
         is_bad = np.zeros(len(values), np.bool_)
         if not has_rest.any():
             return pa.nulls(len(values), pa.string()), is_bad, []
+        reader = make_row_reader(self.fields)
         texts: list[str | None] = [None] * len(values)
         reasons: list[str] = []
         for number in np.flatnonzero(has_rest).tolist():
             try:
-                texts[number] = self._rows.rest(parse_json(values[number].as_py()))
+                texts[number] = reader.rest(parse_json(values[number].as_py()))
             except ValueRejected as error:
                 is_bad[number] = True
                 reasons.append(str(error))
@@ -490,50 +469,28 @@ def _check_frame(rows: pa.Table, numbers: pa.Array) -> pa.StructArray:
     return inner
 
 
-def _is_plain(type: iceberg.IcebergType) -> bool:
-    """Whether a block can hold a column of it."""
-    if isinstance(type, (*_MOMENTS, iceberg.DateType, iceberg.DecimalType, iceberg.FloatType)):
-        return True
-    return _is_plain_inside(type)
+def _block_type(type: iceberg.IcebergType, is_numeric: bool = False) -> pa.DataType | None:
+    """What Arrow reads for a column, before `_convert`; None where it takes each value by itself.
 
-
-def _is_plain_inside(type: iceberg.IcebergType) -> bool:
-    match type:
-        case iceberg.ListType():
-            return _is_plain_inside(type.element_type)
-        case iceberg.StructType():
-            return all(_is_plain_inside(member.field_type) for member in type.fields)
-    return isinstance(type, _PLAIN)
-
-
-def _block_type(type: iceberg.IcebergType, is_numeric: bool) -> pa.DataType:
-    """What Arrow reads for a column; the rest of the way is `_convert`."""
+    With `is_numeric` moments are numbers of milliseconds, else texts.
+    """
     if isinstance(type, _MOMENTS):
         return pa.int64() if is_numeric else pa.string()
-    if isinstance(type, (iceberg.DateType, iceberg.DecimalType)):
+    if isinstance(type, _BY_TEXT):
         return pa.string()
     if isinstance(type, iceberg.FloatType):
         return pa.float64()
     return _plain_type(type)
 
 
-def _plain_type(type: iceberg.IcebergType) -> pa.DataType:
-    match type:
-        case iceberg.ListType():
-            return pa.list_(_plain_type(type.element_type))
-        case iceberg.StructType():
-            return pa.struct(
-                [(member.name, _plain_type(member.field_type)) for member in type.fields]
-            )
-        case iceberg.BooleanType():
-            return pa.bool_()
-        case iceberg.IntegerType():
-            return pa.int32()
-        case iceberg.LongType():
-            return pa.int64()
-        case iceberg.DoubleType():
-            return pa.float64()
-    return pa.string()
+def _plain_type(type: iceberg.IcebergType) -> pa.DataType | None:
+    if isinstance(type, iceberg.ListType):
+        item = _plain_type(type.element_type)
+        return None if item is None else pa.list_(item)
+    if isinstance(type, iceberg.StructType):
+        members = {member.name: _plain_type(member.field_type) for member in type.fields}
+        return None if None in members.values() else pa.struct(members)
+    return _PLAIN.get(type.__class__)
 
 
 def _convert(array: pa.Array, type: iceberg.IcebergType) -> pa.Array:
@@ -542,13 +499,13 @@ def _convert(array: pa.Array, type: iceberg.IcebergType) -> pa.Array:
     try:
         if isinstance(type, _MOMENTS):
             return _convert_moments(array, wanted)
-        if isinstance(type, (iceberg.DateType, iceberg.DecimalType)):
+        if isinstance(type, _BY_TEXT):
             return _convert_text(array, wanted)
-        if array.type != _block_type(type, False):
+        if array.type != _block_type(type):
             raise _NeedsRowPath  # members that no column takes
         if isinstance(type, (iceberg.FloatType, iceberg.DoubleType)) and not _is_exact(array):
             raise _NeedsRowPath
-        if not isinstance(type, _PLAIN) and _has_floats(array.type):
+        if type.__class__ not in _PLAIN and _has_floats(array.type):
             raise _NeedsRowPath
         return array.cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

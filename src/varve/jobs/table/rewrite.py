@@ -6,28 +6,34 @@ Invariant  a file is left alone where its bounds or its rows say that nothing in
 Crash      files that were not deleted yet are found by the next run, which lists what is there.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
-from pyiceberg.catalog import Catalog
-from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThanOrEqual,
+    LessThan,
+    Or,
+    Reference,
+)
+from pyiceberg.expressions.literals import literal
 from pyiceberg.manifest import DataFile
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.types import IntegerType, LongType
 
-from varve.foundation.errors import NotFound
 from varve.foundation.settings import LONG_MAX
-from varve.jobs.table.catalog import CatalogAddress, find_table, translate_catalog_errors
+from varve.jobs.table.catalog import CatalogAddress, get_table, translate_catalog_errors
 from varve.jobs.table.data_files import DATA, FileChanges, RowsWriter, TableFiles
-from varve.jobs.table.definition import BAD, read_definition
+from varve.jobs.table.definition import find_with_rejected, read_definition
 from varve.jobs.table.table_state import (
     CommitConflict,
     find_run_markers,
@@ -56,69 +62,50 @@ class BelowStarts:
 
     starts: Mapping[int, int]
 
-    def find(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array | None) -> Flags:
-        return self._compare(partitions, offsets, np.less)
+    def find(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array | None = None) -> Flags:
+        flags: Flags = np.asarray(offsets) < _limits(self.starts, partitions, otherwise=0)
+        return flags
 
     def find_single(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array) -> Flags:
         return np.zeros(len(partitions), np.bool_)
 
-    def _compare(
-        self, partitions: pa.Array, offsets: pa.Array, is_gone: Callable[..., Flags]
-    ) -> Flags:
-        numbers = np.asarray(partitions)
-        flags = np.zeros(len(numbers), np.bool_)
-        for number, start in self.starts.items():
-            flags |= (numbers == number) & is_gone(np.asarray(offsets), start)
-        return flags
-
-    def may_hold(self, bounds: "FileBounds") -> bool:
-        return any(
-            bounds.low < self.starts.get(partition, 0)
-            for partition in bounds.partitions(self.starts)
-        )
+    def row_filter(self) -> BooleanExpression:
+        """Rules out files whose bounds say that they hold no such row."""
+        return _any_partition(self.starts, LessThan)
 
 
 @dataclass(frozen=True, slots=True)
 class FromOffsets(BelowStarts):
     """Rows at or above an offset of their partition: a side table that ran ahead."""
 
-    def find(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array | None) -> Flags:
-        return self._compare(partitions, offsets, np.greater_equal)
+    def find(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array | None = None) -> Flags:
+        flags: Flags = np.asarray(offsets) >= _limits(self.starts, partitions, otherwise=LONG_MAX)
+        return flags
 
-    def may_hold(self, bounds: "FileBounds") -> bool:
-        return any(
-            bounds.high >= self.starts.get(partition, 0)
-            for partition in bounds.partitions(self.starts)
+    def row_filter(self) -> BooleanExpression:
+        return _any_partition(self.starts, GreaterThanOrEqual)
+
+
+def _limits(
+    starts: Mapping[int, int], partitions: pa.Array, *, otherwise: int
+) -> npt.NDArray[np.int64]:
+    """For each row the offset of its partition."""
+    numbers, slots = np.unique(np.asarray(partitions), return_inverse=True)
+    known = np.array([starts.get(int(number), otherwise) for number in numbers], np.int64)
+    return known[slots]
+
+
+def _any_partition(
+    starts: Mapping[int, int], compare: type[LessThan] | type[GreaterThanOrEqual]
+) -> BooleanExpression:
+    parts = [
+        And(
+            EqualTo(term=Reference(PARTITION), value=literal(partition)),
+            compare(term=Reference(OFFSET), value=literal(offset)),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class FileBounds:
-    """Partitions and offsets that a file may hold, ends included."""
-
-    first: int
-    last: int
-    low: int
-    high: int
-
-    @classmethod
-    def of(cls, file: DataFile, schema: Schema) -> "FileBounds":
-        partition = schema.find_field(PARTITION).field_id
-        offset = schema.find_field(OFFSET).field_id
-        lower, upper = file.lower_bounds or {}, file.upper_bounds or {}
-        return cls(
-            _decode_bound(IntegerType(), lower.get(partition), 0),
-            _decode_bound(IntegerType(), upper.get(partition), LONG_MAX),
-            _decode_bound(LongType(), lower.get(offset), 0),
-            _decode_bound(LongType(), upper.get(offset), LONG_MAX),
-        )
-
-    def partitions(self, known: Iterable[int]) -> list[int]:
-        return [partition for partition in known if self.first <= partition <= self.last]
-
-
-def _decode_bound(type: IntegerType | LongType, bound: bytes | None, otherwise: int) -> int:
-    return otherwise if bound is None else int(from_bytes(type, bound))
+        for partition, offset in starts.items()
+    ]
+    return Or(AlwaysFalse(), AlwaysFalse(), *parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,16 +149,6 @@ def split_by_partition(rows: pa.Table, has_buckets: bool) -> list[pa.Table]:
     return [rows.filter(pa.array(numbers == partition)) for partition in np.unique(numbers)]
 
 
-def plan_expiry(
-    files: TableFiles, current: Sequence[DataFile], unwanted: BelowStarts, run_id: str
-) -> list[RewriteTask]:
-    """A task for each file that may hold such rows."""
-    chosen = [file for file in current if unwanted.may_hold(FileBounds.of(file, files.schema))]
-    return [
-        RewriteTask(run_id, f"kept-{number}", files, file) for number, file in enumerate(chosen)
-    ]
-
-
 # Snapshots
 
 
@@ -201,23 +178,13 @@ def expire_snapshots(
     Files of runs that are not under way and that no snapshot names go too.
     """
     catalog = address.open_existing()
-    table = find_table(catalog, name)
-    if table is None:
-        raise NotFound(f"{address.place} has no table {name}")
-    read_definition(table)
-    tables = [table, *find_bad(catalog, name)]
-    return [_expire_table(opened, older_than_ms) for opened in tables]
-
-
-def find_bad(catalog: Catalog, name: str) -> list[Table]:
-    bad = find_table(catalog, f"{name}{BAD}")
-    return [] if bad is None else [bad]
+    read_definition(get_table(catalog, name))
+    return [_expire_table(table, older_than_ms) for table in find_with_rejected(catalog, name)]
 
 
 def _expire_table(table: Table, older_than_ms: int) -> ExpiryResult:
     old = [snapshot for snapshot in find_expirable(table) if snapshot.timestamp_ms < older_than_ms]
-    removed = expire(table, old)
-    removed += remove_unnamed(table)
+    removed = [*expire(table, old), *remove_unnamed(table)]
     name = ".".join(table.name())
     return ExpiryResult(name, len(old), len(table.metadata.snapshots), tuple(removed))
 

@@ -45,11 +45,11 @@ from varve.jobs.table.definition import (
     read_definition,
 )
 from varve.jobs.table.plan import Batch, TablePlan, check_history, make_reads, plan_table
-from varve.jobs.table.rewrite import BelowStarts, FromOffsets, plan_expiry
+from varve.jobs.table.rewrite import BelowStarts, FromOffsets, RewriteTask
 from varve.jobs.table.table_state import (
     CommitConflict,
     SyncState,
-    TableRun,
+    begin_run,
     check_not_fenced,
     commit,
     data_files,
@@ -276,7 +276,7 @@ class TableSync:
     # A run
 
     def _sync(self, tables: "_Tables") -> None:
-        run = TableRun.begin(tables.both(), self.run_id, self.clock)
+        begin_run(tables.both(), self.run_id, self.clock)
         began_ms = self.clock.now_ms()
         plan = plan_table(
             self.options,
@@ -292,11 +292,11 @@ class TableSync:
         except StoreError as error:
             if not self._is_unclear:
                 with suppress(StoreError):  # the next run sweeps; the first error is raised
-                    self._sweep(tables, run)
+                    self._sweep(tables)
             if isinstance(error, CommitConflict):
                 raise Unavailable(f"{error}: run again when it is at rest") from error
             raise
-        self._sweep(tables, run)
+        self._sweep(tables)
         progress = read_sync_state(tables.table)
         self._result = replace(
             self._result,
@@ -306,9 +306,9 @@ class TableSync:
             snapshot_id=snapshot_id(tables.table),
         )
 
-    def _sweep(self, tables: "_Tables", run: TableRun) -> None:
+    def _sweep(self, tables: "_Tables") -> None:
         for table in tables.both():
-            sweep(table, run.run_id, committed=self._committed)
+            sweep(table, self.run_id, committed=self._committed)
 
     def _expire(self, tables: "_Tables", plan: TablePlan) -> None:
         """Rows below the log start go, from both tables."""
@@ -329,7 +329,11 @@ class TableSync:
             )
 
     def _rewrite(self, table: Table, unwanted: BelowStarts) -> FileChanges:
-        tasks = plan_expiry(TableFiles.of(table), data_files(table), unwanted, self.run_id)
+        files = TableFiles.of(table)
+        tasks = [
+            RewriteTask(self.run_id, f"kept-{number}", files, file)
+            for number, file in enumerate(data_files(table, unwanted.row_filter()))
+        ]
         return join_changes(self._run("remove rows", tasks, unwanted))
 
     def _sync_batch(

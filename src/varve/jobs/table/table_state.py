@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pyiceberg.exceptions import CommitFailedException, ValidationException
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
@@ -244,10 +245,13 @@ def snapshot_id(table: Table) -> int | None:
     return None if snapshot is None else snapshot.snapshot_id
 
 
-def data_files(table: Table) -> list[DataFile]:
-    """The files of the current snapshot."""
+def data_files(
+    table: Table,
+    row_filter: BooleanExpression = AlwaysTrue(),  # noqa: B008  a value
+) -> list[DataFile]:
+    """The files of the current snapshot that may hold such rows, by their bounds."""
     with translate_catalog_errors(f"table {'.'.join(table.name())}"):
-        return [task.file for task in table.scan().plan_files()]
+        return [task.file for task in table.scan(row_filter).plan_files()]
 
 
 def list_manifests(table: Table, snapshots: Iterable[Snapshot]) -> Iterator[tuple[str, list[str]]]:
@@ -275,22 +279,12 @@ def new_run_id() -> str:
     return uuid.uuid4().hex
 
 
-@dataclass(frozen=True, slots=True)
-class TableRun:
-    """One run over a table and its side table, which may be missing."""
-
-    run_id: str
-    files: tuple[TableFiles, ...]
-
-    @classmethod
-    def begin(cls, tables: Sequence[Table], run_id: str, clock: Clock) -> "TableRun":
-        """Leaves the marks."""
-        run = cls(run_id, tuple(TableFiles.of(table) for table in tables))
-        text = json.dumps({"run": run_id, "began_ms": clock.now_ms()}).encode()
-        for files in run.files:
-            with translate_catalog_errors(files.location):
-                files.write_run_marker(run_id, text)
-        return run
+def begin_run(tables: Sequence[Table], run_id: str, clock: Clock) -> None:
+    """Leaves the markers of a run over a table and its side table, which may be missing."""
+    text = json.dumps({"run": run_id, "began_ms": clock.now_ms()}).encode()
+    for files in map(TableFiles.of, tables):
+        with translate_catalog_errors(files.location):
+            files.write_run_marker(run_id, text)
 
 
 def fence_other_runs(tables: Sequence[Table], run_id: str) -> list[str]:
@@ -336,7 +330,7 @@ def sweep(table: Table, run_id: str, committed: set[str] | None = None) -> list[
     files = TableFiles.of(table)
     with translate_catalog_errors(f"table {'.'.join(table.name())}"):
         listed = files.find(f"{DATA}/{run_id}")
-        kept = set() if committed is None else committed
+        kept = committed or set()
         if listed and committed is None:
             kept = referenced_paths(table)
         gone = files.delete(file.path for file in listed if file.path not in kept)

@@ -22,6 +22,7 @@ from varve.jobs.source.options import SourceFilters, SourceOptions
 from varve.jobs.source.read import TaskRead, read_task
 from varve.jobs.table.catalog import translate_catalog_errors
 from varve.jobs.table.data_files import FileChanges, RowsWriter, TableFiles
+from varve.jobs.table.rewrite import BelowStarts
 from varve.jobs.table.types import (
     DELETED,
     KEY,
@@ -272,7 +273,8 @@ class MergeTask:
     def _merge(self) -> pa.Table:
         old = self.files.read(self.existing)
         if self.starts is not None:
-            old = old.filter(_find_below(old, self.starts))
+            below = BelowStarts(self.starts).find(old[PARTITION], old[OFFSET])
+            old = old.filter(pa.array(below))
         deleted = pa.array(np.zeros(len(old), np.bool_))
         parts = [old.append_column(DELETED, deleted)]
         io = self.files.io()
@@ -282,13 +284,6 @@ class MergeTask:
             parts.append(_cast_like(staged, parts[0].schema))
         rows = keep_newest(pa.concat_tables(parts))
         return rows.filter(pc.invert(rows[DELETED]))
-
-
-def _find_below(rows: pa.Table, starts: Mapping[int, int]) -> pa.Array:
-    """Which rows lie below an offset of their partition."""
-    numbers, slots = np.unique(rows[PARTITION].to_numpy(), return_inverse=True)
-    limits = np.array([starts.get(int(number), 0) for number in numbers], np.int64)
-    return pa.array(rows[OFFSET].to_numpy() < limits[slots], pa.bool_())
 
 
 def _cast_like(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -21,7 +20,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pyiceberg.types as iceberg
 from pydantic import ValidationError
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
 
 from varve.foundation.errors import InvalidRequest
 
@@ -43,7 +42,7 @@ _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 _REQUIRED: Final = " required"
 _EXAMPLE: Final = '{"id": "long required", "tags": "list<string>"}'
 _DEPTH_MAX: Final = 20
-_PRIMITIVES: Final[Mapping[str, iceberg.PrimitiveType]] = {
+PRIMITIVES: Final[Mapping[str, iceberg.PrimitiveType]] = {
     str(primitive): primitive
     for primitive in (
         iceberg.BooleanType(),
@@ -82,12 +81,25 @@ Fields = tuple[ValueField, ...]
 
 def to_arrow(type: iceberg.IcebergType) -> pa.DataType:
     """The type as Arrow has it, without ids; two types are the same if these are."""
-    return schema_to_pyarrow(
-        Schema(iceberg.NestedField(_ID, "x", type, required=False)), include_field_ids=False
-    )[0].type
+    schema = Schema(iceberg.NestedField(0, "x", type, required=False))
+    return schema_to_pyarrow(schema, include_field_ids=False)[0].type
 
 
-_ID: Final = 1 << 30  # above all that are given below
+def list_of(item: iceberg.IcebergType) -> iceberg.ListType:
+    return iceberg.ListType(element_id=0, element_type=item, element_required=False)
+
+
+def map_of(value: iceberg.IcebergType) -> iceberg.MapType:
+    """Keys are strings, as the names of a JSON object and of an Avro map are."""
+    return iceberg.MapType(
+        key_id=0, key_type=iceberg.StringType(), value_id=0, value_type=value, value_required=False
+    )
+
+
+def struct_of(members: Mapping[str, iceberg.IcebergType]) -> iceberg.StructType:
+    return iceberg.StructType(
+        *(iceberg.NestedField(0, name, type, required=False) for name, type in members.items())
+    )
 
 
 def show_type(type: iceberg.IcebergType) -> str:
@@ -156,12 +168,12 @@ def is_column_name(name: str) -> bool:
 
 def number_fields(fields: Sequence[tuple[str, iceberg.IcebergType, bool]]) -> Schema:
     """A schema of columns, each with ids of its own; a catalog gives its own anyway."""
-    ids = count(1)
-    outer = [(next(ids), *field) for field in fields]
-    return Schema(
-        *(
-            iceberg.NestedField(number, name, _number(type, ids), required=is_required)
-            for number, name, type, is_required in outer
+    return assign_fresh_schema_ids(
+        Schema(
+            *(
+                iceberg.NestedField(0, name, type, required=is_required)
+                for name, type, is_required in fields
+            )
         )
     )
 
@@ -181,16 +193,8 @@ def record_columns(*, has_deleted: bool) -> list[tuple[str, iceberg.IcebergType,
 
 def raw_fields() -> Fields:
     """The columns of values that are not opened."""
-    pair = iceberg.StructType(
-        iceberg.NestedField(1, "key", iceberg.StringType(), required=False),
-        iceberg.NestedField(2, "value", iceberg.BinaryType(), required=False),
-    )
-    return (
-        ValueField(VALUE, iceberg.BinaryType()),
-        ValueField(
-            HEADERS, iceberg.ListType(element_id=3, element_type=pair, element_required=False)
-        ),
-    )
+    header = struct_of({"key": iceberg.StringType(), "value": iceberg.BinaryType()})
+    return ValueField(VALUE, iceberg.BinaryType()), ValueField(HEADERS, list_of(header))
 
 
 def bad_schema() -> Schema:
@@ -201,43 +205,19 @@ def bad_schema() -> Schema:
     )
 
 
-def _number(type: iceberg.IcebergType, ids: Iterator[int]) -> iceberg.IcebergType:
-    match type:
-        case iceberg.ListType():
-            return iceberg.ListType(
-                element_id=next(ids),
-                element_type=_number(type.element_type, ids),
-                element_required=False,
-            )
-        case iceberg.MapType():
-            return iceberg.MapType(
-                key_id=next(ids),
-                key_type=_number(type.key_type, ids),
-                value_id=next(ids),
-                value_type=_number(type.value_type, ids),
-                value_required=False,
-            )
-        case iceberg.StructType():
-            return iceberg.StructType(
-                *(
-                    iceberg.NestedField(
-                        next(ids), member.name, _number(member.field_type, ids), required=False
-                    )
-                    for member in type.fields
-                )
-            )
-    return type
-
-
 def _read_iceberg(document: Mapping[str, Any], where: str) -> Fields:
     try:
         schema = Schema.model_validate(document)
     except (ValidationError, ValueError, KeyError) as error:
         line = str(error).splitlines()[0]
         raise InvalidRequest(f"{where}: no schema as Iceberg writes it: {line:.300}") from error
-    ids = count(1)
     return tuple(
-        ValueField(field.name, _number(field.field_type, ids), field.required)
+        ValueField(
+            field.name,
+            # As it is stored with the table: without ids, and nothing inside it is required.
+            parse_type(show_type(field.field_type), f"{where}: {field.name}"),
+            field.required,
+        )
         for field in schema.fields
     )
 
@@ -248,10 +228,8 @@ def _read_field(name: str, type: object, where: str) -> ValueField:
             f"{where}: the type of {name!r:.80} is {type!r:.80}, not a text; write {_EXAMPLE}"
         )
     text = type.strip()
-    is_required = text.endswith(_REQUIRED)
-    return ValueField(
-        name, parse_type(text.removesuffix(_REQUIRED), f"{where}: {name}"), is_required
-    )
+    plain = text.removesuffix(_REQUIRED)
+    return ValueField(name, parse_type(plain, f"{where}: {name}"), plain != text)
 
 
 def parse_type(text: str, where: str) -> iceberg.IcebergType:
@@ -259,95 +237,79 @@ def parse_type(text: str, where: str) -> iceberg.IcebergType:
     words = _WORDS.findall(text)
     if not words:
         raise InvalidRequest(f"{where}: an empty text is no type")
-    parser = _TypeParser(words, text, where)
+    parser = _TypeParser(words, f"{where}: type {text!r:.200}")
     type = parser.take(0)
-    parser.end()
+    if words:
+        raise parser.fault(f"{words[0]!r:.40} is too much")
     return type
 
 
+@dataclass
 class _TypeParser:
-    """One type on its way from text."""
+    """One type on its way from text; `words` are those that are left."""
 
-    def __init__(self, words: list[str], text: str, where: str) -> None:
-        self._words = words
-        self._text = text
-        self._where = where
-        self._ids = count(1)
+    words: list[str]
+    where: str
 
     def take(self, depth: int) -> iceberg.IcebergType:
-        word = self._next()
         if depth > _DEPTH_MAX:
-            raise self._fault(f"types are nested more than {_DEPTH_MAX} deep")
-        if word == "list":
-            self._expect("<")
-            inner = self.take(depth + 1)
-            self._expect(">")
-            return iceberg.ListType(
-                element_id=next(self._ids), element_type=inner, element_required=False
-            )
-        if word == "map":
-            return self._take_map(depth)
-        if word == "struct":
-            return iceberg.StructType(*self._take_members(depth))
-        return self._primitive(word)
+            raise self.fault(f"types are nested more than {_DEPTH_MAX} deep")
+        match self._next():
+            case "list":
+                self._expect("<")
+                item = self.take(depth + 1)
+                self._expect(">")
+                return list_of(item)
+            case "map":
+                self._expect("<")
+                if self._next() != "string":
+                    raise self.fault("the keys of a map are of type string")
+                self._expect(",")
+                value = self.take(depth + 1)
+                self._expect(">")
+                return map_of(value)
+            case "struct":
+                return struct_of(dict(self._take_members(depth)))
+            case word:
+                return self._primitive(word)
 
-    def end(self) -> None:
-        if self._words:
-            raise self._fault(f"{self._words[0]!r:.40} is too much")
-
-    def _take_map(self, depth: int) -> iceberg.MapType:
-        self._expect("<")
-        if self._next() != "string":
-            raise self._fault("the keys of a map are of type string")
-        self._expect(",")
-        value = self.take(depth + 1)
-        self._expect(">")
-        return iceberg.MapType(
-            key_id=next(self._ids),
-            key_type=iceberg.StringType(),
-            value_id=next(self._ids),
-            value_type=value,
-            value_required=False,
-        )
-
-    def _take_members(self, depth: int) -> Iterator[iceberg.NestedField]:
+    def _take_members(self, depth: int) -> Iterator[tuple[str, iceberg.IcebergType]]:
         self._expect("<")
         while True:
             name = self._next()
             self._expect(":")
-            type = self.take(depth + 1)
-            yield iceberg.NestedField(next(self._ids), name, type, required=False)
+            yield name, self.take(depth + 1)
             word = self._next()
             if word == ">":
                 return
             if word != ",":
-                raise self._fault(f"{word!r:.40} stands where a comma or > should")
+                raise self.fault(f"{word!r:.40} stands where a comma or > should")
 
     def _primitive(self, word: str) -> iceberg.PrimitiveType:
-        known = _PRIMITIVES.get(word)
+        known = PRIMITIVES.get(word)
         if known is not None:
             return known
         match = _DECIMAL.fullmatch(word)
         if match and 0 < int(match[1]) <= 38 and int(match[2]) <= int(match[1]):
             return iceberg.DecimalType(int(match[1]), int(match[2]))
-        names = ", ".join(_PRIMITIVES)
-        raise self._fault(
+        names = ", ".join(PRIMITIVES)
+        raise self.fault(
             f"there is no type {word!r:.40} (types: {names}, decimal(P,S) with P up to 38, "
             "list<T>, map<string, T>, struct<name: T>)"
         )
 
     def _next(self) -> str:
-        if not self._words:
-            raise self._fault("it ends too early")
-        return self._words.pop(0)
+        if not self.words:
+            raise self.fault("it ends too early")
+        return self.words.pop(0)
 
     def _expect(self, word: str) -> None:
         next_word = self._next()
         if next_word != word:
-            raise self._fault(f"{next_word!r:.40} stands where {word} should")
+            raise self.fault(f"{next_word!r:.40} stands where {word} should")
 
-    def _fault(self, what: str) -> InvalidRequest:
-        return InvalidRequest(f"{self._where}: type {self._text!r:.200}: {what}")
+    def fault(self, problem: str) -> InvalidRequest:
+        return InvalidRequest(f"{self.where}: {problem}")
 
 
 # Decoders

@@ -40,7 +40,7 @@ from varve.jobs.table.table_state import (
     CommitConflict,
     SinkBatch,
     SyncState,
-    TableRun,
+    begin_run,
     commit,
     read_sync_state,
     sweep,
@@ -196,7 +196,7 @@ class TableTask:
 class TableBatch:
     """A batch on its way into the tables: begun, but not committed."""
 
-    run: TableRun
+    run_id: str
     table: Table
     bad: Table | None
     task: TableTask
@@ -282,10 +282,10 @@ class TableWriter:
         tables = [one for one in (table, bad) if one is not None]
         for one in tables:
             sweep(one, run_id)
-        run = TableRun.begin(tables, run_id, self.clock)
+        begin_run(tables, run_id, self.clock)
         bad_files = None if bad is None else TableFiles.of(bad)
         task = TableTask(run_id, self.decoder, TableFiles.of(table), bad_files)
-        return TableBatch(run, table, bad, task)
+        return TableBatch(run_id, table, bad, task)
 
     def commit_batch(
         self, batch: TableBatch, batch_id: int, outcomes: Sequence[tuple[bytes, bytes]]
@@ -295,7 +295,7 @@ class TableWriter:
         Raises CommitConflict where an erasure ended the run meanwhile: its files are removed, and
         Spark repeats the batch when the query is started again.
         """
-        table, bad, run_id = batch.table, batch.bad, batch.run.run_id
+        table, bad, run_id = batch.table, batch.bad, batch.run_id
         written = join_changes([pickle.loads(written) for written, _ in outcomes])
         sink = SinkBatch(self.sink_id, batch_id)
         before = read_sync_state(table)
@@ -315,7 +315,7 @@ class TableWriter:
         for table in (batch.table, batch.bad):
             if table is not None:
                 table.refresh()
-                sweep(table, batch.run.run_id)
+                sweep(table, batch.run_id)
 
     def _has(self, table: Table, batch_id: int) -> bool:
         """Whether a batch is in the table; those before it are then, too."""
