@@ -9,7 +9,7 @@ Threads    one; the store is open in this process, and nobody else appends.
 import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 import numpy as np
@@ -28,8 +28,8 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, Unavailable
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
-from varve.jobs.erase.result import Integers, PartitionErasure
-from varve.jobs.erase.scan import Matcher, Scan, ask_index, scan_log
+from varve.jobs.erase.result import PartitionErasure
+from varve.jobs.erase.scan import Integers, Matcher, Scan, ask_index, scan_log
 from varve.jobs.source.local_log import FileSource
 from varve.jobs.tier.remote_files import scratch
 from varve.kernels.crc import extend_crc32c
@@ -46,56 +46,47 @@ class LocalFindings:
     changes: list[ObjectChange] = field(default_factory=list)
 
 
+@dataclass
 class LocalErasure:
     """One pass over one log of an open store; `request` is the erasure's id."""
 
-    def __init__(
-        self,
-        log: Log,
-        matcher: Matcher,
-        *,
-        fs: FileSystem,
-        clock: Clock,
-        topic_id: bytes,
-        request: str,
-        buffer_bytes: int,
-    ) -> None:
-        self._log = log
-        self._matcher = matcher
-        self._fs = fs
-        self._topic_id = topic_id
-        self._request = request
-        self._buffer_bytes = buffer_bytes
-        self._now_ms = clock.now_ms()
-        self._evidence = RemovalLog(fs, log.directory)
+    log: Log
+    matcher: Matcher
+    _: KW_ONLY
+    fs: FileSystem
+    clock: Clock
+    topic_id: bytes
+    request: str
+    buffer_bytes: int
+
+    def __post_init__(self) -> None:
+        self._now_ms = self.clock.now_ms()
+        self._evidence = RemovalLog(self.fs, self.log.directory)
+        owner = self.log.topic_partition
         self._found = LocalFindings(
-            PartitionErasure(
-                topic=log.topic_partition.topic,
-                partition=log.topic_partition.partition,
-                tier="hot",
-            )
+            PartitionErasure(topic=owner.topic, partition=owner.partition, tier="hot")
         )
 
     def run(self, *, is_dry_run: bool) -> LocalFindings:
         """Erases; a dry run ends when it knows what there is to do."""
         if not is_dry_run:
-            remove_unfinished(self._fs, self._log.directory)
-        self._log.flush()
+            remove_unfinished(self.fs, self.log.directory)
+        self.log.flush()
         matched = self._look()
         if is_dry_run:
             return self._found
         for base_offset, scan in matched.items():
             self._erase(self._closed(base_offset), scan)
-        self._log.delete_expired_files(LONG_MAX)
+        self.log.delete_expired_files(LONG_MAX)
         self._remove_set_aside()
         return self._found
 
     def _remove_set_aside(self) -> None:
         """Files that were set aside and that no log knows any more."""
-        for name in self._fs.names(self._log.directory):
+        for name in self.fs.names(self.log.directory):
             file = parse_file_name(name)
             if file is not None and file.state == DELETED:
-                self._fs.remove(f"{self._log.directory}/{name}")
+                self.fs.remove(f"{self.log.directory}/{name}")
 
     # Finding
 
@@ -103,39 +94,32 @@ class LocalErasure:
         """By base offset, the segments that hold a match."""
         scans = {
             segment.base_offset: (segment.size, self._look_into(segment))
-            for segment in self._log.view.closed
+            for segment in self.log.view.closed
         }
-        active = self._log.view.active
+        active = self.log.view.active
         if active.size:
-            scan = scan_log(FileSource(active.file()), active.size, self._matcher)
+            scan = scan_log(FileSource(active.file()), active.size, self.matcher)
             scans[active.base_offset] = (active.size, scan)
-        figures = self._found.figures
         for size, scan in scans.values():
-            figures.segments += 1
-            figures.bytes_read += scan.read_bytes
-            figures.unread_values += scan.unread_count
+            self._found.figures.add_scan(size, scan)
             if len(scan.found):
-                figures.segments_matched += 1
-                figures.matched_bytes += size
-                figures.records += len(scan.found)
-                figures.record_bytes += scan.found.size
                 self._found.offsets.append(scan.found.offsets)
         return {offset: scan for offset, (_, scan) in scans.items() if len(scan.found)}
 
     def _look_into(self, segment: Segment) -> Scan:
         source = FileSource(segment.file())
-        if self._matcher.is_by_key:
+        if self.matcher.is_by_key:
             with self._open_index(segment) as index:
-                if index is not None and not ask_index(index, source, self._matcher).is_matched:
+                if index is not None and not ask_index(index, source, self.matcher).is_matched:
                     return Scan.of_nothing()
-        return scan_log(source, segment.size, self._matcher)
+        return scan_log(source, segment.size, self.matcher)
 
     @contextmanager
     def _open_index(self, segment: Segment) -> Iterator[KeyIndex | None]:
         """Its key index, read as a whole; None where there is none that can be used."""
         index: KeyIndex | None = None
         with contextlib.suppress(Corrupt):
-            index = open_key_index(self._fs, segment, topic_id=self._topic_id)
+            index = open_key_index(self.fs, segment, topic_id=self.topic_id)
         if index is None:
             yield None
             return
@@ -146,18 +130,17 @@ class LocalErasure:
 
     def _closed(self, base_offset: int) -> Segment:
         """A closed segment; the active one is closed for it."""
-        if base_offset == self._log.view.active.base_offset:
-            self._log.roll()
-        for segment in self._log.view.closed:
+        if base_offset == self.log.view.active.base_offset:
+            self.log.roll()
+        for segment in self.log.view.closed:
             if segment.base_offset == base_offset:
                 return segment
         raise Unavailable(
-            f"{self._log.topic_partition}: segment {base_offset} left the log meanwhile; erase "
-            "again"
+            f"{self.log.topic_partition}: segment {base_offset} left the log meanwhile; erase again"
         )
 
     def _next_offset(self, segment: Segment) -> int:
-        bases = [other.base_offset for other in self._log.view]
+        bases = [other.base_offset for other in self.log.view]
         return bases[bases.index(segment.base_offset) + 1]
 
     def _erase(self, segment: Segment, scan: Scan) -> None:
@@ -170,15 +153,15 @@ class LocalErasure:
                     plan,
                     written.summary,
                     id=self._evidence.next_id(),
-                    partition=self._log.topic_partition,
+                    partition=self.log.topic_partition,
                     digest_after=digest_after,
-                    request=self._request,
+                    request=self.request,
                 )
                 self._evidence.append(balance)
             except Exception:
-                written.discard(self._fs, self._log.directory)
+                written.discard(self.fs, self.log.directory)
                 raise
-            new = self._log.replace_segments(
+            new = self.log.replace_segments(
                 [segment],
                 base_offset=written.base_offset,
                 size=written.size,
@@ -186,21 +169,21 @@ class LocalErasure:
             )
             if new is None:
                 raise Unavailable(
-                    f"{self._log.topic_partition}: segment {segment.base_offset} left the log "
+                    f"{self.log.topic_partition}: segment {segment.base_offset} left the log "
                     "meanwhile; erase again"
                 )
             self._evidence.mark_done(balance.id)
-        self._log.delete_expired_files(LONG_MAX)
+        self.log.delete_expired_files(LONG_MAX)
         after = _describe(new)
         self._found.changes.append(ObjectChange(before, after))
 
     def _write(
         self, segment: Segment, scan: Scan, directory: str
     ) -> tuple[SegmentPlan, WrittenSegment, tuple[int, int]]:
-        log, aside = self._log, RealFileSystem()
+        log, aside = self.log, RealFileSystem()
         next_offset = self._next_offset(segment)
         aborted = log.collect_aborted(segment.base_offset, next_offset)
-        digest = KeyDigest(aside, f"{directory}/digest{KEYS}", self._topic_id, self._buffer_bytes)
+        digest = KeyDigest(aside, f"{directory}/digest{KEYS}", self.topic_id, self.buffer_bytes)
         plan = plan_erasure(
             segment,
             self._find_keys(segment, f"{directory}/input{KEYS}"),
@@ -212,19 +195,19 @@ class LocalErasure:
             digest=digest,
         )
         written = write_group(
-            self._fs,
+            self.fs,
             log.directory,
             [plan],
             settings=log.settings,
-            topic_id=self._topic_id,
-            buffer_bytes=self._buffer_bytes,
-            modified_ms=self._fs.info(segment.path(LOG)).modified_ms,
+            topic_id=self.topic_id,
+            buffer_bytes=self.buffer_bytes,
+            modified_ms=self.fs.info(segment.path(LOG)).modified_ms,
             budget=UNLIMITED,
             aborted=aborted,
         )
         if next_offset > log.last_stable_offset:
             # Which of its records are committed is not known yet.
-            self._fs.remove(f"{segment.path(KEYS)}{CLEANED}")
+            self.fs.remove(f"{segment.path(KEYS)}{CLEANED}")
         return plan, written, self._read_back(segment, written, digest)
 
     def _find_keys(self, segment: Segment, aside_path: str) -> SegmentKeys:
@@ -232,15 +215,15 @@ class LocalErasure:
         with contextlib.suppress(Corrupt), self._open_index(segment) as index:
             if index is not None:
                 index.verify()
-                return SegmentKeys(self._fs, segment.path(KEYS), index.header)
+                return SegmentKeys(self.fs, segment.path(KEYS), index.header)
         aside = RealFileSystem()
         end = self._next_offset(segment)
         header = build_key_index(
             aside,
             segment,
-            topic_id=self._topic_id,
-            aborted=self._log.collect_aborted(segment.base_offset, end),
-            buffer_bytes=self._buffer_bytes,
+            topic_id=self.topic_id,
+            aborted=self.log.collect_aborted(segment.base_offset, end),
+            buffer_bytes=self.buffer_bytes,
             path=aside_path,
         )
         return SegmentKeys(aside, aside_path, header)
@@ -250,7 +233,7 @@ class LocalErasure:
     ) -> tuple[int, int]:
         """The digest of what was written."""
         path = f"{segment.path(LOG)}{CLEANED}"
-        with self._fs.open(path) as file:
+        with self.fs.open(path) as file:
             return digest.of(_WrittenInput(written.base_offset, written.size, path, file))
 
 

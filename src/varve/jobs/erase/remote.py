@@ -15,20 +15,18 @@ Threads    one; the tasks of a stage run wherever the runner has them run.
 import json
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from varve.cleaning.removals.removal import Removal, encode_removal
-from varve.commit_log.producer_state import LastRecord
-from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.clock import Clock
 from varve.foundation.errors import ObjectNotFound, StoreError, Unavailable
 from varve.jobs.compact.cleanable import find_chain, find_leftovers, read_aborted, read_shells
 from varve.jobs.compact.commit import CompactCommit, DoneGroup
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
-from varve.jobs.erase.result import ErasureCost, Integers, PartitionErasure
-from varve.jobs.erase.scan import TASK_BYTES, TASK_ITEMS, Matcher, Scan
-from varve.jobs.erase.tasks import WRITER, EraseTask, FindTask
+from varve.jobs.erase.result import ErasureCost, PartitionErasure
+from varve.jobs.erase.scan import TASK_BYTES, TASK_ITEMS, Integers, Matcher, Scan
+from varve.jobs.erase.tasks import WRITER, EraseTask, LogObject, ScanTask
 from varve.jobs.source.record_blocks import CHUNK_BYTES, aborted_within
 from varve.jobs.tasks import Stage, Stages, pack_by_size, run_stage
 from varve.jobs.tier.bucket import BucketAccess
@@ -68,6 +66,7 @@ class RemoteFindings:
     error: StoreError | None = None
 
 
+@dataclass
 class RemoteErasure:
     """One pass over one partition; `request` is the erasure's id.
 
@@ -76,39 +75,28 @@ class RemoteErasure:
     nobody else copies to the partition, so that a copy which was cut short is a leftover.
     """
 
-    def __init__(
-        self,
-        partition: RemotePath,
-        reach: BucketAccess,
-        matcher: Matcher,
-        *,
-        clock: Clock,
-        random: random.Random,
-        request: str,
-        grace_ms: int,
-        buffer_bytes: int,
-        only: Collection[str] | None = None,
-        waits_for_grace: bool = False,
-        takes_over: bool = False,
-        owns_copies: bool = False,
-    ) -> None:
-        self._partition = partition
-        self._reach = reach
-        self._matcher = matcher
-        self._random = random
-        self._request = request
-        self._grace_ms = grace_ms
-        self._buffer_bytes = buffer_bytes
-        self._only = only
-        self._waits_for_grace = waits_for_grace
-        self._takes_over = takes_over
-        self._owns_copies = owns_copies
+    partition: RemotePath
+    reach: BucketAccess
+    matcher: Matcher
+    _: KW_ONLY
+    clock: Clock
+    random: random.Random
+    request: str
+    grace_ms: int
+    buffer_bytes: int
+    only: Collection[str] | None = None
+    waits_for_grace: bool = False
+    takes_over: bool = False
+    owns_copies: bool = False
+
+    def __post_init__(self) -> None:
         self._lease: HeldLease | None = None
-        self._clock = clock
-        self._now_ms = clock.now_ms()
-        self._manifests = reach.manifests(partition)
+        self._now_ms = self.clock.now_ms()
+        self._manifests = self.reach.manifests(self.partition)
         self._found = RemoteFindings(
-            PartitionErasure(topic=partition.topic, partition=partition.partition, tier="cold")
+            PartitionErasure(
+                topic=self.partition.topic, partition=self.partition.partition, tier="cold"
+            )
         )
 
     def stages(self, *, is_dry_run: bool) -> Stages[RemoteFindings]:
@@ -125,11 +113,11 @@ class RemoteErasure:
     def _run_leased(self) -> Stages[None]:
         """The pass, while no other job rewrites the partition."""
         with hold_lease(
-            self._reach.objects(),
-            self._partition,
-            f"erase-{self._request}",
-            clock=self._clock,
-            takes_over=self._takes_over,
+            self.reach.objects(),
+            self.partition,
+            f"erase-{self.request}",
+            clock=self.clock,
+            takes_over=self.takes_over,
         ) as self._lease:
             yield from self._run(is_dry_run=False)
 
@@ -139,7 +127,7 @@ class RemoteErasure:
         listed = list(self._manifests.segments(manifest))
         scanned = yield from self._look(listed)
         matched = [(segment, scan) for segment, scan in scanned if len(scan.found)]
-        self._note(scanned, matched)
+        self._found.offsets += [scan.found.offsets for _, scan in matched]
         if is_dry_run or not matched:
             return
         going = [segment for segment, _ in matched if not segment.is_readable]
@@ -153,9 +141,9 @@ class RemoteErasure:
         ends = [
             segment.replaced_until_ms for segment in going if segment.replaced_until_ms is not None
         ]
-        if self._waits_for_grace and ends and max(ends) > self._now_ms:
+        if self.waits_for_grace and ends and max(ends) > self._now_ms:
             raise Unavailable(
-                f"{self._partition}: readers may rely on replaced objects for another "
+                f"{self.partition}: readers may rely on replaced objects for another "
                 f"{max(ends) - self._now_ms} ms; finish the erasure then"
             )
 
@@ -177,45 +165,33 @@ class RemoteErasure:
         chosen = [
             segment
             for segment in listed
-            if self._owns_copies or segment.state is not SegmentState.COPY_STARTED
+            if (self.owns_copies or segment.state is not SegmentState.COPY_STARTED)
+            and (self.only is None or self._log_key(segment) in self.only)
         ]
-        if self._only is not None:
-            chosen = [segment for segment in chosen if self._log_key(segment) in self._only]
+        logs = [
+            LogObject(self._log_key(segment), segment.size, segment if self.only is None else None)
+            for segment in chosen
+        ]
         tasks = [
-            FindTask(self._reach, self._partition, tuple(segments), self._only is None)
-            for segments in pack_by_size(
-                chosen,
-                lambda segment: segment.size,
-                target_bytes=TASK_BYTES,
-                max_items=TASK_ITEMS,
+            ScanTask(self.reach, self.partition, tuple(part), is_proof=False)
+            for part in pack_by_size(
+                logs, lambda log: log.size, target_bytes=TASK_BYTES, max_items=TASK_ITEMS
             )
         ]
-        parts = yield from run_stage(Stage("find", tasks, self._matcher))
-        scans = [scan for part in parts for scan in part]
-        return list(zip(chosen, scans, strict=True))
+        parts = yield from run_stage(Stage("find", tasks, self.matcher))
+        scanned = []
+        for segment, scan in zip(chosen, [scan for part in parts for scan in part], strict=True):
+            if scan is None and segment.is_readable:
+                raise ObjectNotFound(f"{self._log_key(segment)}, which the manifest names")
+            known = scan or Scan.of_nothing()
+            scanned.append((segment, known))
+            self._found.log_bytes += segment.size
+            self._found.log_requests += -(-segment.size // CHUNK_BYTES)
+            self._found.figures.add_scan(segment.size, known, is_live=segment.is_readable)
+        return scanned
 
     def _log_key(self, segment: RemoteSegment) -> str:
-        return self._partition.part_key(segment, LOG_PART)
-
-    def _note(
-        self,
-        scanned: Sequence[tuple[RemoteSegment, Scan]],
-        matched: Sequence[tuple[RemoteSegment, Scan]],
-    ) -> None:
-        found, figures = self._found, self._found.figures
-        found.log_bytes = sum(segment.size for segment, _ in scanned)
-        found.log_requests = sum(-(-segment.size // CHUNK_BYTES) for segment, _ in scanned)
-        found.offsets += [scan.found.offsets for _, scan in matched]
-        figures.segments += len(scanned)
-        figures.bytes_read += sum(scan.read_bytes for _, scan in scanned)
-        figures.unread_values += sum(
-            scan.unread_count for segment, scan in scanned if segment.is_readable
-        )
-        figures.segments_matched += len(matched)
-        figures.matched_bytes += sum(segment.size for segment, _ in matched)
-        live = [scan.found for segment, scan in matched if segment.is_readable]
-        figures.records += sum(len(records) for records in live)
-        figures.record_bytes += sum(records.size for records in live)
+        return self.partition.part_key(segment, LOG_PART)
 
     # The rewrite
 
@@ -243,7 +219,7 @@ class RemoteErasure:
             start_offset=live[0][0].base_offset,
             end_offset=max(segment.end_offset for segment, _ in live) + 1,
             now_ms=self._now_ms,
-            replaced_ms=self._grace_ms,
+            replaced_ms=self.grace_ms,
             writer=WRITER,
             is_ordered=False,
         )
@@ -260,61 +236,49 @@ class RemoteErasure:
         behind = [
             segment for segment in listed if segment.is_readable and segment.end_offset >= start
         ]
-        with open_files(self._reach.objects, self._partition, {*behind, *chain[-1:]}) as files:
-            aborted = read_aborted(self._partition, behind, files, end_offset=end)
-            shells = read_shells(self._partition, chain[-1], files) if chain else {}
+        with open_files(self.reach.objects, self.partition, {*behind, *chain[-1:]}) as files:
+            aborted = read_aborted(self.partition, behind, files, end_offset=end)
+            shells = read_shells(self.partition, chain[-1], files) if chain else {}
         undecided = chain[-1].undecided_from if chain else None
         return [
-            self._task(number, segment, scan, aborted, undecided, shells)
+            EraseTask(
+                self.reach,
+                self.partition,
+                new_id(self.random),
+                number,
+                segment,
+                scan.found,
+                aborted_within(
+                    aborted, start_offset=segment.base_offset, end_offset=segment.end_offset + 1
+                ),
+                undecided is None or undecided > segment.end_offset,
+                shells,
+                self.request,
+                self.buffer_bytes,
+                self._now_ms,
+            )
             for number, (segment, scan) in enumerate(live, 1)
         ]
 
-    def _task(
-        self,
-        number: int,
-        segment: RemoteSegment,
-        scan: Scan,
-        aborted: Sequence[AbortedTransaction],
-        undecided: int | None,
-        shells: dict[int, LastRecord],
-    ) -> EraseTask:
-        end = segment.end_offset + 1
-        return EraseTask(
-            self._reach,
-            self._partition,
-            new_id(self._random),
-            number,
-            segment,
-            scan.found,
-            aborted_within(aborted, start_offset=segment.base_offset, end_offset=end),
-            undecided is None or undecided >= end,
-            shells,
-            self._request,
-            self._buffer_bytes,
-            self._now_ms,
-        )
-
     def _describe(self, group: DoneGroup) -> ObjectChange:
-        objects = self._reach.objects()
+        objects = self.reach.objects()
         return ObjectChange(
-            find_stored(objects, self._partition, group.inputs[0]),
-            find_stored(objects, self._partition, group.written.segment),
+            find_stored(objects, self.partition, group.inputs[0]),
+            find_stored(objects, self.partition, group.written.segment),
         )
 
     def _put_evidence(self, balances: Sequence[Removal], changes: Sequence[ObjectChange]) -> None:
         document = {
-            "job": f"{ERASURE_PREFIX}{self._request}",
+            "job": f"{ERASURE_PREFIX}{self.request}",
             "balances": [encode_removal(balance) for balance in balances],
             "objects": [change.to_json() for change in changes],
         }
-        key = self._partition.evidence_key(
-            f"{ERASURE_PREFIX}{self._request}-{new_id(self._random)}"
-        )
-        self._reach.objects().put(key, json.dumps(document, separators=(",", ":")).encode())
+        key = self.partition.evidence_key(f"{ERASURE_PREFIX}{self.request}-{new_id(self.random)}")
+        self.reach.objects().put(key, json.dumps(document, separators=(",", ":")).encode())
 
     def _release(self, replaced: Sequence[RemoteSegment]) -> None:
         self._found.replaced_ids += [segment.id for segment in replaced]
-        if self._grace_ms and replaced:
+        if self.grace_ms and replaced:
             self._found.is_waiting = True
         else:
             self._remove(replaced)

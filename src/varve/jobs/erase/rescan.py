@@ -16,7 +16,7 @@ from varve.foundation.errors import StoreError
 from varve.jobs.erase.local import rescan_directory
 from varve.jobs.erase.request import RescanMode
 from varve.jobs.erase.scan import TASK_BYTES, TASK_ITEMS, Matcher, Scan
-from varve.jobs.erase.tasks import LogObject, RescanTask
+from varve.jobs.erase.tasks import LogObject, ScanTask
 from varve.jobs.tasks import TaskRunner, pack_by_size
 from varve.jobs.tier.bucket import BucketAccess
 from varve.tiering.copy.segment_upload import LOG_PART
@@ -80,9 +80,8 @@ def rescan_remote(
     runner: TaskRunner,
 ) -> None:
     """All log objects below the prefixes of these partitions of one topic."""
-    mode = mode if matcher.is_by_key else RescanMode.FULL
     tasks = [
-        RescanTask(reach, partition, tuple(logs))
+        ScanTask(reach, partition, tuple(logs), is_proof=True)
         for partition in partitions
         for logs in pack_by_size(
             _list_logs(reach, partition, mode),
@@ -92,7 +91,7 @@ def rescan_remote(
         )
     ]
     for task, scans in zip(tasks, runner.run("re-scan", tasks, matcher), strict=True):
-        for log, scan in zip(task.objects, scans, strict=True):
+        for log, scan in zip(task.logs, scans, strict=True):
             if scan is not None:
                 rescan.objects += 1
                 rescan.note(log.key, scan)

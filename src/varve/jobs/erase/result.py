@@ -5,11 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from varve.jobs.erase.scan import Integers, Scan
 from varve.jobs.results import JSON_NAME, JobResult, JsonFields
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +25,18 @@ class PartitionErasure(JsonFields):
     unread_values: int = 0
     bytes_read: int = 0
     swept: int = 0
+
+    def add_scan(self, size: int, scan: Scan, *, is_live: bool = True) -> None:
+        """One more segment of so many bytes; what was replaced and still there is not counted."""
+        self.segments += 1
+        self.bytes_read += scan.read_bytes
+        if len(scan.found):
+            self.segments_matched += 1
+            self.matched_bytes += size
+        if is_live:
+            self.unread_values += scan.unread_count
+            self.records += len(scan.found)
+            self.record_bytes += scan.found.size
 
     def add_pass(self, later: "PartitionErasure") -> None:
         """A later pass adds what it found; it looks at what the first one looked at."""

@@ -30,7 +30,7 @@ from varve.jobs.erase.scan import Matcher, Scan, ask_index, scan_log
 from varve.jobs.source.piece_reading import ObjectSource
 from varve.jobs.tier.bucket import BucketAccess
 from varve.jobs.tier.remote_files import ColdInput, open_files, scratch
-from varve.tiering.copy.segment_upload import KEYS_PART, LOG_PART
+from varve.tiering.copy.segment_upload import KEYS_PART
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
 
@@ -54,38 +54,56 @@ def open_remote_index(source: ColdInput, topic_id: bytes) -> Iterator[KeyIndex |
 
 
 @dataclass(frozen=True, slots=True)
-class FindTask:
-    """Looks for the records of a shared Matcher in some segments, by key indexes where these do.
+class LogObject:
+    """A log object as it is listed; with a segment its key index may be asked instead."""
 
-    Gives a Scan for each. Of a segment that is going some objects may be gone: nothing is there.
+    key: str
+    size: int
+    segment: RemoteSegment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTask:
+    """Looks for the records of a shared Matcher in log objects, whatever names them.
+
+    Gives a Scan for each, None for one that is gone. As a proof only what was read as a whole
+    counts, of a key index too.
     """
 
     reach: BucketAccess
     partition: RemotePath
-    segments: tuple[RemoteSegment, ...]
-    by_index: bool
+    logs: tuple[LogObject, ...]
+    is_proof: bool
 
-    def run(self, shared: Matcher) -> list[Scan]:
-        return [self._look(segment, shared) for segment in self.segments]
+    def run(self, shared: Matcher) -> list[Scan | None]:
+        return [self._scan(log, shared) for log in self.logs]
 
-    def _look(self, segment: RemoteSegment, matcher: Matcher) -> Scan:
-        source = ObjectSource(self.reach.objects(), self.partition.part_key(segment, LOG_PART))
+    def _scan(self, log: LogObject, matcher: Matcher) -> Scan | None:
+        source = ObjectSource(self.reach.objects(), log.key)
         try:
-            is_asked = self.by_index and matcher.is_by_key
-            if is_asked and not self._may_hold(segment, source, matcher):
-                return Scan.of_nothing()
-            return scan_log(source, segment.size, matcher)
+            if log.segment is not None and matcher.is_by_key:
+                scan = self._ask_index(log.segment, source, matcher)
+                if scan is not None and not scan.is_matched:
+                    return scan
+            return scan_log(source, log.size, matcher)
         except ObjectNotFound:
-            if segment.is_readable:
-                raise
-            return Scan.of_nothing()
+            return None
 
-    def _may_hold(self, segment: RemoteSegment, source: ObjectSource, matcher: Matcher) -> bool:
-        with open_files(self.reach.objects, self.partition, [segment]) as files:
-            opened = ColdInput(self.partition, segment, files)
-            topic_id = decode_topic_id(self.partition.topic_id).bytes
-            with open_remote_index(opened, topic_id) as index:
-                return index is None or ask_index(index, source, matcher).is_matched
+    def _ask_index(
+        self, segment: RemoteSegment, source: ObjectSource, matcher: Matcher
+    ) -> Scan | None:
+        """What a key index says; None where there is none that can be used."""
+        topic_id = decode_topic_id(self.partition.topic_id).bytes
+        with (
+            open_files(self.reach.objects, self.partition, [segment]) as files,
+            open_remote_index(ColdInput(self.partition, segment, files), topic_id) as index,
+        ):
+            if index is None or (self.is_proof and not _is_whole(index)):
+                return None
+            scan = ask_index(index, source, matcher)
+            if not self.is_proof:
+                return scan
+            return replace(scan, read_bytes=scan.read_bytes + index.header.file_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,47 +208,3 @@ def _is_whole(index: KeyIndex) -> bool:
     except Corrupt:
         return False
     return True
-
-
-@dataclass(frozen=True, slots=True)
-class LogObject:
-    """A log object as the store lists it; with a segment its key index may be asked instead."""
-
-    key: str
-    size: int
-    segment: RemoteSegment | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RescanTask:
-    """Reads log objects again, whatever names them, for the records of a shared Matcher.
-
-    Gives a Scan for each, None for one that is gone since it was listed.
-    """
-
-    reach: BucketAccess
-    partition: RemotePath
-    objects: tuple[LogObject, ...]
-
-    def run(self, shared: Matcher) -> list[Scan | None]:
-        return [self._read(log, shared) for log in self.objects]
-
-    def _read(self, log: LogObject, matcher: Matcher) -> Scan | None:
-        source = ObjectSource(self.reach.objects(), log.key)
-        try:
-            if log.segment is None:
-                return scan_log(source, log.size, matcher)
-            return self._ask(log.segment, source, matcher)
-        except ObjectNotFound:
-            return None
-
-    def _ask(self, segment: RemoteSegment, source: ObjectSource, matcher: Matcher) -> Scan:
-        """What a key index proves that was read as a whole; a scan where it does not."""
-        with open_files(self.reach.objects, self.partition, [segment]) as files:
-            opened = ColdInput(self.partition, segment, files)
-            with open_remote_index(opened, decode_topic_id(self.partition.topic_id).bytes) as index:
-                if index is not None and _is_whole(index):
-                    scan = ask_index(index, source, matcher)
-                    if not scan.is_matched:
-                        return replace(scan, read_bytes=scan.read_bytes + index.header.file_size)
-        return scan_log(source, segment.size, matcher)
