@@ -5,11 +5,11 @@ Invariant  reads only. Below the clean bound of a partition the latest record of
            bytes are stale.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from varve.cleaning.compaction.key_plan import HashRange, KeyPlan
 from varve.cleaning.compaction.plan import find_latest_records
@@ -36,14 +36,12 @@ from varve.kernels.key_merge import Tally
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
 
-_CHUNK_BYTES: Final = 1 << 20
-_SCAN_ENTRIES: Final = 1 << 16
+_CHUNK_ROWS: Final = 1 << 16
 _CONTROL: Final = 0x20
 _NEVER_MS: Final = -1
 """A time at which no tombstone has expired: an expired one is still the latest of its key."""
 
-Read = Callable[[int, int], bytes]
-"""So many bytes of a file from a position on."""
+Rows = npt.NDArray[np.void]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,59 +88,25 @@ def find_difference(fs: FileSystem, stored: str, built: str) -> KeysDifference |
             return KeysDifference(str(error), "a header", "none that can be read", 0)
         true = KeyIndexHeader.decode(other.read_at(0, HEADER_BYTES), "built")
         difference = _compare_headers(said, true)
-        if difference is not None:
-            return difference
-        place = _find_place(file.read_at, other.read_at, true)
-        if place is not None:
-            return _describe_section(file.read_at, other.read_at, true, place)
-    return _check_sum(fs, stored)
-
-
-def _find_place(read: Read, read_true: Read, header: KeyIndexHeader) -> int | None:
-    """The first byte behind the header that differs and matters."""
-    place = _find_first(read, read_true, HEADER_BYTES, header.batches_at)
-    if place is None:
-        place = _find_batch(read, read_true, header)
-    if place is None:
-        place = _find_first(read, read_true, header.marks_at, header.file_size)
-    return place
-
-
-def _find_batch(read: Read, read_true: Read, header: KeyIndexHeader) -> int | None:
-    """Where the first batch differs; whether one without a record was aborted is of no account."""
-    size = header.marks_at - header.batches_at
-    tables = []
-    for read_bytes in (read, read_true):
-        data = read_bytes(header.batches_at, size)
-        if len(data) < size:
-            return header.batches_at + len(data)
-        table = np.frombuffer(data, BATCH).copy()
-        table["flags"][table["count"] == 0] = 0
-        tables.append(table)
-    differs = np.flatnonzero(tables[0] != tables[1])
-    return header.batches_at + int(differs[0]) * BATCH.itemsize if differs.size else None
-
-
-def _check_sum(fs: FileSystem, path: str) -> KeysDifference | None:
-    with KeyIndex(fs.open(path)) as index:
-        try:
-            index.verify()
-        except Corrupt as error:
-            return KeysDifference(str(error), "the checksum of its content", "another one", 0)
-    return None
-
-
-def _find_first(read: Read, read_true: Read, begin: int, end: int) -> int | None:
-    """The first byte that differs."""
-    for start in range(begin, end, _CHUNK_BYTES):
-        wanted = min(_CHUNK_BYTES, end - start)
-        data, true = read(start, wanted), read_true(start, wanted)
-        if data != true:
-            common = min(len(data), len(true))
-            ours = np.frombuffer(data, np.uint8, common)
-            differs = np.flatnonzero(ours != np.frombuffer(true, np.uint8, common))
-            return start + (int(differs[0]) if differs.size else common)
-    return None
+        for name, layout, start, end in (
+            ("entry", ENTRY, HEADER_BYTES, true.batches_at),
+            ("batch", BATCH, true.batches_at, true.marks_at),
+            ("mark", MARK, true.marks_at, true.file_size),
+        ):
+            for position in range(start, end, _CHUNK_ROWS * layout.itemsize):
+                if difference is None:
+                    size = min(_CHUNK_ROWS * layout.itemsize, end - position)
+                    rows = _decode_rows(file.read_at(position, size), layout)
+                    true_rows = _decode_rows(other.read_at(position, size), layout)
+                    number = (position - start) // layout.itemsize
+                    difference = _compare_rows(rows, true_rows, name, number, position, true)
+    if difference is None:
+        with KeyIndex(fs.open(stored)) as index:
+            try:
+                index.verify()
+            except Corrupt as error:
+                return KeysDifference(str(error), "the checksum of its content", "another one", 0)
+    return difference
 
 
 def _compare_headers(said: KeyIndexHeader, true: KeyIndexHeader) -> KeysDifference | None:
@@ -155,26 +119,33 @@ def _compare_headers(said: KeyIndexHeader, true: KeyIndexHeader) -> KeysDifferen
     return None
 
 
-def _describe_section(
-    read: Read, read_true: Read, header: KeyIndexHeader, place: int
-) -> KeysDifference:
-    """What differs at a byte behind the header."""
-    start, layout, what = HEADER_BYTES, ENTRY, "entry"
-    if place >= header.marks_at:
-        start, layout, what = header.marks_at, MARK, "mark"
-    elif place >= header.batches_at:
-        start, layout, what = header.batches_at, BATCH, "batch"
-    number = (place - start) // layout.itemsize
-    position = start + number * layout.itemsize
-    data = read(position, layout.itemsize)
-    true = np.frombuffer(read_true(position, layout.itemsize), layout)[0]
-    if len(data) < layout.itemsize:
-        return KeysDifference(f"ends within {what} {number}", _show(true), "nothing", position)
-    row = np.frombuffer(data, layout)[0]
-    if what == "entry":
-        return _describe_entry(row, true, header.base_offset, position)
-    message = f"{what} {number} is not as the data has it"
-    return KeysDifference(message, _show(true), _show(row), position)
+def _decode_rows(data: bytes, layout: np.dtype[Any]) -> Rows:
+    """Whole rows; whether a batch without a record was aborted is of no account."""
+    rows = np.frombuffer(data, layout, len(data) // layout.itemsize)
+    if layout == BATCH:
+        rows = rows.copy()
+        rows["flags"][rows["count"] == 0] = 0
+    return rows
+
+
+def _compare_rows(
+    rows: Rows, true_rows: Rows, name: str, number: int, position: int, header: KeyIndexHeader
+) -> KeysDifference | None:
+    """The first row of a section that differs; `number` and `position` are of the first given."""
+    differs = np.flatnonzero(rows != true_rows[: len(rows)])
+    if not differs.size and len(rows) == len(true_rows):
+        return None
+    slot = int(differs[0]) if differs.size else len(rows)
+    position += slot * true_rows.dtype.itemsize
+    true = true_rows[slot]
+    if slot == len(rows):
+        return KeysDifference(
+            f"ends within {name} {number + slot}", _show(true), "nothing", position
+        )
+    if name == "entry":
+        return _describe_entry(rows[slot], true, header.base_offset, position)
+    message = f"{name} {number + slot} is not as the data has it"
+    return KeysDifference(message, _show(true), _show(rows[slot]), position)
 
 
 def _describe_entry(row: Any, true: Any, base_offset: int, position: int) -> KeysDifference:
@@ -267,9 +238,9 @@ class UniqueTask:
         low, high = self.hashes
         kept = np.unpackbits(plan.bits_of(number, plan.keep), bitorder="little").view(np.bool_)
         start = index.lower_bound(low) if low else 0
-        rows = np.empty((_SCAN_ENTRIES, ENTRY.itemsize // 8), np.uint64)
-        for first in range(start, index.header.entry_count, _SCAN_ENTRIES):
-            end = min(first + _SCAN_ENTRIES, index.header.entry_count)
+        rows = np.empty((_CHUNK_ROWS, ENTRY.itemsize // 8), np.uint64)
+        for first in range(start, index.header.entry_count, _CHUNK_ROWS):
+            end = min(first + _CHUNK_ROWS, index.header.entry_count)
             index.read_entries(first, end, rows)
             entries = rows[: end - first].view(ENTRY)[:, 0]
             inside = entries["hash_high"] <= np.uint64(high - 1)

@@ -6,6 +6,7 @@ Invariant  reads only. Objects are listed before the manifests are read, as an a
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from varve.commit_log.check.findings import Severity
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
@@ -172,66 +173,56 @@ def check_chain(
 ) -> Chain:
     """Holes and overlaps from the log start on; a diverged history is a note."""
     findings: list[VerifyFinding] = []
+
+    def find(rule: str, segment: RemoteSegment, offset: int, **details: Any) -> None:
+        where = partition.part_key(segment, "")
+        base_offset = segment.base_offset
+        findings.append(
+            VerifyFinding(rule=rule, where=where, base_offset=base_offset, offset=offset, **details)
+        )
+
     last: RemoteSegment | None = None
     for segment in readable:
+        base = segment.base_offset
         if segment.end_offset < manifest.log_start_offset:
             continue
         start = manifest.log_start_offset if last is None else last.end_offset + 1
         if last is not None and segment.epochs[0][0] < last.epochs[-1][0]:
-            findings.append(_diverged_finding(partition, segment, last))
-            return Chain(tuple(findings), _decided_end(last))
-        if segment.base_offset > start:
-            findings.append(_hole_finding(partition, segment, start))
-        elif last is not None and segment.base_offset < start:
-            findings.append(_overlap_finding(partition, segment, start))
+            find(
+                "chain-left",
+                segment,
+                base,
+                severity=Severity.NOTE,
+                message=f"from offset {base} on of a history that the log has left",
+                remedy="nothing: it is not read, and goes when the log is copied as far",
+                expected=f"leader epoch {last.epochs[-1][0]} or later",
+                found=f"leader epoch {segment.epochs[0][0]}",
+            )
+            break
+        if base > start:
+            find(
+                "chain-hole",
+                segment,
+                start,
+                message=f"offsets {start} to {base - 1} are in no readable segment",
+                remedy="`varve tier restore --as-of` may still reach an older manifest that has "
+                "them",
+                expected=f"a segment from offset {start} on",
+                found=f"the next begins at {base}",
+            )
+        elif last is not None and base < start:
+            find(
+                "chain-overlap",
+                segment,
+                base,
+                message=f"offsets {base} to {start - 1} are in the segment before as well",
+                remedy="`varve tier restore --as-of` to a version before the two came to be",
+                expected=f"a segment from offset {start} on",
+                found=f"one from {base} on",
+            )
         last = segment
-    return Chain(tuple(findings), LONG_MAX if last is None else _decided_end(last))
-
-
-def _decided_end(last: RemoteSegment) -> int:
-    return LONG_MAX if last.undecided_from is None else last.undecided_from
-
-
-def _diverged_finding(
-    partition: RemotePath, segment: RemoteSegment, last: RemoteSegment
-) -> VerifyFinding:
-    return VerifyFinding(
-        severity=Severity.NOTE,
-        rule="chain-left",
-        where=partition.part_key(segment, ""),
-        message=f"from offset {segment.base_offset} on of a history that the log has left",
-        remedy="nothing: it is not read, and goes when the log is copied as far",
-        base_offset=segment.base_offset,
-        offset=segment.base_offset,
-        expected=f"leader epoch {last.epochs[-1][0]} or later",
-        found=f"leader epoch {segment.epochs[0][0]}",
-    )
-
-
-def _hole_finding(partition: RemotePath, segment: RemoteSegment, start: int) -> VerifyFinding:
-    return VerifyFinding(
-        rule="chain-hole",
-        where=partition.part_key(segment, ""),
-        message=f"offsets {start} to {segment.base_offset - 1} are in no readable segment",
-        remedy="`varve tier restore --as-of` may still reach an older manifest that has them",
-        base_offset=segment.base_offset,
-        offset=start,
-        expected=f"a segment from offset {start} on",
-        found=f"the next begins at {segment.base_offset}",
-    )
-
-
-def _overlap_finding(partition: RemotePath, segment: RemoteSegment, start: int) -> VerifyFinding:
-    return VerifyFinding(
-        rule="chain-overlap",
-        where=partition.part_key(segment, ""),
-        message=f"offsets {segment.base_offset} to {start - 1} are in the segment before as well",
-        remedy="`varve tier restore --as-of` to a version before the two came to be",
-        base_offset=segment.base_offset,
-        offset=segment.base_offset,
-        expected=f"a segment from offset {start} on",
-        found=f"one from {segment.base_offset} on",
-    )
+    undecided_from = None if last is None else last.undecided_from
+    return Chain(tuple(findings), LONG_MAX if undecided_from is None else undecided_from)
 
 
 def _find_damage(damage: Damage) -> VerifyFinding:

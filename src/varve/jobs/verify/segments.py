@@ -9,15 +9,16 @@ Invariant  reads only. Where the data of a segment is damaged nothing else of it
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 import numpy as np
 
 from varve.cleaning.key_index.builder import build_key_index
 from varve.cleaning.key_index.key_index import HEADER_BYTES as KEYS_HEADER_BYTES
 from varve.cleaning.key_index.key_index import KeyIndexHeader
-from varve.commit_log.check.findings import FindingList, Severity
+from varve.commit_log.check.findings import FindingList
+from varve.commit_log.check.partition import show_nothing
 from varve.commit_log.check.producers import EpochCheck, KnownSnapshot, ProducerCheck
 from varve.commit_log.check.segment import SegmentCheck, SegmentFacts, SegmentPlace, read_indexes
 from varve.commit_log.leader_epochs import LeaderEpochs
@@ -45,6 +46,8 @@ from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, is_in_line
 
 _PRODUCER_EXPIRATION_MS: Final = 86_400_000
 _KEYS_REMEDY: Final = "remove the object; `varve job compact` makes it again"
+_BUILT: Final = "built"
+"""The key index as it should be, beside the fetched parts."""
 _KINDS: Final = {LOG_PART: LOG, "index": INDEX, "timeindex": TIME_INDEX, "txnindex": TXN_INDEX}
 """Parts that are files of a local segment."""
 
@@ -144,11 +147,9 @@ class _SegmentVerification:
         if LOG_PART in self._there:
             first_timestamp = self._first_timestamp()
             self._check_data(snapshot, epochs)
-        findings = self._list_findings()
+        findings = tuple(self._list_findings())
         header = None if any(finding.is_damage for finding in findings) else self._header
-        return SegmentOutcome(
-            self._segment.id, tuple(findings), header, self._verified, first_timestamp
-        )
+        return SegmentOutcome(self._segment.id, findings, header, self._verified, first_timestamp)
 
     def _path(self, name: str) -> str:
         kind = _KINDS.get(name)
@@ -250,19 +251,24 @@ class _SegmentVerification:
         for finding in findings.all():
             name = self._name_of(finding.path)
             if name not in self._work.missing:
-                self._add(
-                    finding.rule,
-                    name,
-                    self._clean(finding.message),
-                    severity=finding.severity,
-                    position=finding.position,
-                )
+                message = self._clean(finding.message)
+                severity, position = finding.severity, finding.position
+                self._add(finding.rule, name, message, severity=severity, position=position)
         if facts.fault is not None:
             fault = facts.fault
             self._add(fault.rule, LOG_PART, self._clean(fault.message), position=fault.position)
         if self._has_bad_data():
             return
-        self._check_end(facts)
+        end = self._segment.end_offset + 1
+        if facts.next_offset > end:
+            self._add(
+                "segment-offsets",
+                LOG_PART,
+                "a batch lies behind the segment's last offset",
+                offset=facts.next_offset - 1,
+                expected=f"offsets up to {end - 1}",
+                found=f"offset {facts.next_offset - 1}",
+            )
         header = self._build_keys()
         if header is not None:
             self._check_figures(header, facts, snapshot)
@@ -289,11 +295,7 @@ class _SegmentVerification:
             is_recovered=False,
         )
         check = SegmentCheck(
-            findings,
-            producers=producers,
-            epochs=epoch_check,
-            deep=False,
-            advance=_no_advance,
+            findings, producers=producers, epochs=epoch_check, deep=False, advance=show_nothing
         )
         with self._fs.open(self._paths[LOG_PART]) as file:
             facts = check.check(place, file, file.size(), read_indexes(self._fs, place, findings))
@@ -302,18 +304,6 @@ class _SegmentVerification:
             if epochs is not None:
                 epoch_check.finish(segment.end_offset + 1)
         return facts
-
-    def _check_end(self, facts: SegmentFacts) -> None:
-        end = self._segment.end_offset + 1
-        if facts.next_offset > end:
-            self._add(
-                "segment-offsets",
-                LOG_PART,
-                "a batch lies behind the segment's last offset",
-                offset=facts.next_offset - 1,
-                expected=f"offsets up to {end - 1}",
-                found=f"offset {facts.next_offset - 1}",
-            )
 
     def _build_keys(self) -> KeyIndexHeader | None:
         """The key index as it should be; None where a record cannot be read."""
@@ -331,32 +321,19 @@ class _SegmentVerification:
                     topic_id=task.topic_id,
                     aborted=(*task.aborted, *claimed),
                     buffer_bytes=task.buffer_bytes,
-                    path=self._built_path,
+                    path=self._path(_BUILT),
                 )
             except (Corrupt, OffsetOverflow) as error:
                 self._add("records-corrupt", LOG_PART, self._clean(str(error)))
                 return None
 
-    @property
-    def _built_path(self) -> str:
-        return f"{self._directory}/built"
-
     def _compare_keys(self) -> None:
-        difference = find_difference(self._fs, self._paths[KEYS_PART], self._built_path)
+        difference = find_difference(self._fs, self._paths[KEYS_PART], self._path(_BUILT))
         if difference is None:
             with self._fs.open(self._paths[KEYS_PART]) as file:
                 self._header = KeyIndexHeader.decode(file.read_at(0, KEYS_HEADER_BYTES))
             return
-        self._add(
-            "keys-untrue",
-            KEYS_PART,
-            difference.message,
-            remedy=_KEYS_REMEDY,
-            position=difference.position,
-            offset=difference.offset,
-            expected=difference.expected,
-            found=difference.found,
-        )
+        self._add("keys-untrue", KEYS_PART, remedy=_KEYS_REMEDY, **asdict(difference))
 
     def _check_figures(
         self, header: KeyIndexHeader, facts: SegmentFacts, snapshot: KnownSnapshot | None
@@ -402,32 +379,17 @@ class _SegmentVerification:
     # Findings
 
     def _add(
-        self,
-        rule: str,
-        name: str,
-        message: str,
-        *,
-        severity: Severity = Severity.ERROR,
-        remedy: str = PUT_BACK,
-        position: int | None = None,
-        offset: int | None = None,
-        expected: str = "",
-        found: str = "",
+        self, rule: str, name: str, message: str, *, remedy: str = PUT_BACK, **details: Any
     ) -> None:
-        self._found.append(
-            VerifyFinding(
-                severity=severity,
-                rule=rule,
-                where=self._key(name),
-                message=message,
-                remedy=remedy,
-                base_offset=self._segment.base_offset,
-                position=position,
-                offset=offset,
-                expected=expected,
-                found=found,
-            )
+        finding = VerifyFinding(
+            rule=rule,
+            where=self._key(name),
+            message=message,
+            remedy=remedy,
+            base_offset=self._segment.base_offset,
+            **details,
         )
+        self._found.append(finding)
 
     def _has_bad_data(self) -> bool:
         key = self._key(LOG_PART)
@@ -454,13 +416,11 @@ class _SegmentVerification:
 
     def _checksum_finding(self, part: ObjectPart, details: list[VerifyFinding]) -> VerifyFinding:
         first = details[0] if details else None
-        message = "its bytes are not those that were copied"
-        if first is not None:
-            message += f": {first.message}"
+        problem = "its bytes are not those that were copied"
         return VerifyFinding(
             rule="object-checksum",
             where=self._key(part.name),
-            message=message,
+            message=problem if first is None else f"{problem}: {first.message}",
             remedy=_KEYS_REMEDY if part.name == KEYS_PART else PUT_BACK,
             base_offset=self._segment.base_offset,
             position=None if first is None else first.position,
@@ -477,18 +437,12 @@ class _SegmentVerification:
 
     def _clean(self, message: str) -> str:
         """Without the paths of the scratch directory."""
-        for name in (*self._paths, "built"):
+        for name in (*self._paths, _BUILT):
             message = message.replace(f"{self._path(name)}: ", "")
             message = message.replace(self._path(name), name)
         return message
 
 
 def _find_undecided(entries: list[SnapshotEntry]) -> int | None:
-    first = [
-        entry.transaction_first_offset for entry in entries if entry.transaction_first_offset >= 0
-    ]
-    return min(first, default=None)
-
-
-def _no_advance(size: int) -> None:
-    """Nobody watches a task."""
+    firsts = [entry.transaction_first_offset for entry in entries]
+    return min((first for first in firsts if first >= 0), default=None)

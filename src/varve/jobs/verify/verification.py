@@ -11,7 +11,7 @@ Invariant  reads only, beside running stores and jobs; it may be ended anywhere 
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from varve.cleaning.compaction.key_plan import ENTRY_BYTES
@@ -80,18 +80,17 @@ def verify(
     clock = clock or SystemClock()
     began_ms = clock.now_ms()
     chosen = [find_topic(address, name) for name in topics] if topics else find_topics(address)
-    reach = address
-    others = [finding for topic in chosen for finding in _verify_documents_of(reach, topic)]
+    others = [finding for topic in chosen for finding in _verify_documents_of(address, topic)]
     partitions = verify_partitions(
-        reach,
+        address,
         [partition for topic in chosen for partition in topic.partitions],
         runner=runner,
         now_ms=began_ms,
     )
     if directory is not None:
-        others += verify_directory(RealFileSystem(), directory, reach, now_ms=began_ms)
+        others += verify_directory(RealFileSystem(), directory, address, now_ms=began_ms)
     return VerifyResult(
-        store=reach.objects().name,
+        store=address.objects().name,
         started_ms=began_ms,
         elapsed_ms=clock.now_ms() - began_ms,
         partitions=partitions,
@@ -100,10 +99,10 @@ def verify(
     )
 
 
-def _verify_documents_of(reach: BucketAccess, topic: RemoteTopic) -> Iterator[VerifyFinding]:
+def _verify_documents_of(bucket: Bucket, topic: RemoteTopic) -> Iterator[VerifyFinding]:
     if topic.partitions:
         cluster = topic.partitions[0].cluster
-        yield from verify_documents(reach.objects(), cluster, topic.name, topic.topic_id)
+        yield from verify_documents(bucket.objects(), cluster, topic.name, topic.topic_id)
 
 
 def verify_partitions(
@@ -117,50 +116,49 @@ def verify_partitions(
     range_bytes: int = _RANGE_BYTES,
 ) -> tuple[PartitionVerdict, ...]:
     """Verifies these partitions, all at once."""
-    sizes = _TaskSizes(task_bytes, range_bytes, buffer_bytes)
-    runs = [_PartitionRun(reach, partition, now_ms, sizes).stages() for partition in partitions]
+    runs = [
+        _PartitionRun(reach, partition, now_ms, task_bytes, range_bytes, buffer_bytes).stages()
+        for partition in partitions
+    ]
     return tuple(run_together(runs, runner))
 
 
-@dataclass(frozen=True, slots=True)
-class _TaskSizes:
-    """About how much a task reads of segments and of key indexes, and its memory for keys."""
+@dataclass
+class _PartitionRun:
+    """What is known of one partition so far.
 
+    Sizes are about what a task reads of segments and of key indexes, and its memory for keys.
+    """
+
+    reach: BucketAccess
+    partition: RemotePath
+    now_ms: int
     task_bytes: int
     range_bytes: int
     buffer_bytes: int
+    view: PartitionView = field(init=False)
+    outcomes: dict[str, SegmentOutcome] = field(default_factory=dict)
+    findings: list[VerifyFinding] = field(default_factory=list)
 
-
-class _PartitionRun:
-    """What is known of one partition so far."""
-
-    def __init__(
-        self, reach: BucketAccess, partition: RemotePath, now_ms: int, sizes: _TaskSizes
-    ) -> None:
-        self._reach = reach
-        self._partition = partition
-        self._now_ms = now_ms
-        self._sizes = sizes
-        self._view = PartitionView(partition=partition, manifest_version=0)
-        self._outcomes: dict[str, SegmentOutcome] = {}
-        self._findings: list[VerifyFinding] = []
+    def __post_init__(self) -> None:
+        self.view = PartitionView(partition=self.partition, manifest_version=0)
 
     def stages(self) -> Stages[PartitionVerdict]:
         """The verification; a task that fails is a finding, and what it did not see is skipped."""
-        manifest_task = ManifestTask(self._reach, self._partition, self._now_ms)
+        manifest_task = ManifestTask(self.reach, self.partition, self.now_ms)
         for view in (yield from self._run_stage(Stage("manifests", [manifest_task]))):
-            self._view = view
-            self._findings += view.findings
+            self.view = view
+            self.findings += view.findings
         segment_tasks = self._segment_tasks()
         for outcomes in (yield from self._run_stage(Stage("segments", segment_tasks))):
             for segment in outcomes:
-                self._outcomes[segment.id] = segment
-                self._findings += segment.findings
+                self.outcomes[segment.id] = segment
+                self.findings += segment.findings
         clean = self._find_clean_segments()
         tasks = [UniqueTask(hashes) for hashes in cut_hashes(self._count_ranges(clean))]
         ranges = yield from self._run_stage(Stage("keys", tasks if clean.segments else [], clean))
         if clean.segments and len(ranges) == len(tasks):
-            self._findings += self._judge_keys(clean, ranges)
+            self.findings += self._judge_keys(clean, ranges)
         return self._verdict()
 
     def _run_stage(self, stage: Stage[T]) -> Stages[list[T]]:
@@ -168,20 +166,24 @@ class _PartitionRun:
         results: list[T] = []
         for outcome in (yield from try_stage(stage)):
             if isinstance(outcome, TaskError):
-                self._findings.append(
-                    _not_verified(self._partition, stage.name, str(outcome.error))
+                finding = VerifyFinding(
+                    rule="not-verified",
+                    where=self.partition.prefix,
+                    message=f"{stage.name}: {outcome.error}",
+                    remedy="run it again",
                 )
+                self.findings.append(finding)
             else:
                 results.append(outcome)
         return results
 
     def _segment_tasks(self) -> list[SegmentsTask]:
-        view = self._view
-        topic_id = decode_topic_id(self._partition.topic_id).bytes
+        view = self.view
+        topic_id = decode_topic_id(self.partition.topic_id).bytes
         return [
             SegmentsTask(
-                reach=self._reach,
-                partition=self._partition,
+                reach=self.reach,
+                partition=self.partition,
                 works=tuple(works),
                 aborted=tuple(
                     transaction
@@ -192,19 +194,19 @@ class _PartitionRun:
                 trusted_from=view.trusted_from,
                 log_start_offset=view.log_start_offset,
                 topic_id=topic_id,
-                now_ms=self._now_ms,
-                buffer_bytes=self._sizes.buffer_bytes,
+                now_ms=self.now_ms,
+                buffer_bytes=self.buffer_bytes,
             )
             for works in pack_by_size(
                 self._works(),
                 lambda work: work.segment.stored_bytes,
-                target_bytes=self._sizes.task_bytes,
+                target_bytes=self.task_bytes,
             )
         ]
 
     def _works(self) -> Iterator[SegmentWork]:
         previous: RemoteSegment | None = None
-        for segment in self._view.readable:
+        for segment in self.view.readable:
             follows = (
                 previous is not None
                 and previous.end_offset + 1 == segment.base_offset
@@ -213,31 +215,31 @@ class _PartitionRun:
             missing = frozenset(
                 part.name
                 for part in segment.parts
-                if self._partition.part_key(segment, part.name) in self._view.damaged
+                if self.partition.part_key(segment, part.name) in self.view.damaged
             )
             yield SegmentWork(segment, previous if follows else None, missing)
             previous = segment
 
     def _find_clean_segments(self) -> CleanSegments:
         """Those below the clean bound whose key index is true."""
-        view = self._view
+        view = self.view
         clean: list[tuple[RemoteSegment, KeyIndexHeader]] = []
         for segment in view.readable:
-            outcome = self._outcomes.get(segment.id)
+            outcome = self.outcomes.get(segment.id)
             is_clean = view.log_start_offset <= segment.end_offset < view.cleaned_up_to
             if is_clean and outcome is not None and outcome.header is not None:
                 clean.append((segment, outcome.header))
         return CleanSegments(
-            self._reach,
-            self._partition,
+            self.reach,
+            self.partition,
             tuple(segment for segment, _ in clean),
             tuple(header for _, header in clean),
-            self._sizes.buffer_bytes,
+            self.buffer_bytes,
         )
 
     def _count_ranges(self, clean: CleanSegments) -> int:
         entries = sum(header.entry_count for header in clean.headers)
-        return -(-entries * ENTRY_BYTES // self._sizes.range_bytes)
+        return -(-entries * ENTRY_BYTES // self.range_bytes)
 
     def _judge_keys(
         self, clean: CleanSegments, ranges: Sequence[SupersededKeys]
@@ -259,11 +261,11 @@ class _PartitionRun:
         self, segment: RemoteSegment, stale_bytes: int, count: int, offset: int | None
     ) -> VerifyFinding:
         is_noted = bool(segment.stale_bytes)
-        bound = self._view.cleaned_up_to
+        bound = self.view.cleaned_up_to
         return VerifyFinding(
             severity=Severity.WARNING if is_noted else Severity.ERROR,
             rule="keys-undercounted" if is_noted else "keys-twice",
-            where=self._partition.part_key(segment, "log"),
+            where=self.partition.part_key(segment, "log"),
             message=f"{count} records are superseded by later ones below the clean bound {bound}",
             remedy="`varve job compact --force` removes them; readers are not misled by them",
             base_offset=segment.base_offset,
@@ -273,16 +275,16 @@ class _PartitionRun:
         )
 
     def _verdict(self) -> PartitionVerdict:
-        view = self._view
+        view = self.view
         findings = [
-            finding.within(self._partition.topic, self._partition.partition)
-            for finding in gravest_first(self._findings)
+            finding.within(self.partition.topic, self.partition.partition)
+            for finding in gravest_first(self.findings)
         ]
         by_base: dict[int | None, list[VerifyFinding]] = {}
         for finding in findings:
             by_base.setdefault(finding.base_offset, []).append(finding)
         return PartitionVerdict(
-            partition=self._partition,
+            partition=self.partition,
             manifest_version=view.manifest_version,
             log_start_offset=view.log_start_offset,
             cleaned_up_to=view.cleaned_up_to,
@@ -293,13 +295,13 @@ class _PartitionRun:
             findings=tuple(findings),
             objects=view.objects,
             bytes=view.bytes,
-            verified_bytes=sum(finding.verified_bytes for finding in self._outcomes.values()),
+            verified_bytes=sum(finding.verified_bytes for finding in self.outcomes.values()),
         )
 
     def _segment_verdict(
         self, segment: RemoteSegment, own: Sequence[VerifyFinding]
     ) -> SegmentVerdict:
-        outcome = self._outcomes.get(segment.id)
+        outcome = self.outcomes.get(segment.id)
         return SegmentVerdict(
             id=segment.id,
             base_offset=segment.base_offset,
@@ -313,15 +315,6 @@ class _PartitionRun:
             finding_count=len(own),
             damage_count=sum(finding.is_damage for finding in own),
         )
-
-
-def _not_verified(partition: RemotePath, stage: str, message: str) -> VerifyFinding:
-    return VerifyFinding(
-        rule="not-verified",
-        where=partition.prefix,
-        message=f"{stage}: {message}",
-        remedy="run it again",
-    )
 
 
 # Documents of a topic
@@ -348,11 +341,7 @@ def verify_documents(
 
 def _corrupt(topic: str, key: str, message: str) -> VerifyFinding:
     return VerifyFinding(
-        rule="note-corrupt",
-        where=key,
-        message=message,
-        remedy=PUT_BACK,
-        topic=topic,
+        rule="note-corrupt", where=key, message=message, remedy=PUT_BACK, topic=topic
     )
 
 
@@ -428,24 +417,26 @@ def _check_join(
         end_offset=facts.end_offset,
         epochs=facts.history.entries,
     )
-    for start, end in find_holes(manifests, manifest, local):
-        message = f"offsets {start} to {end - 1} are neither on the local disk nor in the cold tier"
-        yield _tier_finding("tier-hole", partition, facts, message, start)
+    broken = [
+        (
+            "tier-hole",
+            start,
+            f"offsets {start} to {end - 1} are neither on the local disk nor in the cold tier",
+        )
+        for start, end in find_holes(manifests, manifest, local)
+    ]
     lost = find_lost(manifests, manifest, local)
     if lost is not None:
-        message = f"the log ends at offset {lost[0]}, what was copied of its latest epoch at "
-        yield _tier_finding("tier-lost-tail", partition, facts, f"{message}{lost[1]}", lost[0])
-
-
-def _tier_finding(
-    rule: str, partition: TopicPartition, facts: PartitionFacts, message: str, offset: int
-) -> VerifyFinding:
-    return VerifyFinding(
-        rule=rule,
-        where=facts.directory,
-        message=message,
-        remedy="`varve tier restore` into another directory has what the bucket holds",
-        topic=partition.topic,
-        partition=partition.partition,
-        offset=offset,
-    )
+        end, copied_end = lost
+        message = f"the log ends at offset {end}, what was copied of its latest epoch at "
+        broken.append(("tier-lost-tail", end, f"{message}{copied_end}"))
+    for rule, offset, message in broken:
+        yield VerifyFinding(
+            rule=rule,
+            where=facts.directory,
+            message=message,
+            remedy="`varve tier restore` into another directory has what the bucket holds",
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=offset,
+        )
