@@ -7,73 +7,17 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
-from varve.broker.admin.config_requests import (
-    handle_alter_configs,
-    handle_describe_configs,
-    handle_incremental_alter_configs,
-)
-from varve.broker.admin.topics import (
-    handle_create_partitions,
-    handle_create_topics,
-    handle_delete_topics,
-)
+from varve.broker.admin import config_requests, topics
 from varve.broker.broker import Broker
+from varve.broker.data import metadata, offsets
 from varve.broker.data.fetch import handle_fetch
-from varve.broker.data.metadata import (
-    handle_describe_cluster,
-    handle_describe_log_dirs,
-    handle_describe_topic_partitions,
-    handle_elect_leaders,
-    handle_find_coordinator,
-    handle_list_partition_reassignments,
-    handle_metadata,
-)
-from varve.broker.data.offsets import (
-    handle_delete_records,
-    handle_describe_producers,
-    handle_list_offsets,
-    handle_offset_for_leader_epoch,
-)
 from varve.broker.data.produce import handle_produce
-from varve.broker.groups.offset_requests import (
-    handle_offset_commit,
-    handle_offset_delete,
-    handle_offset_fetch,
-    handle_txn_offset_commit,
-)
-from varve.broker.groups.requests import (
-    handle_consumer_group_describe,
-    handle_consumer_group_heartbeat,
-    handle_delete_groups,
-    handle_describe_groups,
-    handle_heartbeat,
-    handle_join_group,
-    handle_leave_group,
-    handle_list_groups,
-    handle_sync_group,
-)
+from varve.broker.groups import offset_requests
+from varve.broker.groups import requests as group_requests
 from varve.broker.request import RequestContext
-from varve.broker.security.acl_requests import (
-    handle_create_acls,
-    handle_delete_acls,
-    handle_describe_acls,
-)
-from varve.broker.security.credential_requests import (
-    handle_alter_user_scram_credentials,
-    handle_describe_user_scram_credentials,
-)
-from varve.broker.security.quota_requests import (
-    handle_alter_client_quotas,
-    handle_describe_client_quotas,
-)
-from varve.broker.transactions.requests import (
-    handle_add_offsets_to_txn,
-    handle_add_partitions_to_txn,
-    handle_describe_transactions,
-    handle_end_txn,
-    handle_init_producer_id,
-    handle_list_transactions,
-)
+from varve.broker.security import acl_requests, quota_requests
+from varve.broker.security import credential_requests as scram_requests
+from varve.broker.transactions import requests as transaction_requests
 from varve.wire import APIS, ApiKey, ErrorCode, Message
 from varve.wire.messages.cluster import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
@@ -114,48 +58,48 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.API_VERSIONS: handle_api_versions,
     ApiKey.PRODUCE: handle_produce,
     ApiKey.FETCH: handle_fetch,
-    ApiKey.LIST_OFFSETS: handle_list_offsets,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: handle_offset_for_leader_epoch,
-    ApiKey.DELETE_RECORDS: handle_delete_records,
-    ApiKey.DESCRIBE_PRODUCERS: handle_describe_producers,
-    ApiKey.METADATA: handle_metadata,
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: handle_describe_topic_partitions,
-    ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
-    ApiKey.FIND_COORDINATOR: handle_find_coordinator,
-    ApiKey.ELECT_LEADERS: handle_elect_leaders,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: handle_list_partition_reassignments,
-    ApiKey.DESCRIBE_LOG_DIRS: handle_describe_log_dirs,
-    ApiKey.CREATE_TOPICS: handle_create_topics,
-    ApiKey.DELETE_TOPICS: handle_delete_topics,
-    ApiKey.CREATE_PARTITIONS: handle_create_partitions,
-    ApiKey.DESCRIBE_CONFIGS: handle_describe_configs,
-    ApiKey.ALTER_CONFIGS: handle_alter_configs,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: handle_incremental_alter_configs,
-    ApiKey.JOIN_GROUP: handle_join_group,
-    ApiKey.SYNC_GROUP: handle_sync_group,
-    ApiKey.HEARTBEAT: handle_heartbeat,
-    ApiKey.LEAVE_GROUP: handle_leave_group,
-    ApiKey.DESCRIBE_GROUPS: handle_describe_groups,
-    ApiKey.LIST_GROUPS: handle_list_groups,
-    ApiKey.DELETE_GROUPS: handle_delete_groups,
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: handle_consumer_group_heartbeat,
-    ApiKey.CONSUMER_GROUP_DESCRIBE: handle_consumer_group_describe,
-    ApiKey.OFFSET_COMMIT: handle_offset_commit,
-    ApiKey.OFFSET_FETCH: handle_offset_fetch,
-    ApiKey.OFFSET_DELETE: handle_offset_delete,
-    ApiKey.TXN_OFFSET_COMMIT: handle_txn_offset_commit,
-    ApiKey.INIT_PRODUCER_ID: handle_init_producer_id,
-    ApiKey.ADD_PARTITIONS_TO_TXN: handle_add_partitions_to_txn,
-    ApiKey.ADD_OFFSETS_TO_TXN: handle_add_offsets_to_txn,
-    ApiKey.END_TXN: handle_end_txn,
-    ApiKey.DESCRIBE_TRANSACTIONS: handle_describe_transactions,
-    ApiKey.LIST_TRANSACTIONS: handle_list_transactions,
-    ApiKey.DESCRIBE_ACLS: handle_describe_acls,
-    ApiKey.CREATE_ACLS: handle_create_acls,
-    ApiKey.DELETE_ACLS: handle_delete_acls,
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: handle_describe_user_scram_credentials,
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: handle_alter_user_scram_credentials,
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: handle_describe_client_quotas,
-    ApiKey.ALTER_CLIENT_QUOTAS: handle_alter_client_quotas,
+    ApiKey.LIST_OFFSETS: offsets.handle_list_offsets,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.handle_offset_for_leader_epoch,
+    ApiKey.DELETE_RECORDS: offsets.handle_delete_records,
+    ApiKey.DESCRIBE_PRODUCERS: offsets.handle_describe_producers,
+    ApiKey.METADATA: metadata.handle_metadata,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.handle_describe_topic_partitions,
+    ApiKey.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,
+    ApiKey.FIND_COORDINATOR: metadata.handle_find_coordinator,
+    ApiKey.ELECT_LEADERS: metadata.handle_elect_leaders,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: metadata.handle_list_partition_reassignments,
+    ApiKey.DESCRIBE_LOG_DIRS: metadata.handle_describe_log_dirs,
+    ApiKey.CREATE_TOPICS: topics.handle_create_topics,
+    ApiKey.DELETE_TOPICS: topics.handle_delete_topics,
+    ApiKey.CREATE_PARTITIONS: topics.handle_create_partitions,
+    ApiKey.DESCRIBE_CONFIGS: config_requests.handle_describe_configs,
+    ApiKey.ALTER_CONFIGS: config_requests.handle_alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: config_requests.handle_incremental_alter_configs,
+    ApiKey.JOIN_GROUP: group_requests.handle_join_group,
+    ApiKey.SYNC_GROUP: group_requests.handle_sync_group,
+    ApiKey.HEARTBEAT: group_requests.handle_heartbeat,
+    ApiKey.LEAVE_GROUP: group_requests.handle_leave_group,
+    ApiKey.DESCRIBE_GROUPS: group_requests.handle_describe_groups,
+    ApiKey.LIST_GROUPS: group_requests.handle_list_groups,
+    ApiKey.DELETE_GROUPS: group_requests.handle_delete_groups,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: group_requests.handle_consumer_group_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: group_requests.handle_consumer_group_describe,
+    ApiKey.OFFSET_COMMIT: offset_requests.handle_offset_commit,
+    ApiKey.OFFSET_FETCH: offset_requests.handle_offset_fetch,
+    ApiKey.OFFSET_DELETE: offset_requests.handle_offset_delete,
+    ApiKey.TXN_OFFSET_COMMIT: offset_requests.handle_txn_offset_commit,
+    ApiKey.INIT_PRODUCER_ID: transaction_requests.handle_init_producer_id,
+    ApiKey.ADD_PARTITIONS_TO_TXN: transaction_requests.handle_add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: transaction_requests.handle_add_offsets_to_txn,
+    ApiKey.END_TXN: transaction_requests.handle_end_txn,
+    ApiKey.DESCRIBE_TRANSACTIONS: transaction_requests.handle_describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: transaction_requests.handle_list_transactions,
+    ApiKey.DESCRIBE_ACLS: acl_requests.handle_describe_acls,
+    ApiKey.CREATE_ACLS: acl_requests.handle_create_acls,
+    ApiKey.DELETE_ACLS: acl_requests.handle_delete_acls,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: scram_requests.handle_describe_user_scram_credentials,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: scram_requests.handle_alter_user_scram_credentials,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: quota_requests.handle_describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: quota_requests.handle_alter_client_quotas,
 }
 """ApiVersions reports these, and the APIs that the server serves itself."""

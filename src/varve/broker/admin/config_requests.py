@@ -22,21 +22,7 @@ from varve.broker.request import CLUSTER_NAME, Operation, RequestContext, Resour
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError, code_for
-from varve.wire.messages.topics import (
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    AlterConfigsResourceResponse,
-    AlterConfigsResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-    DescribeConfigsSynonym,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementalAlterConfigsResponse,
-)
+from varve.wire.messages import topics as messages
 
 _AUTHORIZED_TYPES: Final = {
     ResourceKind.TOPIC: ResourceType.TOPIC,
@@ -73,19 +59,21 @@ def _check_broker_name(broker: Broker, name: str) -> None:
 
 
 async def handle_describe_configs(
-    broker: Broker, context: RequestContext, request: DescribeConfigsRequest
-) -> DescribeConfigsResponse:
+    broker: Broker, context: RequestContext, request: messages.DescribeConfigsRequest
+) -> messages.DescribeConfigsResponse:
     results = []
     for resource in _unique_resources(request):
         results.append(_describe(broker, context, request, resource))
         # A request may name every topic: others are served in between.
         await asyncio.sleep(0)
-    return DescribeConfigsResponse(results=results)
+    return messages.DescribeConfigsResponse(results=results)
 
 
-def _unique_resources(request: DescribeConfigsRequest) -> list[DescribeConfigsResource]:
+def _unique_resources(
+    request: messages.DescribeConfigsRequest,
+) -> list[messages.DescribeConfigsResource]:
     """Each resource once, with the keys of all its occurrences."""
-    unique: dict[_Resource, DescribeConfigsResource] = {}
+    unique: dict[_Resource, messages.DescribeConfigsResource] = {}
     for resource in request.resources:
         key = resource.resource_type, resource.resource_name
         known = unique.setdefault(key, resource)
@@ -101,11 +89,13 @@ def _unique_resources(request: DescribeConfigsRequest) -> list[DescribeConfigsRe
 def _describe(
     broker: Broker,
     context: RequestContext,
-    request: DescribeConfigsRequest,
-    resource: DescribeConfigsResource,
-) -> DescribeConfigsResult:
+    request: messages.DescribeConfigsRequest,
+    resource: messages.DescribeConfigsResource,
+) -> messages.DescribeConfigsResult:
     kind, name = resource.resource_type, resource.resource_name
-    result = DescribeConfigsResult(error_message=None, resource_type=kind, resource_name=name)
+    result = messages.DescribeConfigsResult(
+        error_message=None, resource_type=kind, resource_name=name
+    )
     try:
         _authorize(context, Operation.DESCRIBE_CONFIGS, kind, name)
         entries = _get_entries(broker, kind, name)
@@ -139,9 +129,9 @@ def _get_entries(broker: Broker, kind: int, name: str) -> Sequence[ConfigEntry]:
 
 
 def _described_config(
-    entry: ConfigEntry, request: DescribeConfigsRequest
-) -> DescribeConfigsResourceResult:
-    result = DescribeConfigsResourceResult(
+    entry: ConfigEntry, request: messages.DescribeConfigsRequest
+) -> messages.DescribeConfigsResourceResult:
+    result = messages.DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,
         read_only=entry.is_read_only,
@@ -152,7 +142,9 @@ def _described_config(
     )
     if request.include_synonyms:
         result.synonyms = [
-            DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            messages.DescribeConfigsSynonym(
+                name=synonym.name, value=synonym.value, source=synonym.source
+            )
             for synonym in entry.synonyms
         ]
     return result
@@ -162,28 +154,18 @@ def _described_config(
 
 
 async def handle_alter_configs(
-    broker: Broker, context: RequestContext, request: AlterConfigsRequest
-) -> AlterConfigsResponse:
+    broker: Broker, context: RequestContext, request: messages.AlterConfigsRequest
+) -> messages.AlterConfigsResponse:
     """A config that is not named is reset to its default."""
     plans: _Plans = [
-        (
-            (resource.resource_type, resource.resource_name),
-            partial(_plan_replacement, broker, resource),
-        )
+        (_resource_of(resource), partial(_plan_replacement, broker, resource))
         for resource in request.resources
     ]
-    errors = await _alter_all(broker, context, plans, is_trial=request.validate_only)
-    return AlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=code, error_message=message, resource_type=kind, resource_name=name
-            )
-            for (kind, name), (code, message) in errors.items()
-        ]
-    )
+    results = await _alter_all(broker, context, plans, is_trial=request.validate_only)
+    return messages.AlterConfigsResponse(responses=results)
 
 
-def _plan_replacement(broker: Broker, resource: AlterConfigsResource) -> Changes:
+def _plan_replacement(broker: Broker, resource: messages.AlterConfigsResource) -> Changes:
     configs = {config.name: config.value for config in resource.configs}
     if len(configs) < len(resource.configs):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "a config is named twice; name it once")
@@ -194,28 +176,18 @@ def _plan_replacement(broker: Broker, resource: AlterConfigsResource) -> Changes
 
 
 async def handle_incremental_alter_configs(
-    broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
-) -> IncrementalAlterConfigsResponse:
+    broker: Broker, context: RequestContext, request: messages.IncrementalAlterConfigsRequest
+) -> messages.IncrementalAlterConfigsResponse:
     """A config that is not named does not change."""
     plans: _Plans = [
-        (
-            (resource.resource_type, resource.resource_name),
-            partial(_plan_operations, broker, resource),
-        )
+        (_resource_of(resource), partial(_plan_operations, broker, resource))
         for resource in request.resources
     ]
-    errors = await _alter_all(broker, context, plans, is_trial=request.validate_only)
-    return IncrementalAlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=code, error_message=message, resource_type=kind, resource_name=name
-            )
-            for (kind, name), (code, message) in errors.items()
-        ]
-    )
+    results = await _alter_all(broker, context, plans, is_trial=request.validate_only)
+    return messages.IncrementalAlterConfigsResponse(responses=results)
 
 
-def _plan_operations(broker: Broker, resource: IncrementalAlterConfigsResource) -> Changes:
+def _plan_operations(broker: Broker, resource: messages.IncrementalAlterConfigsResource) -> Changes:
     changes = [
         ConfigChange(config.name, config.config_operation, config.value)
         for config in resource.configs
@@ -225,23 +197,31 @@ def _plan_operations(broker: Broker, resource: IncrementalAlterConfigsResource) 
     return broker.broker_configs.plan_operations(changes)
 
 
+def _resource_of(
+    resource: messages.AlterConfigsResource | messages.IncrementalAlterConfigsResource,
+) -> _Resource:
+    return resource.resource_type, resource.resource_name
+
+
 async def _alter_all(
     broker: Broker, context: RequestContext, plans: _Plans, *, is_trial: bool
-) -> dict[_Resource, tuple[ErrorCode, str | None]]:
-    """Alters each resource; returns its error, or NONE."""
+) -> list[messages.AlterConfigsResourceResponse]:
+    """Alters each resource; a resource that is named twice is not altered."""
     counts = Counter(resource for resource, _ in plans)
-    errors: dict[_Resource, tuple[ErrorCode, str | None]] = {}
+    results = []
     for resource, plan in dict(plans).items():
+        kind, name = resource
+        result = messages.AlterConfigsResourceResponse(ErrorCode.NONE, None, kind, name)
         try:
             if counts[resource] > 1:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, "a resource is named twice; name it once"
                 )
             await _alter(broker, context, resource, plan, is_trial=is_trial)
-            errors[resource] = (ErrorCode.NONE, None)
         except StoreError as error:
-            errors[resource] = (code_for(error), str(error))
-    return errors
+            result.error_code, result.error_message = code_for(error), str(error)
+        results.append(result)
+    return results
 
 
 async def _alter(

@@ -26,22 +26,7 @@ from varve.embedded.topic_admin import PARTITION_COUNT_MAX
 from varve.foundation.errors import InvalidRequest, StoreError
 from varve.wire import NO_ID, ErrorCode
 from varve.wire.errors import KafkaError, code_for
-from varve.wire.messages.topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfigs,
-    CreatableTopicResult,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopic,
-    CreatePartitionsTopicResult,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeletableTopicResult,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DeleteTopicState,
-)
+from varve.wire.messages import topics as messages
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 _DEFAULT: Final = -1
@@ -52,8 +37,8 @@ _DEFAULT: Final = -1
 
 
 async def handle_create_topics(
-    broker: Broker, context: RequestContext, request: CreateTopicsRequest
-) -> CreateTopicsResponse:
+    broker: Broker, context: RequestContext, request: messages.CreateTopicsRequest
+) -> messages.CreateTopicsResponse:
     counts = Counter(topic.name for topic in request.topics)
     requested = {topic.name: topic for topic in request.topics}
     results = []
@@ -70,20 +55,22 @@ async def handle_create_topics(
     for result in results:
         if result.error_code == ErrorCode.NONE:
             _hide_configs(context, result)
-    return CreateTopicsResponse(topics=results)
+    return messages.CreateTopicsResponse(topics=results)
 
 
-def _check_create(context: RequestContext, topic: CreatableTopic, count: int) -> None:
+def _check_create(context: RequestContext, topic: messages.CreatableTopic, count: int) -> None:
     if count > 1:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {topic.name:.260} is named twice")
     if not context.is_authorized(Operation.CREATE, ResourceType.CLUSTER):
         context.authorize(Operation.CREATE, ResourceType.TOPIC, topic.name)
 
 
-async def _create(broker: Broker, topic: CreatableTopic, *, is_trial: bool) -> CreatableTopicResult:
+async def _create(
+    broker: Broker, topic: messages.CreatableTopic, *, is_trial: bool
+) -> messages.CreatableTopicResult:
     count = _partition_count(broker, topic)
     own = _own_configs(broker.topic_configs, topic)
-    result = CreatableTopicResult(
+    result = messages.CreatableTopicResult(
         name=topic.name,
         error_message=None,
         num_partitions=count,
@@ -124,7 +111,7 @@ def _check_name(broker: Broker, name: str, created: Iterable[str]) -> None:
         )
 
 
-def _own_configs(configs: TopicConfigs, topic: CreatableTopic) -> dict[str, str]:
+def _own_configs(configs: TopicConfigs, topic: messages.CreatableTopic) -> dict[str, str]:
     requested = {config.name: config.value for config in topic.configs}
     requested = without_replication(topic.name, requested)
     check_names(topic.name, requested)
@@ -136,7 +123,7 @@ def _own_configs(configs: TopicConfigs, topic: CreatableTopic) -> dict[str, str]
     return own
 
 
-def _partition_count(broker: Broker, topic: CreatableTopic) -> int:
+def _partition_count(broker: Broker, topic: messages.CreatableTopic) -> int:
     if topic.assignments:
         if topic.num_partitions != _DEFAULT or topic.replication_factor != _DEFAULT:
             raise KafkaError(
@@ -165,7 +152,7 @@ def _partition_count(broker: Broker, topic: CreatableTopic) -> int:
     return count
 
 
-def _assigned_count(assignments: list[CreatableReplicaAssignment], node_id: int) -> int:
+def _assigned_count(assignments: list[messages.CreatableReplicaAssignment], node_id: int) -> int:
     numbers = sorted(assignment.partition_index for assignment in assignments)
     if numbers != list(range(len(numbers))) or len(numbers) > PARTITION_COUNT_MAX:
         raise KafkaError(
@@ -187,7 +174,7 @@ def _check_assignment(partition: int, broker_ids: list[int], node_id: int) -> No
         )
 
 
-def _hide_configs(context: RequestContext, result: CreatableTopicResult) -> None:
+def _hide_configs(context: RequestContext, result: messages.CreatableTopicResult) -> None:
     """Removes what the client may not describe."""
     if context.is_authorized(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, result.name):
         return
@@ -196,8 +183,8 @@ def _hide_configs(context: RequestContext, result: CreatableTopicResult) -> None
     result.configs = None
 
 
-def _created_config(entry: ConfigEntry) -> CreatableTopicConfigs:
-    return CreatableTopicConfigs(
+def _created_config(entry: ConfigEntry) -> messages.CreatableTopicConfigs:
+    return messages.CreatableTopicConfigs(
         name=entry.name,
         value=entry.value,
         read_only=entry.is_read_only,
@@ -206,8 +193,10 @@ def _created_config(entry: ConfigEntry) -> CreatableTopicConfigs:
     )
 
 
-def _not_created(topic: CreatableTopic, error: StoreError) -> CreatableTopicResult:
-    return CreatableTopicResult(
+def _not_created(
+    topic: messages.CreatableTopic, error: StoreError
+) -> messages.CreatableTopicResult:
+    return messages.CreatableTopicResult(
         name=topic.name, error_code=code_for(error), error_message=str(error), configs=[]
     )
 
@@ -219,18 +208,18 @@ _FIRST_WITH_DELETION_DISABLED: Final = 3
 
 
 async def handle_delete_topics(
-    broker: Broker, context: RequestContext, request: DeleteTopicsRequest
-) -> DeleteTopicsResponse:
+    broker: Broker, context: RequestContext, request: messages.DeleteTopicsRequest
+) -> messages.DeleteTopicsResponse:
     """Topics by name, and from version 6 on also by id."""
     requested = list(request.topics)
     if context.version < _FIRST_WITH_TOPIC_STATES:
-        requested = [DeleteTopicState(name=name) for name in request.topic_names]
+        requested = [messages.DeleteTopicState(name=name) for name in request.topic_names]
     counts = Counter((topic.name, topic.topic_id) for topic in requested)
     results = []
     names: list[str] = []
     async with broker.changing_topics(names):
         for (name, id), count in counts.items():
-            result = DeletableTopicResult(name=name, topic_id=id)
+            result = messages.DeletableTopicResult(name=name, topic_id=id)
             results.append(result)
             try:
                 _check_delete(broker, context, name, id, count)
@@ -241,7 +230,7 @@ async def handle_delete_topics(
                 await broker.blocking.run(broker.store.delete_topic, topic.name)
             except StoreError as error:
                 result.error_code, result.error_message = code_for(error), str(error)
-    return DeleteTopicsResponse(responses=results)
+    return messages.DeleteTopicsResponse(responses=results)
 
 
 def _check_delete(
@@ -288,14 +277,14 @@ def _check_deletable(context: RequestContext, topic: ServedTopic) -> None:
 
 
 async def handle_create_partitions(
-    broker: Broker, context: RequestContext, request: CreatePartitionsRequest
-) -> CreatePartitionsResponse:
+    broker: Broker, context: RequestContext, request: messages.CreatePartitionsRequest
+) -> messages.CreatePartitionsResponse:
     counts = Counter(topic.name for topic in request.topics)
     requested = {topic.name: topic for topic in request.topics}
     results = []
     async with broker.changing_topics([] if request.validate_only else requested):
         for topic in requested.values():
-            result = CreatePartitionsTopicResult(name=topic.name)
+            result = messages.CreatePartitionsTopicResult(name=topic.name)
             results.append(result)
             try:
                 if counts[topic.name] > 1:
@@ -310,7 +299,7 @@ async def handle_create_partitions(
                     await broker.blocking.run(add_partitions, topic.name, topic.count)
             except StoreError as error:
                 result.error_code, result.error_message = code_for(error), str(error)
-    return CreatePartitionsResponse(results=results)
+    return messages.CreatePartitionsResponse(results=results)
 
 
 def _check_count(topic: ServedTopic, count: int) -> None:
@@ -329,7 +318,7 @@ def _check_count(topic: ServedTopic, count: int) -> None:
         )
 
 
-def _check_assignments(topic: CreatePartitionsTopic, current: int, node_id: int) -> None:
+def _check_assignments(topic: messages.CreatePartitionsTopic, current: int, node_id: int) -> None:
     if topic.assignments is None:
         return
     if len(topic.assignments) != topic.count - current:

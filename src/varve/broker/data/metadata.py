@@ -23,36 +23,7 @@ from varve.disk import FileSystem, RealFileSystem
 from varve.foundation.errors import InvalidRequest, StoreError, TopicExists
 from varve.wire import NO_ID, ErrorCode
 from varve.wire.errors import KafkaError, code_for
-from varve.wire.messages.cluster import (
-    Coordinator,
-    Cursor,
-    DescribeClusterBroker,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-    DescribeLogDirsPartition,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    DescribeLogDirsResult,
-    DescribeLogDirsTopic,
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
-    DescribeTopicPartitionsResponsePartition,
-    DescribeTopicPartitionsResponseTopic,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-    PartitionResult,
-    ReplicaElectionResult,
-)
+from varve.wire.messages import cluster as messages
 
 # Metadata
 
@@ -60,13 +31,13 @@ _FIRST_WITH_IDS: Final = 12
 
 
 async def handle_metadata(
-    broker: Broker, context: RequestContext, request: MetadataRequest
-) -> MetadataResponse:
+    broker: Broker, context: RequestContext, request: messages.MetadataRequest
+) -> messages.MetadataResponse:
     """The broker and the requested topics, which may be created by the request."""
     endpoint, settings = broker.endpoints[context.connection.listener], broker.settings
-    return MetadataResponse(
+    return messages.MetadataResponse(
         brokers=[
-            MetadataResponseBroker(
+            messages.MetadataResponseBroker(
                 settings.node_id, endpoint.host, endpoint.port, settings.rack or None
             )
         ],
@@ -80,8 +51,8 @@ async def handle_metadata(
 
 
 async def _describe_requested_topics(
-    broker: Broker, context: RequestContext, request: MetadataRequest
-) -> list[MetadataResponseTopic]:
+    broker: Broker, context: RequestContext, request: messages.MetadataRequest
+) -> list[messages.MetadataResponseTopic]:
     requested = request.topics
     # Version 0 has no null: an empty list stands for all topics.
     if requested is None or (context.version == 0 and not requested):
@@ -92,7 +63,9 @@ async def _describe_requested_topics(
         ]
     if _has_ids(requested) and context.version < _FIRST_WITH_IDS:
         return [
-            MetadataResponseTopic(ErrorCode.INVALID_REQUEST, topic.name or "", topic.topic_id)
+            messages.MetadataResponseTopic(
+                ErrorCode.INVALID_REQUEST, topic.name or "", topic.topic_id
+            )
             for topic in requested
         ]
     unique = {(topic.name, topic.topic_id): topic for topic in requested}
@@ -102,7 +75,7 @@ async def _describe_requested_topics(
     ]
 
 
-def _has_ids(requested: Sequence[MetadataRequestTopic]) -> bool:
+def _has_ids(requested: Sequence[messages.MetadataRequestTopic]) -> bool:
     return any(topic.name is None or topic.topic_id != NO_ID for topic in requested)
 
 
@@ -117,15 +90,15 @@ def _cluster_operations(context: RequestContext, is_requested: bool) -> int:
 async def _describe_requested_topic(
     broker: Broker,
     context: RequestContext,
-    request: MetadataRequest,
-    requested: MetadataRequestTopic,
-) -> MetadataResponseTopic:
+    request: messages.MetadataRequest,
+    requested: messages.MetadataRequestTopic,
+) -> messages.MetadataResponseTopic:
     name = requested.name
     if name is None or requested.topic_id != NO_ID:
         try:
             topic = context.get_topic(Operation.DESCRIBE, id=requested.topic_id)
         except KafkaError as error:
-            return MetadataResponseTopic(error.code, None, requested.topic_id)
+            return messages.MetadataResponseTopic(error.code, None, requested.topic_id)
         return _describe_topic(broker, context, request, topic)
     try:
         context.authorize(Operation.DESCRIBE, ResourceType.TOPIC, name)
@@ -134,12 +107,14 @@ async def _describe_requested_topic(
             _check_creatable(broker, context, request, name)
             served = await _create_topic(broker, name)
     except StoreError as error:
-        return MetadataResponseTopic(code_for(error), name, is_internal=name in INTERNAL_TOPICS)
+        return messages.MetadataResponseTopic(
+            code_for(error), name, is_internal=name in INTERNAL_TOPICS
+        )
     return _describe_topic(broker, context, request, served)
 
 
 def _check_creatable(
-    broker: Broker, context: RequestContext, request: MetadataRequest, name: str
+    broker: Broker, context: RequestContext, request: messages.MetadataRequest, name: str
 ) -> None:
     """Raises KafkaError unless the request may create a missing topic."""
     try:
@@ -172,13 +147,13 @@ async def _create_topic(broker: Broker, name: str) -> ServedTopic:
 
 
 def _describe_topic(
-    broker: Broker, context: RequestContext, request: MetadataRequest, topic: ServedTopic
-) -> MetadataResponseTopic:
+    broker: Broker, context: RequestContext, request: messages.MetadataRequest, topic: ServedTopic
+) -> messages.MetadataResponseTopic:
     operations = NO_OPERATIONS
     if request.include_topic_authorized_operations:
         operations = context.authorized_operations(ResourceType.TOPIC, topic.name)
     node_id = broker.settings.node_id
-    return MetadataResponseTopic(
+    return messages.MetadataResponseTopic(
         ErrorCode.NONE,
         topic.name,
         topic.id,
@@ -188,13 +163,15 @@ def _describe_topic(
     )
 
 
-def _describe_partition(topic: ServedTopic, number: int, node_id: int) -> MetadataResponsePartition:
+def _describe_partition(
+    topic: ServedTopic, number: int, node_id: int
+) -> messages.MetadataResponsePartition:
     log = topic.logs[number]
     if log is None:
         error = ErrorCode.LEADER_NOT_AVAILABLE
-        return MetadataResponsePartition(error, number, -1, -1, [node_id], [], [node_id])
+        return messages.MetadataResponsePartition(error, number, -1, -1, [node_id], [], [node_id])
     epoch = current_leader_epoch(log)
-    return MetadataResponsePartition(
+    return messages.MetadataResponsePartition(
         ErrorCode.NONE, number, node_id, epoch, [node_id], [node_id], []
     )
 
@@ -206,8 +183,8 @@ _PAGE_PARTITIONS_MAX: Final = 2_000
 
 
 def handle_describe_topic_partitions(
-    broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+    broker: Broker, context: RequestContext, request: messages.DescribeTopicPartitionsRequest
+) -> messages.DescribeTopicPartitionsResponse:
     """The requested topics, or all, by name from the cursor on, up to a number of partitions.
 
     The cursor of the response names the first partition that was left out.
@@ -216,7 +193,7 @@ def handle_describe_topic_partitions(
     if cursor is not None and cursor.partition_index < 0:
         raise InvalidRequest(f"cursor at partition {cursor.partition_index}; must be 0 or more")
     count_left = max(1, min(request.response_partition_limit, _PAGE_PARTITIONS_MAX))
-    response = DescribeTopicPartitionsResponse()
+    response = messages.DescribeTopicPartitionsResponse()
     for name in _requested_names(broker, request):
         if cursor is not None and name < cursor.topic_name:
             continue
@@ -224,23 +201,25 @@ def handle_describe_topic_partitions(
             topic = context.get_topic(Operation.DESCRIBE, name=name)
         except KafkaError as error:
             if request.topics:
-                response.topics.append(DescribeTopicPartitionsResponseTopic(error.code, name))
+                response.topics.append(
+                    messages.DescribeTopicPartitionsResponseTopic(error.code, name)
+                )
             continue
         is_resumed = cursor is not None and name == cursor.topic_name
         start = cursor.partition_index if cursor is not None and is_resumed else 0
         if not count_left:
-            response.next_cursor = Cursor(name, start)
+            response.next_cursor = messages.Cursor(name, start)
             break
         end = min(len(topic.logs), start + count_left)
         response.topics.append(_describe_page(broker, context, topic, range(start, end)))
         count_left -= max(0, end - start)
         if end < len(topic.logs):
-            response.next_cursor = Cursor(name, end)
+            response.next_cursor = messages.Cursor(name, end)
             break
     return response
 
 
-def _requested_names(broker: Broker, request: DescribeTopicPartitionsRequest) -> list[str]:
+def _requested_names(broker: Broker, request: messages.DescribeTopicPartitionsRequest) -> list[str]:
     if request.topics:
         return sorted({topic.name for topic in request.topics})
     return [topic.name for topic in broker.topics]
@@ -248,9 +227,9 @@ def _requested_names(broker: Broker, request: DescribeTopicPartitionsRequest) ->
 
 def _describe_page(
     broker: Broker, context: RequestContext, topic: ServedTopic, numbers: range
-) -> DescribeTopicPartitionsResponseTopic:
+) -> messages.DescribeTopicPartitionsResponseTopic:
     node_id = broker.settings.node_id
-    return DescribeTopicPartitionsResponseTopic(
+    return messages.DescribeTopicPartitionsResponseTopic(
         ErrorCode.NONE,
         topic.name,
         topic.id,
@@ -262,16 +241,16 @@ def _describe_page(
 
 def _describe_page_partition(
     topic: ServedTopic, number: int, node_id: int
-) -> DescribeTopicPartitionsResponsePartition:
+) -> messages.DescribeTopicPartitionsResponsePartition:
     """Replica lists are empty, never null: Java clients do not accept null."""
     log = topic.logs[number]
     if log is None:
         error = ErrorCode.LEADER_NOT_AVAILABLE
-        return DescribeTopicPartitionsResponsePartition(
+        return messages.DescribeTopicPartitionsResponsePartition(
             error, number, -1, -1, [node_id], [], [], [], [node_id]
         )
     epoch = current_leader_epoch(log)
-    return DescribeTopicPartitionsResponsePartition(
+    return messages.DescribeTopicPartitionsResponsePartition(
         ErrorCode.NONE, number, node_id, epoch, [node_id], [node_id], [], [], []
     )
 
@@ -283,8 +262,8 @@ _CONTROLLERS: Final = 2
 
 
 def handle_describe_cluster(
-    broker: Broker, context: RequestContext, request: DescribeClusterRequest
-) -> DescribeClusterResponse:
+    broker: Broker, context: RequestContext, request: messages.DescribeClusterRequest
+) -> messages.DescribeClusterResponse:
     """The broker by the address of the listener that the client is connected to."""
     if request.endpoint_type == _CONTROLLERS:
         raise KafkaError(
@@ -296,12 +275,12 @@ def handle_describe_cluster(
             f"endpoint type {request.endpoint_type} is not known; request 1 (brokers)",
         )
     settings, endpoint = broker.settings, broker.endpoints[context.connection.listener]
-    return DescribeClusterResponse(
+    return messages.DescribeClusterResponse(
         endpoint_type=_BROKERS,
         cluster_id=broker.store.cluster_id,
         controller_id=settings.node_id,
         brokers=[
-            DescribeClusterBroker(
+            messages.DescribeClusterBroker(
                 settings.node_id, endpoint.host, endpoint.port, settings.rack or None
             )
         ],
@@ -324,17 +303,17 @@ class CoordinatorType(IntEnum):
 
 
 async def handle_find_coordinator(
-    broker: Broker, context: RequestContext, request: FindCoordinatorRequest
-) -> FindCoordinatorResponse:
+    broker: Broker, context: RequestContext, request: messages.FindCoordinatorRequest
+) -> messages.FindCoordinatorResponse:
     """This broker. The topic of group state is created when a client first looks for a group."""
     if context.version >= _FIRST_WITH_KEYS:
         coordinators = [
             await _find_coordinator(broker, context, request.key_type, key)
             for key in request.coordinator_keys
         ]
-        return FindCoordinatorResponse(coordinators=coordinators)
+        return messages.FindCoordinatorResponse(coordinators=coordinators)
     coordinator = await _find_coordinator(broker, context, request.key_type, request.key)
-    return FindCoordinatorResponse(
+    return messages.FindCoordinatorResponse(
         error_code=coordinator.error_code,
         error_message=coordinator.error_message,
         node_id=coordinator.node_id,
@@ -345,13 +324,13 @@ async def handle_find_coordinator(
 
 async def _find_coordinator(
     broker: Broker, context: RequestContext, key_type: int, key: str
-) -> Coordinator:
+) -> messages.Coordinator:
     try:
         await _check_coordinator(broker, context, key_type, key)
     except KafkaError as error:
-        return Coordinator(key, -1, "", -1, error.code, str(error))
+        return messages.Coordinator(key, -1, "", -1, error.code, str(error))
     endpoint = broker.endpoints[context.connection.listener]
-    return Coordinator(key, broker.settings.node_id, endpoint.host, endpoint.port)
+    return messages.Coordinator(key, broker.settings.node_id, endpoint.host, endpoint.port)
 
 
 async def _check_coordinator(
@@ -374,8 +353,8 @@ async def _check_coordinator(
 
 
 def handle_elect_leaders(
-    broker: Broker, context: RequestContext, request: ElectLeadersRequest
-) -> ElectLeadersResponse:
+    broker: Broker, context: RequestContext, request: messages.ElectLeadersRequest
+) -> messages.ElectLeadersResponse:
     """Without a list of partitions, those that need no election are left out, as in Kafka."""
     error = ErrorCode.NONE
     try:
@@ -386,28 +365,32 @@ def handle_elect_leaders(
     for requested in request.topic_partitions or []:
         topic = broker.topics.find(requested.topic)
         partitions = [
-            PartitionResult(number, error, "not authorized to elect leaders")
+            messages.PartitionResult(number, error, "not authorized to elect leaders")
             if error
             else _elect_leader(topic, number)
             for number in requested.partitions
         ]
-        results.append(ReplicaElectionResult(topic=requested.topic, partition_result=partitions))
-    return ElectLeadersResponse(error_code=error, replica_election_results=results)
+        results.append(
+            messages.ReplicaElectionResult(topic=requested.topic, partition_result=partitions)
+        )
+    return messages.ElectLeadersResponse(error_code=error, replica_election_results=results)
 
 
-def _elect_leader(topic: ServedTopic | None, number: int) -> PartitionResult:
+def _elect_leader(topic: ServedTopic | None, number: int) -> messages.PartitionResult:
     if topic is None or not 0 <= number < len(topic.logs):
-        return PartitionResult(
+        return messages.PartitionResult(
             number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "partition does not exist"
         )
-    return PartitionResult(number, ErrorCode.ELECTION_NOT_NEEDED, "its only replica is the leader")
+    return messages.PartitionResult(
+        number, ErrorCode.ELECTION_NOT_NEEDED, "its only replica is the leader"
+    )
 
 
 def handle_list_partition_reassignments(
-    broker: Broker, context: RequestContext, request: ListPartitionReassignmentsRequest
-) -> ListPartitionReassignmentsResponse:
+    broker: Broker, context: RequestContext, request: messages.ListPartitionReassignmentsRequest
+) -> messages.ListPartitionReassignmentsResponse:
     context.authorize(Operation.DESCRIBE, ResourceType.CLUSTER)
-    return ListPartitionReassignmentsResponse(error_message=None)
+    return messages.ListPartitionReassignmentsResponse(error_message=None)
 
 
 # DescribeLogDirs
@@ -416,41 +399,43 @@ _Selection = Mapping[str, frozenset[int]] | None
 
 
 async def handle_describe_log_dirs(
-    broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
-) -> DescribeLogDirsResponse:
+    broker: Broker, context: RequestContext, request: messages.DescribeLogDirsRequest
+) -> messages.DescribeLogDirsResponse:
     """The partitions of each log directory with their sizes, and the space on its disk."""
     if not context.is_authorized(Operation.DESCRIBE, ResourceType.CLUSTER):
         # Before version 3 there is no field for the error: the list is empty.
-        return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return messages.DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     selection: _Selection = None
     if request.topics is not None:
         selection = {topic.topic: frozenset(topic.partitions) for topic in request.topics}
     results = await broker.blocking.run(_describe_log_dirs, broker, selection)
-    return DescribeLogDirsResponse(results=results)
+    return messages.DescribeLogDirsResponse(results=results)
 
 
-def _describe_log_dirs(broker: Broker, selection: _Selection) -> list[DescribeLogDirsResult]:
+def _describe_log_dirs(
+    broker: Broker, selection: _Selection
+) -> list[messages.DescribeLogDirsResult]:
     store = broker.store
     return [_describe_log_dir(store.fs, directory, selection) for directory in store.directories]
 
 
 def _describe_log_dir(
     fs: FileSystem, directory: LogDirectory, selection: _Selection
-) -> DescribeLogDirsResult:
+) -> messages.DescribeLogDirsResult:
     is_real = isinstance(fs, RealFileSystem)
-    result = DescribeLogDirsResult(
+    result = messages.DescribeLogDirsResult(
         log_dir=os.path.abspath(directory.path) if is_real else directory.path
     )
     if directory.failure is not None:
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return result
-    topics: dict[str, DescribeLogDirsTopic] = {}
+    topics: dict[str, messages.DescribeLogDirsTopic] = {}
     for partition, log in sorted(directory.logs.copy().items()):
         name, number = partition.topic, partition.partition
         if selection is None or number in selection.get(name, ()):
-            topic = topics.setdefault(name, DescribeLogDirsTopic(name=name))
+            topic = topics.setdefault(name, messages.DescribeLogDirsTopic(name=name))
             topic.partitions.append(
-                DescribeLogDirsPartition(partition_index=number, partition_size=log.size)
+                messages.DescribeLogDirsPartition(partition_index=number, partition_size=log.size)
             )
     result.topics = list(topics.values())
     if is_real:

@@ -25,32 +25,7 @@ from varve.embedded import Store
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError, code_for
-from varve.wire.messages.data import (
-    DeleteRecordsPartition,
-    DeleteRecordsPartitionResult,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopic,
-    DeleteRecordsTopicResult,
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    DescribeProducersTopic,
-    LeaderEpochEndOffset,
-    ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-    ListOffsetsTopicResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-    OffsetForLeaderTopicResult,
-    PartitionResponse,
-    ProducerState,
-    TopicResponse,
-)
+from varve.wire.messages import data as messages
 
 _FIRST_WITH_TIMEOUT: Final = 10
 _DEFAULT_TIMEOUT_MS: Final = 30_000
@@ -93,18 +68,20 @@ _NOT_FOUND: Final = _OffsetAtTime()
 
 
 async def handle_list_offsets(
-    broker: Broker, context: RequestContext, request: ListOffsetsRequest
-) -> ListOffsetsResponse:
+    broker: Broker, context: RequestContext, request: messages.ListOffsetsRequest
+) -> messages.ListOffsetsResponse:
     """One offset for each requested partition; lookups on disk run concurrently."""
     listing = _OffsetListing(broker, context, request)
-    return ListOffsetsResponse(topics=[await listing.list_topic(topic) for topic in request.topics])
+    return messages.ListOffsetsResponse(
+        topics=[await listing.list_topic(topic) for topic in request.topics]
+    )
 
 
 class _OffsetListing:
     """One ListOffsets request in progress."""
 
     def __init__(
-        self, broker: Broker, context: RequestContext, request: ListOffsetsRequest
+        self, broker: Broker, context: RequestContext, request: messages.ListOffsetsRequest
     ) -> None:
         self._broker = broker
         self._context = context
@@ -118,9 +95,11 @@ class _OffsetListing:
             for partition in topic.partitions
         )
 
-    async def list_topic(self, requested: ListOffsetsTopic) -> ListOffsetsTopicResponse:
+    async def list_topic(
+        self, requested: messages.ListOffsetsTopic
+    ) -> messages.ListOffsetsTopicResponse:
         results = [
-            ListOffsetsPartitionResponse(offsets_partition.partition_index)
+            messages.ListOffsetsPartitionResponse(offsets_partition.partition_index)
             for offsets_partition in requested.partitions
         ]
         lookups: list[Awaitable[None]] = []
@@ -134,13 +113,13 @@ class _OffsetListing:
             if lookup is not None:
                 lookups.append(lookup)
         await asyncio.gather(*lookups)
-        return ListOffsetsTopicResponse(requested.name, results)
+        return messages.ListOffsetsTopicResponse(requested.name, results)
 
     def _list_partition(
         self,
         topic: ServedTopic,
-        requested: ListOffsetsPartition,
-        result: ListOffsetsPartitionResponse,
+        requested: messages.ListOffsetsPartition,
+        result: messages.ListOffsetsPartitionResponse,
     ) -> Awaitable[None] | None:
         """Fills in the result now, or returns what will do so."""
         log = self._get_log(topic, requested)
@@ -155,7 +134,7 @@ class _OffsetListing:
                 return self._look_up(topic, log, requested.timestamp, result)
         return None
 
-    def _get_log(self, topic: ServedTopic, requested: ListOffsetsPartition) -> Log:
+    def _get_log(self, topic: ServedTopic, requested: messages.ListOffsetsPartition) -> Log:
         if self._counts[topic.name, requested.partition_index] > 1:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         if requested.timestamp < 0:
@@ -169,7 +148,11 @@ class _OffsetListing:
         return log
 
     async def _look_up(
-        self, topic: ServedTopic, log: Log, timestamp: int, result: ListOffsetsPartitionResponse
+        self,
+        topic: ServedTopic,
+        log: Log,
+        timestamp: int,
+        result: messages.ListOffsetsPartitionResponse,
     ) -> None:
         try:
             if timestamp in (SpecialTime.LATEST_TIERED, SpecialTime.EARLIEST_PENDING_UPLOAD):
@@ -221,7 +204,7 @@ def _at(log: Log, offset: int) -> _OffsetAtTime:
     return _OffsetAtTime(offset, epoch_at(log, offset))
 
 
-def _fill(result: ListOffsetsPartitionResponse, position: _OffsetAtTime) -> None:
+def _fill(result: messages.ListOffsetsPartitionResponse, position: _OffsetAtTime) -> None:
     result.offset, result.leader_epoch, result.timestamp = position
 
 
@@ -229,30 +212,30 @@ def _fill(result: ListOffsetsPartitionResponse, position: _OffsetAtTime) -> None
 
 
 def handle_offset_for_leader_epoch(
-    broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse:
+    broker: Broker, context: RequestContext, request: messages.OffsetForLeaderEpochRequest
+) -> messages.OffsetForLeaderEpochResponse:
     """The largest known epoch up to the requested one, and its end offset. KIP-101."""
-    return OffsetForLeaderEpochResponse(
+    return messages.OffsetForLeaderEpochResponse(
         topics=[_find_epoch_ends(context, topic) for topic in request.topics]
     )
 
 
 def _find_epoch_ends(
-    context: RequestContext, requested: OffsetForLeaderTopic
-) -> OffsetForLeaderTopicResult:
+    context: RequestContext, requested: messages.OffsetForLeaderTopic
+) -> messages.OffsetForLeaderTopicResult:
     results = []
     for partition in requested.partitions:
         try:
             topic = context.get_topic(Operation.DESCRIBE, name=requested.topic)
             results.append(_find_epoch_end(topic, partition))
         except KafkaError as error:
-            results.append(LeaderEpochEndOffset(error.code, partition.partition))
-    return OffsetForLeaderTopicResult(requested.topic, results)
+            results.append(messages.LeaderEpochEndOffset(error.code, partition.partition))
+    return messages.OffsetForLeaderTopicResult(requested.topic, results)
 
 
 def _find_epoch_end(
-    topic: ServedTopic, requested: OffsetForLeaderPartition
-) -> LeaderEpochEndOffset:
+    topic: ServedTopic, requested: messages.OffsetForLeaderPartition
+) -> messages.LeaderEpochEndOffset:
     log = topic.get_log(requested.partition)
     error = check_leader_epoch(log, requested.current_leader_epoch)
     if error:
@@ -261,25 +244,25 @@ def _find_epoch_end(
         end = requested.leader_epoch, log.end_offset
     else:
         end = log.end_offset_for_epoch(requested.leader_epoch) or (-1, _NO_OFFSET)
-    return LeaderEpochEndOffset(ErrorCode.NONE, requested.partition, *end)
+    return messages.LeaderEpochEndOffset(ErrorCode.NONE, requested.partition, *end)
 
 
 # DeleteRecords
 
 
 async def handle_delete_records(
-    broker: Broker, context: RequestContext, request: DeleteRecordsRequest
-) -> DeleteRecordsResponse:
+    broker: Broker, context: RequestContext, request: messages.DeleteRecordsRequest
+) -> messages.DeleteRecordsResponse:
     """Deletes records before an offset, -1 for the high watermark; durable in the response."""
     topics = [
         _delete_records(broker, context, topic, request.timeout_ms) for topic in request.topics
     ]
-    return DeleteRecordsResponse(topics=list(await asyncio.gather(*topics)))
+    return messages.DeleteRecordsResponse(topics=list(await asyncio.gather(*topics)))
 
 
 async def _delete_records(
-    broker: Broker, context: RequestContext, requested: DeleteRecordsTopic, timeout_ms: int
-) -> DeleteRecordsTopicResult:
+    broker: Broker, context: RequestContext, requested: messages.DeleteRecordsTopic, timeout_ms: int
+) -> messages.DeleteRecordsTopicResult:
     try:
         topic = context.get_topic(Operation.DELETE, name=requested.name)
         if topic.is_internal:
@@ -289,16 +272,16 @@ async def _delete_records(
             _not_deleted(partition.partition_index, error.code)
             for partition in requested.partitions
         ]
-        return DeleteRecordsTopicResult(requested.name, failed)
+        return messages.DeleteRecordsTopicResult(requested.name, failed)
     deletions = [
         _delete_until(broker, topic, partition, timeout_ms) for partition in requested.partitions
     ]
-    return DeleteRecordsTopicResult(requested.name, list(await asyncio.gather(*deletions)))
+    return messages.DeleteRecordsTopicResult(requested.name, list(await asyncio.gather(*deletions)))
 
 
 async def _delete_until(
-    broker: Broker, topic: ServedTopic, requested: DeleteRecordsPartition, timeout_ms: int
-) -> DeleteRecordsPartitionResult:
+    broker: Broker, topic: ServedTopic, requested: messages.DeleteRecordsPartition, timeout_ms: int
+) -> messages.DeleteRecordsPartitionResult:
     number = requested.partition_index
     try:
         log = topic.get_log(number)
@@ -309,42 +292,42 @@ async def _delete_until(
         return _not_deleted(number, ErrorCode.REQUEST_TIMED_OUT)
     except StoreError as error:
         return _not_deleted(number, code_for(error))
-    return DeleteRecordsPartitionResult(number, low_watermark, ErrorCode.NONE)
+    return messages.DeleteRecordsPartitionResult(number, low_watermark, ErrorCode.NONE)
 
 
-def _not_deleted(partition: int, error: ErrorCode) -> DeleteRecordsPartitionResult:
-    return DeleteRecordsPartitionResult(partition, _NO_OFFSET, error)
+def _not_deleted(partition: int, error: ErrorCode) -> messages.DeleteRecordsPartitionResult:
+    return messages.DeleteRecordsPartitionResult(partition, _NO_OFFSET, error)
 
 
 # DescribeProducers
 
 
 def handle_describe_producers(
-    broker: Broker, context: RequestContext, request: DescribeProducersRequest
-) -> DescribeProducersResponse:
+    broker: Broker, context: RequestContext, request: messages.DescribeProducersRequest
+) -> messages.DescribeProducersResponse:
     """The producers that each log knows, and their open transactions."""
-    return DescribeProducersResponse(
+    return messages.DescribeProducersResponse(
         topics=[_describe_producers(context, topic) for topic in request.topics]
     )
 
 
 def _describe_producers(
-    context: RequestContext, requested: DescribeProducersTopic
-) -> TopicResponse:
+    context: RequestContext, requested: messages.DescribeProducersTopic
+) -> messages.TopicResponse:
     results = []
     for number in requested.partition_indexes:
         try:
             log = context.get_topic(Operation.READ, name=requested.name).get_log(number)
             producers = [_producer_state(entry) for entry in log.producer_entries()]
-            results.append(PartitionResponse(number, ErrorCode.NONE, None, producers))
+            results.append(messages.PartitionResponse(number, ErrorCode.NONE, None, producers))
         except KafkaError as error:
-            results.append(PartitionResponse(number, error.code))
-    return TopicResponse(requested.name, results)
+            results.append(messages.PartitionResponse(number, error.code))
+    return messages.TopicResponse(requested.name, results)
 
 
-def _producer_state(entry: ProducerStateEntry) -> ProducerState:
+def _producer_state(entry: ProducerStateEntry) -> messages.ProducerState:
     first_offset = entry.transaction_first_offset
-    return ProducerState(
+    return messages.ProducerState(
         entry.producer_id,
         entry.epoch,
         entry.last_sequence,

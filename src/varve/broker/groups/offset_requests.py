@@ -6,11 +6,13 @@ Invariant  the offsets of one request are committed together; a partition that c
            a transaction.
 """
 
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 from varve.broker.broker import Broker
-from varve.broker.groups.committed_offsets import CommittedOffset
+from varve.broker.groups.committed_offsets import Commits, CommittedOffset
 from varve.broker.groups.group import Group
 from varve.broker.request import Operation, RequestContext, ResourceType
 from varve.broker.topics import ServedTopic, by_topic
@@ -46,39 +48,61 @@ _FIRST_WITH_IDS: Final = 10
 """Of OffsetCommit and OffsetFetch."""
 
 
+class _RequestedCommits:
+    """The partitions of a commit request that may be committed, and their results."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._metadata_bytes_max = broker.groups.settings.offset_metadata_max_bytes
+        self._now_ms = broker.clock.now_ms()
+        self._accepted: list[PartitionErrorCode] = []
+        self.offsets: dict[TopicPartition, CommittedOffset] = {}
+
+    def add_topic(
+        self,
+        partitions: Sequence[OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition],
+        get_topic: Callable[[], ServedTopic],
+        *,
+        retention_ms: int = -1,
+        needs_partition: bool = False,
+    ) -> list[PartitionErrorCode]:
+        """The results of the partitions of a topic; with its error where it cannot be had."""
+        results = [PartitionErrorCode(partition.partition_index) for partition in partitions]
+        for partition, result in zip(partitions, results, strict=True):
+            number, metadata = partition.partition_index, partition.committed_metadata or ""
+            try:
+                topic = get_topic()
+                if needs_partition and not 0 <= number < len(topic.logs):
+                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                if len(metadata) > self._metadata_bytes_max:
+                    raise KafkaError(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+            except KafkaError as error:
+                result.error_code = error.code
+                continue
+            self.offsets[TopicPartition(topic.name, number)] = CommittedOffset(
+                partition.committed_offset,
+                partition.committed_leader_epoch,
+                metadata,
+                self._now_ms,
+                -1 if retention_ms < 0 else self._now_ms + retention_ms,
+                topic.id,
+            )
+            self._accepted.append(result)
+        return results
+
+    async def finish(self, committing: Callable[[Commits], Awaitable[ErrorCode]]) -> None:
+        """Commits the offsets together; all results have the error of that."""
+        if self.offsets:
+            code = await committing(self.offsets)
+            for result in self._accepted:
+                result.error_code = code
+
+
 # OffsetCommit
 
 
 async def handle_offset_commit(
     broker: Broker, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse:
-    _check_commit(broker, context, request)
-    response = OffsetCommitResponse()
-    committed: list[PartitionErrorCode] = []
-    offsets: dict[TopicPartition, CommittedOffset] = {}
-    for topic in request.topics:
-        results: list[PartitionErrorCode] = []
-        response.topics.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, results))
-        for requested in topic.partitions:
-            result = PartitionErrorCode(requested.partition_index)
-            results.append(result)
-            try:
-                served = _get_committed_topic(context, topic)
-                _check_metadata(broker, requested.committed_metadata)
-            except KafkaError as error:
-                result.error_code = error.code
-                continue
-            partition = TopicPartition(served.name, requested.partition_index)
-            offsets[partition] = _to_commit(broker, request, served, requested)
-            committed.append(result)
-    if offsets:
-        code = await broker.groups.commit(request.group_id, offsets)
-        for result in committed:
-            result.error_code = code
-    return response
-
-
-def _check_commit(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> None:
     context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
     error = broker.groups.check_commit(
         request.group_id,
@@ -89,35 +113,23 @@ def _check_commit(broker: Broker, context: RequestContext, request: OffsetCommit
     )
     if error:
         raise KafkaError(error)
+    commits = _RequestedCommits(broker)
+    response = OffsetCommitResponse()
+    for topic in request.topics:
+        results = commits.add_topic(
+            topic.partitions,
+            partial(_get_committed_topic, context, topic),
+            retention_ms=request.retention_time_ms,
+        )
+        response.topics.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, results))
+    await commits.finish(partial(broker.groups.commit, request.group_id))
+    return response
 
 
 def _get_committed_topic(context: RequestContext, topic: OffsetCommitRequestTopic) -> ServedTopic:
     if context.version >= _FIRST_WITH_IDS:
         return context.get_topic(Operation.READ, id=topic.topic_id)
     return context.get_topic(Operation.READ, name=topic.name)
-
-
-def _check_metadata(broker: Broker, metadata: str | None) -> None:
-    if len(metadata or "") > broker.groups.settings.offset_metadata_max_bytes:
-        raise KafkaError(ErrorCode.OFFSET_METADATA_TOO_LARGE)
-
-
-def _to_commit(
-    broker: Broker,
-    request: OffsetCommitRequest,
-    topic: ServedTopic,
-    requested: OffsetCommitRequestPartition,
-) -> CommittedOffset:
-    now_ms = broker.clock.now_ms()
-    retention_ms = request.retention_time_ms
-    return CommittedOffset(
-        requested.committed_offset,
-        requested.committed_leader_epoch,
-        requested.committed_metadata or "",
-        now_ms,
-        -1 if retention_ms < 0 else now_ms + retention_ms,
-        topic.id,
-    )
 
 
 # TxnOffsetCommit
@@ -128,32 +140,20 @@ async def handle_txn_offset_commit(
 ) -> TxnOffsetCommitResponse:
     """Offsets that count once the transaction is committed."""
     _check_txn_commit(broker, context, request)
+    commits = _RequestedCommits(broker)
     response = TxnOffsetCommitResponse()
-    committed: list[PartitionErrorCode] = []
-    offsets: dict[TopicPartition, CommittedOffset] = {}
     for topic in request.topics:
-        results: list[PartitionErrorCode] = []
+        get_topic = partial(context.get_topic, Operation.READ, name=topic.name)
+        results = commits.add_topic(topic.partitions, get_topic, needs_partition=True)
         response.topics.append(TxnOffsetCommitResponseTopic(topic.name, results))
-        for requested in topic.partitions:
-            result = PartitionErrorCode(requested.partition_index)
-            results.append(result)
-            try:
-                served = context.get_topic(Operation.READ, name=topic.name)
-                if not 0 <= requested.partition_index < len(served.logs):
-                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                _check_metadata(broker, requested.committed_metadata)
-            except KafkaError as error:
-                result.error_code = error.code
-                continue
-            partition = TopicPartition(topic.name, requested.partition_index)
-            offsets[partition] = _to_commit_in_txn(broker, served, requested)
-            committed.append(result)
-    if offsets:
-        code = await broker.groups.commit_in_transaction(
-            request.group_id, request.producer_id, request.producer_epoch, offsets
+    await commits.finish(
+        partial(
+            broker.groups.commit_in_transaction,
+            request.group_id,
+            request.producer_id,
+            request.producer_epoch,
         )
-        for result in committed:
-            result.error_code = code
+    )
     return response
 
 
@@ -184,18 +184,6 @@ def _check_txn_commit(
         raise KafkaError(error)
 
 
-def _to_commit_in_txn(
-    broker: Broker, topic: ServedTopic, requested: TxnOffsetCommitRequestPartition
-) -> CommittedOffset:
-    return CommittedOffset(
-        requested.committed_offset,
-        requested.committed_leader_epoch,
-        requested.committed_metadata or "",
-        broker.clock.now_ms(),
-        topic_id=topic.id,
-    )
-
-
 # OffsetFetch
 
 _FIRST_WITH_GROUPS: Final = 8
@@ -211,36 +199,9 @@ def handle_offset_fetch(
         return OffsetFetchResponse(
             groups=[_fetch_group(broker, context, request, group) for group in request.groups]
         )
-    group = _fetch_group(broker, context, request, _single_group(request))
-    return _single_group_response(group)
-
-
-def _single_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
-    """The group of a request before version 8."""
-    topics = None
-    if request.topics is not None:
-        topics = [
-            OffsetFetchRequestTopic(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in request.topics
-        ]
-    return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-
-
-def _single_group_response(group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
-    response = OffsetFetchResponse(error_code=group.error_code)
-    for topic in group.topics:
-        partitions = [
-            OffsetFetchResponsePartition(
-                partition_index=partition.partition_index,
-                committed_offset=partition.committed_offset,
-                committed_leader_epoch=partition.committed_leader_epoch,
-                metadata=partition.metadata,
-                error_code=partition.error_code,
-            )
-            for partition in topic.partitions
-        ]
-        response.topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=partitions))
-    return response
+    requested = OffsetFetchRequestGroup(group_id=request.group_id, topics=request.topics)
+    group = _fetch_group(broker, context, request, requested)
+    return OffsetFetchResponse(topics=group.topics, error_code=group.error_code)
 
 
 def _fetch_group(

@@ -13,36 +13,7 @@ from varve.broker.request import Operation, RequestContext, ResourceType
 from varve.broker.topics import Topics, by_topic
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError
-from varve.wire.messages.groups import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    DeletableGroupResult,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribedAssignment,
-    DescribedConsumerGroup,
-    DescribedGroup,
-    DescribedGroupMember,
-    DescribedTopicPartitions,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    ListedGroup,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    Member,
-    MemberIdentity,
-    MemberResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from varve.wire.messages import groups as messages
 
 # Members of classic groups
 
@@ -52,8 +23,8 @@ _FIRST_LEAVE_WITH_MEMBERS: Final = 3
 
 
 async def handle_join_group(
-    broker: Broker, context: RequestContext, request: JoinGroupRequest
-) -> JoinGroupResponse:
+    broker: Broker, context: RequestContext, request: messages.JoinGroupRequest
+) -> messages.JoinGroupResponse:
     if context.is_authorized(Operation.READ, ResourceType.GROUP, request.group_id):
         response = await broker.groups.classic.join(
             request,
@@ -69,8 +40,8 @@ async def handle_join_group(
 
 
 async def handle_sync_group(
-    broker: Broker, context: RequestContext, request: SyncGroupRequest
-) -> SyncGroupResponse:
+    broker: Broker, context: RequestContext, request: messages.SyncGroupRequest
+) -> messages.SyncGroupResponse:
     context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
     protocol = (request.protocol_type, request.protocol_name)
     if context.version >= _FIRST_SYNC_WITH_PROTOCOL and None in protocol:
@@ -79,27 +50,27 @@ async def handle_sync_group(
 
 
 def handle_heartbeat(
-    broker: Broker, context: RequestContext, request: HeartbeatRequest
-) -> HeartbeatResponse:
+    broker: Broker, context: RequestContext, request: messages.HeartbeatRequest
+) -> messages.HeartbeatResponse:
     context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
-    return HeartbeatResponse(error_code=broker.groups.classic.heartbeat(request))
+    return messages.HeartbeatResponse(error_code=broker.groups.classic.heartbeat(request))
 
 
 def handle_leave_group(
-    broker: Broker, context: RequestContext, request: LeaveGroupRequest
-) -> LeaveGroupResponse:
+    broker: Broker, context: RequestContext, request: messages.LeaveGroupRequest
+) -> messages.LeaveGroupResponse:
     """Before version 3 one member leaves at a time, and its error is that of the response."""
     context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     leave = broker.groups.classic.leave
     if context.version < _FIRST_LEAVE_WITH_MEMBERS:
-        member = MemberIdentity(member_id=request.member_id)
-        return LeaveGroupResponse(error_code=leave(request.group_id, [member])[0])
+        member = messages.MemberIdentity(member_id=request.member_id)
+        return messages.LeaveGroupResponse(error_code=leave(request.group_id, [member])[0])
     codes = leave(request.group_id, request.members)
-    return LeaveGroupResponse(
+    return messages.LeaveGroupResponse(
         members=[
-            MemberResponse(member.member_id, member.group_instance_id, code)
+            messages.MemberResponse(member.member_id, member.group_instance_id, code)
             for member, code in zip(request.members, codes, strict=True)
         ]
     )
@@ -109,8 +80,8 @@ def handle_leave_group(
 
 
 async def handle_consumer_group_heartbeat(
-    broker: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-) -> ConsumerGroupHeartbeatResponse:
+    broker: Broker, context: RequestContext, request: messages.ConsumerGroupHeartbeatRequest
+) -> messages.ConsumerGroupHeartbeatResponse:
     """The one request by which members of consumer groups join, stay and leave."""
     context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
     for topic in request.subscribed_topic_names or ():
@@ -132,25 +103,27 @@ _FIRST_DESCRIBE_WITH_MISSING: Final = 6
 
 
 def handle_describe_groups(
-    broker: Broker, context: RequestContext, request: DescribeGroupsRequest
-) -> DescribeGroupsResponse:
+    broker: Broker, context: RequestContext, request: messages.DescribeGroupsRequest
+) -> messages.DescribeGroupsResponse:
     described = []
     for id in request.groups:
         group = _describe_classic_group(broker, context, id)
         if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
             group.authorized_operations = context.authorized_operations(ResourceType.GROUP, id)
         described.append(group)
-    return DescribeGroupsResponse(groups=described)
+    return messages.DescribeGroupsResponse(groups=described)
 
 
-def _describe_classic_group(broker: Broker, context: RequestContext, id: str) -> DescribedGroup:
+def _describe_classic_group(
+    broker: Broker, context: RequestContext, id: str
+) -> messages.DescribedGroup:
     if not context.is_authorized(Operation.DESCRIBE, ResourceType.GROUP, id):
-        return DescribedGroup(group_id=id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        return messages.DescribedGroup(group_id=id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     group = broker.groups.groups.find(id)
     if isinstance(group, ClassicGroup):
         # Metadata and assignments are reported of a stable group alone.
         protocol = group.protocol if group.state is ClassicState.STABLE else None
-        return DescribedGroup(
+        return messages.DescribedGroup(
             group_id=group.id,
             group_state=group.state_name,
             protocol_type=group.protocol_type,
@@ -159,7 +132,7 @@ def _describe_classic_group(broker: Broker, context: RequestContext, id: str) ->
                 _describe_classic_member(member, protocol) for member in group.members.values()
             ],
         )
-    missing = DescribedGroup(group_id=id, group_state=ClassicState.DEAD)
+    missing = messages.DescribedGroup(group_id=id, group_state=ClassicState.DEAD)
     if context.version >= _FIRST_DESCRIBE_WITH_MISSING:
         missing.error_code = ErrorCode.GROUP_ID_NOT_FOUND
         reason = "is not a classic group" if group is not None else "does not exist"
@@ -167,8 +140,10 @@ def _describe_classic_group(broker: Broker, context: RequestContext, id: str) ->
     return missing
 
 
-def _describe_classic_member(member: ClassicMember, protocol: str | None) -> DescribedGroupMember:
-    return DescribedGroupMember(
+def _describe_classic_member(
+    member: ClassicMember, protocol: str | None
+) -> messages.DescribedGroupMember:
+    return messages.DescribedGroupMember(
         member_id=member.id,
         group_instance_id=member.instance_id,
         client_id=member.request.client_id,
@@ -184,8 +159,8 @@ _CONSUMER_MEMBER: Final = 1
 
 
 def handle_consumer_group_describe(
-    broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest
-) -> ConsumerGroupDescribeResponse:
+    broker: Broker, context: RequestContext, request: messages.ConsumerGroupDescribeRequest
+) -> messages.ConsumerGroupDescribeResponse:
     described = []
     for id in dict.fromkeys(request.group_ids):
         try:
@@ -193,16 +168,16 @@ def handle_consumer_group_describe(
             if request.include_authorized_operations:
                 group.authorized_operations = context.authorized_operations(ResourceType.GROUP, id)
         except KafkaError as error:
-            group = DescribedConsumerGroup(
+            group = messages.DescribedConsumerGroup(
                 group_id=id, error_code=error.code, error_message=error.message
             )
         described.append(group)
-    return ConsumerGroupDescribeResponse(groups=described)
+    return messages.ConsumerGroupDescribeResponse(groups=described)
 
 
 def _describe_consumer_group(
     broker: Broker, context: RequestContext, id: str
-) -> DescribedConsumerGroup:
+) -> messages.DescribedConsumerGroup:
     context.authorize(Operation.DESCRIBE, ResourceType.GROUP, id)
     if not id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
@@ -212,7 +187,7 @@ def _describe_consumer_group(
     if not isinstance(group, ConsumerGroup):
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {id} is not a consumer group.")
     state = group.state
-    described = DescribedConsumerGroup(
+    described = messages.DescribedConsumerGroup(
         group_id=group.id,
         group_state=group.state_name,
         group_epoch=state.epoch,
@@ -227,7 +202,9 @@ def _describe_consumer_group(
     return described
 
 
-def _check_topics_visible(context: RequestContext, described: DescribedConsumerGroup) -> None:
+def _check_topics_visible(
+    context: RequestContext, described: messages.DescribedConsumerGroup
+) -> None:
     names: set[str] = set()
     for member in described.members:
         names.update(member.subscribed_topic_names)
@@ -241,8 +218,10 @@ def _check_topics_visible(context: RequestContext, described: DescribedConsumerG
             )
 
 
-def _describe_consumer_member(member: ConsumerMember, target: Partitions, topics: Topics) -> Member:
-    return Member(
+def _describe_consumer_member(
+    member: ConsumerMember, target: Partitions, topics: Topics
+) -> messages.Member:
+    return messages.Member(
         member_id=member.id,
         instance_id=member.instance_id,
         rack_id=member.rack_id,
@@ -257,44 +236,44 @@ def _describe_consumer_member(member: ConsumerMember, target: Partitions, topics
     )
 
 
-def _describe_assignment(partitions: Partitions, topics: Topics) -> DescribedAssignment:
+def _describe_assignment(partitions: Partitions, topics: Topics) -> messages.DescribedAssignment:
     """Topics that were deleted have no name and are left out."""
     described = []
     for id, numbers in by_topic(partitions).items():
         topic = topics.find_by_id(id)
         if topic is not None:
-            described.append(DescribedTopicPartitions(id, topic.name, numbers))
-    return DescribedAssignment(described)
+            described.append(messages.DescribedTopicPartitions(id, topic.name, numbers))
+    return messages.DescribedAssignment(described)
 
 
 # ListGroups and DeleteGroups
 
 
 def handle_list_groups(
-    broker: Broker, context: RequestContext, request: ListGroupsRequest
-) -> ListGroupsResponse:
+    broker: Broker, context: RequestContext, request: messages.ListGroupsRequest
+) -> messages.ListGroupsResponse:
     """Groups that the client may describe, of the requested states and types or of all."""
     sees_all = context.is_authorized(Operation.DESCRIBE, ResourceType.CLUSTER)
     states = {state.lower() for state in request.states_filter}
     kinds = {kind.lower() for kind in request.types_filter}
     listed = [
-        ListedGroup(group.id, group.protocol_type, group.state_name, group.kind)
+        messages.ListedGroup(group.id, group.protocol_type, group.state_name, group.kind)
         for group in broker.groups.groups
         if (not states or group.state_name.lower() in states)
         and (not kinds or group.kind in kinds)
         and (sees_all or context.is_authorized(Operation.DESCRIBE, ResourceType.GROUP, group.id))
     ]
-    return ListGroupsResponse(groups=listed)
+    return messages.ListGroupsResponse(groups=listed)
 
 
 async def handle_delete_groups(
-    broker: Broker, context: RequestContext, request: DeleteGroupsRequest
-) -> DeleteGroupsResponse:
+    broker: Broker, context: RequestContext, request: messages.DeleteGroupsRequest
+) -> messages.DeleteGroupsResponse:
     results = []
     for id in dict.fromkeys(request.groups_names):
         if context.is_authorized(Operation.DELETE, ResourceType.GROUP, id):
             code = await broker.groups.delete_group(id)
         else:
             code = ErrorCode.GROUP_AUTHORIZATION_FAILED
-        results.append(DeletableGroupResult(id, code))
-    return DeleteGroupsResponse(results=results)
+        results.append(messages.DeletableGroupResult(id, code))
+    return messages.DeleteGroupsResponse(results=results)

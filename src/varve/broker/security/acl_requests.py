@@ -8,21 +8,7 @@ from varve.broker.security.acls import AclBinding, AclFilter, PatternType, Permi
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError, code_for
-from varve.wire.messages.security import (
-    AclBindingFilter,
-    AclCreation,
-    AclCreationResult,
-    AclDescription,
-    CreateAclsRequest,
-    CreateAclsResponse,
-    DeleteAclsFilterResult,
-    DeleteAclsMatchingAcl,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-    DescribeAclsRequest,
-    DescribeAclsResource,
-    DescribeAclsResponse,
-)
+from varve.wire.messages import security as messages
 
 E = TypeVar("E", ResourceType, PatternType, Operation, Permission)
 
@@ -38,59 +24,61 @@ def _authorize(broker: Broker, context: RequestContext, operation: Operation) ->
 
 
 def handle_describe_acls(
-    broker: Broker, context: RequestContext, request: DescribeAclsRequest
-) -> DescribeAclsResponse:
+    broker: Broker, context: RequestContext, request: messages.DescribeAclsRequest
+) -> messages.DescribeAclsResponse:
     _authorize(broker, context, Operation.DESCRIBE)
-    resources: dict[tuple[ResourceType, str, PatternType], DescribeAclsResource] = {}
+    resources: dict[tuple[ResourceType, str, PatternType], messages.DescribeAclsResource] = {}
     for binding in broker.acls.find(_to_filter(request)):
         key = (binding.type, binding.name, binding.pattern)
         if key not in resources:
-            resources[key] = DescribeAclsResource(
+            resources[key] = messages.DescribeAclsResource(
                 resource_type=binding.type,
                 resource_name=binding.name,
                 pattern_type=binding.pattern,
             )
         resources[key].acls.append(
-            AclDescription(
+            messages.AclDescription(
                 principal=binding.principal,
                 host=binding.host,
                 operation=binding.operation,
                 permission_type=binding.permission,
             )
         )
-    return DescribeAclsResponse(error_message=None, resources=list(resources.values()))
+    return messages.DescribeAclsResponse(error_message=None, resources=list(resources.values()))
 
 
 async def handle_create_acls(
-    broker: Broker, context: RequestContext, request: CreateAclsRequest
-) -> CreateAclsResponse:
+    broker: Broker, context: RequestContext, request: messages.CreateAclsRequest
+) -> messages.CreateAclsResponse:
     """Creates all valid bindings, or where the table cannot be written none."""
     _authorize(broker, context, Operation.ALTER)
-    results: list[AclCreationResult] = []
+    results: list[messages.AclCreationResult] = []
     bindings: list[AclBinding] = []
     for creation in request.creations:
         try:
             bindings.append(_to_binding(creation))
-            results.append(AclCreationResult(error_message=None))
+            results.append(messages.AclCreationResult(error_message=None))
         except StoreError as error:
-            results.append(AclCreationResult(error_code=code_for(error), error_message=str(error)))
+            results.append(
+                messages.AclCreationResult(error_code=code_for(error), error_message=str(error))
+            )
     try:
         await broker.blocking.run(broker.acls.add, bindings)
     except StoreError as error:
-        failed = AclCreationResult(error_code=code_for(error), error_message=str(error))
+        failed = messages.AclCreationResult(error_code=code_for(error), error_message=str(error))
         results = [failed if result.error_code == ErrorCode.NONE else result for result in results]
-    return CreateAclsResponse(results=results)
+    return messages.CreateAclsResponse(results=results)
 
 
 async def handle_delete_acls(
-    broker: Broker, context: RequestContext, request: DeleteAclsRequest
-) -> DeleteAclsResponse:
+    broker: Broker, context: RequestContext, request: messages.DeleteAclsRequest
+) -> messages.DeleteAclsResponse:
     """Deletes what the valid filters match, or where the table cannot be written nothing."""
     _authorize(broker, context, Operation.ALTER)
-    results: list[DeleteAclsFilterResult] = []
-    filters: list[tuple[DeleteAclsFilterResult, AclFilter]] = []
+    results: list[messages.DeleteAclsFilterResult] = []
+    filters: list[tuple[messages.DeleteAclsFilterResult, AclFilter]] = []
     for requested in request.filters:
-        result = DeleteAclsFilterResult(error_message=None)
+        result = messages.DeleteAclsFilterResult(error_message=None)
         results.append(result)
         try:
             filters.append((result, _to_filter(requested)))
@@ -103,10 +91,10 @@ async def handle_delete_acls(
     except StoreError as error:
         for result, _ in filters:
             result.error_code, result.error_message = code_for(error), str(error)
-    return DeleteAclsResponse(filter_results=results)
+    return messages.DeleteAclsResponse(filter_results=results)
 
 
-def _to_binding(creation: AclCreation) -> AclBinding:
+def _to_binding(creation: messages.AclCreation) -> AclBinding:
     return AclBinding(
         type=_to_enum(ResourceType, creation.resource_type, "resourceType"),
         name=creation.resource_name,
@@ -118,7 +106,7 @@ def _to_binding(creation: AclCreation) -> AclBinding:
     )
 
 
-def _to_filter(requested: AclBindingFilter) -> AclFilter:
+def _to_filter(requested: messages.AclBindingFilter) -> AclFilter:
     return AclFilter(
         type=_to_enum(ResourceType, requested.resource_type_filter, "resourceType"),
         name=requested.resource_name_filter,
@@ -139,8 +127,8 @@ def _to_enum(kind: type[E], value: int, field: str) -> E:
         ) from None
 
 
-def _deleted_acl(binding: AclBinding) -> DeleteAclsMatchingAcl:
-    return DeleteAclsMatchingAcl(
+def _deleted_acl(binding: AclBinding) -> messages.DeleteAclsMatchingAcl:
+    return messages.DeleteAclsMatchingAcl(
         error_message=None,
         resource_type=binding.type,
         resource_name=binding.name,

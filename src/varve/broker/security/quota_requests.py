@@ -7,18 +7,7 @@ from varve.broker.request import Operation, RequestContext, ResourceType
 from varve.broker.security.quotas import Changes, EntityType, QuotaEntity, QuotaKind, check_value
 from varve.foundation.errors import InvalidRequest, StoreError
 from varve.wire.errors import KafkaError, code_for
-from varve.wire.messages.security import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    AlteredQuotaEntry,
-    ComponentData,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-    DescribedQuotaEntry,
-    EntityData,
-    EntryDataResponse,
-    ValueData,
-)
+from varve.wire.messages import security as messages
 
 
 class MatchType(IntEnum):
@@ -33,22 +22,22 @@ class MatchType(IntEnum):
 def handle_describe_client_quotas(
     broker: Broker,
     context: RequestContext,
-    request: DescribeClientQuotasRequest,
-) -> DescribeClientQuotasResponse:
+    request: messages.DescribeClientQuotasRequest,
+) -> messages.DescribeClientQuotasResponse:
     try:
         context.authorize(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
         filter = _to_filter(request.components)
     except (KafkaError, InvalidRequest) as error:
-        return DescribeClientQuotasResponse(
+        return messages.DescribeClientQuotasResponse(
             error_code=code_for(error), error_message=str(error), entries=None
         )
     quotas = broker.quotas.table.find(lambda one: _matches(one, filter, strict=request.strict))
-    return DescribeClientQuotasResponse(
+    return messages.DescribeClientQuotasResponse(
         error_message=None,
         entries=[
-            DescribedQuotaEntry(
-                entity=[EntityData(type.value, name) for type, name in entity.names],
-                values=[ValueData(kind.value, value) for kind, value in values.items()],
+            messages.DescribedQuotaEntry(
+                entity=[messages.EntityData(type.value, name) for type, name in entity.names],
+                values=[messages.ValueData(kind.value, value) for kind, value in values.items()],
             )
             for entity, values in quotas.items()
         ],
@@ -58,7 +47,7 @@ def handle_describe_client_quotas(
 _QuotaFilter = dict[EntityType, tuple[MatchType, str | None]]
 
 
-def _to_filter(components: list[ComponentData]) -> _QuotaFilter:
+def _to_filter(components: list[messages.ComponentData]) -> _QuotaFilter:
     filter: _QuotaFilter = {}
     for component in components:
         type = _to_type(component.entity_type)
@@ -94,12 +83,13 @@ def _matches(entity: QuotaEntity, filter: _QuotaFilter, *, strict: bool) -> bool
 
 
 async def handle_alter_client_quotas(
-    broker: Broker, context: RequestContext, request: AlterClientQuotasRequest
-) -> AlterClientQuotasResponse:
+    broker: Broker, context: RequestContext, request: messages.AlterClientQuotasRequest
+) -> messages.AlterClientQuotasResponse:
     results = [
-        EntryDataResponse(error_message=None, entity=entry.entity) for entry in request.entries
+        messages.EntryDataResponse(error_message=None, entity=entry.entity)
+        for entry in request.entries
     ]
-    changes: list[tuple[EntryDataResponse, tuple[QuotaEntity, Changes]]] = []
+    changes: list[tuple[messages.EntryDataResponse, tuple[QuotaEntity, Changes]]] = []
     for entry, result in zip(request.entries, results, strict=True):
         try:
             context.authorize(Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
@@ -112,16 +102,16 @@ async def handle_alter_client_quotas(
     except StoreError as error:
         for result, _ in changes:
             result.error_code, result.error_message = code_for(error), str(error)
-    return AlterClientQuotasResponse(entries=results)
+    return messages.AlterClientQuotasResponse(entries=results)
 
 
-def _to_entity(entry: AlteredQuotaEntry) -> QuotaEntity:
+def _to_entity(entry: messages.AlteredQuotaEntry) -> QuotaEntity:
     return QuotaEntity.of(
         (_to_type(entity.entity_type), entity.entity_name) for entity in entry.entity
     )
 
 
-def _to_changes(entry: AlteredQuotaEntry) -> Changes:
+def _to_changes(entry: messages.AlteredQuotaEntry) -> Changes:
     changes: dict[QuotaKind, float | None] = {}
     for op in entry.ops:
         try:

@@ -15,26 +15,7 @@ from varve.commit_log import TopicPartition
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError, code_for
-from varve.wire.messages.transactions import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnPartitionResult,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTopicResult,
-    DescribedTransaction,
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    ListedTransaction,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-    TopicData,
-)
+from varve.wire.messages import transactions as messages
 
 _FIRST_INIT_WITH_FENCED: Final = 4
 _FIRST_WITH_FENCED: Final = 2
@@ -52,8 +33,8 @@ def _known_code(error: ErrorCode, version: int, first_with_fenced: int) -> Error
 
 
 async def handle_init_producer_id(
-    broker: Broker, context: RequestContext, request: InitProducerIdRequest
-) -> InitProducerIdResponse:
+    broker: Broker, context: RequestContext, request: messages.InitProducerIdRequest
+) -> messages.InitProducerIdResponse:
     """For a transactional id the coordinator chooses producer id and epoch, else a new id."""
     try:
         if request.transactional_id is None:
@@ -61,12 +42,15 @@ async def handle_init_producer_id(
         return await _init_transactional_id(broker, context, request, request.transactional_id)
     except StoreError as error:
         code = _known_code(code_for(error), context.version, _FIRST_INIT_WITH_FENCED)
-        return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+        return messages.InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
 
 
 async def _init_transactional_id(
-    broker: Broker, context: RequestContext, request: InitProducerIdRequest, transactional_id: str
-) -> InitProducerIdResponse:
+    broker: Broker,
+    context: RequestContext,
+    request: messages.InitProducerIdRequest,
+    transactional_id: str,
+) -> messages.InitProducerIdResponse:
     context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
     result = await broker.transactions.init_producer(
         transactional_id,
@@ -76,26 +60,28 @@ async def _init_transactional_id(
     )
     if result.error:
         raise KafkaError(result.error)
-    return InitProducerIdResponse(
+    return messages.InitProducerIdResponse(
         producer_id=result.producer_id, producer_epoch=result.producer_epoch
     )
 
 
-async def _new_producer_id(broker: Broker, context: RequestContext) -> InitProducerIdResponse:
+async def _new_producer_id(
+    broker: Broker, context: RequestContext
+) -> messages.InitProducerIdResponse:
     """A new id at epoch 0; needs Write on some topic, or IdempotentWrite on the cluster."""
     if not context.authorizer.is_allowed_somewhere(
         context.connection, Operation.WRITE, ResourceType.TOPIC
     ):
         context.authorize(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
-    return InitProducerIdResponse(producer_id=await broker.producer_ids.next_id())
+    return messages.InitProducerIdResponse(producer_id=await broker.producer_ids.next_id())
 
 
 # AddPartitionsToTxn and AddOffsetsToTxn
 
 
 async def handle_add_partitions_to_txn(
-    broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
-) -> AddPartitionsToTxnResponse:
+    broker: Broker, context: RequestContext, request: messages.AddPartitionsToTxnRequest
+) -> messages.AddPartitionsToTxnResponse:
     """Adds all partitions, or none if one of them cannot be added."""
     topics = request.v3_and_below_topics
     transactional_id = request.v3_and_below_transactional_id
@@ -115,7 +101,7 @@ async def handle_add_partitions_to_txn(
 
 
 def _find_partition_errors(
-    context: RequestContext, topics: list[AddPartitionsToTxnTopic]
+    context: RequestContext, topics: list[messages.AddPartitionsToTxnTopic]
 ) -> dict[TopicPartition, ErrorCode]:
     errors: dict[TopicPartition, ErrorCode] = {}
     for topic in topics:
@@ -130,16 +116,16 @@ def _find_partition_errors(
 
 
 def _added_partitions(
-    topics: list[AddPartitionsToTxnTopic],
+    topics: list[messages.AddPartitionsToTxnTopic],
     errors: Mapping[TopicPartition, ErrorCode],
     default: ErrorCode,
-) -> AddPartitionsToTxnResponse:
+) -> messages.AddPartitionsToTxnResponse:
     """The error of each partition; `default` for those that have none of their own."""
     results = [
-        AddPartitionsToTxnTopicResult(
+        messages.AddPartitionsToTxnTopicResult(
             name=topic.name,
             results_by_partition=[
-                AddPartitionsToTxnPartitionResult(
+                messages.AddPartitionsToTxnPartitionResult(
                     partition_index=number,
                     partition_error_code=errors.get(TopicPartition(topic.name, number), default),
                 )
@@ -148,12 +134,12 @@ def _added_partitions(
         )
         for topic in topics
     ]
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+    return messages.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
 
 
 async def handle_add_offsets_to_txn(
-    broker: Broker, context: RequestContext, request: AddOffsetsToTxnRequest
-) -> AddOffsetsToTxnResponse:
+    broker: Broker, context: RequestContext, request: messages.AddOffsetsToTxnRequest
+) -> messages.AddOffsetsToTxnResponse:
     """Adds the partition that holds the group's committed offsets."""
     transactional_id = request.transactional_id
     context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
@@ -162,47 +148,51 @@ async def handle_add_offsets_to_txn(
         transactional_id, request.producer_id, request.producer_epoch, request.group_id
     )
     code = _known_code(error, context.version, _FIRST_WITH_FENCED)
-    return AddOffsetsToTxnResponse(error_code=code)
+    return messages.AddOffsetsToTxnResponse(error_code=code)
 
 
 # EndTxn
 
 
 async def handle_end_txn(
-    broker: Broker, context: RequestContext, request: EndTxnRequest
-) -> EndTxnResponse:
+    broker: Broker, context: RequestContext, request: messages.EndTxnRequest
+) -> messages.EndTxnResponse:
     transactional_id = request.transactional_id
     context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
     error = await broker.transactions.end(
         transactional_id, request.producer_id, request.producer_epoch, is_commit=request.committed
     )
-    return EndTxnResponse(error_code=_known_code(error, context.version, _FIRST_WITH_FENCED))
+    return messages.EndTxnResponse(
+        error_code=_known_code(error, context.version, _FIRST_WITH_FENCED)
+    )
 
 
 # DescribeTransactions and ListTransactions
 
 
 def handle_describe_transactions(
-    broker: Broker, context: RequestContext, request: DescribeTransactionsRequest
-) -> DescribeTransactionsResponse:
+    broker: Broker, context: RequestContext, request: messages.DescribeTransactionsRequest
+) -> messages.DescribeTransactionsResponse:
     described = []
     for transactional_id in request.transactional_ids:
         try:
             described.append(_describe(broker, context, transactional_id))
         except KafkaError as error:
-            failed = DescribedTransaction(transactional_id=transactional_id, error_code=error.code)
+            failed = messages.DescribedTransaction(
+                transactional_id=transactional_id, error_code=error.code
+            )
             described.append(failed)
-    return DescribeTransactionsResponse(transaction_states=described)
+    return messages.DescribeTransactionsResponse(transaction_states=described)
 
 
 def _describe(
     broker: Broker, context: RequestContext, transactional_id: str
-) -> DescribedTransaction:
+) -> messages.DescribedTransaction:
     context.authorize(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
     transaction = broker.transactions.find(transactional_id)
     if transaction is None:
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
-    return DescribedTransaction(
+    return messages.DescribedTransaction(
         transactional_id=transactional_id,
         transaction_state=transaction.status.display_name,
         transaction_timeout_ms=transaction.timeout_ms,
@@ -210,7 +200,7 @@ def _describe(
         producer_id=transaction.producer_id,
         producer_epoch=transaction.producer_epoch,
         topics=[
-            TopicData(topic=topic, partitions=numbers)
+            messages.TopicData(topic=topic, partitions=numbers)
             for topic, numbers in by_topic(
                 (partition.topic, partition.partition) for partition in transaction.partitions
             ).items()
@@ -238,8 +228,8 @@ class _TransactionFilter:
 
 
 async def handle_list_transactions(
-    broker: Broker, context: RequestContext, request: ListTransactionsRequest
-) -> ListTransactionsResponse:
+    broker: Broker, context: RequestContext, request: messages.ListTransactionsRequest
+) -> messages.ListTransactionsResponse:
     names = request.state_filters
     known = frozenset(BY_DISPLAY_NAME[name] for name in names if name in BY_DISPLAY_NAME)
     filter = _TransactionFilter(
@@ -254,10 +244,10 @@ async def handle_list_transactions(
         pattern = request.transactional_id_pattern
         matching = await broker.blocking.run(find_matching, pattern, ids)
         listed = [one for one in listed if one.transactional_id in matching]
-    return ListTransactionsResponse(
+    return messages.ListTransactionsResponse(
         unknown_state_filters=[name for name in names if name not in BY_DISPLAY_NAME],
         transaction_states=[
-            ListedTransaction(
+            messages.ListedTransaction(
                 transactional_id=transaction.transactional_id,
                 producer_id=transaction.producer_id,
                 transaction_state=transaction.status.display_name,
