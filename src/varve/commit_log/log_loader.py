@@ -35,17 +35,18 @@ from varve.commit_log.producer_snapshots import (
     restore_cached_batches,
 )
 from varve.commit_log.producer_state import ProducerStateManager
-from varve.commit_log.segment import SEGMENT_KINDS, ActiveSegment, Segment, SegmentFiles
-from varve.commit_log.segment_reader import (
-    ReadableSegment,
-    find_end,
-    first_batch_timestamp,
-    is_zeros,
+from varve.commit_log.segment import (
+    SEGMENT_KINDS,
+    ActiveSegment,
+    Segment,
+    SegmentContents,
+    SegmentFiles,
+    read_contents,
 )
-from varve.commit_log.segment_recovery import RecoveredSegment, scan_segment, write_recovered
+from varve.commit_log.segment_reader import ReadableSegment, is_zeros
+from varve.commit_log.segment_recovery import scan_segment, write_recovered
 from varve.commit_log.segment_replacement import finish_or_undo_swaps, split_segment
 from varve.commit_log.settings import LogSettings
-from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.disk import FileInfo, FileSystem, write_atomically
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, OffsetOverflow, PolicyViolation
@@ -104,7 +105,7 @@ class LogLoader:
         self._fs: FileSystem = request.files.fs
         self._directory = request.directory
         self._segments: list[Segment] = []
-        self._recovered: dict[int, RecoveredSegment] = {}
+        self._recovered: dict[int, SegmentContents] = {}
         self._messages: list[str] = []
         self._epoch_file: bytes | None = None
         self._overflowing: Segment | None = None
@@ -124,18 +125,19 @@ class LogLoader:
                 self._split_overflowing(error)
                 entries = self._list_segments()
         self._make_time_indexes()
-        next_offset = self._end_offset()
-        if not self._segments or next_offset < request.log_start_offset:
-            wiped = self._drop_all_segments() or wiped
-            next_offset = request.log_start_offset
+        last = self._read_last_segment()
+        next_offset = request.log_start_offset
+        if last is not None and last.next_offset >= next_offset:
+            next_offset = last.next_offset
+        else:
+            last, wiped = None, self._drop_all_segments() or wiped
         first_base = self._segments[0].base_offset if self._segments else next_offset
         log_start_offset = request.log_start_offset
         is_tiered = request.settings.remote_storage_enable and bool(self._segments)
         if not is_tiered:
             log_start_offset = max(log_start_offset, first_base)
-        is_begun = not self._segments
-        active = self._activate(next_offset)
-        if is_begun and not request.is_new:
+        active = self._activate(next_offset, last)
+        if last is None and not request.is_new:
             # What is appended to the file is on disk only if its name is.
             self._fs.sync_directory(self._directory)
         self._trim_epochs(next_offset, request.log_start_offset)
@@ -281,7 +283,7 @@ class LogLoader:
         bases = [segment.base_offset for segment in self._segments]
         return max(bisect_right(bases, self._request.recovery_point) - 1, 0)
 
-    def _recover_segment(self, number: int, *, is_final: bool) -> RecoveredSegment:
+    def _recover_segment(self, number: int, *, is_final: bool) -> None:
         segment = self._segments[number]
         producers = load_producers(
             self._snapshots,
@@ -298,8 +300,9 @@ class LogLoader:
             producers=producers,
             epochs=self._epochs,
         )
+        contents = recovered.contents
         if recovered.bytes_cut:
-            self._check_loss(segment, recovered.size)
+            self._check_loss(segment, contents.size)
             if not is_final:
                 self._drop_segments_after(number)
         write_recovered(self._fs, self._directory, recovered, is_final=is_final)
@@ -308,17 +311,16 @@ class LogLoader:
             self._files,
             self._directory,
             base_offset=segment.base_offset,
-            size=recovered.size,
-            has_txn_index=bool(recovered.txn_index.count),
+            size=contents.size,
+            has_txn_index=bool(contents.txn_index.count),
         )
-        self._recovered[segment.base_offset] = recovered
+        self._recovered[segment.base_offset] = contents
         if recovered.bytes_cut:
             self._log_recovery(
                 f"cut {recovered.bytes_cut} bytes off {segment.path(LOG)} ({recovered.reason})"
             )
-        producers.map_end_offset = recovered.next_offset
+        producers.map_end_offset = contents.next_offset
         self._snapshots.write(producers)
-        return recovered
 
     def _scratch_load(self, number: int) -> ProducerLoad:
         log_start_offset = self._request.log_start_offset
@@ -376,14 +378,12 @@ class LogLoader:
         split_segment(self._fs, self._directory, self._overflowing.base_offset)
         self._files.forget(self._overflowing)
 
-    def _end_offset(self) -> int:
+    def _read_last_segment(self) -> SegmentContents | None:
         if not self._segments:
-            return self._request.log_start_offset
+            return None
         last = self._segments[-1]
-        recovered = self._recovered.get(last.base_offset)
-        if recovered is not None:
-            return recovered.next_offset
-        return find_end(last, size=last.size)[0]
+        known = self._recovered.get(last.base_offset)
+        return known or read_contents(last, self._request.settings)
 
     def _drop_all_segments(self) -> bool:
         """Removes every segment of a log that ends before its log start offset.
@@ -408,10 +408,9 @@ class LogLoader:
         self._epochs = LeaderEpochs()
         return had_segments
 
-    def _activate(self, next_offset: int) -> ActiveSegment:
+    def _activate(self, next_offset: int, last: SegmentContents | None) -> ActiveSegment:
         """Takes the last segment for appends, or makes the first one."""
         request = self._request
-        last = self._segments.pop() if self._segments else None
         active = ActiveSegment(
             self._files,
             self._directory,
@@ -421,36 +420,9 @@ class LogLoader:
             random=request.random,
         )
         if last is not None:
-            self._resume(active, last)
+            active.resume(last)
+            self._files.forget(self._segments.pop())
         return active
-
-    def _resume(self, active: ActiveSegment, last: Segment) -> None:
-        recovered = self._recovered.get(last.base_offset)
-        if recovered is None:
-            next_offset, size = find_end(last, size=last.size)
-            max_bytes = self._request.settings.segment_index_bytes
-            active.resume(
-                next_offset=next_offset,
-                size=size,
-                offset_index=OffsetIndex.decode(
-                    last.offset_index().encode(), last.base_offset, max_bytes
-                ),
-                time_index=TimeIndex.decode(
-                    last.time_index().encode(), last.base_offset, max_bytes
-                ),
-                txn_index=last.txn_index(),
-                first_timestamp=first_batch_timestamp(last, size=size),
-            )
-        else:
-            active.resume(
-                next_offset=recovered.next_offset,
-                size=recovered.size,
-                offset_index=recovered.offset_index,
-                time_index=recovered.time_index,
-                txn_index=recovered.txn_index,
-                first_timestamp=recovered.first_timestamp,
-            )
-        self._files.forget(last)
 
     def _load_append_times(
         self, segments: Sequence[ReadableSegment], active: ActiveSegment

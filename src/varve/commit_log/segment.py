@@ -21,6 +21,7 @@ import random
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeVar
 
 from varve.commit_log.append_times import AppendSpan
@@ -37,7 +38,15 @@ from varve.commit_log.names import (
 )
 from varve.commit_log.producer_snapshots import load_snapshot, replay_batches
 from varve.commit_log.producer_state import ProducerStateManager
-from varve.commit_log.segment_reader import BatchWalk, find_newest_entry
+from varve.commit_log.segment_reader import (
+    BatchWalk,
+    ReadableSegment,
+    find_batch_position,
+    find_end,
+    find_largest_timestamp,
+    find_newest_entry,
+    first_batch_timestamp,
+)
 from varve.commit_log.settings import LogSettings
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.transaction_index import TransactionIndex
@@ -330,6 +339,61 @@ def rename_segment_files(
             continue
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentContents:
+    """What a segment holds, and indexes of it that may grow.
+
+    `largest_timestamp` comes with the last offset of the earliest batch that has it.
+    """
+
+    base_offset: int
+    next_offset: int
+    size: int
+    first_timestamp: int
+    largest_timestamp: tuple[int, int]
+    offset_index: OffsetIndex
+    time_index: TimeIndex
+    txn_index: TransactionIndex
+
+
+def read_contents(segment: ReadableSegment, settings: LogSettings) -> SegmentContents:
+    """All that a segment holds."""
+    next_offset, size = find_end(segment, size=segment.size)
+    return _read_contents(segment, settings, next_offset=next_offset, size=size)
+
+
+def read_contents_before(
+    segment: ReadableSegment, offset: int, settings: LogSettings
+) -> SegmentContents:
+    """What a segment holds in front of the first batch that reaches the offset."""
+    batch = find_batch_position(segment, offset, size=segment.size)
+    size = segment.size if batch is None else batch[0]
+    contents = _read_contents(segment, settings, next_offset=offset, size=size)
+    offset_index, time_index = contents.offset_index, contents.time_index
+    offset_index.truncate_to(offset)
+    time_index.truncate_to(offset)
+    contents.txn_index.truncate_to(offset)
+    largest = find_largest_timestamp(segment.file(), time_index, offset_index, size=size)
+    return replace(contents, largest_timestamp=largest)
+
+
+def _read_contents(
+    segment: ReadableSegment, settings: LogSettings, *, next_offset: int, size: int
+) -> SegmentContents:
+    base_offset, max_bytes = segment.base_offset, settings.segment_index_bytes
+    time_index = TimeIndex.decode(segment.time_index().encode(), base_offset, max_bytes)
+    return SegmentContents(
+        base_offset=base_offset,
+        next_offset=next_offset,
+        size=size,
+        first_timestamp=first_batch_timestamp(segment, size=size),
+        largest_timestamp=time_index.last,
+        offset_index=OffsetIndex.decode(segment.offset_index().encode(), base_offset, max_bytes),
+        time_index=time_index,
+        txn_index=TransactionIndex.decode(segment.txn_index().encode(), base_offset=base_offset),
+    )
+
+
 class BatchSet(NamedTuple):
     """Whole batches to be written at once; a tuple, because one is made for every append."""
 
@@ -407,24 +471,15 @@ class ActiveSegment:
     def size(self) -> int:
         return self.extent[1]
 
-    def resume(
-        self,
-        *,
-        next_offset: int,
-        size: int,
-        offset_index: OffsetIndex,
-        time_index: TimeIndex,
-        txn_index: TransactionIndex,
-        first_timestamp: int,
-    ) -> None:
-        """Takes over what loading found of a segment that already holds batches."""
-        self._offset_index = offset_index
-        self._time_index = time_index
-        self._txn_index = txn_index
-        self.max_timestamp, self.max_timestamp_offset = time_index.last
-        self.first_timestamp = first_timestamp
-        self.has_full_index = offset_index.is_full or time_index.is_full
-        self.extent = (next_offset, size)
+    def resume(self, contents: "SegmentContents") -> None:
+        """Goes on behind batches that the data file already holds."""
+        self._offset_index = contents.offset_index
+        self._time_index = contents.time_index
+        self._txn_index = contents.txn_index
+        self.max_timestamp, self.max_timestamp_offset = contents.largest_timestamp
+        self.first_timestamp = contents.first_timestamp
+        self.has_full_index = self._offset_index.is_full or self._time_index.is_full
+        self.extent = (contents.next_offset, contents.size)
 
     def append(self, batches: BatchSet) -> None:
         """Writes the batches; what fails leaves the segment as it was."""

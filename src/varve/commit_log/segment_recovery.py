@@ -15,10 +15,9 @@ from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, log_name
 from varve.commit_log.producer_snapshots import count_before_bad_marker, replay_batches
 from varve.commit_log.producer_state import ProducerStateManager
+from varve.commit_log.segment import SegmentContents
 from varve.commit_log.segment_reader import CHUNK_BYTES, BatchTable, BatchWalk, read_batch_size
 from varve.commit_log.settings import LogSettings
-from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.transaction_index import TransactionIndex
 from varve.disk import File, FileSystem, write_atomically, write_file
 from varve.foundation.errors import UnsupportedFormat
 from varve.kernels.batch_layout import BatchColumn, ScanStatus, status_text
@@ -30,15 +29,9 @@ _OLD_CRC_START: Final = 16
 class RecoveredSegment:
     """What recovery found and kept."""
 
-    base_offset: int
-    next_offset: int
-    size: int
+    contents: SegmentContents
     bytes_cut: int
     reason: str
-    first_timestamp: int
-    offset_index: OffsetIndex
-    time_index: TimeIndex
-    txn_index: TransactionIndex
 
 
 def scan_segment(
@@ -74,33 +67,35 @@ def scan_segment(
                 break
         else:
             reason = _stop_reason(walk, file, file_size, path)
-    return RecoveredSegment(
+    time_index = indexer.time_index()
+    contents = SegmentContents(
         base_offset=base_offset,
         next_offset=indexer.next_offset,
         size=good_end,
-        bytes_cut=file_size - good_end,
-        reason=reason,
         first_timestamp=indexer.first_timestamp,
+        largest_timestamp=time_index.last,
         offset_index=indexer.offset_index(),
-        time_index=indexer.time_index(),
+        time_index=time_index,
         txn_index=indexer.txn_index,
     )
+    return RecoveredSegment(contents, bytes_cut=file_size - good_end, reason=reason)
 
 
 def write_recovered(
-    fs: FileSystem, directory: str, segment: RecoveredSegment, *, is_final: bool
+    fs: FileSystem, directory: str, recovered: RecoveredSegment, *, is_final: bool
 ) -> None:
     """Cuts the data file after its last good batch and writes the indexes.
 
     `is_final` says that no later recovery will look at this segment: then all of it is on disk when
     this returns.
     """
-    if segment.bytes_cut:
-        with fs.open_writable(f"{directory}/{log_name(segment.base_offset, LOG)}") as file:
-            file.truncate(segment.size)
+    contents = recovered.contents
+    if recovered.bytes_cut:
+        with fs.open_writable(f"{directory}/{log_name(contents.base_offset, LOG)}") as file:
+            file.truncate(contents.size)
             if is_final:
                 file.sync()
-    _write_indexes(fs, directory, segment, is_durable=is_final)
+    _write_indexes(fs, directory, contents, is_durable=is_final)
 
 
 def _stop_reason(walk: BatchWalk, file: File, file_size: int, path: str) -> str:
@@ -145,19 +140,19 @@ def _assign_epochs(table: BatchTable, epochs: LeaderEpochs) -> None:
 
 
 def _write_indexes(
-    fs: FileSystem, directory: str, segment: RecoveredSegment, *, is_durable: bool
+    fs: FileSystem, directory: str, contents: SegmentContents, *, is_durable: bool
 ) -> None:
     """Writes the index files of a segment; an empty transaction index has no file.
 
     The offset index comes last: while it is missing, loading recovers the segment again.
     """
-    contents = {
-        TIME_INDEX: segment.time_index.encode(),
-        TXN_INDEX: segment.txn_index.encode(),
-        INDEX: segment.offset_index.encode(),
+    files = {
+        TIME_INDEX: contents.time_index.encode(),
+        TXN_INDEX: contents.txn_index.encode(),
+        INDEX: contents.offset_index.encode(),
     }
-    for kind, data in contents.items():
-        path = f"{directory}/{log_name(segment.base_offset, kind)}"
+    for kind, data in files.items():
+        path = f"{directory}/{log_name(contents.base_offset, kind)}"
         if kind == TXN_INDEX and not data:
             if fs.exists(path):
                 fs.remove(path)

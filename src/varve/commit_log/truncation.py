@@ -16,24 +16,15 @@ Threads    a truncation holds the flush lock and the log's lock throughout; drop
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from varve.commit_log.append_times import AppendSpan
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.log_state import NO_ROOM, LogState
 from varve.commit_log.producer_snapshots import ProducerLoad, load_producers
 from varve.commit_log.producer_state import ProducerStateManager
-from varve.commit_log.segment import Segment
-from varve.commit_log.segment_reader import (
-    ReadableSegment,
-    find_batch_position,
-    find_end,
-    find_largest_timestamp,
-    first_batch_timestamp,
-)
+from varve.commit_log.segment import Segment, SegmentContents, read_contents_before
+from varve.commit_log.segment_reader import ReadableSegment, find_end
 from varve.commit_log.segment_view import SegmentView
-from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
-from varve.commit_log.transaction_index import TransactionIndex
 from varve.foundation.errors import (
     DiskFull,
     InvalidRequest,
@@ -41,20 +32,6 @@ from varve.foundation.errors import (
     PolicyViolation,
     Unavailable,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Remainder:
-    """What a cut leaves of the segment that becomes the last."""
-
-    base_offset: int
-    size: int
-    offset_index: OffsetIndex
-    time_index: TimeIndex
-    txn_index: TransactionIndex
-    first_timestamp: int
-    largest_timestamp: tuple[int, int]
-    appended: AppendSpan | None
 
 
 class Truncation:
@@ -123,14 +100,16 @@ class Truncation:
         segments: list[ReadableSegment] = list(state.view)
         kept = [segment for segment in segments if segment.base_offset <= offset]
         with state.io("read"):
-            remainder = self._remainder(kept[-1], offset)
+            # What cannot be read is found out before anything is changed.
+            contents = read_contents_before(kept[-1], offset, state.settings)
+            appended = state.appended(kept[-1]) if contents.size else None
         self._lower_locked(offset)
         with state.changing_files_locked("truncate"):
             for segment in reversed(segments[len(kept) :]):
                 state.mark_deleted_locked(segment)
             if len(kept) < len(segments):
                 state.fs.sync_directory(state.directory)
-            self._make_last_locked(remainder, offset, number=len(kept) - 1)
+            self._make_last_locked(contents, appended, number=len(kept) - 1)
             self._lower_offsets_locked(offset)
             if state.epochs.truncate_from_end(offset):
                 state.write_epochs()
@@ -147,49 +126,21 @@ class Truncation:
             state.log_start_offset = offset
             self._write_log_starts()
 
-    def _remainder(self, segment: ReadableSegment, offset: int) -> _Remainder:
-        """Nothing is changed yet: what cannot be read is found out before the cut."""
-        batch_position = find_batch_position(segment, offset, size=segment.size)
-        size = segment.size if batch_position is None else batch_position[0]
-        base, max_bytes = segment.base_offset, self._state.settings.segment_index_bytes
-        offset_index = OffsetIndex.decode(segment.offset_index().encode(), base, max_bytes)
-        time_index = TimeIndex.decode(segment.time_index().encode(), base, max_bytes)
-        txn_index = TransactionIndex.decode(segment.txn_index().encode(), base_offset=base)
-        offset_index.truncate_to(offset)
-        time_index.truncate_to(offset)
-        txn_index.truncate_to(offset)
-        return _Remainder(
-            base,
-            size,
-            offset_index,
-            time_index,
-            txn_index,
-            first_batch_timestamp(segment, size=size),
-            find_largest_timestamp(segment.file(), time_index, offset_index, size=size),
-            self._state.appended(segment) if size else None,
-        )
-
-    def _make_last_locked(self, remainder: _Remainder, offset: int, *, number: int) -> None:
+    def _make_last_locked(
+        self, contents: SegmentContents, appended: AppendSpan | None, *, number: int
+    ) -> None:
         """Cuts the data file and takes the segment for appends."""
         state = self._state
-        active = state.reopen_active(remainder.base_offset)
-        active.appended = remainder.appended
-        active.writer.truncate(remainder.size)
+        active = state.reopen_active(contents.base_offset)
+        active.appended = appended
+        active.writer.truncate(contents.size)
         active.writer.sync()
-        active.resume(
-            next_offset=offset,
-            size=remainder.size,
-            offset_index=remainder.offset_index,
-            time_index=remainder.time_index,
-            txn_index=remainder.txn_index,
-            first_timestamp=remainder.first_timestamp,
-        )
-        active.max_timestamp, active.max_timestamp_offset = remainder.largest_timestamp
-        active.cut = (remainder.size, find_end(active, size=remainder.size)[0])
+        active.resume(contents)
+        active.cut = (contents.size, find_end(active, size=contents.size)[0])
         closed = state.view.closed
         if number < len(closed):
             state.files.forget(closed[number])
-        base = remainder.base_offset
+        base = contents.base_offset
         state.unsynced = [one for one in state.unsynced if one.base_offset < base]
         state.view = SegmentView(closed[:number], active)
 
