@@ -19,6 +19,7 @@ from varve.shapes.compaction.compactor import Compactor
 from varve.shapes.compaction.spill import compact_ranges
 from varve.shapes.definition import Definition, define
 from varve.shapes.engine import LOCK_FILE
+from varve.shapes.kernels import compaction_plan, compaction_rewrite
 from varve.shapes.offset import LAST, SNAPSHOT_END, ShapeOffset
 from varve.shapes.registry import ShapeDatabase
 from varve.shapes.removal import ShapeRemoval
@@ -33,6 +34,9 @@ PATIENCE_SECONDS = 20.0
 def test_a_compaction_ends_before_the_directory_is_let_go(
     stage: Stage, path: Path, monkeypatch: pytest.MonkeyPatch, is_crash: bool
 ) -> None:
+    # Compiled now, and not while the test waits: that may take longer than it waits.
+    compaction_plan.warm()
+    compaction_rewrite.warm()
     begun, joining, leave = (threading.Event() for _ in range(3))
     join = Compactor.join
 
