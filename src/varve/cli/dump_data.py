@@ -12,6 +12,7 @@ from varve.kernels.batch_layout import BatchColumn, ScanStatus, status_text
 from varve.records import (
     Batch,
     BatchHeader,
+    Codec,
     RecordColumns,
     TimestampType,
     decode_control_record,
@@ -22,7 +23,7 @@ TIMESTAMP_TYPE_NAMES = {
     TimestampType.CREATE_TIME: "CreateTime",
     TimestampType.LOG_APPEND_TIME: "LogAppendTime",
 }
-_CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+_CODEC_NAMES = tuple(codec.name.lower() for codec in Codec)
 _CODEC_MASK = 0x07
 _NO_OFFSET = -1
 

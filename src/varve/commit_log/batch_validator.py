@@ -39,6 +39,7 @@ from varve.records import (
     with_log_append_time,
     with_max_timestamp,
 )
+from varve.records.batch_format import CODEC_MAX
 from varve.records.compression import decompress_to_array
 
 # Plain ints: an enum member as a list index costs a call, and these run for every append.
@@ -107,7 +108,7 @@ class BatchValidator:
         self._after_max_ms = settings.message_timestamp_after_max_ms
         self._has_bounds = min(self._before_max_ms, self._after_max_ms) < LONG_MAX
         self._is_choosy = self._has_bounds or self._is_compacted
-        self._target = _target_codec(settings)
+        self._target = _Target(*stored_codec(settings))
         self._keeps_plain = not self._log_append_time and self._target.codec in (None, Codec.NONE)
 
     def check(self, data: Buffer, origin: AppendOrigin, now_ms: int) -> ValidatedBatch:
@@ -189,10 +190,10 @@ class BatchValidator:
         if fields[_ATTRIBUTES] & CONTROL_BIT:
             raise InvalidRecord(f"{self._where}: producers may not write control batches")
         codec = fields[_ATTRIBUTES] & CODEC_MASK
-        if codec > Codec.ZSTD:
+        if codec > CODEC_MAX:
             raise InvalidRecord(
                 f"{self._where}: the batch has codec number {codec}; the known ones are 0 to "
-                f"{int(Codec.ZSTD)}"
+                f"{int(CODEC_MAX)}"
             )
         if fields[_PRODUCER_ID] >= 0 and fields[_BASE_SEQUENCE] < 0:
             raise InvalidRecord(
@@ -272,18 +273,11 @@ class BatchValidator:
         )
 
 
-def _target_codec(settings: LogSettings) -> _Target:
-    """The codec a topic stores with; None keeps what the producer chose."""
-    match settings.compression_type:
-        case "gzip":
-            return _Target(Codec.GZIP, settings.compression_gzip_level)
-        case "snappy":
-            return _Target(Codec.SNAPPY, None)
-        case "lz4":
-            return _Target(Codec.LZ4, settings.compression_lz4_level)
-        case "zstd":
-            return _Target(Codec.ZSTD, settings.compression_zstd_level)
-        case "uncompressed":
-            return _Target(Codec.NONE, None)
-        case _:
-            return _Target(None, None)
+def stored_codec(settings: LogSettings) -> tuple[Codec | None, int | None]:
+    """The codec and level a topic stores batches with; no codec keeps what the producer chose."""
+    name = settings.compression_type
+    if name == "producer":
+        return None, None
+    if name == "uncompressed":
+        return Codec.NONE, None
+    return Codec[name.upper()], getattr(settings, f"compression_{name}_level", None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from varve.commit_log import LogSettings
+from varve.commit_log.batch_validator import stored_codec
 from varve.embedded.partition import Partition
 from varve.foundation.errors import InvalidRequest
 from varve.records import HEADER_BYTES, Codec, Record, build_batch
@@ -45,24 +46,8 @@ def packaging_for(settings: LogSettings, codec: str | Codec) -> Packaging:
     """The topic's own codec where it has one, else the asked one."""
     limit = min(settings.max_message_bytes, settings.segment_bytes, BATCH_BYTES)
     payload = limit - HEADER_BYTES - limit // _EXPANSION_SHARE - _EXPANSION_BYTES
-    chosen, level = _codec_of(settings, codec)
-    return Packaging(chosen, level, max(payload, 1))
-
-
-def _codec_of(settings: LogSettings, asked: str | Codec) -> tuple[Codec, int | None]:
-    match settings.compression_type:
-        case "producer":
-            return parse_codec(asked), None
-        case "gzip":
-            return Codec.GZIP, settings.compression_gzip_level
-        case "lz4":
-            return Codec.LZ4, settings.compression_lz4_level
-        case "zstd":
-            return Codec.ZSTD, settings.compression_zstd_level
-        case "snappy":
-            return Codec.SNAPPY, None
-        case _:
-            return Codec.NONE, None
+    chosen, level = stored_codec(settings)
+    return Packaging(parse_codec(codec) if chosen is None else chosen, level, max(payload, 1))
 
 
 def parse_codec(asked: str | Codec) -> Codec:

@@ -39,13 +39,14 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
+CODEC_MAX = max(Codec)
+
+
 def codec_of(attributes: int, *, where: str) -> Codec:
     """The codec that the attributes of a batch name; raises `Corrupt` for the numbers 5 to 7."""
     number = attributes & CODEC_MASK
-    if number > Codec.ZSTD:
-        raise Corrupt(
-            f"{where}: codec number {number} is unknown, the largest is {int(Codec.ZSTD)}"
-        )
+    if number > CODEC_MAX:
+        raise Corrupt(f"{where}: codec number {number} is unknown, the largest is {int(CODEC_MAX)}")
     return Codec(number)
 
 

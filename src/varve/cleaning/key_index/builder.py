@@ -54,7 +54,7 @@ from varve.kernels.key_entries import (
     scan_payload_keys,
 )
 from varve.kernels.key_sort import sort_entries
-from varve.records.batch_format import Codec
+from varve.records.batch_format import CODEC_MAX, Codec
 from varve.records.compression import decompress_to_array
 
 RUN_SUFFIX: Final = ".run"
@@ -314,7 +314,7 @@ class KeyIndexBuilder:
 
     def _decompress(self, table: BatchTable, fields: list[int]) -> Bytes:
         number = fields[_ATTRIBUTES] & CODEC_MASK
-        if number > Codec.ZSTD:
+        if number > CODEC_MAX:
             raise self._corrupt(fields, f"codec number {number} is unknown")
         start = fields[_POSITION] - table.start
         return decompress_to_array(
