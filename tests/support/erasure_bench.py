@@ -12,7 +12,7 @@ from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE
 from varve.commit_log.check import Severity
 from varve.commit_log.names import LOG
 from varve.disk import FileSystem
-from varve.jobs.erase.erasure import run_erasure
+from varve.jobs.erase.erasure import Erasure
 from varve.jobs.erase.receipt import SigningKey
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.result import ErasureResult
@@ -119,7 +119,7 @@ class ErasureBench:
         """A job as a new process runs it."""
         self.seed += 1
         given: dict[str, Any] = {"id": f"request-{self.seed}", "buffer_bytes": 1 << 16, **request}
-        return run_erasure(
+        erasure = Erasure(
             self.places(objects, hot=hot, cold=cold),
             ErasureRequest(
                 topics=("orders",), keys=frozenset(one.encode() for one in keys), **given
@@ -128,9 +128,8 @@ class ErasureBench:
             clock=self.topic.kit.clock,
             random=random.Random(-self.seed),
             signing_key=signing_key,
-            is_dry_run=is_dry_run,
-            is_finish=is_finish,
         )
+        return erasure.run(is_dry_run=is_dry_run, is_finish=is_finish)
 
     # What is there
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from varve.cli.job_options import find_address
@@ -13,7 +13,6 @@ from varve.foundation.errors import InvalidRequest
 from varve.foundation.units import parse_time
 
 if TYPE_CHECKING:
-    from varve.foundation.settings import GivenValue
     from varve.jobs.erase.receipt import SigningKey
     from varve.jobs.erase.request import FieldMatch
     from varve.jobs.tier.bucket import Bucket
@@ -24,11 +23,9 @@ _DAY_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The bucket, the store that mirrors it, and the log directories; each may be missing."""
+    """The bucket, with the store that mirrors it, and the log directories; each may be missing."""
 
     address: "Bucket | None"
-    mirror_url: str
-    mirror_settings: "tuple[tuple[str, GivenValue], ...]"
     directories: tuple[str, ...]
 
 
@@ -52,14 +49,13 @@ def find_where(
     places = {one: place for one in directories if (place := read_place(fs, one)) is not None}
     first = next(iter(places), directories[0] if directories else None)
     place = places.get(first or "")
-    mirror_settings = tuple(split_settings(settings)[1].items())
     if not url and place is None:
         if first is None:
             raise InvalidRequest(
                 "give the object store with --store, or a log directory with --dir"
             )
         _check_local(fs, directories, topics)
-        return Where(None, "", (), tuple(directories))
+        return Where(None, tuple(directories))
     if place is not None and first is not None and not url:
         check_manifests_beside(place, first)
     if cluster is None and first is not None and place is not None:
@@ -68,7 +64,10 @@ def find_where(
         cluster = read_cluster(fs, first)
     mirror = mirror_url or ("" if place is None else place.mirror)
     address = find_address(url, settings, first, cluster)
-    return Where(address, mirror, mirror_settings, tuple(directories))
+    if mirror:
+        mirror_settings = tuple(split_settings(settings)[1].items())
+        address = replace(address, mirror_url=mirror, mirror_settings=mirror_settings)
+    return Where(address, tuple(directories))
 
 
 def _check_local(fs: RealFileSystem, directories: Sequence[str], topics: Sequence[str]) -> None:

@@ -295,8 +295,6 @@ class _Call:
             self.request,
             runner=runner,
             address=self.where.address,
-            mirror_url=self.where.mirror_url,
-            mirror_settings=self.where.mirror_settings,
             directories=self.where.directories,
             snapshot_settings=self.snapshot_settings,
             table_settings=self.table_settings,

@@ -52,13 +52,7 @@ def command(
 
     where = find_where(store_url, store_settings, mirror_url, list(map(str, directories)), cluster)
     with ExitStack() as stack:
-        places = open_targets(
-            stack,
-            address=where.address,
-            mirror_url=where.mirror_url,
-            mirror_settings=where.mirror_settings,
-            directories=where.directories,
-        )
+        places = open_targets(stack, address=where.address, directories=where.directories)
         if forget is None:
             _print(list_outputs(places, topic), as_json=as_json)
             return

@@ -16,11 +16,11 @@ import os
 import random
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from varve import __version__, embedded
-from varve.commit_log import Log
 from varve.commit_log.directory_files import decode_topic_id
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.disk import RealFileSystem
@@ -36,7 +36,7 @@ from varve.jobs.derived_outputs import (
     count_in_output,
     erase_output,
 )
-from varve.jobs.erase.local import LocalErasure, LocalFindings
+from varve.jobs.erase.local import LocalErasure
 from varve.jobs.erase.receipt import (
     FORMAT,
     KIND,
@@ -70,71 +70,42 @@ PASSES_MAX: Final = 4
 _SALT_BYTES: Final = 16
 
 
-def run_erasure(
-    targets: ErasureTargets,
-    request: ErasureRequest,
-    *,
-    runner: TaskRunner,
-    clock: Clock,
-    random: random.Random,
-    signing_key: SigningKey | None = None,
-    is_dry_run: bool = False,
-    is_finish: bool = False,
-) -> ErasureResult:
-    """Erases from all that can be reached; raises NotErased if something is still there.
+@dataclass
+class Erasure:
+    """One run over all that can be reached."""
 
-    `is_finish` ends an erasure whose replaced objects had a grace time, under the id it has.
-    """
-    erasure = _Erasure(targets, request, runner, clock, random, signing_key)
-    return erasure.look() if is_dry_run else erasure.run(is_finish=is_finish)
+    targets: ErasureTargets
+    request: ErasureRequest
+    _: KW_ONLY
+    runner: TaskRunner
+    clock: Clock
+    random: random.Random
+    signing_key: SigningKey | None = None
 
-
-class _Erasure:
-    """One run."""
-
-    def __init__(
-        self,
-        targets: ErasureTargets,
-        request: ErasureRequest,
-        runner: TaskRunner,
-        clock: Clock,
-        random: random.Random,
-        signing_key: SigningKey | None,
-    ) -> None:
-        self._targets = targets
-        self._request = request
-        self._runner = runner
-        self._clock = clock
-        self._random = random
-        self._signing_key = signing_key
-        self._began_ms = clock.now_ms()
-        self._topics = targets.find_all(request.topics)
-        self._documents = ErasureDocuments(targets, self._topics, request)
+    def __post_init__(self) -> None:
+        self._began_ms = self.clock.now_ms()
+        self._topics = self.targets.find_all(self.request.topics)
+        self._documents = ErasureDocuments(self.targets, self._topics, self.request)
         self._matchers = {
-            topic.name: Matcher.of(topic.topic_id, request.keys, request.field)
+            topic.name: Matcher.of(topic.topic_id, self.request.keys, self.request.field)
             for topic in self._topics
         }
         self._figures = ErasureFigures()
         self._local_changes: dict[str, list[dict[str, Any]]] = {}
         self._removed_keys: set[str] = set()
 
-    # The run
+    def run(self, *, is_dry_run: bool = False, is_finish: bool = False) -> ErasureResult:
+        """Erases; raises NotErased if something is still there.
 
-    def look(self) -> ErasureResult:
-        """What would be done."""
+        A dry run says what would be done. `is_finish` ends an erasure whose replaced objects had a
+        grace time, under the id it has.
+        """
         self._documents.check()
-        cold = self._pass(is_dry_run=True)
-        tier = self._targets.tier
-        cost = None
-        if tier is not None:
-            cost = estimate_cost(cold, default_prices(tier.reach.objects().name))
-        return self._result(self._out_of_reach({}), is_dry_run=True, cost=cost)
-
-    def run(self, *, is_finish: bool) -> ErasureResult:
-        self._documents.check()
+        if is_dry_run:
+            return self._preview()
         if is_finish:
             self._check_begun()
-        self._documents.put_request(self._random.randbytes(_SALT_BYTES))
+        self._documents.put_request(self.random.randbytes(_SALT_BYTES))
         try:
             return self._run(is_finish=is_finish)
         except StoreError:
@@ -143,31 +114,39 @@ class _Erasure:
                     self._documents.remove_request()
             raise
 
+    def _preview(self) -> ErasureResult:
+        findings = self._pass(is_dry_run=True)
+        tier = self.targets.tier
+        cost = None
+        if tier is not None:
+            cost = estimate_cost(findings, default_prices(tier.reach.objects().name))
+        return self._result(self._out_of_reach({}), is_dry_run=True, cost=cost)
+
     def _run(self, *, is_finish: bool) -> ErasureResult:
         erased = self._erase_outputs()
         rescan, only, passes = Rescan(), None, 0
         while passes == 0 or (rescan.found and passes < PASSES_MAX):
             findings = self._pass(only=only, waits_for_grace=is_finish)
             if any(remote_findings.is_waiting for remote_findings in findings):
-                finish_ms = self._clock.now_ms() + self._request.grace_ms
+                finish_ms = self.clock.now_ms() + self.request.grace_ms
                 return self._result(self._out_of_reach(erased), finish_ms=finish_ms)
             rescan = self._rescan()
             only, passes = set(rescan.found), passes + 1
         rescan.check()
         self._check_outputs(erased, rescan)
         document = self._describe(rescan, erased, passes=passes)
-        if self._signing_key is not None:
-            document = self._signing_key.sign(document)
+        if self.signing_key is not None:
+            document = self.signing_key.sign(document)
         stored = self._documents.put_receipt(document)
         result = self._result(document["out_of_reach"])
         return replace(result, receipt=document, receipt_places=stored)
 
     def _check_begun(self) -> None:
-        if self._request.grace_ms:
+        if self.request.grace_ms:
             raise InvalidRequest("an erasure is finished without a grace time")
         if not self._is_begun():
             raise NotFound(
-                f"no evidence of an erasure {self._request.id} is there: nothing was begun under "
+                f"no evidence of an erasure {self.request.id} is there: nothing was begun under "
                 "this id, or nothing was found then; run it without --finish"
             )
 
@@ -181,40 +160,23 @@ class _Erasure:
         only: Collection[str] | None = None,
         waits_for_grace: bool = False,
     ) -> list[RemoteFindings]:
+        hot, tier = self.targets.hot, self.targets.tier
         for topic in self._topics:
             for log in topic.logs:
-                local = self._erase_local(topic, log, is_dry_run=is_dry_run)
+                assert hot is not None, "logs are those of an open store"
+                local = LocalErasure(
+                    log,
+                    self._matchers[topic.name],
+                    fs=hot.fs,
+                    clock=self.clock,
+                    topic_id=decode_topic_id(topic.topic_id).bytes,
+                    request=self.request.id,
+                    buffer_bytes=self.request.buffer_bytes,
+                ).run(is_dry_run=is_dry_run)
                 self._figures.add(local.figures, local.offsets)
                 self._local_changes.setdefault(log.directory, []).extend(
                     change.to_json() for change in local.changes
                 )
-        cold = self._erase_remote(is_dry_run, only, waits_for_grace)
-        for findings in cold:
-            self._figures.add(findings.figures, findings.offsets)
-            self._forget_indexes(findings.replaced_ids)
-            self._removed_keys |= set(findings.removed_keys)
-        for findings in cold:
-            if findings.error is not None:
-                raise findings.error
-        return cold
-
-    def _erase_local(self, topic: TopicTarget, log: Log, *, is_dry_run: bool) -> LocalFindings:
-        hot = self._targets.hot
-        assert hot is not None, "logs are those of an open store"
-        return LocalErasure(
-            log,
-            self._matchers[topic.name],
-            fs=hot.fs,
-            clock=self._clock,
-            topic_id=decode_topic_id(topic.topic_id).bytes,
-            request=self._request.id,
-            buffer_bytes=self._request.buffer_bytes,
-        ).run(is_dry_run=is_dry_run)
-
-    def _erase_remote(
-        self, is_dry_run: bool, only: Collection[str] | None, waits_for_grace: bool
-    ) -> list[RemoteFindings]:
-        tier = self._targets.tier
         if tier is None:
             return []
         runs = [
@@ -222,24 +184,32 @@ class _Erasure:
                 partition,
                 tier.reach,
                 self._matchers[topic.name],
-                clock=self._clock,
-                random=self._random,
-                request=self._request.id,
-                grace_ms=self._request.grace_ms,
-                buffer_bytes=self._request.buffer_bytes,
+                clock=self.clock,
+                random=self.random,
+                request=self.request.id,
+                grace_ms=self.request.grace_ms,
+                buffer_bytes=self.request.buffer_bytes,
                 only=only,
                 waits_for_grace=waits_for_grace,
-                takes_over=self._request.takes_over,
+                takes_over=self.request.takes_over,
                 owns_copies=bool(topic.logs),
             ).stages(is_dry_run=is_dry_run)
             for topic in self._topics
             for partition in topic.partitions
         ]
-        return run_together(runs, self._runner)
+        remote = run_together(runs, self.runner)
+        for findings in remote:
+            self._figures.add(findings.figures, findings.offsets)
+            self._forget_indexes(findings.replaced_ids)
+            self._removed_keys |= set(findings.removed_keys)
+        for findings in remote:
+            if findings.error is not None:
+                raise findings.error
+        return remote
 
     def _forget_indexes(self, ids: Sequence[str]) -> None:
         """Index files of replaced cold segments that were fetched for reads."""
-        hot = self._targets.hot
+        hot = self.targets.hot
         if hot is None or not ids:
             return
         for directory in hot.directories:
@@ -268,10 +238,10 @@ class _Erasure:
             for output in topic.outputs.copies:
                 if output.id in missing:
                     continue
-                if self._count_in_output(topic, output):
+                if self._count_left(topic, output):
                     done = self._erase_output(topic, output)
                     erased.setdefault(topic.name, []).append(done)
-                    if left := self._count_in_output(topic, output):
+                    if left := self._count_left(topic, output):
                         reasons = "; ".join(done.out_of_reach)
                         raise NotErased(
                             f"{left} rows that were to be erased are still in {output.kind} "
@@ -281,25 +251,17 @@ class _Erasure:
                 rescan.outputs += 1
 
     def _erase_output(self, topic: TopicTarget, output: DerivedOutput) -> ErasedOutput:
-        return erase_output(
-            output,
-            self._targets.output_settings,
-            self._rows(topic),
-            runner=self._runner,
-            others=topic.outputs.copies,
-        )
+        settings, others = self.targets.output_settings, topic.outputs.copies
+        return erase_output(output, settings, self._rows(topic), runner=self.runner, others=others)
 
-    def _count_in_output(self, topic: TopicTarget, output: DerivedOutput) -> int:
+    def _count_left(self, topic: TopicTarget, output: DerivedOutput) -> int:
+        settings, others = self.targets.output_settings, topic.outputs.copies
         return count_in_output(
-            output,
-            self._targets.output_settings,
-            self._rows(topic),
-            runner=self._runner,
-            others=topic.outputs.copies,
+            output, settings, self._rows(topic), runner=self.runner, others=others
         )
 
     def _rows(self, topic: TopicTarget) -> ErasedRows:
-        return ErasedRows(self._request.keys, self._figures.offsets(topic.name))
+        return ErasedRows(self.request.keys, self._figures.offsets(topic.name))
 
     # The proof
 
@@ -307,35 +269,35 @@ class _Erasure:
         rescan = Rescan()
         for topic in self._topics:
             matcher = self._matchers[topic.name]
-            if self._targets.tier is not None and topic.partitions:
+            if self.targets.tier is not None and topic.partitions:
                 rescan_remote(
                     rescan,
-                    self._targets.tier.reach,
+                    self.targets.tier.reach,
                     topic.partitions,
                     matcher,
-                    mode=self._request.rescan,
-                    runner=self._runner,
+                    mode=self.request.rescan,
+                    runner=self.runner,
                 )
             for log in topic.logs:
-                assert self._targets.hot is not None
+                assert self.targets.hot is not None
                 log.flush()
-                rescan_local(rescan, self._targets.hot.fs, log.directory, matcher)
+                rescan_local(rescan, self.targets.hot.fs, log.directory, matcher)
         return rescan
 
     def _read_done(self, topic: TopicTarget) -> list[PartitionErased]:
         done: list[PartitionErased] = []
         for partition in topic.partitions:
-            assert self._targets.tier is not None
-            done.append(read_remote_erased(self._targets.tier.reach, partition, self._request.id))
+            assert self.targets.tier is not None
+            done.append(read_remote_erased(self.targets.tier.reach, partition, self.request.id))
         for log in topic.logs:
-            assert self._targets.hot is not None
+            assert self.targets.hot is not None
             changes = self._local_changes.get(log.directory, [])
-            done.append(read_local_erased(self._targets.hot.fs, log, self._request.id, changes))
+            done.append(read_local_erased(self.targets.hot.fs, log, self.request.id, changes))
         return done
 
     def _erase_versions(self, done: Sequence[PartitionErased]) -> ErasedVersions:
         """Of what was removed under this id, by this run or one before."""
-        tier = self._targets.tier
+        tier = self.targets.tier
         if tier is None:
             return ErasedVersions()
         partitions = [partition for topic in self._topics for partition in topic.partitions]
@@ -345,8 +307,8 @@ class _Erasure:
     def _describe(
         self, rescan: Rescan, erased: Mapping[str, Sequence[ErasedOutput]], *, passes: int
     ) -> dict[str, Any]:
-        request, targets = self._request, self._targets
-        finished_ms = self._clock.now_ms()
+        request, targets = self.request, self.targets
+        finished_ms = self.clock.now_ms()
         done = {topic.name: self._read_done(topic) for topic in self._topics}
         versions = self._erase_versions([part for parts in done.values() for part in parts])
         balances = [
@@ -361,7 +323,7 @@ class _Erasure:
             "store": None if targets.tier is None else targets.tier.reach.objects().name,
             "cluster": None if targets.tier is None else targets.tier.cluster,
             "directories": [] if targets.hot is None else list(targets.hot.directories),
-            "request": request.describe(self._random.randbytes(_SALT_BYTES)),
+            "request": request.describe(self.random.randbytes(_SALT_BYTES)),
             "asked_ms": request.asked_ms,
             "began_ms": min([self._began_ms, *(balance.at_ms for balance in balances)]),
             "finished_ms": finished_ms,
@@ -400,9 +362,9 @@ class _Erasure:
         versions: ErasedVersions = ErasedVersions(is_asked=False),  # noqa: B008  a value
     ) -> list[str]:
         return list_unreached(
-            self._targets,
+            self.targets,
             self._topics,
-            self._request,
+            self.request,
             unread=self._figures.unread_values,
             outputs=[output for parts in erased.values() for output in parts],
             is_versioned=is_versioned,
@@ -419,12 +381,12 @@ class _Erasure:
     ) -> ErasureResult:
         copies = [output for topic in self._topics for output in topic.outputs.copies]
         return ErasureResult(
-            id=self._request.id,
+            id=self.request.id,
             is_dry_run=is_dry_run,
             partitions=self._figures.partitions,
             outputs=tuple(f"{output.kind} {output.name} at {output.place}" for output in copies),
             out_of_reach=tuple(out_of_reach),
-            elapsed_ms=self._clock.now_ms() - self._began_ms,
+            elapsed_ms=self.clock.now_ms() - self._began_ms,
             cost=cost,
             finish_ms=finish_ms,
         )
@@ -435,8 +397,6 @@ def erase(
     *,
     runner: TaskRunner,
     address: Bucket | None = None,
-    mirror_url: str = "",
-    mirror_settings: tuple[tuple[str, GivenValue], ...] = (),
     directories: Sequence[str] = (),
     snapshot_settings: Mapping[str, GivenValue] | None = None,
     table_settings: Mapping[str, GivenValue] | None = None,
@@ -448,9 +408,9 @@ def erase(
     """Erases what is asked for, and issues the receipt.
 
     `directories` are those of one store, which must not be open elsewhere: Locked otherwise. A
-    store at `mirror_url` that mirrors the bucket is erased with it. The settings of snapshots and
-    tables are what it takes to open those that were made of the topics. Raises NotFound for a topic
-    that is nowhere, and NotErased where the re-scan finds something.
+    store that mirrors the bucket is erased with it. The settings of snapshots and tables are what
+    it takes to open those that were made of the topics. Raises NotFound for a topic that is
+    nowhere, and NotErased where the re-scan finds something.
     """
     outputs = OutputSettings(
         snapshots=snapshot_settings or {},
@@ -461,79 +421,47 @@ def erase(
     if not is_dry_run:
         sweep_scratch()
     with ExitStack() as stack:
-        targets = open_targets(
-            stack,
-            address=address,
-            mirror_url=mirror_url,
-            mirror_settings=mirror_settings,
-            directories=directories,
-        )
-        return run_erasure(
+        targets = open_targets(stack, address=address, directories=directories)
+        erasure = Erasure(
             replace(targets, output_settings=outputs),
             request,
             runner=runner,
             clock=clock or SystemClock(),
             random=random.SystemRandom(),
             signing_key=signing_key,
-            is_dry_run=is_dry_run,
-            is_finish=is_finish,
         )
+        return erasure.run(is_dry_run=is_dry_run, is_finish=is_finish)
 
 
 def open_targets(
-    stack: ExitStack,
-    *,
-    address: Bucket | None,
-    mirror_url: str,
-    mirror_settings: tuple[tuple[str, GivenValue], ...],
-    directories: Sequence[str],
+    stack: ExitStack, *, address: Bucket | None, directories: Sequence[str]
 ) -> ErasureTargets:
     """The bucket and the store, which is open until the stack ends; raises Locked.
 
-    Raises InvalidSetting for a bucket that is not the one the directories have copied to.
+    Raises InvalidSetting for a bucket that is not the one the directories have copied to: a
+    receipt that speaks of another bucket would leave all that was copied as it is.
     """
-    paths = [os.path.abspath(directory) for directory in directories]
+    fs = RealFileSystem()
+    paths = tuple(os.path.abspath(directory) for directory in directories)
+    tier = hot = None
     if address is not None:
-        _check_remembered(address.url, paths)
-    return ErasureTargets(
-        None if address is None else _open_tier(address, mirror_url, mirror_settings),
-        _open_store(paths, stack) if paths else None,
-    )
-
-
-def _check_remembered(url: str, directories: Sequence[str]) -> None:
-    """A receipt that speaks of another bucket would leave all that was copied as it is."""
-    for directory in directories:
-        place = read_place(RealFileSystem(), directory)
-        if place is not None:
-            check_remembered("the object store", url, place.url, directory)
+        for directory in paths:
+            if (place := read_place(fs, directory)) is not None:
+                check_remembered("the object store", address.url, place.url, directory)
+        search = partial(find_topic, address)
+        tier = BucketTarget(address, find_cluster(address), search, address.url)
+    if paths:
+        try:
+            store = stack.enter_context(embedded.open(list(paths), maintain=False))
+        except Locked as error:
+            raise Locked(
+                f"{error}; stop it for the erasure, or erase from the object store alone and from "
+                "the directory later"
+            ) from error
+        hot = DirectoryTarget(store, paths, fs)
+    return ErasureTargets(tier, hot)
 
 
 def new_erasure_id() -> str:
     """An id for an erasure."""
     return new_id(random.SystemRandom())
-
-
-def _open_tier(
-    address: Bucket, mirror_url: str, mirror_settings: tuple[tuple[str, GivenValue], ...]
-) -> BucketTarget:
-    reach = address
-    if mirror_url:
-        reach = replace(address, mirror_url=mirror_url, mirror_settings=mirror_settings)
-    return BucketTarget(
-        reach,
-        find_cluster(address),
-        lambda name: find_topic(address, name),
-        address.url,
-    )
-
-
-def _open_store(directories: Sequence[str], stack: ExitStack) -> DirectoryTarget:
-    try:
-        store = stack.enter_context(embedded.open(list(directories), maintain=False))
-    except Locked as error:
-        raise Locked(
-            f"{error}; stop it for the erasure, or erase from the object store alone and from the "
-            "directory later"
-        ) from error
-    return DirectoryTarget(store, tuple(directories), RealFileSystem())
