@@ -9,9 +9,9 @@ from pathlib import Path
 
 import varve
 from benchmarks.shapes.files import BenchmarkFileSystem
-from varve.cli.shape_run import GARBAGE_THRESHOLDS
 from varve.embedded import Store, Topic
 from varve.foundation.clock import SystemClock
+from varve.http.shapes.launch import GARBAGE_THRESHOLDS
 from varve.shapes.definition import define
 from varve.shapes.engine import ShapeEngine
 from varve.shapes.feed.decoders import PlainDecoder

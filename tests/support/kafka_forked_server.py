@@ -16,8 +16,8 @@ import threading
 import traceback
 from typing import Any
 
-from varve.cli.serve_run import serve
-from varve.cli.serve_settings import make_plan
+from varve.kafka_server.config import make_config
+from varve.kafka_server.launch import serve
 from varve.records import Codec, Record, build_batch
 
 
@@ -32,7 +32,7 @@ def _end_with_the_input() -> None:
 def _serve(order: dict[str, Any]) -> None:
     threading.Thread(target=_end_with_the_input, daemon=True).start()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
-    plan = make_plan(order["settings"], [order["directory"]], default_directory="")
+    plan = make_config(order["settings"], [order["directory"]], default_directory="")
     serve(plan, lambda line: print(line, flush=True))
 
 

@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from varve.cli.serve_logging import LogFormat, LogLevel
 from varve.cli.store_access import DEFAULT_DIRECTORY, named_directories, parse_setting
-from varve.foundation.errors import InvalidSetting
+from varve.serving.log_output import LogFormat, LogLevel
 
 Directories = Annotated[
     list[Path] | None,
@@ -99,35 +98,24 @@ def command(
 
 def _serve(
     directories: list[str],
-    config: Path | None,
+    file: Path | None,
     options: dict[str, str],
     log_format: LogFormat,
     log_level: LogLevel,
 ) -> None:
-    from varve.cli.serve_logging import set_up_logging
-    from varve.cli.serve_run import serve
-    from varve.cli.serve_settings import make_plan, read_environment
+    from varve.kafka_server.config import make_config, read_environment, read_properties_file
+    from varve.kafka_server.launch import serve
+    from varve.serving.log_output import set_up_logging
 
-    settings = _read_file(config)
+    settings = {} if file is None else read_properties_file(file)
     from_environment, warnings = read_environment(os.environ)
     settings |= from_environment
     settings |= options
-    plan = make_plan(settings, directories, default_directory=str(DEFAULT_DIRECTORY))
+    config = make_config(settings, directories, default_directory=str(DEFAULT_DIRECTORY))
     set_up_logging(log_format, log_level)
-    for warning in (*warnings, *plan.warnings):
+    for warning in (*warnings, *config.warnings):
         logging.getLogger(__name__).warning(warning)
-    serve(plan, typer.echo)
-
-
-def _read_file(path: Path | None) -> dict[str, str]:
-    from varve.cli.serve_properties import parse_properties
-
-    if path is None:
-        return {}
-    try:
-        return parse_properties(path.read_text(encoding="utf-8"), str(path))
-    except UnicodeDecodeError as error:
-        raise InvalidSetting(f"{path} is no text in UTF-8: {error.reason}") from error
+    serve(config, typer.echo)
 
 
 def _from_options(

@@ -2,16 +2,21 @@
 
 import gc
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from varve.cli.dedup_options import Broker, ClientFile, ClientSettings, Directories, make_place
 from varve.cli.serve import Given
-from varve.cli.serve_logging import LogFormat, LogLevel
 from varve.cli.store_access import parse_setting
 from varve.foundation.errors import InvalidSetting
+from varve.serving.log_output import LogFormat, LogLevel
+
+if TYPE_CHECKING:
+    from varve.shapes.feed.open_feed import TopicOptions
 
 _TOKEN: Final = "VARVE_SHAPE_TOKEN"
 _ADMIN_TOKEN: Final = "VARVE_SHAPE_ADMIN_TOKEN"
@@ -123,9 +128,8 @@ def command(
       varve shape serve --dir data --listen 0.0.0.0:8080 --token s3cret --shapes-file shapes.toml
       varve shape serve -b kafka:9092 --debezium db.public.orders=db.transaction
     """
-    from varve.cli.serve_logging import set_up_logging
-    from varve.cli.shape_feeds import parse_topics
-    from varve.cli.shape_run import check_data_directory, make_plan, serve
+    from varve.http.shapes.launch import check_data_directory, make_config, serve
+    from varve.serving.log_output import set_up_logging
 
     # Imports make many objects and little garbage; it is switched on again when the server listens.
     gc.disable()
@@ -135,7 +139,7 @@ def command(
         if beside and broker is None:
             raise typer.BadParameter("--beside goes with --bootstrap-server")
         place = make_place(directories, broker, settings, file, data)
-        plan = make_plan(
+        config = make_config(
             listen=listen,
             data=data,
             token=token,
@@ -144,12 +148,12 @@ def command(
             can_delete=not no_delete,
             topics=parse_topics(key_columns, debezium, snapshots),
             beside=beside,
-            given=dict(map(parse_setting, given)),
+            settings=dict(map(parse_setting, given)),
         )
         check_data_directory(data, [*place.directories, *beside])
         set_up_logging(log_format, log_level)
         with place.open() as opened:
-            serve(plan, opened, typer.echo)
+            serve(config, opened, typer.echo)
     finally:
         gc.enable()
 
@@ -158,3 +162,33 @@ def _check_variable(name: str, token: str | None) -> None:
     """Refuses an empty one, which counts as none: whoever set it wanted a token."""
     if token is None and os.environ.get(name) == "":
         raise InvalidSetting(f"{name} is empty: give it a value, or unset it to ask for no token")
+
+
+def parse_topics(
+    key_columns: Sequence[str], debezium: Sequence[str], snapshots: Sequence[str] = ()
+) -> "dict[str, TopicOptions]":
+    """The options of single topics; raises BadParameter."""
+    from varve.shapes.feed.open_feed import TopicOptions
+
+    topics: dict[str, TopicOptions] = {}
+
+    def add(topic: str, **values: Any) -> None:
+        topics[topic] = replace(topics.get(topic, TopicOptions()), **values)
+
+    for topic, column in map(_parse_pair, key_columns):
+        add(topic, key_column=column)
+    for text in debezium:
+        topic, has_more, transactions = text.partition("=")
+        if not topic or (has_more and not transactions):
+            raise typer.BadParameter(f"{text!r:.120} lacks one side; write TOPIC or TOPIC=...")
+        add(topic, is_debezium=True, transactions=transactions or None)
+    for topic, url in map(_parse_pair, snapshots):
+        add(topic, snapshot=url)
+    return topics
+
+
+def _parse_pair(text: str) -> tuple[str, str]:
+    topic, _, value = text.partition("=")
+    if not topic or not value:
+        raise typer.BadParameter(f"{text!r:.120} lacks one side; write TOPIC=...")
+    return topic, value

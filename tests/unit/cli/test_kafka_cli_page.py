@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from varve.broker.settings import GroupSettings, SecuritySettings
 from varve.cli.main import app
-from varve.cli.serve_settings import make_plan
 from varve.foundation.clock import SystemClock
+from varve.kafka_server.config import make_config
 from varve.testing.kafka_kit import KafkaKit
 
 PAGE = Path(__file__).parents[3] / "docs" / "clients.md"
@@ -32,7 +32,7 @@ def examples(text: str) -> list[tuple[str, str]]:
 def make_kit() -> KafkaKit:
     """A broker with the defaults that `varve serve` has, and with the time of its clients."""
     return KafkaKit(
-        settings=make_plan({}, [], default_directory="data").store,
+        settings=make_config({}, [], default_directory="data").store,
         now_ms=SystemClock().now_ms(),
         groups=GroupSettings(group_initial_rebalance_delay_ms=0),
         security=SecuritySettings(authorizer_enable=True, super_users="User:ANONYMOUS"),

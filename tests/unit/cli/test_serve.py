@@ -39,7 +39,7 @@ def test_it_serves_from_the_file_the_environment_and_options_until_it_is_told(
         line = process.stdout.readline()
         found = re.fullmatch(
             r"varve serves PLAINTEXT://127\.0\.0\.1:(\d+); cluster \S{22}; 0 topics; "
-            r"figures at (http://127\.0\.0\.1:\d+)/metrics; started in \d+\.\d\d s\n",
+            r"metrics at (http://127\.0\.0\.1:\d+)/metrics; started in \d+\.\d\d s\n",
             line,
         )
         assert found is not None, line

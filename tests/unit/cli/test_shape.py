@@ -23,12 +23,17 @@ from tests.support.http_stub import Answer, Asked, http_stub
 from tests.support.shape_door import open_stage
 from varve.cli.main import app
 from varve.cli.shape_client import ShapeClient
-from varve.cli.shape_feeds import make_feed_factory, parse_topics
-from varve.cli.shape_run import check_data_directory, make_data_directory, make_plan
+from varve.cli.shape_serve import parse_topics
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest, InvalidSetting, Unavailable
 from varve.http.shapes.access import Access
+from varve.http.shapes.launch import (
+    check_data_directory,
+    make_config,
+    make_data_directory,
+    make_feed_factory,
+)
 from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import KafkaClient
 from varve.shapes.compaction.report import CompactionOutcome
@@ -268,7 +273,7 @@ def test_what_lacks_a_side_is_refused(key_columns: list[str], debezium: list[str
         parse_topics(key_columns, debezium)
 
 
-_PLAN: Final[dict[str, Any]] = {
+_CONFIG: Final[dict[str, Any]] = {
     "listen": "127.0.0.1:0",
     "data": Path("x"),
     "token": None,
@@ -277,25 +282,25 @@ _PLAN: Final[dict[str, Any]] = {
     "can_delete": True,
     "topics": {},
     "beside": [],
-    "given": {},
+    "settings": {},
 }
 
 
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"listen": "8080"}, "no address"),
-        ({"listen": "localhost:x"}, "no address"),
-        ({"listen": "127.0.0.1:0655350"}, "no address"),
+        ({"listen": "8080"}, "not an address"),
+        ({"listen": "localhost:x"}, "not an address"),
+        ({"listen": "127.0.0.1:0655350"}, "not an address"),
         ({"token": ""}, "--token is empty"),
-        ({"given": {"shapes.http.long.poll.ms": "0"}}, "long.poll.ms"),
-        ({"given": {"shapes.compaction.period.ms": "0"}}, "period.ms"),
-        ({"given": {"shapes.nothing": "1"}}, "shapes.nothing"),
+        ({"settings": {"shapes.http.long.poll.ms": "0"}}, "long.poll.ms"),
+        ({"settings": {"shapes.compaction.period.ms": "0"}}, "period.ms"),
+        ({"settings": {"shapes.nothing": "1"}}, "shapes.nothing"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(changed: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidSetting, match=told):
-        make_plan(**{**_PLAN, **changed})
+        make_config(**{**_CONFIG, **changed})
 
 
 @pytest.mark.parametrize("name", ["VARVE_SHAPE_TOKEN", "VARVE_SHAPE_ADMIN_TOKEN"])
@@ -363,10 +368,10 @@ def test_settings_reach_the_part_that_they_are_of() -> None:
         "shapes.compaction.period.ms": "5",
         "shapes.http.shutdown.timeout.ms": "7",
     }
-    plan = make_plan(**{**_PLAN, "given": given})
-    assert not plan.engine.compacts
-    assert plan.compaction.period_ms == 5
-    assert plan.http.shutdown_ms == 7
+    config = make_config(**{**_CONFIG, "settings": given})
+    assert not config.engine.compacts
+    assert config.compaction.period_ms == 5
+    assert config.http.shutdown_ms == 7
 
 
 def test_a_directory_is_served_until_a_signal_and_again(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from tests.support.shape_topic import ShapeTopic
 from tests.support.shape_traffic import Traffic
 from tests.support.steady_writer import SteadyWriter
 from varve.cli.main import app
-from varve.cli.shape_feeds import make_feed_factory
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
+from varve.http.shapes.launch import make_feed_factory
 from varve.kafka_client.address import parse_cluster_address
 from varve.shapes.feed.decoders import UNAVAILABLE
 from varve.shapes.feed.open_feed import TopicOptions

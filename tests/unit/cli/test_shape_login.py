@@ -11,10 +11,10 @@ from tests.support.certificates import Authority
 from tests.support.kafka_server import HOST, ReservedPort
 from tests.support.secure_server import ADMIN, PASSWORD, SecureServer
 from varve.cli.main import app
-from varve.cli.shape_feeds import make_feed_factory
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Unavailable
+from varve.http.shapes.launch import make_feed_factory
 from varve.kafka_client.address import ClusterAddress
 from varve.shapes.feed.open_feed import FeedFactory
 
@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureServer]:
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log of the command is that of the whole process, and the broker runs in it too."""
-    monkeypatch.setattr("varve.cli.serve_logging.set_up_logging", lambda *given: None)
+    monkeypatch.setattr("varve.serving.log_output.set_up_logging", lambda *given: None)
 
 
 def _serve(server: SecureServer, data: Path, **given: str) -> str:

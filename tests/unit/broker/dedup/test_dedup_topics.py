@@ -20,10 +20,10 @@ from tests.support.gate_bench import (
     states_on,
 )
 from varve.broker.dedup.partition import DedupReplay
-from varve.cli.serve_run import _pages
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import Corrupt, InvalidSetting, Unavailable
 from varve.foundation.metrics import exposition
+from varve.kafka_server.launch import _pages
 from varve.kafka_server.server import Server
 from varve.rocks.database import Put
 from varve.rocks.memory_database import MemoryDatabase

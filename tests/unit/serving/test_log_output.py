@@ -2,8 +2,7 @@
 
 import logging
 
-from varve.cli.serve_log_limit import LINES_MAX, WINDOW_SECONDS, LogLimit
-from varve.cli.serve_logging import TextFormatter
+from varve.serving.log_output import LINES_MAX, WINDOW_SECONDS, LogRateLimit, TextFormatter
 
 SERVER = "varve.kafka_server.connection"
 
@@ -13,7 +12,7 @@ def _record(second: float, *, name: str = SERVER, message: str = "refused") -> l
 
 
 def test_a_message_passes_so_often_and_then_tells_what_was_left_out() -> None:
-    limit = LogLimit()
+    limit = LogRateLimit()
     passed = [limit.filter(_record(1.0)) for _ in range(LINES_MAX + 5)]
     assert passed.count(True) == LINES_MAX
     assert limit.filter(_record(1.0, message="another"))
@@ -26,13 +25,13 @@ def test_a_message_passes_so_often_and_then_tells_what_was_left_out() -> None:
 
 
 def test_the_store_is_always_heard() -> None:
-    limit = LogLimit()
+    limit = LogRateLimit()
     name = "varve.commit_log.log_directory"
     assert all(limit.filter(_record(1.0, name=name)) for _ in range(LINES_MAX * 2))
 
 
 def test_a_clock_set_back_begins_anew() -> None:
-    limit = LogLimit()
+    limit = LogRateLimit()
     for _ in range(LINES_MAX + 1):
         limit.filter(_record(1000.0))
     assert limit.filter(_record(10.0))

@@ -1,4 +1,4 @@
-"""The life of a server of shapes: open the engine, listen, wait for the end, stop in order.
+"""Runs a server of shapes from its configuration: open the engine, listen, wait, stop.
 
 Crash      the first signal stops in order. A second one ends the process at once, as a crash would:
            the next start goes on where the shapes are durable.
@@ -14,25 +14,28 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from varve.cli.serve_process import allow_files, keep_what_is_there
-from varve.cli.serve_signals import take_signals
-from varve.cli.shape_feeds import make_feed_factory
 from varve.commit_log.names import META_PROPERTIES_FILE
-from varve.disk import RealFileSystem
-from varve.foundation.clock import SystemClock
+from varve.disk import FileSystem, RealFileSystem
+from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidSetting, Unavailable
 from varve.foundation.settings import parse_settings
 from varve.http.server import HttpServer
 from varve.http.settings import HttpSettings
 from varve.http.shapes.access import Access, read_shapes
 from varve.http.shapes.api import ShapeApi
+from varve.serving.process import (
+    freeze_garbage_collection,
+    handle_stop_signals,
+    raise_open_file_limit,
+)
 from varve.shapes.engine import LOCK_FILE, ShapeEngine
-from varve.shapes.feed.open_feed import TopicOptions
+from varve.shapes.feed.open_feed import FeedFactory, TopicOptions
 from varve.shapes.kernels import (
     compaction_plan,
     compaction_rewrite,
@@ -72,8 +75,8 @@ _COMPACTION_PREFIX: Final = "shapes.compaction."
 
 
 @dataclass(frozen=True, slots=True)
-class ShapePlan:
-    """Everything a server is told before it starts."""
+class ShapeServerConfig:
+    """The checked options of a server."""
 
     host: str
     port: int
@@ -87,7 +90,7 @@ class ShapePlan:
     http: HttpSettings
 
 
-def make_plan(
+def make_config(
     *,
     listen: str,
     data: Path,
@@ -97,22 +100,19 @@ def make_plan(
     can_delete: bool,
     topics: Mapping[str, TopicOptions],
     beside: Sequence[Path],
-    given: Mapping[str, str],
-) -> ShapePlan:
-    """Checks what was given; raises InvalidSetting."""
+    settings: Mapping[str, str],
+) -> ShapeServerConfig:
+    """Raises InvalidSetting."""
     host, port = _parse_address(listen)
-    for name, one in (("--token", token), ("--admin-token", admin_token)):
-        if one == "":
+    for name, value in (("--token", token), ("--admin-token", admin_token)):
+        if value == "":
             raise InvalidSetting(f"{name} is empty; is a variable not set?")
     shapes = None if shapes_file is None else read_shapes(shapes_file)
-    of_http = {name: given[name] for name in given if name.startswith(_HTTP_PREFIX)}
-    of_compaction = {name: given[name] for name in given if name.startswith(_COMPACTION_PREFIX)}
-    of_engine = {
-        name: given[name]
-        for name in given
-        if not name.startswith((_HTTP_PREFIX, _COMPACTION_PREFIX))
-    }
-    return ShapePlan(
+    parts: dict[str, dict[str, str]] = {_HTTP_PREFIX: {}, _COMPACTION_PREFIX: {}, "": {}}
+    for name, value in settings.items():
+        prefix = next(prefix for prefix in parts if name.startswith(prefix))
+        parts[prefix][name] = value
+    return ShapeServerConfig(
         host=host,
         port=port,
         data=data,
@@ -120,17 +120,17 @@ def make_plan(
         can_delete=can_delete,
         topics=topics,
         beside=tuple(beside),
-        engine=parse_settings(EngineSettings, of_engine, "--set"),
-        compaction=parse_settings(CompactionSettings, of_compaction, "--set"),
-        http=parse_settings(HttpSettings, of_http, "--set"),
+        engine=parse_settings(EngineSettings, parts[""], "--set"),
+        compaction=parse_settings(CompactionSettings, parts[_COMPACTION_PREFIX], "--set"),
+        http=parse_settings(HttpSettings, parts[_HTTP_PREFIX], "--set"),
     )
 
 
 def _parse_address(listen: str) -> tuple[str, int]:
-    host, found, port = listen.rpartition(":")
+    host, colon, port = listen.rpartition(":")
     is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
-    if not found or not host or not is_port:
-        raise InvalidSetting(f"--listen {listen!r:.120} is no address; write HOST:PORT")
+    if not colon or not host or not is_port:
+        raise InvalidSetting(f"--listen {listen!r:.120} is not an address; write HOST:PORT")
     return host.strip("[]"), int(port)
 
 
@@ -167,45 +167,73 @@ def _check_names(names: set[str], data: Path) -> None:
         )
 
 
-def serve(plan: ShapePlan, source: "Store | ClusterAddress", tell: Callable[[str], None]) -> None:
+def serve(
+    config: ShapeServerConfig, source: "Store | ClusterAddress", echo: Callable[[str], None]
+) -> None:
     """Serves until a signal; raises what keeps it from starting."""
     began = time.monotonic()
-    allow_files()
-    _adopt_log()
+    raise_open_file_limit()
+    _adopt_uvicorn_log()
     files = RealFileSystem()
     clock = SystemClock()
     feeds = make_feed_factory(
         source,
-        plan.topics,
-        str(plan.data / _TABLES),
+        config.topics,
+        str(config.data / _TABLES),
         fs=files,
         clock=clock,
-        beside=[str(path) for path in plan.beside],
+        beside=[str(path) for path in config.beside],
     )
     feeds.check_access()
-    make_data_directory(plan.data)
+    make_data_directory(config.data)
     engine = ShapeEngine(
-        str(plan.data),
+        str(config.data),
         feeds.make,
         fs=files,
         clock=clock,
         random=random.Random(),
-        settings=plan.engine,
-        compaction=plan.compaction,
+        settings=config.engine,
+        compaction=config.compaction,
     )
     with engine.open(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_run(plan, engine, began, tell))
+            runner.run(_run(config, engine, began, echo))
         finally:
             feeds.stop_waiting()
     feeds.close()
     logger.info("stopped")
 
 
-def _adopt_log() -> None:
-    """What fails in the HTTP library looks like the rest.
+def make_feed_factory(
+    source: "Store | ClusterAddress",
+    topics: Mapping[str, TopicOptions],
+    directory: str,
+    *,
+    fs: FileSystem,
+    clock: Clock,
+    beside: Sequence[str] = (),
+) -> FeedFactory:
+    """`beside` are the log directories of the broker, where they are on this machine."""
+    if not beside and all(options.snapshot is None for options in topics.values()):
+        return FeedFactory(source, topics, directory, fs=fs, clock=clock)
+    # Imported before there are threads: feeds that import pyarrow at once block each other.
+    from varve.http.shapes.initial_rows import BrokerFileRows, open_snapshot_rows
 
-    What it warns of, bytes that are no request, is counted: anybody may send them.
+    return FeedFactory(
+        source,
+        topics,
+        directory,
+        fs=fs,
+        clock=clock,
+        open_snapshot=partial(open_snapshot_rows, clock=clock),
+        open_files=partial(BrokerFileRows, directories=beside) if beside else None,
+    )
+
+
+def _adopt_uvicorn_log() -> None:
+    """Sends errors of the HTTP library to the log of varve.
+
+    Its warnings, of bytes that are not a request, are counted instead: anybody may send them.
     """
     adopted = logging.getLogger("uvicorn")
     adopted.handlers = list(logging.getLogger("varve").handlers)
@@ -214,35 +242,35 @@ def _adopt_log() -> None:
 
 
 async def _run(
-    plan: ShapePlan, engine: ShapeEngine, began: float, tell: Callable[[str], None]
+    config: ShapeServerConfig, engine: ShapeEngine, began: float, echo: Callable[[str], None]
 ) -> None:
     api = ShapeApi(
         engine,
-        plan.http,
-        plan.access,
-        can_delete=plan.can_delete,
+        config.http,
+        config.access,
+        can_delete=config.can_delete,
         clock=SystemClock(),
         random=random.Random(),
     )
-    server = HttpServer(api, host=plan.host, port=plan.port)
-    end = take_signals(asyncio.get_running_loop())
+    server = HttpServer(api, host=config.host, port=config.port)
+    stop = handle_stop_signals(asyncio.get_running_loop())
     await server.start()
     trimming = asyncio.ensure_future(_trim_memory(api))
     try:
-        _warn_of_everybody(plan)
-        shown = f"[{plan.host}]" if ":" in plan.host else plan.host
+        _warn_if_open_to_all(config)
+        shown = f"[{config.host}]" if ":" in config.host else config.host
         count = len(engine.shapes())
-        tell(
+        echo(
             f"varve serves shapes at http://{shown}:{server.port}/v1/shape; "
             f"{count} shape{'' if count == 1 else 's'}; "
             f"started in {time.monotonic() - began:.2f} s"
         )
         for kernels in _KERNELS:
             # Where nobody has compiled them before this takes its time, and a stop comes first.
-            if not end.is_set():
+            if not stop.is_set():
                 await api.admin_pool.run(kernels.warm)
-        keep_what_is_there(GARBAGE_THRESHOLDS)
-        await server.serve_until(end)
+        freeze_garbage_collection(GARBAGE_THRESHOLDS)
+        await server.serve_until(stop)
         logger.info("stopping", extra={"waiting": api.waiters.count})
     finally:
         trimming.cancel()
@@ -259,13 +287,13 @@ async def _trim_memory(api: ShapeApi) -> None:
             await api.admin_pool.run(trim, 0)
 
 
-def _warn_of_everybody(plan: ShapePlan) -> None:
+def _warn_if_open_to_all(config: ShapeServerConfig) -> None:
     try:
-        is_local = ipaddress.ip_address(plan.host).is_loopback
+        is_local = ipaddress.ip_address(config.host).is_loopback
     except ValueError:
-        is_local = plan.host == "localhost"
-    if not is_local and plan.access.token is None:
+        is_local = config.host == "localhost"
+    if not is_local and config.access.token is None:
         logger.warning(
             "everybody who reaches this address may read every topic: give --token, --shapes-file",
-            extra={"listen": plan.host},
+            extra={"listen": config.host},
         )

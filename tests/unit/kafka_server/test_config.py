@@ -1,14 +1,22 @@
 """Settings of a server come from Kafka's own file, the environment and options, in this order."""
 
+import inspect
 import json
 import logging
+from pathlib import Path
 
 import pytest
 
-from varve.cli.serve_logging import JsonFormatter, TextFormatter
-from varve.cli.serve_properties import parse_properties
-from varve.cli.serve_settings import ServePlan, make_plan, read_environment, variable_of
+from varve.broker.broker import Broker
 from varve.foundation.errors import InvalidSetting
+from varve.kafka_server.config import (
+    ServerConfig,
+    make_config,
+    read_environment,
+    read_properties_file,
+    variable_of,
+)
+from varve.serving.log_output import JsonFormatter, TextFormatter
 
 KAFKAS_OWN = """
 # As Kafka ships it
@@ -33,58 +41,66 @@ log.retention.check.interval.ms=300000
 """
 
 
-def _plan(given: dict[str, str], *directories: str) -> ServePlan:
-    return make_plan(given, directories, default_directory="varve-data")
+def _config(given: dict[str, str], *directories: str) -> ServerConfig:
+    return make_config(given, directories, default_directory="varve-data")
 
 
-def test_kafkas_own_file_is_understood() -> None:
-    plan = _plan(parse_properties(KAFKAS_OWN, "server.properties"))
-    assert plan.directories == ("/tmp/one", "/tmp/two")
-    assert plan.server.listeners == ("PLAINTEXT://:9092",)
-    assert plan.server.advertised_listeners == ("PLAINTEXT://localhost:9092",)
-    assert plan.server.socket_send_buffer_bytes == 102_400
-    assert plan.broker["settings"].node_id == 3
-    assert plan.broker["settings"].num_partitions == 4
-    assert plan.store["log.retention.ms"] == str(168 * 3_600_000)
-    assert plan.store["log.segment.bytes"] == "1073741824"
-    told = " ".join(plan.warnings)
+def _read(tmp_path: Path, text: str) -> dict[str, str]:
+    file = tmp_path / "server.properties"
+    file.write_text(text, encoding="utf-8")
+    return read_properties_file(file)
+
+
+def test_kafkas_own_file_is_understood(tmp_path: Path) -> None:
+    config = _config(_read(tmp_path, KAFKAS_OWN))
+    assert config.directories == ("/tmp/one", "/tmp/two")
+    assert config.server.listeners == ("PLAINTEXT://:9092",)
+    assert config.server.advertised_listeners == ("PLAINTEXT://localhost:9092",)
+    assert config.server.socket_send_buffer_bytes == 102_400
+    assert config.broker["settings"].node_id == 3
+    assert config.broker["settings"].num_partitions == 4
+    assert config.store["log.retention.ms"] == str(168 * 3_600_000)
+    assert config.store["log.segment.bytes"] == "1073741824"
+    warnings = " ".join(config.warnings)
     for name in ("num.io.threads", "process.roles", "CONTROLLER://:9093"):
-        assert name in told
+        assert name in warnings
 
 
 def test_records_from_the_future_are_refused_as_kafka_does_unless_told_otherwise() -> None:
     name = "log.message.timestamp.after.max.ms"
-    assert _plan({}).store == {name: "3600000"}
-    assert _plan({name: "5"}).store == {name: "5"}
+    assert _config({}).store == {name: "3600000"}
+    assert _config({name: "5"}).store == {name: "5"}
 
 
 def test_what_only_kafka_3_had_is_ignored_with_a_warning() -> None:
-    plan = _plan({"zookeeper.connect": "localhost:2181", "inter.broker.protocol.version": "3.0"})
-    [told] = plan.warnings
-    assert told.endswith("are ignored: inter.broker.protocol.version, zookeeper.connect")
+    config = _config(
+        {"zookeeper.connect": "localhost:2181", "inter.broker.protocol.version": "3.0"}
+    )
+    [warning] = config.warnings
+    assert warning.endswith("are ignored: inter.broker.protocol.version, zookeeper.connect")
 
 
 def test_directories_that_are_named_come_before_those_of_the_file() -> None:
-    assert _plan({"log.dirs": "a,b"}, "c").directories == ("c",)
-    assert _plan({"log.dir": "a"}).directories == ("a",)
-    assert _plan({}).directories == ("varve-data",)
+    assert _config({"log.dirs": "a,b"}, "c").directories == ("c",)
+    assert _config({"log.dir": "a"}).directories == ("a",)
+    assert _config({}).directories == ("varve-data",)
 
 
 def test_a_name_that_nobody_knows_is_refused_with_a_near_one() -> None:
     with pytest.raises(InvalidSetting, match=r"did you mean 'socket\.request\.max\.bytes'"):
-        _plan({"socket.request.max.byte": "1"})
+        _config({"socket.request.max.byte": "1"})
 
 
 def test_a_setting_of_one_topic_is_refused_with_the_one_for_all() -> None:
     with pytest.raises(InvalidSetting, match=r"set log\.retention\.ms for all topics"):
-        _plan({"retention.ms": "1"})
+        _config({"retention.ms": "1"})
 
 
 def test_values_are_checked() -> None:
     with pytest.raises(InvalidSetting, match=r"socket\.request\.max\.bytes"):
-        _plan({"socket.request.max.bytes": "none"})
+        _config({"socket.request.max.bytes": "none"})
     with pytest.raises(InvalidSetting, match=r"log\.retention\.hours"):
-        _plan({"log.retention.hours": "soon"})
+        _config({"log.retention.hours": "soon"})
 
 
 @pytest.mark.parametrize(
@@ -97,11 +113,11 @@ def test_values_are_checked() -> None:
     ],
 )
 def test_times_in_other_units_are_kafkas(given: dict[str, str], expected: str) -> None:
-    assert _plan(given).store["log.retention.ms"] == expected
+    assert _config(given).store["log.retention.ms"] == expected
 
 
 def test_settings_of_the_cold_tier_and_of_listeners_go_where_they_belong() -> None:
-    plan = _plan(
+    config = _config(
         {
             "varve.tier.url": "s3://bucket",
             "varve.tier.store.region": "eu-west-1",
@@ -110,9 +126,9 @@ def test_settings_of_the_cold_tier_and_of_listeners_go_where_they_belong() -> No
         }
     )
     tier = {"varve.tier.url": "s3://bucket", "varve.tier.store.region": "eu-west-1"}
-    assert plan.store.items() >= tier.items()
-    assert plan.of_listeners == {"listener.name.plaintext.connections.max.reauth.ms": "5"}
-    assert plan.tls.client_auth == "required"
+    assert config.store.items() >= tier.items()
+    assert config.listener_settings == {"listener.name.plaintext.connections.max.reauth.ms": "5"}
+    assert config.tls.client_auth == "required"
 
 
 def test_an_empty_variable_switches_no_rights_off() -> None:
@@ -145,12 +161,12 @@ def test_variables_stand_for_settings() -> None:
     assert variable_of("varve.http.port") == "VARVE_HTTP_PORT"
 
 
-def test_properties_are_read_as_java_does() -> None:
+def test_properties_are_read_as_java_does(tmp_path: Path) -> None:
     text = (
         "a=1\n  b : two words  \nc three\n# no\n! no\n\nd=x\\\n   y\ne\\=f=g\nu=\\u00e4\nempty=\n"
         "path=C:\\\\x\nlast=\\"
     )
-    assert parse_properties(text, "file") == {
+    assert _read(tmp_path, text) == {
         "a": "1",
         "b": "two words",
         "c": "three",
@@ -163,9 +179,24 @@ def test_properties_are_read_as_java_does() -> None:
     }
 
 
-def test_a_property_twice_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match="file, line 3: a is there twice"):
-        parse_properties("a=1\nb=2\na=3\n", "file")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a=1\nb=2\na=3\n", "server.properties, line 3: a is set twice"),
+        ("a=1\n=2\n", "server.properties, line 2: a value without a name"),
+        ("a=\\u12\n", "server.properties, line 1: .*four hex digits"),
+    ],
+)
+def test_a_broken_properties_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InvalidSetting, match=message):
+        _read(tmp_path, text)
+
+
+def test_a_properties_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_bytes(b"a=\xff\n")
+    with pytest.raises(InvalidSetting, match="is not UTF-8 text"):
+        read_properties_file(file)
 
 
 def _record() -> logging.LogRecord:
@@ -190,3 +221,19 @@ def test_the_log_may_be_json() -> None:
         "message": "rolled",
         "partition": "t-0\nforged",
     }
+
+
+def test_all_settings_that_a_broker_takes_are_filled() -> None:
+    config = make_config({}, ["data"], default_directory="data")
+    taken = inspect.signature(Broker).parameters.values()
+    assert set(config.broker) == {
+        one.name for one in taken if "Settings" in inspect.formatannotation(one.annotation)
+    }
+
+
+def test_limits_of_groups_and_transactions_reach_their_parts() -> None:
+    given = {"group.min.session.timeout.ms": "500", "transaction.max.timeout.ms": "7000"}
+    config = make_config(given, ["data"], default_directory="data")
+    assert config.broker["groups"].group_min_session_timeout_ms == 500
+    assert config.broker["transactions"].transaction_max_timeout_ms == 7000
+    assert not config.warnings

@@ -13,11 +13,11 @@ import pytest
 
 from tests.support.snapshot_topic import URL, SnapshotTopic
 from tests.support.source_topic import SourceTopic
-from varve.cli.shape_feeds import make_feed_factory
-from varve.cli.shape_rows import BrokerFileRows, SnapshotRows, open_snapshot_rows
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock, SystemClock
 from varve.foundation.errors import InvalidRequest, Unavailable
+from varve.http.shapes.initial_rows import BrokerFileRows, SnapshotRows, open_snapshot_rows
+from varve.http.shapes.launch import make_feed_factory
 from varve.object_store import open_object_store
 from varve.shapes.definition import define
 from varve.shapes.engine import ShapeEngine
@@ -212,7 +212,7 @@ def test_the_files_of_a_server_tell_the_latest_records(kit: SnapshotTopic, is_co
 _IMPORTS = """
 import sys
 import varve
-from varve.cli.shape_feeds import make_feed_factory
+from varve.http.shapes.launch import make_feed_factory
 from varve.shapes.feed.open_feed import TopicOptions
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
@@ -223,9 +223,9 @@ beside = [data] if how == "beside" else []
 with varve.open(data, maintain=False) as store:
     files, clock = RealFileSystem(), SystemClock()
     make_feed_factory(store, topics, data + "-tables", fs=files, clock=clock, beside=beside)
-    print("varve.cli.shape_rows" in sys.modules)
+    print("varve.http.shapes.initial_rows" in sys.modules)
     known = set(sys.modules)
-    from varve.cli.shape_rows import BrokerFileRows
+    from varve.http.shapes.initial_rows import BrokerFileRows
     from varve.topics import StoreCluster, TopicReader
     store.create_topic("orders").append(key=b"a", value=b"{}")
     store.flush()

@@ -14,7 +14,7 @@ _NOT_AT_THE_START = (
 )
 _SHOW_IMPORTED = f"""
 import sys
-import varve.cli.serve_run, varve.cli.serve_settings
+import varve.kafka_server.launch, varve.kafka_server.config
 print([name for name in {_NOT_AT_THE_START!r} if name in sys.modules])
 """
 _SHOW_COMPILER = """

@@ -1,4 +1,4 @@
-"""The life of a served store: open, listen, wait for the end, stop in order.
+"""Runs a server from its configuration: open the store, listen, wait for a signal, stop.
 
 Crash      the first signal stops in order. A second one ends the process at once, as a crash would:
            what was acknowledged is there at the next start.
@@ -20,38 +20,44 @@ import uvloop
 import varve
 from varve.broker.background import LoopTimers
 from varve.broker.broker import Broker
-from varve.cli.serve_process import allow_files, keep_what_is_there
-from varve.cli.serve_settings import ServePlan
-from varve.cli.serve_signals import take_signals
 from varve.embedded import Store
+from varve.embedded.maintenance import StoreHealth
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Unavailable
 from varve.foundation.metrics import exposition
 from varve.kafka_server.authentication import ListenerSecurities
+from varve.kafka_server.config import ServerConfig
 from varve.kafka_server.http_endpoint import METRICS_TYPE, HttpEndpoint, Page
 from varve.kafka_server.server import Server
 from varve.kernels import batch_build, batch_scan, record_columns
+from varve.serving.process import (
+    freeze_garbage_collection,
+    handle_stop_signals,
+    raise_open_file_limit,
+)
 
 logger = logging.getLogger(__name__)
 
 
-def serve(plan: ServePlan, tell: Callable[[str], None]) -> None:
+def serve(config: ServerConfig, echo: Callable[[str], None]) -> None:
     """Serves until a signal; raises what keeps it from starting."""
     began = time.monotonic()
-    allow_files()
-    with varve.open(list(plan.directories), settings=plan.store) as store:
+    raise_open_file_limit()
+    with varve.open(list(config.directories), settings=config.store) as store:
         for partition, messages in store.recovered.items():
             for message in messages:
-                logger.warning("recovered", extra={"partition": partition, "told": message})
+                logger.warning("recovered", extra={"partition": partition, "repair": message})
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(plan, store, began, tell))
-    # Not before the store is closed: whoever reads it may open the directories.
+            runner.run(_run(config, store, began, echo))
+    # Not before the store is closed: who reads this line may open the directories.
     logger.info("stopped")
 
 
-async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str], None]) -> None:
+async def _run(
+    config: ServerConfig, store: Store, began: float, echo: Callable[[str], None]
+) -> None:
     loop = asyncio.get_running_loop()
-    parts: dict[str, Any] = plan.broker
+    parts: dict[str, Any] = config.broker
     broker = Broker(
         store,
         clock=SystemClock(),
@@ -61,23 +67,26 @@ async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str]
         boot_id=_find_boot_id(),
         **parts,
     )
-    guards = ListenerSecurities(
-        plan.server.parsed_listeners(), broker.security, plan.tls, overrides=plan.of_listeners
+    securities = ListenerSecurities(
+        config.server.parsed_listeners(),
+        broker.security,
+        config.tls,
+        overrides=config.listener_settings,
     )
-    server = Server(broker, plan.server, securities=guards)
+    server = Server(broker, config.server, securities=securities)
     endpoint = HttpEndpoint(_pages(server, store))
-    end = take_signals(loop)
-    loop.add_signal_handler(signal.SIGHUP, lambda: broker.blocking.run(_reload, guards))
+    stop = handle_stop_signals(loop)
+    loop.add_signal_handler(signal.SIGHUP, lambda: broker.blocking.run(_reload, securities))
     # Before clients connect: their first requests would wait for it.
     await broker.blocking.run(batch_scan.warm)
     await server.start()
-    guards.warn_if_no_users(broker.credentials)
+    securities.warn_if_no_users(broker.credentials)
     try:
-        http = await _start_http(endpoint, plan)
-        tell(_started(server, store, http, time.monotonic() - began))
+        http = await _start_http(endpoint, config)
+        echo(_startup_line(server, store, http, time.monotonic() - began))
         await broker.blocking.run(_warm_coordinators)
-        keep_what_is_there()
-        await end.wait()
+        freeze_garbage_collection()
+        await stop.wait()
         logger.info("stopping", extra={"connections": server.connection_count})
     finally:
         await endpoint.stop()
@@ -85,28 +94,28 @@ async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str]
 
 
 def _find_boot_id() -> str | None:
-    """What the system calls this start of the machine; None where it does not tell."""
+    """The system's id of this boot of the machine; None where it has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return None
 
 
-async def _start_http(endpoint: HttpEndpoint, plan: ServePlan) -> str:
-    if plan.server.http_port < 0:
+async def _start_http(endpoint: HttpEndpoint, config: ServerConfig) -> str:
+    if config.server.http_port < 0:
         return ""
-    host, port = plan.server.http_host, plan.server.http_port
+    host, port = config.server.http_host, config.server.http_port
     try:
         return f"http://{host}:{await endpoint.start(host, port)}"
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise Unavailable(
-            f"cannot listen on http://{host}:{port} for the figures: {reason}; choose another with "
+            f"cannot listen on http://{host}:{port} for metrics: {reason}; choose another with "
             "--metrics-port or varve.http.host"
         ) from error
 
 
-def _started(server: Server, store: Store, http: str, seconds: float) -> str:
+def _startup_line(server: Server, store: Store, http: str, seconds: float) -> str:
     endpoints = ", ".join(
         f"{endpoint.listener}://{endpoint.host}:{endpoint.port}"
         for endpoint in server.broker.endpoints.values()
@@ -116,7 +125,7 @@ def _started(server: Server, store: Store, http: str, seconds: float) -> str:
         f"varve serves {endpoints}",
         f"cluster {store.cluster_id}",
         f"{topics} topic{'' if topics == 1 else 's'}",
-        *([f"figures at {http}/metrics"] if http else []),
+        *([f"metrics at {http}/metrics"] if http else []),
         f"started in {seconds:.2f} s",
     ]
     return "; ".join(parts)
@@ -128,9 +137,9 @@ def _warm_coordinators() -> None:
     record_columns.warm()
 
 
-def _reload(guards: ListenerSecurities) -> None:
+def _reload(securities: ListenerSecurities) -> None:
     """Reads certificates and users again; what cannot be used stays as it was and is logged."""
-    if not guards.reload():
+    if not securities.reload():
         logger.info("certificates and users were read again")
 
 
@@ -149,7 +158,7 @@ def _pages(server: Server, store: Store) -> dict[str, Callable[[], Any]]:
         }
         refused = {name: text for name, text in recent.items() if text is not None}
         is_healthy = store_health.is_healthy and not refused
-        return Page.of(is_healthy, {"healthy": is_healthy, **_troubles(store_health), **refused})
+        return Page.of(is_healthy, {"healthy": is_healthy, **_problems(store_health), **refused})
 
     async def ready() -> Page:
         return Page.of(server.is_ready, {"ready": server.is_ready})
@@ -157,17 +166,14 @@ def _pages(server: Server, store: Store) -> dict[str, Callable[[], Any]]:
     return {"/metrics": metrics, "/health": health, "/ready": ready}
 
 
-def _troubles(found: Any) -> dict[str, Any]:
-    """What is not well, in sentences."""
-    told = {
-        "workers": {
-            worker.name: str(worker.last_error) for worker in found.workers if not worker.is_healthy
-        },
-        "cleaning": [str(one.partition) for one in found.cleaning if not one.is_healthy],
-        "retention": {str(one): text for one, text in found.retention.items()},
-        "unreadable": {str(one): text for one, text in found.unreadable.items()},
-        "offline": dict(found.offline),
-        "tier": {str(one): text for one, text in found.tier.items()},
-        "mirror": found.mirror,
+def _problems(health: StoreHealth) -> dict[str, Any]:
+    problems = {
+        "workers": {w.name: str(w.last_error) for w in health.workers if not w.is_healthy},
+        "cleaning": [str(log.partition) for log in health.cleaning if not log.is_healthy],
+        "retention": {str(partition): text for partition, text in health.retention.items()},
+        "unreadable": {str(partition): text for partition, text in health.unreadable.items()},
+        "offline": dict(health.offline),
+        "tier": {str(partition): text for partition, text in health.tier.items()},
+        "mirror": health.mirror,
     }
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in problems.items() if value}

@@ -1,0 +1,289 @@
+"""The configuration of a server, merged from a properties file, the environment and options.
+
+Invariant  the later source wins: file, environment, options. An unknown name is an error; one that
+           only Kafka knows is named in a warning and otherwise ignored.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from varve.broker.settings import (
+    AdminSettings,
+    BrokerSettings,
+    DataSettings,
+    GroupSettings,
+    QuotaSettings,
+    SecuritySettings,
+    TransactionSettings,
+)
+from varve.cleaning.settings import CleanerSettings
+from varve.commit_log import LogSettings, StoreSettings
+from varve.embedded.store_settings import MIRROR_STORE_PREFIX, TIER_STORE_PREFIX
+from varve.foundation.errors import InvalidSetting
+from varve.foundation.properties import parse_properties
+from varve.foundation.settings import Settings, declared, parse_settings
+from varve.kafka_server.settings import ServerSettings, TlsSettings
+from varve.tiering.settings import MetadataSettings, TierSettings
+
+ENVIRONMENT_PREFIX: Final = "VARVE_"
+_OWN_PREFIX: Final = "varve."
+_LISTENER_PREFIX: Final = "listener.name."
+_STORE_PREFIXES: Final = (MIRROR_STORE_PREFIX, TIER_STORE_PREFIX)
+_COMMAND_VARIABLES: Final = frozenset(
+    {
+        "VARVE_BROKER",
+        "VARVE_CATALOG_SETTINGS",
+        "VARVE_CLIENT_CONFIG",
+        "VARVE_DIR",
+        "VARVE_SHAPE_ADMIN_TOKEN",
+        "VARVE_SHAPE_TOKEN",
+        "VARVE_SHAPE_URL",
+        "VARVE_SIGN_PASSPHRASE",
+        "VARVE_SPARK_MASTER",
+        "VARVE_SPARK_SHIP",
+        "VARVE_TIER_SETTINGS",
+        "VARVE_USER_PASSWORD",
+    }
+)
+"""Variables that stand for options of commands."""
+
+_BROKER_PARTS: Final[dict[str, type[Settings]]] = {
+    "settings": BrokerSettings,
+    "data": DataSettings,
+    "security": SecuritySettings,
+    "quotas": QuotaSettings,
+    "admin": AdminSettings,
+    "groups": GroupSettings,
+    "transactions": TransactionSettings,
+}
+"""By the parameters of Broker."""
+_STORE_PARTS: Final[tuple[type[Settings], ...]] = (
+    StoreSettings,
+    CleanerSettings,
+    TierSettings,
+    MetadataSettings,
+)
+_MINUTE_MS: Final = 60_000
+_HOUR_MS: Final = 60 * _MINUTE_MS
+_OTHER_UNITS: Final = {
+    "log.retention.minutes": ("log.retention.ms", _MINUTE_MS),
+    "log.retention.hours": ("log.retention.ms", _HOUR_MS),
+    "log.roll.hours": ("log.roll.ms", _HOUR_MS),
+    "log.roll.jitter.hours": ("log.roll.jitter.ms", _HOUR_MS),
+}
+"""Kafka's names for a setting in other units; the setting itself wins, then the first of them."""
+_SERVER_DEFAULTS: Final = {"log.message.timestamp.after.max.ms": str(_HOUR_MS)}
+"""Kafka's defaults where an embedded store has another; docs/decisions/0010-the-server.md."""
+_RENAMED: Final = {"broker.id": "node.id", "log.dir": "log.dirs"}
+_DIRECTORIES: Final = "log.dirs"
+_AUTHORIZER: Final = "authorizer.class.name"
+_CONTROLLERS: Final = "controller.listener.names"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """The settings of all parts of a server."""
+
+    directories: tuple[str, ...]
+    store: dict[str, str]
+    broker: dict[str, Any]
+    """By the parameters of Broker."""
+    server: ServerSettings
+    tls: TlsSettings
+    listener_settings: dict[str, str]
+    """Settings of single listeners, by their full names."""
+    warnings: list[str] = field(default_factory=list)
+
+
+def read_properties_file(path: Path) -> dict[str, str]:
+    """Settings as in Kafka's server.properties; raises InvalidSetting."""
+    try:
+        properties = parse_properties(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise InvalidSetting(f"{path} is not UTF-8 text: {error.reason}") from error
+    except ValueError as error:
+        raise InvalidSetting(f"{path}, {error}") from error
+    settings: dict[str, str] = {}
+    for number, name, value in properties:
+        if not name:
+            raise InvalidSetting(f"{path}, line {number}: a value without a name; write name=value")
+        if name in settings:
+            raise InvalidSetting(f"{path}, line {number}: {name} is set twice; delete one line")
+        settings[name] = value.rstrip()
+    return settings
+
+
+def read_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Settings by Kafka's names, and a warning for each variable that stands for none.
+
+    Raises InvalidSetting for an empty authorizer: it must not switch authorization off.
+    """
+    names = {variable_of(name): name for name in (*_known_names(), _DIRECTORIES)}
+    settings: dict[str, str] = {}
+    warnings: list[str] = []
+    for variable, value in variables.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in _COMMAND_VARIABLES:
+            continue
+        name = names.get(variable) or _object_store_setting(variable)
+        if name is None:
+            nearest = difflib.get_close_matches(variable, names, n=1, cutoff=0.6)
+            hint = f"; did you mean {nearest[0]}?" if nearest else ""
+            warnings.append(f"{variable} in the environment stands for no setting{hint}")
+        elif name == _AUTHORIZER and not value:
+            raise InvalidSetting(f"{variable} is empty: give it a value, or unset it")
+        else:
+            settings[name] = value
+    return settings, warnings
+
+
+def variable_of(name: str) -> str:
+    """`listeners` is VARVE_LISTENERS, `varve.tier.url` is VARVE_TIER_URL."""
+    own_name = name.removeprefix(_OWN_PREFIX)
+    return ENVIRONMENT_PREFIX + own_name.replace(".", "_").replace("-", "_").upper()
+
+
+def _object_store_setting(variable: str) -> str | None:
+    """A setting of the tier's object store, whose names are that store's own."""
+    for prefix in _STORE_PREFIXES:
+        start = variable_of(prefix)
+        if variable.startswith(start):
+            return prefix + variable.removeprefix(start).lower().replace("_", ".")
+    return None
+
+
+def make_config(
+    settings: Mapping[str, str], directories: Sequence[str], *, default_directory: str
+) -> ServerConfig:
+    """Sorts settings by the part that they belong to; raises InvalidSetting."""
+    translated, warnings = _translate(settings)
+    paths = tuple(directories) or _split_list(translated.get(_DIRECTORIES, ""))
+    translated.pop(_DIRECTORIES, None)
+    warnings += _drop_controllers(translated)
+    store_names = set(_store_names())
+    store = dict(_SERVER_DEFAULTS)
+    listener_settings: dict[str, str] = {}
+    rest: dict[str, str] = {}
+    for name, value in translated.items():
+        if name in store_names or name.startswith(_STORE_PREFIXES):
+            store[name] = value
+        elif name.startswith(_LISTENER_PREFIX):
+            listener_settings[name] = value
+        else:
+            rest[name] = value
+    warnings += _drop_unsupported(rest)
+    return ServerConfig(
+        paths or (default_directory,),
+        store,
+        {part: _parse_part(kind, rest) for part, kind in _BROKER_PARTS.items()},
+        _parse_part(ServerSettings, rest),
+        _parse_part(TlsSettings, rest),
+        listener_settings,
+        warnings,
+    )
+
+
+def _translate(given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Replaces Kafka's other names of a setting by the one that varve has."""
+    settings = dict(given)
+    warnings = []
+    for other, name in _RENAMED.items():
+        if other in settings:
+            settings.setdefault(name, settings.pop(other))
+            settings.pop(other, None)
+    for other, (name, unit_ms) in _OTHER_UNITS.items():
+        text = settings.pop(other, None)
+        if text is None:
+            continue
+        if name in settings:
+            warnings.append(f"{other} is ignored, as {name} is given too")
+        else:
+            settings[name] = _to_milliseconds(other, text, unit_ms)
+    return settings, warnings
+
+
+def _to_milliseconds(name: str, text: str, unit_ms: int) -> str:
+    try:
+        count = int(text)
+    except ValueError:
+        raise InvalidSetting(f"{name} is {text!r:.80}, but must be a whole number") from None
+    return str(count if count < 0 else count * unit_ms)
+
+
+def _drop_controllers(settings: dict[str, str]) -> list[str]:
+    """Removes the listeners for controllers that a combined node of Kafka has."""
+    controllers = {name.upper() for name in _split_list(settings.get(_CONTROLLERS, ""))}
+    warnings = []
+    for name in ("listeners", "advertised.listeners"):
+        kept = []
+        for listener in _split_list(settings.get(name, "")):
+            if listener.partition("://")[0].upper() in controllers:
+                warnings.append(f"{listener} in {name} is for controllers, which varve has none of")
+            else:
+                kept.append(listener)
+        if name in settings:
+            settings[name] = ",".join(kept)
+    return warnings
+
+
+def _drop_unsupported(settings: dict[str, str]) -> list[str]:
+    """Removes the settings that only Kafka has; raises InvalidSetting for unknown ones."""
+    known = set(_server_names())
+    unknown = [name for name in settings if name not in known]
+    if not unknown:
+        return []
+    kafka_names = frozenset(_kafka_names())
+    for name in unknown:
+        if name not in kafka_names:
+            raise InvalidSetting(_unknown_setting(name, kafka_names))
+        del settings[name]
+    return [f"settings of Kafka without a meaning here are ignored: {', '.join(sorted(unknown))}"]
+
+
+def _unknown_setting(name: str, kafka_names: Iterable[str]) -> str:
+    for declaration in declared(LogSettings):
+        if name == declaration.kafka_name and declaration.broker_name:
+            return (
+                f"{name!r:.120} is a setting of one topic: set {declaration.broker_name} for all "
+                "topics, or alter the topic"
+            )
+    nearest = difflib.get_close_matches(name, [*_known_names(), *kafka_names], n=1, cutoff=0.5)
+    remedy = f"did you mean {nearest[0]!r}?" if nearest else "docs/configuration.md lists all"
+    return f"unknown setting {name!r:.120}: {remedy}"
+
+
+def _parse_part(kind: type[Settings], settings: Mapping[str, str]) -> Any:
+    known = {declaration.kafka_name for declaration in declared(kind)}
+    part = {name: value for name, value in settings.items() if name in known}
+    return parse_settings(kind, part, "the server's settings")
+
+
+def _kafka_names() -> Iterator[str]:
+    """The settings of Kafka's brokers, which tell an unsupported one from a misspelt one."""
+    text = resources.files(__package__).joinpath("kafka_settings.txt").read_text(encoding="utf-8")
+    return (line for line in text.splitlines() if not line.startswith("#"))
+
+
+def _known_names() -> Iterator[str]:
+    yield from _store_names()
+    yield from _server_names()
+
+
+def _store_names() -> Iterator[str]:
+    for kind in _STORE_PARTS:
+        yield from (declaration.kafka_name for declaration in declared(kind))
+    yield from (
+        declaration.broker_name or declaration.kafka_name for declaration in declared(LogSettings)
+    )
+
+
+def _server_names() -> Iterator[str]:
+    for kind in (*_BROKER_PARTS.values(), ServerSettings, TlsSettings):
+        yield from (declaration.kafka_name for declaration in declared(kind))
+
+
+def _split_list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

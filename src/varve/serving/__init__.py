@@ -1,0 +1,1 @@
+"""What the process of any server needs: log output, stop signals, limits."""
