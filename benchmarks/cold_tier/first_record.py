@@ -50,7 +50,7 @@ class FirstRecordMeasure:
                 )
                 with open_tiered(directory, objects) as (store, _):
                     segments = copy_all(store)
-                    home = store.tier.partitions.get(PARTITION).home
+                    home = store.tier.partitions.get(PARTITION).path
                     leave_disk(store)
                 keys = [home.part_key(segment, "log") for segment in segments]
                 get = partial(_get_once, objects, keys, size, scale.ticker)
@@ -82,7 +82,7 @@ def _fetch(
         segments = [one for one in reader.manifests.segments(reader.load()) if one.is_readable]
         if has_index:
             for segment in segments:
-                store.tier.readers.caches.indexes.offset_index(reader.home, segment)
+                store.tier.readers.caches.indexes.offset_index(reader.path, segment)
         chance = random.Random(size)
         log.read(start_offset=segments[0].base_offset, max_bytes=1)  # the manifest is at hand
         seconds = []

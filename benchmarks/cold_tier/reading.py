@@ -45,7 +45,7 @@ class ColdReadMeasure:
                 write_tiered(directory, segment_bytes=size, total_bytes=size * _SEGMENTS)
                 with open_tiered(directory, objects) as (store, _):
                     segments = copy_all(store)
-                    home = store.tier.partitions.get(PARTITION).home
+                    home = store.tier.partitions.get(PARTITION).path
                     leave_disk(store)
                 keys = [home.part_key(segment, "log") for segment in segments]
                 read_cold = partial(_read_cold, directory, objects, scale)

@@ -58,7 +58,7 @@ class Judgement:
         )
         self.figures["records read again"] = sum(one.count for one in fresh.values())
         self.figures["records gone by retention"] = sum(one.begins_at for one in fresh.values())
-        self.figures["records only in the tier"] = self._count_cold()
+        self.figures["records only in the tier"] = self._count_remote()
 
     def _check_keys(self, partition: Partition) -> list[str]:
         findings, count = check_keys(self._way.bootstrap, partition, self._crew.keys[partition])
@@ -79,7 +79,7 @@ class Judgement:
             ends = {number: admin.latest((PLAIN, number)) for number in range(PARTITIONS)}
         return check_group(committed, PLAIN, ends, group.model)
 
-    def _count_cold(self) -> int:
+    def _count_remote(self) -> int:
         """Records below the first segment that is on the local disk."""
         count = 0
         for number in range(PARTITIONS):

@@ -9,7 +9,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from tests.support.cold_compaction import ColdCompaction
+from tests.support.remote_compaction import RemoteCompaction
 from tests.support.spark_session import spark as spark
 from tests.support.tier_bench import TierBench, tiered
 from varve.foundation.errors import StoreUnavailable
@@ -25,32 +25,32 @@ from varve.spark.stages import get_step_log
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 
 
-def make() -> ColdCompaction:
+def make() -> RemoteCompaction:
     """Segments that make two groups, with a tombstone and an aborted transaction."""
-    cold = ColdCompaction(TierBench(tiered(segment_bytes=300)), range_bytes=32 * 6)
-    cold.bench.fill(5, 6)
-    cold.hot.put("key-1", None)
-    cold.hot.put("key-2", "void", producer_id=7, transactional=True)
-    cold.hot.end_transaction(7, committed=False)
-    cold.hot.roll()
-    cold.bench.fill(3)
-    cold.copy()
-    return cold
+    remote = RemoteCompaction(TierBench(tiered(segment_bytes=300)), range_bytes=32 * 6)
+    remote.bench.fill(5, 6)
+    remote.hot.put("key-1", None)
+    remote.hot.put("key-2", "void", producer_id=7, transactional=True)
+    remote.hot.end_transaction(7, committed=False)
+    remote.hot.roll()
+    remote.bench.fill(3)
+    remote.copy()
+    return remote
 
 
 def test_spark_leaves_what_one_process_leaves(spark: SparkSession, tmp_path: Path) -> None:
-    cold = make()
+    remote = make()
     address = Bucket(f"file:{tmp_path}/bucket")
     with closing(open_object_store(address.url)) as bucket:
-        for entry in cold.bench.bucket.list(""):
-            bucket.put(entry.key, cold.bench.bucket.get(entry.key))
-    alone = cold.compact()
+        for entry in remote.bench.bucket.list(""):
+            bucket.put(entry.key, remote.bench.bucket.get(entry.key))
+    alone = remote.compact()
     result = compact(
         address,
         ["orders"],
-        settings=cold.settings(),
+        settings=remote.settings(),
         runner=SparkRunner(spark, here_bytes=0),
-        clock=cold.hot.clock,
+        clock=remote.hot.clock,
     )
     (partition,) = result.partitions
     assert partition.error is None
@@ -61,12 +61,12 @@ def test_spark_leaves_what_one_process_leaves(spark: SparkSession, tmp_path: Pat
     assert (partition.records, partition.bytes) == (alone.records, alone.bytes)
     assert partition.cleaned_up_to == alone.cleaned_up_to
     found = {one.key: address.objects().get(one.key) for one in address.objects().list("")}
-    expected = cold.batches()
-    cold.bench.bucket.delete([one.key for one in cold.bench.bucket.list("")])
+    expected = remote.batches()
+    remote.bench.bucket.delete([one.key for one in remote.bench.bucket.list("")])
     for key, data in found.items():
-        cold.bench.bucket.put(key, data)
-    assert [one.data for one in cold.batches()] == [one.data for one in expected]
-    cold.check()
+        remote.bench.bucket.put(key, data)
+    assert [one.data for one in remote.batches()] == [one.data for one in expected]
+    remote.check()
 
 
 @dataclass(frozen=True)

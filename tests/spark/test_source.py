@@ -53,7 +53,7 @@ def test_all_rows_come_in_spark_types(spark: SparkSession, topic: SourceTopic) -
     assert frame.schema["timestamp"].dataType.simpleString() == "timestamp"
 
 
-def test_the_hot_directory_is_read_behind_the_cold_end(
+def test_the_hot_directory_is_read_behind_the_remote_end(
     spark: SparkSession, topic: SourceTopic
 ) -> None:
     frame = load(spark, topic, directory=topic.kit.path)

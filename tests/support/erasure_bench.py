@@ -47,7 +47,7 @@ class ErasureBench:
 
     @property
     def home(self) -> RemotePath:
-        return self.topic.tiered.manifests.load().home
+        return self.topic.tiered.manifests.load().path
 
     def put(
         self,
@@ -90,10 +90,10 @@ class ErasureBench:
     # The erasure
 
     def places(
-        self, objects: ObjectStore | None = None, *, hot: bool = True, cold: bool = True
+        self, objects: ObjectStore | None = None, *, hot: bool = True, remote: bool = True
     ) -> ErasureTargets:
         tier = None
-        if cold:
+        if remote:
             home = self.home
             self.seed += 1
             tier = BucketTarget(
@@ -110,7 +110,7 @@ class ErasureBench:
         *keys: str,
         objects: ObjectStore | None = None,
         hot: bool = True,
-        cold: bool = True,
+        remote: bool = True,
         is_dry_run: bool = False,
         is_finish: bool = False,
         signing_key: SigningKey | None = None,
@@ -120,7 +120,7 @@ class ErasureBench:
         self.seed += 1
         given: dict[str, Any] = {"id": f"request-{self.seed}", "buffer_bytes": 1 << 16, **request}
         erasure = Erasure(
-            self.places(objects, hot=hot, cold=cold),
+            self.places(objects, hot=hot, remote=remote),
             ErasureRequest(
                 topics=("orders",), keys=frozenset(one.encode() for one in keys), **given
             ),
@@ -138,23 +138,23 @@ class ErasureBench:
         self.topic.log.flush()
         return [self.fs.read(one.path(LOG))[: one.size] for one in self.topic.log.view if one.size]
 
-    def cold_data(self) -> list[bytes]:
+    def remote_data(self) -> list[bytes]:
         """The readable log objects."""
         home = self.home
         return [
             bytes(self.topic.bucket.get(home.part_key(one, "log")))
-            for one in self.topic.cold()
+            for one in self.topic.remote()
             if one.is_readable
         ]
 
-    def batches(self, *, cold: bool) -> list[bytes]:
-        found = self.cold_data() if cold else self.hot_data()
+    def batches(self, *, remote: bool) -> list[bytes]:
+        found = self.remote_data() if remote else self.hot_data()
         return [one for data in found for one in split_batches(data)]
 
-    def records(self, *, cold: bool) -> Found:
+    def records(self, *, remote: bool) -> Found:
         """All data records of a tier, those of aborted transactions among them."""
         found: Found = {}
-        for data in self.batches(cold=cold):
+        for data in self.batches(remote=remote):
             batch = Batch(data)
             if not batch.header.is_control:
                 for one in batch.records():

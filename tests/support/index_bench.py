@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tests.support.cold_builder import HOME, make_segment
+from tests.support.remote_builder import HOME, make_segment
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex

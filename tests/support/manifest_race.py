@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from tests.support.cold_builder import HOME
 from tests.support.manifest_racer import KEPT_ROUNDS, open_manifests
 from tests.support.racing import race, racing
+from tests.support.remote_builder import HOME
 from varve.foundation.settings import GivenValue
 from varve.object_store import open_object_store
 from varve.tiering.manifest.manifest import Manifest
@@ -75,7 +75,7 @@ def check_history(
     store = open_manifests(objects, 98)
     state: State = {}
     done: list[list[Acknowledged]] = [[] for _ in told]
-    previous = Manifest(home=HOME)
+    previous = Manifest(path=HOME)
     for number in numbers:
         manifest = versions.read(number)
         assert manifest.previous_commit_id == previous.commit_id

@@ -15,7 +15,7 @@ import random
 import sys
 import threading
 
-from tests.support.cold_builder import HOME, make_segment
+from tests.support.remote_builder import HOME, make_segment
 from varve.object_store import ObjectStore, RetryingObjectStore, RetryPolicy, open_object_store
 from varve.testing import FaultKind, FaultyObjectStore, ObjectFaultPlan
 from varve.tiering.manifest.commit import ManifestEdit, RetryLimits

@@ -118,7 +118,7 @@ class TieredStore:
         self.kit = VirtualStore(settings=STORE_SETTINGS, seed=self.seed, objects=self.objects)
         self.kit.store.create_topic(TOPIC, settings={**TOPIC_SETTINGS, **self.settings})
         self._calm()
-        self.home = self.kit.store.tier.partitions.get(PARTITION).home
+        self.home = self.kit.store.tier.partitions.get(PARTITION).path
 
     def _connect(self) -> None:
         self.plan = MeetingPlan()
@@ -153,7 +153,7 @@ class TieredStore:
         self.sent += 1
         return self.seed * 7919 + self.sent
 
-    def cold(self) -> list[RemoteSegment]:
+    def remote(self) -> list[RemoteSegment]:
         manifests = self.manifests()
         return list(manifests.segments(manifests.load()))
 
@@ -403,8 +403,8 @@ class TieredStore:
         bases = [segment.base_offset for segment in log.view]
         ends = [*bases[1:], log.end_offset]
         local = {Extent(base, end) for base, end in zip(bases, ends, strict=True)}
-        cold = {Extent(one.base_offset, one.end_offset + 1) for one in self.cold()}
-        return sorted(local | cold, key=lambda extent: (extent.base_offset, extent.next_offset))
+        remote = {Extent(one.base_offset, one.end_offset + 1) for one in self.remote()}
+        return sorted(local | remote, key=lambda extent: (extent.base_offset, extent.next_offset))
 
     def _take_start(self, extents: list[Extent]) -> None:
         log = self.log
@@ -459,14 +459,14 @@ class TieredStore:
         lowest = log.local_start_offset
         if log.settings.remote_storage_enable:
             self.kit.store.tier.status(PARTITION)
-            cold = [one.base_offset for one in self.cold() if one.is_readable]
-            lowest = max(min([lowest, *cold]), self.manifests().load().log_start_offset)
+            remote = [one.base_offset for one in self.remote() if one.is_readable]
+            lowest = max(min([lowest, *remote]), self.manifests().load().log_start_offset)
         assert log.is_start_known
         assert log.log_start_offset == lowest <= max(self.model.start, log.local_start_offset)
         self.model.history.log_start_offset = lowest
 
     def _knows_epochs(self) -> bool:
-        first = min([self.log.local_start_offset, *(one.base_offset for one in self.cold())])
+        first = min([self.log.local_start_offset, *(one.base_offset for one in self.remote())])
         return bool(self.log.epochs) and self.log.epochs[0].start_offset <= first
 
     def reopen(self) -> None:
@@ -535,7 +535,7 @@ class TieredStore:
         log, settings = self.log, self.log.settings
         if not settings.remote_storage_enable:
             return
-        readable = [one for one in self.cold() if one.is_readable]
+        readable = [one for one in self.remote() if one.is_readable]
         for one in readable:
             assert one.end_offset >= self.model.start, f"{one} lies before the log start"
         for before, after in pairwise(readable):

@@ -108,16 +108,16 @@ class TieredTopic:
     def manifest(self) -> Manifest:
         return self.tiered.manifests.load()
 
-    def cold(self) -> list[RemoteSegment]:
+    def remote(self) -> list[RemoteSegment]:
         """All segments that the manifest lists."""
         return list(self.tiered.manifests.segments(self.manifest()))
 
-    def cold_bases(self) -> list[int]:
-        return [one.base_offset for one in self.cold() if one.is_readable]
+    def remote_bases(self) -> list[int]:
+        return [one.base_offset for one in self.remote() if one.is_readable]
 
     def lose(self, base_offset: int) -> None:
         """Takes a cold segment off the manifest, as no part of varve ever would."""
-        (lost,) = [one for one in self.cold() if one.base_offset == base_offset]
+        (lost,) = [one for one in self.remote() if one.base_offset == base_offset]
 
         def change(manifest: Manifest) -> Manifest:
             return manifest.start_delete([lost.id], at_ms=self.kit.now_ms)

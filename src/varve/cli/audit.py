@@ -14,7 +14,7 @@ import typer
 from varve.cleaning.removals.audit import AUDIT_RULES, AuditedEntry, AuditReport, audit_partition
 from varve.cleaning.removals.removal import encode_removal
 from varve.cli.audit_table import print_report
-from varve.cli.audit_tier import print_cold_removals
+from varve.cli.audit_tier import print_remote_removals
 from varve.cli.byte_progress import byte_progress
 from varve.cli.tier_access import StoreSettings
 from varve.commit_log.check import find_partition, is_partition_directory
@@ -180,6 +180,6 @@ def command(
         else:
             print_report(report, last=None if show_all else SHOWN)
         if tier:
-            print_cold_removals(fs, report, store_settings, as_json=as_json)
+            print_remote_removals(fs, report, store_settings, as_json=as_json)
     if not is_clean:
         raise typer.Exit(1)

@@ -49,7 +49,7 @@ def print_entries(entries: Sequence[AuditedEntry]) -> None:
         _print_removals(make_console(), entries)
 
 
-def cold_entry(balance: Removal, *, is_done: bool) -> AuditedEntry:
+def remote_entry(balance: Removal, *, is_done: bool) -> AuditedEntry:
     """A removal from object storage, as one of the table."""
     return AuditedEntry(balance, Outcome.DONE if is_done else Outcome.NOT_DONE, 0)
 

@@ -9,7 +9,7 @@ import sys
 
 from varve.cleaning.removals.audit import AuditReport
 from varve.cleaning.removals.removal import encode_removal
-from varve.cli.audit_table import cold_entry, count_noun, print_entries
+from varve.cli.audit_table import count_noun, print_entries, remote_entry
 from varve.cli.tier_access import find_tiered, find_url, open_manifests, open_tier
 from varve.commit_log.directory_files import decode_partition_metadata
 from varve.commit_log.names import PARTITION_METADATA_FILE
@@ -19,7 +19,7 @@ from varve.tiering.partition import get_remote_path
 from varve.tiering.restore import read_cluster
 
 
-def print_cold_removals(
+def print_remote_removals(
     fs: FileSystem, report: AuditReport, store_settings: list[str], *, as_json: bool
 ) -> None:
     """Prints what is on record in the bucket of one partition, if a part of it was ever there."""
@@ -43,7 +43,7 @@ def print_cold_removals(
         return
     print_entries(
         [
-            cold_entry(remote_removal.balance, is_done=remote_removal.is_done)
+            remote_entry(remote_removal.balance, is_done=remote_removal.is_done)
             for remote_removal in removals
         ]
     )

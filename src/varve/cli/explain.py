@@ -100,7 +100,7 @@ def command(
     console = make_console()
     if record is not None:
         by = "" if record.superseded_by is None else f" by offset {record.superseded_by}"
-        if by and record.state is RecordState.COLD:
+        if by and record.state is RecordState.REMOTE:
             by = f", superseded{by}"
         title = f"{record.partition} offset {record.offset}: {record.state.value}{by}"
         console.print(Text(title, "bold"))
@@ -119,7 +119,7 @@ def _record_lines(record: RecordExplanation) -> Iterator[tuple[str, str]]:
         yield "timestamp", show_moment(record.timestamp, record.now_ms)
     if record.compaction is not None:
         yield from _way_lines(record.compaction, record.now_ms)
-    if record.segment is None and record.state is RecordState.COLD:
+    if record.segment is None and record.state is RecordState.REMOTE:
         yield "cold tier", "its object store cannot be asked now, `varve tier status` tells more"
     if record.segment is not None:
         yield from _way_lines(record.segment.retention, record.now_ms)
@@ -127,7 +127,7 @@ def _record_lines(record: RecordExplanation) -> Iterator[tuple[str, str]]:
             yield from _way_lines(record.segment.local, record.now_ms)
         segment = record.segment
         kind = "active segment" if segment.is_active else "segment"
-        if segment.place is SegmentLocation.COLD:
+        if segment.place is SegmentLocation.REMOTE:
             kind = "segment of the cold tier"
         yield (
             "in",

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from varve.cleaning.retention.forecast import Forecast
-from varve.cli.forecast_cold import cold_text, find_prices, print_cold
+from varve.cli.forecast_remote import find_prices, print_remote, remote_text
 from varve.cli.moments import show_due, show_moment
 from varve.cli.screen import WIDE, make_console, print_rows_with_details
 from varve.cli.segment_picture import draw_bar
@@ -35,7 +35,7 @@ _STEPS: Final = 10
 _BAR_WIDTH: Final = 40
 _FIGURES: Final = ("partition", "bytes", "due now", "later", "stays", "stale")
 _NEXT: Final = "next, by"
-_COLD: Final = "cold tier"
+_REMOTE: Final = "cold tier"
 
 
 def command(
@@ -124,14 +124,14 @@ def _print(forecasts: Sequence[Forecast], tried: Mapping[str, str], prices: Pric
         console.print("with " + ", ".join(f"{name}={value}" for name, value in tried.items()))
     _print_partitions(console, forecasts)
     _draw_time(forecasts, console)
-    print_cold(console, forecasts, prices)
+    print_remote(console, forecasts, prices)
 
 
 def _print_partitions(console: Console, forecasts: Sequence[Forecast]) -> None:
     rows = [_figures(forecast) for forecast in forecasts]
     if console.width < WIDE:
         details = [
-            [(_NEXT, _next_text(forecast)), *_cold_detail(forecast)] for forecast in forecasts
+            [(_NEXT, _next_text(forecast)), *_remote_detail(forecast)] for forecast in forecasts
         ]
         print_rows_with_details(console, _FIGURES, rows, details, left=["partition"])
         return
@@ -140,16 +140,16 @@ def _print_partitions(console: Console, forecasts: Sequence[Forecast]) -> None:
         is_number = column != "partition"
         table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
     table.add_column(_NEXT, overflow="fold")
-    has_cold = any(forecast.cold is not None for forecast in forecasts)
-    if has_cold:
-        table.add_column(_COLD, overflow="fold")
+    has_remote = any(forecast.remote is not None for forecast in forecasts)
+    if has_remote:
+        table.add_column(_REMOTE, overflow="fold")
     for row, forecast in zip(rows, forecasts, strict=True):
-        table.add_row(*row, _next_text(forecast), *([cold_text(forecast)] if has_cold else []))
+        table.add_row(*row, _next_text(forecast), *([remote_text(forecast)] if has_remote else []))
     console.print(table)
 
 
-def _cold_detail(forecast: Forecast) -> list[tuple[str, str]]:
-    return [] if forecast.cold is None else [(_COLD, cold_text(forecast))]
+def _remote_detail(forecast: Forecast) -> list[tuple[str, str]]:
+    return [] if forecast.remote is None else [(_REMOTE, remote_text(forecast))]
 
 
 def _figures(forecast: Forecast) -> list[str]:

@@ -14,11 +14,11 @@ import typer
 from rich.console import Console
 
 from varve.cli.demo_stage import demo_directory, writing_progress
-from varve.cli.job_demo_log import Place, move_to_cold, write_changes
+from varve.cli.job_demo_log import Place, move_to_remote, write_changes
 from varve.cli.job_demo_steps import (
     Story,
     bootstrap,
-    compact_cold,
+    compact_remote,
     erase_person,
     make_table,
     verify_all,
@@ -67,7 +67,7 @@ def command(
         started = time.monotonic()
         _write(story, records)
         with open_job("demo", spark_options(master, conf)) as job:
-            compact_cold(story, job)
+            compact_remote(story, job)
             bootstrap(story, job)
             make_table(story, job)
             erase_person(story, job)
@@ -92,7 +92,7 @@ def _write(story: Story, count: int) -> None:
     with writing_progress(story.console, count) as show:
         written = write_changes(story.place, story.batches, count - _late(count), show)
     story.note("written", written)
-    tiered = move_to_cold(story.place)
+    tiered = move_to_remote(story.place)
     story.note("cold_bytes", tiered.cold_bytes)
     story.tell(
         "2. Tier",

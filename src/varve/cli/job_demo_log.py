@@ -18,7 +18,7 @@ class Place:
     directory: str
 
     @property
-    def cold(self) -> str:
+    def remote(self) -> str:
         return f"file:{self.directory}.cold"
 
     @property
@@ -65,7 +65,7 @@ class Tiered:
     cold_segments: int
 
 
-def move_to_cold(place: Place) -> Tiered:
+def move_to_remote(place: Place) -> Tiered:
     """Copies every closed segment, and lets it leave the local disk."""
     now_ms = SystemClock().now_ms()
     with varve.open(place.directory, maintain=False) as store:

@@ -51,7 +51,7 @@ class Story:
     def address(self) -> "Bucket":
         from varve.jobs.tier.bucket import Bucket
 
-        return Bucket(self.place.cold)
+        return Bucket(self.place.remote)
 
     def note(self, name: str, value: object) -> None:
         self.facts[name] = value
@@ -77,7 +77,7 @@ def _runner(job: "Job") -> "TaskRunner":
     return SparkRunner(job.spark)
 
 
-def compact_cold(story: Story, job: "Job") -> None:
+def compact_remote(story: Story, job: "Job") -> None:
     """Compacts the cold tier, and draws it before and after."""
     from varve.cleaning.removals.removal import Reason
     from varve.jobs.compact.job import compact
@@ -223,7 +223,7 @@ def _look_for(story: Story, job: "Job", key: bytes) -> int:
     frame = (
         job.spark.read.format("varve")
         .options(
-            url=story.place.cold,
+            url=story.place.remote,
             directory=story.place.directory,
             topic=TOPIC,
             isolation="read_uncommitted",

@@ -70,7 +70,7 @@ def _follow(
 ) -> Iterator[StoredRecord]:
     followers = _followers(fs, roots, request)
     for root, one, follower in followers:
-        yield from _cold_records(fs, root, one, follower, request)
+        yield from _remote_records(fs, root, one, follower, request)
     pause = threading.Event()
     while True:
         for _, _, follower in followers:
@@ -79,7 +79,7 @@ def _follow(
         pause.wait(POLL_SECONDS)
 
 
-def _cold_records(
+def _remote_records(
     fs: FileSystem, root: str, partition: TopicPartition, follower: Follower, request: ReadRequest
 ) -> Iterator[StoredRecord]:
     """What lies before the files of a partition, as far as it is wanted."""
@@ -88,16 +88,16 @@ def _cold_records(
         start = request.start.number
     if request.start.kind is StartKind.END or start >= end:
         return
-    from varve.cli.cold_follow import ColdPart
+    from varve.cli.remote_follow import RemotePart
 
-    cold = ColdPart(fs, root, partition, request.store_settings)
+    remote = RemotePart(fs, root, partition, request.store_settings)
     try:
         if request.start.kind is StartKind.TIME:
-            start = cold.find_time(request.start.number, start=start, end=end)
-        records = cold.read(start=start, end=end)
+            start = remote.find_time(request.start.number, start=start, end=end)
+        records = remote.read(start=start, end=end)
         yield from (record for record in records if _is_wanted(record, request.start))
     finally:
-        cold.close()
+        remote.close()
 
 
 def _followers(

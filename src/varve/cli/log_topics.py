@@ -194,10 +194,10 @@ def _show_held(store: "Store", topic: "Topic") -> str:
             store.tier.partitions.get(topic_partition)
             for topic_partition in store.partitions(topic.name)
         ]
-        cold = sum(tiered_partition.manifests.load().log_bytes for tiered_partition in known)
+        remote = sum(tiered_partition.manifests.load().log_bytes for tiered_partition in known)
     except StoreError:
         return f"{local} and all that is in the cold tier, which cannot be asked now"
-    return f"{local} and {cold:,} in the cold tier"
+    return f"{local} and {remote:,} in the cold tier"
 
 
 def _confirm(deed: str) -> None:

@@ -229,11 +229,11 @@ def _print(report: RestoreReport, *, as_json: bool) -> None:
     at = format_time(report.manifest_ms)
     state = f"manifest version {report.manifest_version} of {at}"
     if report.was_there:
-        sys.stdout.write(f"{report.home}: was restored before from {state}\n")
+        sys.stdout.write(f"{report.path}: was restored before from {state}\n")
         return
     reused = f", {format_bytes(report.reused_bytes)} were there" if report.reused_bytes else ""
     sys.stdout.write(
-        f"{report.home}: offsets {report.log_start_offset} to {report.end_offset - 1} in "
+        f"{report.path}: offsets {report.log_start_offset} to {report.end_offset - 1} in "
         f"{report.segment_count} segments, {format_bytes(report.fetched_bytes)} fetched{reused}, "
         f"from {state}\n"
     )
@@ -241,9 +241,9 @@ def _print(report: RestoreReport, *, as_json: bool) -> None:
 
 def _document(report: RestoreReport) -> dict[str, Any]:
     return {
-        "topic": report.home.topic,
-        "partition": report.home.partition,
-        "topic_id": report.home.topic_id,
+        "topic": report.path.topic,
+        "partition": report.path.partition,
+        "topic_id": report.path.topic_id,
         "directory": report.directory,
         "manifest_version": report.manifest_version,
         "manifest_ms": report.manifest_ms,

@@ -10,7 +10,7 @@ from varve.commit_log.log_manager import LogManager
 from varve.commit_log.log_reader import AbortedRange, FetchResult, Isolation
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.producer_state import AppendOrigin, LastRecord
-from varve.commit_log.remote_log import RemoteLogReader, RemoteLogReaders, RemoteRead
+from varve.commit_log.remote_reader import RemoteLogReader, RemoteLogReaders, RemoteRead
 from varve.commit_log.segment import Segment, SegmentFiles
 from varve.commit_log.segment_reader import TimestampOffset
 from varve.commit_log.settings import LogSettings, StoreSettings

@@ -26,7 +26,7 @@ from varve.commit_log.producer_state import (
     OpenTransaction,
     ProducerStateEntry,
 )
-from varve.commit_log.remote_log import RemoteLogReader
+from varve.commit_log.remote_reader import RemoteLogReader
 from varve.commit_log.rolling import RollRule
 from varve.commit_log.segment import Segment
 from varve.commit_log.segment_reader import ReadableSegment, TimestampOffset

@@ -50,7 +50,7 @@ from varve.commit_log.names import (
 )
 from varve.commit_log.offset_checkpoints import CleanerCheckpoint, decode_offsets, encode_offsets
 from varve.commit_log.partition_making import PartitionMaking
-from varve.commit_log.remote_log import RemoteLogReaders
+from varve.commit_log.remote_reader import RemoteLogReaders
 from varve.commit_log.segment import SegmentFiles
 from varve.commit_log.settings import LogSettings, StoreSettings
 from varve.disk import FileSystem, Lock, make_durable_directory, write_atomically

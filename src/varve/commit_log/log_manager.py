@@ -21,7 +21,7 @@ from varve.commit_log.directory_files import random_id_text
 from varve.commit_log.log import Log
 from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.names import TopicPartition, validate_topic_name
-from varve.commit_log.remote_log import RemoteLogReaders
+from varve.commit_log.remote_reader import RemoteLogReaders
 from varve.commit_log.segment import SegmentFiles
 from varve.commit_log.settings import LONG_MAX, LogSettings, StoreSettings
 from varve.disk import FileSystem, RealFileSystem

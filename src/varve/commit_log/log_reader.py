@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from varve.commit_log.log_state import LogState
-from varve.commit_log.remote_log import RemoteLogReader
+from varve.commit_log.remote_reader import RemoteLogReader
 from varve.commit_log.segment_reader import (
     BatchRun,
     ReadableSegment,

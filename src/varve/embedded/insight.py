@@ -20,7 +20,7 @@ from varve.cleaning.remote_tier import RemoteBounds
 from varve.cleaning.retention.forecast import Forecast, forecast
 from varve.cleaning.retention.segments import RemoteSegments
 from varve.commit_log import Log, LogManager, LogSettings, TopicPartition
-from varve.embedded.cold_tier import StoreTier
+from varve.embedded.store_tier import StoreTier
 from varve.foundation.errors import StoreError, Unavailable
 from varve.foundation.settings import GivenValue, parse_settings
 

@@ -44,7 +44,7 @@ def find_lost_settings(
                 if partition is None or partition.topic in known or partition.topic in lost:
                     continue
                 path = f"{directory}/{entry.name}"
-                if _has_cold_part(fs, path, starts.get(partition)):
+                if _has_remote_part(fs, path, starts.get(partition)):
                     lost.add(partition.topic)
     return frozenset(lost)
 
@@ -70,7 +70,7 @@ def _read_starts(fs: FileSystem, directory: str) -> dict[TopicPartition, int]:
     return decode_offsets(fs.read(path), where=path) if fs.exists(path) else {}
 
 
-def _has_cold_part(fs: FileSystem, directory: str, log_start: int | None) -> bool:
+def _has_remote_part(fs: FileSystem, directory: str, log_start: int | None) -> bool:
     """Whether the local part begins where segments left it, and the log starts before that."""
     if not fs.exists(f"{directory}/{REMOVAL_LOG_FILE}"):
         return False

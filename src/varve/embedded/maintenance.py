@@ -23,7 +23,7 @@ from varve.cleaning.retention.retention import (
 from varve.cleaning.retention.segments import list_segments, read_consistently
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import Log, LogManager, TopicPartition
-from varve.embedded.cold_tier import StoreTier
+from varve.embedded.store_tier import StoreTier
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Unavailable
 from varve.foundation.worker import Worker, WorkerHealth

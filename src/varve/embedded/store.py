@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Self
 from varve.cleaning.metrics import CleanerMetrics
 from varve.commit_log import LogDirectory, LogManager, LogSettings, TopicPartition
 from varve.disk import FileSystem
-from varve.embedded.cold_tier import StoreTier
 from varve.embedded.lost_settings import check_cluster_id_known, lost_settings_message
 from varve.embedded.maintenance import StoreHealth, StoreMaintenance
 from varve.embedded.partition import Partition
 from varve.embedded.store_removals import StoreRemovals
 from varve.embedded.store_settings import ParsedSettings, parse_store_settings
+from varve.embedded.store_tier import StoreTier
 from varve.embedded.tier_opening import TierOpening
 from varve.embedded.topic import Topic
 from varve.embedded.topic_admin import TopicAdmin

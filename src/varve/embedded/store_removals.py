@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from varve.cleaning.report import Progress
 from varve.commit_log import LogManager, TopicPartition
 from varve.disk import FileSystem
-from varve.embedded.cold_tier import StoreTier
 from varve.embedded.maintenance import Cleaned, StoreMaintenance
+from varve.embedded.store_tier import StoreTier
 from varve.embedded.topic import Topic
 from varve.foundation.clock import Clock
 from varve.foundation.settings import GivenValue

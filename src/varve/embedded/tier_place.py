@@ -91,10 +91,10 @@ def _check_apart(
     for name, given in (("varve.tier.url", url), ("varve.tier.mirror.url", mirror)):
         if find_scheme(given) != "file" or not isinstance(fs, RealFileSystem):
             continue
-        cold = os.path.realpath(split_directory(given))
+        remote = os.path.realpath(split_directory(given))
         for directory in directories:
             logs = os.path.realpath(directory.path)
-            if os.path.commonpath((cold, logs)) in (cold, logs):
+            if os.path.commonpath((remote, logs)) in (remote, logs):
                 raise InvalidSetting(
                     f"{name} is {given}, and {directory.path} is a log directory: one must not be "
                     "the other or lie inside it, as the files of each would be taken for the "

@@ -16,8 +16,8 @@ from uuid import UUID
 from varve.commit_log import Log, LogManager, LogSettings, TopicPartition
 from varve.commit_log.directory_files import random_topic_id
 from varve.commit_log.names import validate_topic_name
-from varve.embedded.cold_tier import StoreTier
 from varve.embedded.lost_settings import lost_settings_message
+from varve.embedded.store_tier import StoreTier
 from varve.embedded.topic_catalog import TopicCatalog
 from varve.embedded.topic_table import TopicEntry, TopicState, TopicTable
 from varve.foundation.errors import (

@@ -247,9 +247,9 @@ def _read_output(document: dict[str, Any]) -> DerivedOutput:
     )
 
 
-def open_output_registry(options: SourceOptions, *, is_cold: bool) -> OutputRegistry:
+def open_output_registry(options: SourceOptions, *, is_remote: bool) -> OutputRegistry:
     """Where what is made of a topic is noted: in its cold tier, or else in its log directory."""
-    if options.address is not None and is_cold:
+    if options.address is not None and is_remote:
         return RemoteOutputRegistry(options.address.objects(), find_cluster(options.address))
     return LocalOutputRegistry.of(options.directories[0])
 
@@ -260,8 +260,8 @@ def register_files(options: SourceOptions, path: str, *, format: str, clock: Clo
     An erasure of the topic names them as out of its reach. `path` is a URL or a local path.
     """
     partitions = open_partitions(options)
-    is_cold = any(partition.manifest_version is not None for partition in partitions)
-    open_output_registry(options, is_cold=is_cold).note(
+    is_remote = any(partition.manifest_version is not None for partition in partitions)
+    open_output_registry(options, is_remote=is_remote).note(
         DerivedOutput(
             kind=OutputKind.FILES,
             topic=partitions[0].topic,

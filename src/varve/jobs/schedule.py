@@ -51,7 +51,7 @@ class JobName(StrEnum):
     VERIFY = "verify"
 
 
-COLD_JOBS: Final = frozenset({JobName.COMPACT, JobName.VERIFY})
+REMOTE_JOBS: Final = frozenset({JobName.COMPACT, JobName.VERIFY})
 """What they work on is the cold tier alone."""
 
 
@@ -147,7 +147,7 @@ def _find_next(interval_ms: int, last: LastRun | None, now_ms: int) -> tuple[int
 
 def _find_problem(job: JobName, settings: LogSettings) -> str | None:
     """Why a job can never be run as the settings are."""
-    if job in COLD_JOBS and not settings.remote_storage_enable:
+    if job in REMOTE_JOBS and not settings.remote_storage_enable:
         return "not possible: the topic is not in the cold tier (remote.storage.enable)"
     if job is JobName.COMPACT and not settings.is_compacted:
         return "not possible: cleanup.policy has no compact in it"

@@ -145,7 +145,7 @@ class TierExpiry:
         A pass that repeats another after a failure finds the first record, which has the reason.
         """
         balance = _balance(tiered.log, dues, now_ms)
-        key = tiered.home.evidence_key(f"expiry-{balance.end_offset:020}-{dues[0].segment.id}")
+        key = tiered.path.evidence_key(f"expiry-{balance.end_offset:020}-{dues[0].segment.id}")
         text = json.dumps(encode_removal(balance), separators=(",", ":"))
         with suppress(ObjectExists):
             self._partitions.objects.create(key, text.encode())
@@ -279,7 +279,7 @@ def _location(segment: RemoteSegment, log: Log) -> SegmentLocation:
     if segment.state is SegmentState.DELETE_STARTED:
         return SegmentLocation.LEAVING
     is_local = segment.base_offset >= log.local_start_offset
-    return SegmentLocation.BOTH if is_local else SegmentLocation.COLD
+    return SegmentLocation.BOTH if is_local else SegmentLocation.REMOTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,8 +302,8 @@ def read_remote_removals(objects: ObjectStore, manifests: ManifestStore) -> list
         for segment in manifests.segments(manifest)
         if segment.is_readable
     }
-    home = manifest.home
-    keys = [info.key for info in objects.list(f"{home.prefix}evidence/")]
+    path = manifest.path
+    keys = [info.key for info in objects.list(f"{path.prefix}evidence/")]
     removals = []
     for key in keys:
         if key.endswith(".json"):

@@ -62,21 +62,21 @@ def fsck(
     random: random.Random,
     wait: Callable[[float], object],
     prices: PriceTable | None = None,
-    progress: Progress = lambda home, done_bytes, total_bytes: None,
+    progress: Progress = lambda path, done_bytes, total_bytes: None,
 ) -> FsckReport:
     """Looks at everything below a cluster's prefix; `wait` sleeps for so many milliseconds."""
     report = FsckReport(
         store=objects.name, cluster=cluster, prices=prices or default_prices(objects.name)
     )
-    for home, entries in groupby(
+    for path, entries in groupby(
         objects.list(f"{cluster}/"), lambda entry: find_remote_path(entry.key)
     ):
-        if home is None:
+        if path is None:
             _note_outside(report, entries)
             continue
-        manifests = ObjectManifestStore(objects, home, random=random, wait=wait)
-        check = _PartitionCheck(objects, home, manifests, now_ms=now_ms, options=options)
-        progress(home, 0, 0)
+        manifests = ObjectManifestStore(objects, path, random=random, wait=wait)
+        check = _PartitionCheck(objects, path, manifests, now_ms=now_ms, options=options)
+        progress(path, 0, 0)
         check.run(list(entries))
         if options.deep:
             report.verified_bytes += check.verify(progress)
@@ -92,13 +92,13 @@ def fsck_partition(
     *,
     now_ms: int,
     deep: bool,
-    progress: Progress = lambda home, done_bytes, total_bytes: None,
+    progress: Progress = lambda path, done_bytes, total_bytes: None,
 ) -> PartitionAccount:
     """Looks at what is below one partition's prefix; nothing changes."""
-    home = manifests.home
+    path = manifests.path
     options = FsckOptions(deep=deep)
-    check = _PartitionCheck(objects, home, manifests, now_ms=now_ms, options=options)
-    check.run(list(objects.list(home.prefix)))
+    check = _PartitionCheck(objects, path, manifests, now_ms=now_ms, options=options)
+    check.run(list(objects.list(path.prefix)))
     if deep:
         check.verify(progress)
     return check.result
@@ -118,20 +118,20 @@ class _PartitionCheck:
     def __init__(
         self,
         objects: ObjectStore,
-        home: RemotePath,
+        path: RemotePath,
         manifests: ObjectManifestStore,
         *,
         now_ms: int,
         options: FsckOptions,
     ) -> None:
         self._objects = objects
-        self._home = home
+        self._path = path
         self._manifests = manifests
         self._now_ms = now_ms
         self._options = options
         self._named: NamedObjects | None = None
         self._overdue: list[Listed] = []
-        self.result = PartitionAccount(home=home)
+        self.result = PartitionAccount(path=path)
 
     def run(self, entries: list[ObjectInfo]) -> None:
         """Sorts what was listed, by manifests that are loaded after the listing."""
@@ -160,21 +160,21 @@ class _PartitionCheck:
             newest = self._manifests.load()
             if newest.version == 0:
                 raise Corrupt(
-                    f"{self._objects.name}: {self._home.manifest_folder} holds no version, so what "
+                    f"{self._objects.name}: {self._path.manifest_folder} holds no version, so what "
                     "the partition's objects are for cannot be told: put the newest version back, "
                     "or remove the objects if the topic is gone"
                 )
             if hinted > newest.version:
                 raise Corrupt(
-                    f"{self._objects.name}: {self._home.hint_key} says that version {hinted} was "
+                    f"{self._objects.name}: {self._path.hint_key} says that version {hinted} was "
                     f"there, and {newest.version} is the newest: what the lost ones name is not "
                     "known, and nothing is swept. Put them back, or remove the hint if it is wrong"
                 )
             self.result.manifest_version = newest.version
-            return collect_named(self._objects, self._home, newest)
+            return collect_named(self._objects, self._path, newest)
         except (Corrupt, ObjectNotFound) as error:
             self.result.is_readable = False
-            self.result.damage.append(Damage(self._home.manifest_folder, str(error)))
+            self.result.damage.append(Damage(self._path.manifest_folder, str(error)))
             return None
 
     def _distrust_end(self, entries: list[ObjectInfo]) -> None:
@@ -189,7 +189,7 @@ class _PartitionCheck:
         known = named.segments.keys() | named.older_segments
         beyond: dict[tuple[int, str], dict[str, str]] = {}
         for entry in entries:
-            part = find_part(self._home, entry.key)
+            part = find_part(self._path, entry.key)
             is_beyond = part is not None and part.base_offset > named.newest.highest_offset
             if part is not None and is_beyond and part.id not in known:
                 beyond.setdefault((part.base_offset, part.id), {})[part.part] = entry.key
@@ -204,7 +204,7 @@ class _PartitionCheck:
         self.result.is_readable = False
         self.result.damage.append(
             Damage(
-                self._home.manifest_folder,
+                self._path.manifest_folder,
                 f"version {named.newest.version} is the newest and ends at offset "
                 f"{named.newest.highest_offset}, but whole segments from offset {min(whole)} on "
                 "are there that no version names: newer versions were lost, and nothing is swept. "
@@ -225,14 +225,14 @@ class _PartitionCheck:
         return True
 
     def _classify(self, entry: ObjectInfo) -> tuple[ObjectClass, str]:
-        home, named, key = self._home, self._named, entry.key
-        version = home.find_version(key)
-        part = find_part(home, key)
-        is_evidence = key.startswith(f"{home.prefix}evidence/") and key.endswith(".json")
-        is_page = home.find_page_id(key) is not None
-        is_single = key in (home.hint_key, home.lease_key)
-        is_work = key.startswith(home.work_folder)
-        if key == home.removal_probe_key:
+        path, named, key = self._path, self._named, entry.key
+        version = path.find_version(key)
+        part = find_part(path, key)
+        is_evidence = key.startswith(f"{path.prefix}evidence/") and key.endswith(".json")
+        is_page = path.find_page_id(key) is not None
+        is_single = key in (path.hint_key, path.lease_key)
+        is_work = key.startswith(path.work_folder)
+        if key == path.removal_probe_key:
             return self._unnamed(entry, _PROBE)
         if not (version or part or is_evidence or is_page or is_single or is_work):
             return ObjectClass.FOREIGN, "not a name of varve's"
@@ -284,7 +284,7 @@ class _PartitionCheck:
 
     def _check_parts(self, segment: RemoteSegment, sizes: dict[str, int]) -> None:
         for part in segment.parts:
-            key = self._home.part_key(segment, part.name)
+            key = self._path.part_key(segment, part.name)
             if sizes.get(key) != part.size:
                 self._confirm_damage(segment, key, part.size)
 
@@ -322,11 +322,11 @@ class _PartitionCheck:
         def advance(size: int) -> None:
             nonlocal done
             done += size
-            progress(self._home, done, total)
+            progress(self._path, done, total)
 
         for segment in readable:
             for part in segment.parts:
-                key = self._home.part_key(segment, part.name)
+                key = self._path.part_key(segment, part.name)
                 if key in damaged:
                     continue
                 crc = self._checksum(key, part.size, advance)
@@ -358,13 +358,13 @@ class _PartitionCheck:
             return
         orphans = [listed for listed in self.result.listed if listed.kind is ObjectClass.ORPHAN]
         for listed in [*orphans, *self._overdue]:
-            part = find_part(self._home, listed.key)
+            part = find_part(self._path, listed.key)
             if listed.reason == _PROBE or (part is not None and self._may_go(part)):
                 self._objects.delete([listed.key])
                 self.result.swept.append(listed)
-        if any(self._home.find_page_id(listed.key) is not None for listed in orphans):
+        if any(self._path.find_page_id(listed.key) is not None for listed in orphans):
             self._sweep_pages()
-        versions = [listed for listed in orphans if self._home.find_version(listed.key) is not None]
+        versions = [listed for listed in orphans if self._path.find_version(listed.key) is not None]
         if versions or self._options.retention_ms is not None:
             self._retire(versions)
 
@@ -398,7 +398,7 @@ class _PartitionCheck:
                 self.result.swept.append(known.get(entry.key, listed))
 
     def _list_retirable(self) -> list[ObjectInfo]:
-        folders = (self._home.manifest_folder, self._home.page_folder)
+        folders = (self._path.manifest_folder, self._path.page_folder)
         return [entry for folder in folders for entry in self._objects.list(folder)]
 
 

@@ -66,7 +66,7 @@ class Damage:
 class PartitionAccount:
     """One partition: its account, what is wrong with it, and what was removed."""
 
-    home: RemotePath
+    path: RemotePath
     manifest_version: int = 0
     account: Account = field(default_factory=Account)
     listed: list[Listed] = field(default_factory=list)

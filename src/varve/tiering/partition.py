@@ -54,7 +54,7 @@ class TieredPartition:
 
     log: Log
     directory: LogDirectory
-    home: RemotePath
+    path: RemotePath
     manifests: ManifestStore
     segments: SegmentCopier
     writer: str
@@ -91,8 +91,8 @@ class TieredPartition:
     def _find_log_start(self, manifest: Manifest) -> int:
         """Where the log starts, when its checkpoint does not tell: with what is in either tier."""
         local_start = self.log.local_start_offset
-        cold = self.manifests.segments(manifest, from_offset=manifest.log_start_offset)
-        first = next((segment for segment in cold if segment.is_readable), None)
+        remote = self.manifests.segments(manifest, from_offset=manifest.log_start_offset)
+        first = next((segment for segment in remote if segment.is_readable), None)
         if first is None:
             return max(local_start, manifest.log_start_offset)
         return max(min(first.base_offset, local_start), manifest.log_start_offset)
@@ -102,7 +102,7 @@ class TieredPartition:
         start, local_start = self.log.log_start_offset, self.log.local_start_offset
         if start >= local_start or manifest.highest_offset + 1 >= local_start:
             return
-        where = f"the cold tier has no segment of {self.home.prefix}"
+        where = f"the cold tier has no segment of {self.path.prefix}"
         checks = "check varve.tier.url"
         if not self.log.is_start_known:
             checks = f"{checks} and the checkpoint of log starts"
@@ -142,7 +142,7 @@ class TieredPartition:
         """Whether nobody writes an announced segment any more; may read the lease of a job."""
         if not segment.is_abandoned(now_ms):
             return False
-        lease = find_lease(self.objects, self.home)
+        lease = find_lease(self.objects, self.path)
         return lease is None or segment.is_abandoned(now_ms, renewed_ms=lease.at_ms)
 
     @contextmanager
@@ -285,12 +285,12 @@ class TieredPartitions:
     def _make(
         self, partition: TopicPartition, log: Log, directory: LogDirectory
     ) -> TieredPartition:
-        home = self._home(partition, directory)
-        manifests = self._manifests.open(home)
+        path = self._path(partition, directory)
+        manifests = self._manifests.open(path)
         segments = SegmentCopier(
             self.objects,
             manifests,
-            home,
+            path,
             fs=self.store.fs,
             random=self._manifests.random,
             writer=self._writer,
@@ -299,7 +299,7 @@ class TieredPartitions:
         return TieredPartition(
             log,
             directory,
-            home,
+            path,
             manifests,
             segments,
             self._writer,
@@ -308,7 +308,7 @@ class TieredPartitions:
             may_be_new=self._may_be_new,
         )
 
-    def _home(self, partition: TopicPartition, directory: LogDirectory) -> RemotePath:
+    def _path(self, partition: TopicPartition, directory: LogDirectory) -> RemotePath:
         cluster = None if directory.metadata is None else directory.metadata.cluster_id
         return get_remote_path(partition, directory.topic_ids.get(partition), cluster)
 
@@ -339,7 +339,7 @@ def check_removable(partitions: TieredPartitions, tiered: TieredPartition) -> No
     and not be written to.
     """
     if tiered.manifests.load().version:
-        probe = tiered.home.removal_probe_key
+        probe = tiered.path.removal_probe_key
         partitions.objects.put(probe, b"")
         partitions.objects.delete([probe])
 
@@ -372,9 +372,9 @@ def _remove_segments(partitions: TieredPartitions, tiered: TieredPartition, now_
 
 
 def _remove_objects(partitions: TieredPartitions, tiered: TieredPartition) -> None:
-    home = tiered.home
-    in_chain = home.manifest_folder
-    others = (key for key in _keys(partitions, home.prefix) if not key.startswith(in_chain))
+    path = tiered.path
+    in_chain = path.manifest_folder
+    others = (key for key in _keys(partitions, path.prefix) if not key.startswith(in_chain))
     _delete(partitions, others)
     # In their order, the oldest version first: the newest stays to the end.
     _delete(partitions, _keys(partitions, in_chain))

@@ -56,9 +56,9 @@ class Lease:
 class HeldLease:
     """The lease of a job that is at work; renewed by the job and by a thread of `hold_lease`."""
 
-    def __init__(self, objects: ObjectStore, home: RemotePath, lease: Lease, clock: Clock) -> None:
+    def __init__(self, objects: ObjectStore, path: RemotePath, lease: Lease, clock: Clock) -> None:
         self._objects = objects
-        self._home = home
+        self._path = path
         self._clock = clock
         self._renewing = threading.Lock()
         self._lease = lease  # guarded by _renewing
@@ -72,15 +72,15 @@ class HeldLease:
         now_ms = self._clock.now_ms()
         if now_ms - self._lease.at_ms < RENEW_MS:
             return
-        lease = find_lease(self._objects, self._home)
+        lease = find_lease(self._objects, self._path)
         if lease is None or lease.job != self._lease.job:
             raise Unavailable(
-                f"{self._home}: {'nobody' if lease is None else lease.job} has the lease of "
+                f"{self._path}: {'nobody' if lease is None else lease.job} has the lease of "
                 f"{self._lease.job}: it was taken over, so this job ends; nothing of the partition "
                 "was changed by it"
             )
         self._lease = replace(self._lease, at_ms=now_ms)
-        self._objects.put(self._home.lease_key, self._lease.encode())
+        self._objects.put(self._path.lease_key, self._lease.encode())
 
     def renew_until(self, is_done: threading.Event) -> None:
         """Renews the lease every few minutes; one stage of a job may take longer than a day.
@@ -93,15 +93,15 @@ class HeldLease:
 
     def end(self) -> None:
         """Takes the lease away, if it is still this job's."""
-        lease = find_lease(self._objects, self._home)
+        lease = find_lease(self._objects, self._path)
         if lease is not None and lease.job == self._lease.job:
-            self._objects.delete([self._home.lease_key])
+            self._objects.delete([self._path.lease_key])
 
 
-def find_lease(objects: ObjectStore, home: RemotePath) -> Lease | None:
+def find_lease(objects: ObjectStore, path: RemotePath) -> Lease | None:
     """Who is at work on a partition; None for nobody, and for what is no lease."""
     try:
-        document = json.loads(objects.get(home.lease_key))
+        document = json.loads(objects.get(path.lease_key))
         return Lease(
             job=str(document["job"]),
             host=str(document["host"]),
@@ -122,7 +122,7 @@ def _number(document: Any, name: str, limit: int, *, least: int = 0) -> int:
 
 @contextmanager
 def hold_lease(
-    objects: ObjectStore, home: RemotePath, job: str, *, clock: Clock, takes_over: bool
+    objects: ObjectStore, path: RemotePath, job: str, *, clock: Clock, takes_over: bool
 ) -> Iterator[HeldLease]:
     """The lease of a partition for the time of the work in it.
 
@@ -130,15 +130,15 @@ def hold_lease(
     """
     now_ms = clock.now_ms()
     lease = Lease(job, socket.gethostname(), os.getpid(), now_ms, now_ms)
-    place = (home.lease_key, job)
+    place = (path.lease_key, job)
     with _lock:
         _at_work.add(place)
     try:
-        _take(objects, home, lease, takes_over=takes_over)
-        held = HeldLease(objects, home, lease, clock)
+        _take(objects, path, lease, takes_over=takes_over)
+        held = HeldLease(objects, path, lease, clock)
         is_done = threading.Event()
         heartbeat = threading.Thread(
-            target=held.renew_until, args=(is_done,), name=f"varve-lease-{home}", daemon=True
+            target=held.renew_until, args=(is_done,), name=f"varve-lease-{path}", daemon=True
         )
         heartbeat.start()
         try:
@@ -154,33 +154,33 @@ def hold_lease(
             _at_work.discard(place)
 
 
-def _take(objects: ObjectStore, home: RemotePath, lease: Lease, *, takes_over: bool) -> None:
+def _take(objects: ObjectStore, path: RemotePath, lease: Lease, *, takes_over: bool) -> None:
     for _ in range(_TRIES):
         try:
-            objects.create(home.lease_key, lease.encode())
+            objects.create(path.lease_key, lease.encode())
             return
         except ObjectExists:
-            found = find_lease(objects, home)
+            found = find_lease(objects, path)
         if found is not None and found.job == lease.job:
             return  # The answer to a create was lost.
-        if found is not None and not takes_over and not _is_gone(home, found, lease):
-            raise Unavailable(_busy(home, found))
+        if found is not None and not takes_over and not _is_gone(path, found, lease):
+            raise Unavailable(_busy(path, found))
         # What cannot be read is nobody's.
-        objects.put(home.lease_key, lease.encode())
-        found = find_lease(objects, home)
+        objects.put(path.lease_key, lease.encode())
+        found = find_lease(objects, path)
         if found == lease:
             return
-    raise Unavailable(f"{home}: its lease changes all the time; run the job again")
+    raise Unavailable(f"{path}: its lease changes all the time; run the job again")
 
 
-def _is_gone(home: RemotePath, lease: Lease, own: Lease) -> bool:
+def _is_gone(path: RemotePath, lease: Lease, own: Lease) -> bool:
     if lease.at_ms <= own.at_ms - ANNOUNCEMENT_TIMEOUT_MS:
         return True
     if lease.host != own.host:
         return False
     if lease.pid == own.pid:
         with _lock:
-            return (home.lease_key, lease.job) not in _at_work
+            return (path.lease_key, lease.job) not in _at_work
     return not _has_process(lease.pid)
 
 
@@ -194,10 +194,10 @@ def _has_process(pid: int) -> bool:
     return True
 
 
-def _busy(home: RemotePath, lease: Lease) -> str:
+def _busy(path: RemotePath, lease: Lease) -> str:
     began = datetime.fromtimestamp(lease.began_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return (
-        f"{home}: another job rewrites it, {lease.job}, which began at {began} on {lease.host} "
+        f"{path}: another job rewrites it, {lease.job}, which began at {began} on {lease.host} "
         f"(process {lease.pid}): wait for it; if it is gone, `varve job compact --take-over` takes "
         "its lease"
     )

@@ -201,7 +201,7 @@ class RestoreReport:
     `was_there` says that an earlier run had finished and nothing was done.
     """
 
-    home: RemotePath
+    path: RemotePath
     directory: str
     manifest_version: int
     manifest_ms: int
@@ -227,7 +227,7 @@ _KINDS: Final = {
 class RestorePlan:
     """The segments that make a partition, without a hole; `until_offset` cuts within the last."""
 
-    home: RemotePath
+    path: RemotePath
     manifest: Manifest
     segments: tuple[RemoteSegment, ...]
     until_offset: int | None = None
@@ -264,7 +264,7 @@ def plan_restore(
             continue
         if chosen and segment.base_offset != chosen[-1].end_offset + 1:
             raise Corrupt(
-                f"{manifest.home}: manifest version {manifest.version} has no readable segment for "
+                f"{manifest.path}: manifest version {manifest.version} has no readable segment for "
                 f"the offsets {chosen[-1].end_offset + 1} to {segment.base_offset - 1}: restore "
                 f"with --until-offset {chosen[-1].end_offset + 1}, or an older version"
             )
@@ -272,11 +272,11 @@ def plan_restore(
     if not chosen or (until_offset is not None and until_offset <= manifest.log_start_offset):
         before = "" if until_offset is None else f" before offset {until_offset}"
         raise NotFound(
-            f"{manifest.home}: manifest version {manifest.version} has no record{before} to "
+            f"{manifest.path}: manifest version {manifest.version} has no record{before} to "
             f"restore; its log starts at {manifest.log_start_offset}"
         )
     return RestorePlan(
-        home=manifest.home, manifest=manifest, segments=tuple(chosen), until_offset=until_offset
+        path=manifest.path, manifest=manifest, segments=tuple(chosen), until_offset=until_offset
     )
 
 
@@ -337,13 +337,13 @@ class _Restore:
         self._fs = fs
         self._log_directory = log_directory
         self._clock = clock
-        self._partition = TopicPartition(plan.home.topic, plan.home.partition)
+        self._partition = TopicPartition(plan.path.topic, plan.path.partition)
         self._target = f"{log_directory}/{self._partition}"
         self._aside = f"{log_directory}/{future_directory_name(self._partition, 'restore')}"
         self._mark = mark_of(plan.manifest, plan.until_offset)
 
     def run(self, fetcher: Fetcher) -> RestoreReport:
-        topic_id = decode_topic_id(self._plan.home.topic_id, f"{self._plan.home}")
+        topic_id = decode_topic_id(self._plan.path.topic_id, f"{self._plan.path}")
         files = wanted_files(self._plan)
         if self._is_done():
             # The run that made it may have ended before its name was on disk.
@@ -463,7 +463,7 @@ class _Restore:
         was_there: bool = False,
     ) -> RestoreReport:
         return RestoreReport(
-            home=self._plan.home,
+            path=self._plan.path,
             directory=self._target,
             manifest_version=self._plan.manifest.version,
             manifest_ms=self._plan.manifest.at_ms,
@@ -480,12 +480,12 @@ def wanted_files(plan: RestorePlan) -> list[WantedFile]:
     """The files that objects are made into; of the histories of epochs the newest counts."""
     files = []
     for segment in plan.segments:
-        _check_parts(plan.home, segment)
+        _check_parts(plan.path, segment)
         is_last = segment is plan.segments[-1]
         for part in segment.parts:
             name = _file_name(segment, part.name, is_last=is_last)
             if name is not None:
-                key = plan.home.part_key(segment, part.name)
+                key = plan.path.part_key(segment, part.name)
                 files.append(WantedFile(name, key, part.size, part.crc32c))
     return files
 
@@ -498,10 +498,10 @@ def _file_name(segment: RemoteSegment, part: str, *, is_last: bool) -> str | Non
     return log_name(segment.base_offset, _KINDS[part]) if part in _KINDS else None
 
 
-def _check_parts(home: RemotePath, segment: RemoteSegment) -> None:
+def _check_parts(path: RemotePath, segment: RemoteSegment) -> None:
     for name in ("log", "epochs"):
         if segment.find_part(name) is None:
             raise Corrupt(
-                f"{home}: {segment} has no part {name!r} in the manifest, without which it cannot "
+                f"{path}: {segment} has no part {name!r} in the manifest, without which it cannot "
                 "be restored: take an older version"
             )

@@ -68,8 +68,8 @@ def observe_tiers(tiered: TieredPartition) -> TierStatus:
     manifest = tiered.load()
     log, copied = tiered.log, get_copied_offset(tiered)
     waiting = find_closed(log, copied)
-    cold = tiered.manifests.segments(manifest, from_offset=log.log_start_offset)
-    oldest = next((remote_segment for remote_segment in cold if remote_segment.is_readable), None)
+    remote = tiered.manifests.segments(manifest, from_offset=log.log_start_offset)
+    oldest = next((remote_segment for remote_segment in remote if remote_segment.is_readable), None)
     return replace(
         observe_local(log),
         copied_offset=copied,

@@ -9,8 +9,8 @@ import pytest
 
 from conformance.shell import Answer, JavaShell, from_text, to_text
 from conformance.toolchain import Toolchain
-from tests.support.cold_builder import HOME
 from tests.support.metadata_bench import MetadataBench
+from tests.support.remote_builder import HOME
 from tests.support.tier_history import TierHistory
 from varve.commit_log.directory_files import encode_topic_id, random_topic_id
 from varve.foundation.errors import StoreError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cold_log import HOME, copy_log, make_log, open_manifests
+from tests.support.copied_log import HOME, copy_log, make_log, open_manifests
 from tests.support.log_bench import NOW_MS
 from tests.support.s3_server import BUCKET, S3Server
 from varve.disk.memory import MemoryFileSystem
@@ -35,14 +35,14 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectSt
 
 
 def test_what_was_copied_comes_back_and_leftovers_go(objects: ObjectStore) -> None:
-    cold = copy_log(objects, make_log(2))
+    remote = copy_log(objects, make_log(2))
     objects.put(f"{HOME.segment_folder}{0:020}-nobody/log", b"lost")
     fs = MemoryFileSystem(ManualClock(NOW_MS))
     manifests = open_manifests(objects, 9)
     with hold_log_directory(fs, "data", cluster=HOME.cluster):
         plan = plan_restore(manifests, manifests.load())
         restore_partition(objects, plan, fs, "data", clock=ManualClock(NOW_MS))
-    assert {name: fs.read(f"data/topic-0/{name}") for name in cold.files} == cold.files
+    assert {name: fs.read(f"data/topic-0/{name}") for name in remote.files} == remote.files
     report = fsck(
         objects,
         HOME.cluster,

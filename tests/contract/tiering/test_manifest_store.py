@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.support.cold_builder import HOME, SMALL
-from tests.support.cold_builder import make_segment as make_plain
 from tests.support.metadata_bench import MetadataBench, make_id
+from tests.support.remote_builder import HOME, SMALL
+from tests.support.remote_builder import make_segment as make_plain
 from varve.foundation.errors import Fenced, InvalidRequest, NotFound
 from varve.object_store import MemoryObjectStore
 from varve.tiering.manifest.manifest import NO_EPOCH, Manifest
@@ -129,7 +129,7 @@ def delete(store: ManifestStore, number: int, *, now_ms: int = 0) -> Manifest:
 
 def test_what_nobody_committed_is_empty(store: ManifestStore) -> None:
     manifest = store.load()
-    assert manifest == Manifest(home=HOME)
+    assert manifest == Manifest(path=HOME)
     assert (manifest.version, manifest.leader_epoch, manifest.highest_offset) == (0, NO_EPOCH, -1)
     assert store.find(manifest, 0) is None
     assert store.find_by_time(manifest, 0) is None
@@ -153,7 +153,7 @@ def test_commits_are_chained(store: ManifestStore) -> None:
 
 
 def put_objects(store: ManifestStore, segment: RemoteSegment) -> list[str]:
-    keys = [store.home.part_key(segment, part.name) for part in segment.parts]
+    keys = [store.path.part_key(segment, part.name) for part in segment.parts]
     for key in keys:
         store.objects.put(key, b"data")
     return keys
@@ -175,7 +175,7 @@ def test_a_removed_segment_is_neither_listed_nor_stored(store: ManifestStore) ->
     assert keys
     assert remove(store, started, finished, only_unreadable=False) == [started, finished]
     assert list(store.segments(store.load())) == []
-    assert [one.key for one in store.objects.list(store.home.segment_folder)] == []
+    assert [one.key for one in store.objects.list(store.path.segment_folder)] == []
     assert remove(store, started, finished) == []
 
 
@@ -190,7 +190,7 @@ def test_a_segment_that_became_readable_since_it_was_listed_is_not_removed(
     commit(store, lambda m: near(store, m, 0).finish(make_segment(0, FINISHED)))
     assert remove(store, *listed) == [listed[1]]
     assert [one.id for one in store.segments(store.load()) if one.is_readable] == [listed[0].id]
-    assert [one.key for one in store.objects.list(store.home.segment_folder)] == sorted(keys)
+    assert [one.key for one in store.objects.list(store.path.segment_folder)] == sorted(keys)
 
 
 @pytest.mark.parametrize("state", SegmentState)
@@ -279,7 +279,7 @@ def _lower_log_start(manifest: Manifest) -> Manifest:
 
 
 def _become_another(manifest: Manifest) -> Manifest:
-    return replace(manifest, home=replace(HOME, partition=9))
+    return replace(manifest, path=replace(HOME, partition=9))
 
 
 def _list_twice(manifest: Manifest) -> Manifest:
@@ -398,7 +398,7 @@ def test_every_retained_version_is_found_by_number_and_by_time(store: ManifestSt
     assert store.at(time_ms=30) == made[3]
     assert store.at(time_ms=99) == made[7]
     assert store.at(time_ms=10_000) == store.load()
-    assert store.at(time_ms=-1) == Manifest(home=HOME)
+    assert store.at(time_ms=-1) == Manifest(path=HOME)
     with pytest.raises(NotFound):
         store.at(version=10_000)
     with pytest.raises(InvalidRequest):

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.support.cold_compaction import ColdCompaction
+from tests.support.remote_compaction import RemoteCompaction
 from tests.support.tier_bench import TierBench, tiered
 from varve.foundation.errors import PowerLoss
 from varve.jobs.key_plans import INLINE_BYTES
@@ -20,31 +20,31 @@ STRIDE = 1 if os.environ.get("VARVE_ROUNDS") == "long" else 3
 T = TypeVar("T")
 
 
-def prepare(inline_bytes: int = INLINE_BYTES) -> ColdCompaction:
+def prepare(inline_bytes: int = INLINE_BYTES) -> RemoteCompaction:
     """Segments that make two groups, with a tombstone and an aborted transaction."""
-    cold = ColdCompaction(TierBench(tiered(segment_bytes=300)), inline_bytes=inline_bytes)
-    cold.bench.fill(5, 6)
-    cold.hot.put("key-1", None)
-    cold.hot.put("key-2", "void", producer_id=7, transactional=True)
-    cold.hot.end_transaction(7, committed=False)
-    cold.hot.roll()
-    cold.bench.fill(3)
-    cold.copy()
-    return cold
+    remote = RemoteCompaction(TierBench(tiered(segment_bytes=300)), inline_bytes=inline_bytes)
+    remote.bench.fill(5, 6)
+    remote.hot.put("key-1", None)
+    remote.hot.put("key-2", "void", producer_id=7, transactional=True)
+    remote.hot.end_transaction(7, committed=False)
+    remote.hot.roll()
+    remote.bench.fill(3)
+    remote.copy()
+    return remote
 
 
-def contents(cold: ColdCompaction) -> list[bytes | None]:
-    return [batch.data for batch in cold.batches()]
+def contents(remote: RemoteCompaction) -> list[bytes | None]:
+    return [batch.data for batch in remote.batches()]
 
 
-def finish(cold: ColdCompaction, old: list[bytes | None], new: list[bytes | None]) -> None:
+def finish(remote: RemoteCompaction, old: list[bytes | None], new: list[bytes | None]) -> None:
     """The old or the new state is read, and the next run ends with the new one, swept."""
-    assert contents(cold) in (old, new)
-    assert cold.state() == cold.true_state()
-    assert cold.compact().error is None
-    assert contents(cold) == new
-    assert cold.pending(SegmentState.COPY_STARTED) == 0
-    cold.check()
+    assert contents(remote) in (old, new)
+    assert remote.state() == remote.true_state()
+    assert remote.compact().error is None
+    assert contents(remote) == new
+    assert remote.pending(SegmentState.COPY_STARTED) == 0
+    remote.check()
 
 
 @pytest.mark.parametrize("inline_bytes", [0, INLINE_BYTES], ids=["stored", "inline"])
@@ -59,12 +59,12 @@ def test_a_kill_at_any_request_leaves_the_old_state_or_the_new(
     assert {one.name: one.tasks for one in result.stages}["rewrite"] == 2
     new = contents(whole)
     for step in range(1, objects.steps + 1, STRIDE):
-        cold = prepare(inline_bytes)
-        faulty = FaultyObjectStore(cold.bench.bucket)
+        remote = prepare(inline_bytes)
+        faulty = FaultyObjectStore(remote.bench.bucket)
         faulty.crash_at(step, after=is_after)
         with pytest.raises(PowerLoss):
-            cold.compact(faulty)
-        finish(cold, old, new)
+            remote.compact(faulty)
+        finish(remote, old, new)
 
 
 @pytest.mark.parametrize(
@@ -77,18 +77,18 @@ def test_a_failed_request_fails_the_run_or_nothing(kind: FaultKind) -> None:
     whole.compact(objects)
     new = contents(whole)
     for step in range(1, objects.steps + 1, 3 * STRIDE):
-        cold = prepare(0)
-        faulty = FaultyObjectStore(cold.bench.bucket)
+        remote = prepare(0)
+        faulty = FaultyObjectStore(remote.bench.bucket)
         faulty.fail_at(step, kind)
-        cold.compact(faulty)
-        finish(cold, old, new)
+        remote.compact(faulty)
+        finish(remote, old, new)
 
 
 class Meanwhile(LocalRunner):
     """Something happens once the groups are written, before they are committed."""
 
-    def __init__(self, cold: ColdCompaction, event: str) -> None:
-        self._cold = cold
+    def __init__(self, remote: RemoteCompaction, event: str) -> None:
+        self._remote = remote
         self._event = event
 
     def try_run(
@@ -100,12 +100,12 @@ class Meanwhile(LocalRunner):
         return iter(outcomes)
 
     def copy(self) -> None:
-        self._cold.bench.fill(2)
-        self._cold.copy()
+        self._remote.bench.fill(2)
+        self._remote.copy()
 
     def expire(self) -> None:
-        manifests = self._cold.bench.manifests()
-        first = self._cold.bench.readable()[0]
+        manifests = self._remote.bench.manifests()
+        first = self._remote.bench.readable()[0]
         manifests.commit(
             lambda manifest: manifest.start_delete([first.id], at_ms=1).raise_log_start(
                 first.end_offset + 1
@@ -116,8 +116,8 @@ class Meanwhile(LocalRunner):
         )
 
     def take_back(self) -> None:
-        manifests = self._cold.bench.manifests()
-        ids = [one.id for one in self._cold.bench.segments() if not one.is_readable]
+        manifests = self._remote.bench.manifests()
+        ids = [one.id for one in self._remote.bench.segments() if not one.is_readable]
         manifests.commit(
             lambda manifest: manifest.start_delete(ids, at_ms=1),
             leader_epoch=None,
@@ -128,43 +128,43 @@ class Meanwhile(LocalRunner):
 
 def test_what_a_server_copies_meanwhile_stays() -> None:
     """Its copier takes unfinished outputs back, so the run may have to be repeated."""
-    cold = prepare()
-    end = cold.hot.log.end_offset
-    cold.runner = Meanwhile(cold, "copy")
-    assert cold.compact().error is None
-    assert cold.bench.manifests().load().highest_offset == end + 1
-    assert cold.state() == cold.true_state()
-    cold.runner = LocalRunner()
-    assert cold.compact().cleaned_up_to == end + 2
-    assert cold.state() == cold.true_state()
-    cold.check()
+    remote = prepare()
+    end = remote.hot.log.end_offset
+    remote.runner = Meanwhile(remote, "copy")
+    assert remote.compact().error is None
+    assert remote.bench.manifests().load().highest_offset == end + 1
+    assert remote.state() == remote.true_state()
+    remote.runner = LocalRunner()
+    assert remote.compact().cleaned_up_to == end + 2
+    assert remote.state() == remote.true_state()
+    remote.check()
 
 
 def test_groups_that_were_taken_back_meanwhile_are_void() -> None:
-    cold = prepare()
-    old = contents(cold)
-    cold.runner = Meanwhile(cold, "take_back")
-    result = cold.compact()
+    remote = prepare()
+    old = contents(remote)
+    remote.runner = Meanwhile(remote, "take_back")
+    result = remote.compact()
     assert result.error is None
     assert result.voided_groups > 0
     assert result.segments_rewritten == 0
     assert result.cleaned_up_to == 0
-    assert contents(cold) == old
-    cold.runner = LocalRunner()
-    assert cold.compact().segments_rewritten >= 2
-    assert cold.state() == cold.true_state()
-    cold.check()
+    assert contents(remote) == old
+    remote.runner = LocalRunner()
+    assert remote.compact().segments_rewritten >= 2
+    assert remote.state() == remote.true_state()
+    remote.check()
 
 
 def test_a_tombstone_outlives_what_a_void_group_still_holds() -> None:
     """The first group's input expires in part: nothing behind it may go in."""
-    cold = prepare()
-    cold.runner = Meanwhile(cold, "expire")
-    result = cold.compact()
+    remote = prepare()
+    remote.runner = Meanwhile(remote, "expire")
+    result = remote.compact()
     assert result.error is None
     assert result.voided_groups == 2
-    assert cold.state() == cold.true_state()
-    cold.runner = LocalRunner()
-    assert cold.compact().error is None
-    assert cold.state() == cold.true_state()
-    assert cold.pending(SegmentState.COPY_STARTED) == 0
+    assert remote.state() == remote.true_state()
+    remote.runner = LocalRunner()
+    assert remote.compact().error is None
+    assert remote.state() == remote.true_state()
+    assert remote.pending(SegmentState.COPY_STARTED) == 0

@@ -37,17 +37,17 @@ def prepare() -> ErasureBench:
 
 def finish(bench: ErasureBench, old: set[int]) -> None:
     """The old or the new records are read, none half; the next run ends with the new, swept."""
-    assert set(bench.records(cold=True)) in (old, old - ANN)
+    assert set(bench.records(remote=True)) in (old, old - ANN)
     receipts = [one for one in bench.topic.object_keys() if "/receipt/" in one]
     if receipts:
-        assert set(bench.records(cold=True)) == old - ANN
+        assert set(bench.records(remote=True)) == old - ANN
     result = bench.erase("ann", id="same", hot=False)
     assert result.receipt is not None
     assert result.receipt["records"] == len(ANN), "what the first run did is told as well"
-    assert set(bench.records(cold=True)) == old - ANN
-    assert all(one.state is SegmentState.COPY_FINISHED for one in bench.topic.cold())
+    assert set(bench.records(remote=True)) == old - ANN
+    assert all(one.state is SegmentState.COPY_FINISHED for one in bench.topic.remote())
     named = {
-        bench.home.part_key(one, part.name) for one in bench.topic.cold() for part in one.parts
+        bench.home.part_key(one, part.name) for one in bench.topic.remote() for part in one.parts
     }
     assert set(bench.topic.object_keys(bench.home.segment_folder)) == named
 
@@ -55,7 +55,7 @@ def finish(bench: ErasureBench, old: set[int]) -> None:
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 def test_a_kill_at_any_request_leaves_old_or_new_and_a_second_run_completes(is_after: bool) -> None:
     whole = prepare()
-    old = set(whole.records(cold=True))
+    old = set(whole.records(remote=True))
     objects = FaultyObjectStore(whole.topic.bucket)
     assert whole.erase("ann", objects=objects, hot=False, id="same").receipt is not None
     for step in range(1 + is_after, objects.steps + 1, STRIDE):
@@ -70,7 +70,7 @@ def test_a_kill_at_any_request_leaves_old_or_new_and_a_second_run_completes(is_a
 @pytest.mark.parametrize("kind", [FaultKind.ERROR_BEFORE, FaultKind.ERROR_AFTER])
 def test_a_failed_request_fails_the_run_or_nothing(kind: FaultKind) -> None:
     whole = prepare()
-    old = set(whole.records(cold=True))
+    old = set(whole.records(remote=True))
     objects = FaultyObjectStore(whole.topic.bucket)
     whole.erase("ann", objects=objects, hot=False, id="same")
     for step in range(2, objects.steps + 1, 3 * STRIDE):
@@ -102,7 +102,7 @@ def test_a_kill_at_any_change_of_the_disk_leaves_old_or_new() -> None:
         ).run(is_dry_run=False)
 
     whole = prepare()
-    old = set(whole.records(cold=False))
+    old = set(whole.records(remote=False))
     begun = whole.topic.kit.steps
     erase(whole)
     steps = whole.topic.kit.steps - begun
@@ -113,14 +113,14 @@ def test_a_kill_at_any_change_of_the_disk_leaves_old_or_new() -> None:
             erase(bench)
         assert crash.happened
         bench.topic.kit.reopen()
-        left = set(bench.records(cold=False))
+        left = set(bench.records(remote=False))
         assert old - ANN <= left <= old
         by_segment = [ANN & old & {0}, ANN & old & {3, 5}]
         assert all(part <= left or not part & left for part in by_segment), "a segment is half done"
-        receipt = bench.erase("ann", id="same", cold=False).receipt
+        receipt = bench.erase("ann", id="same", remote=False).receipt
         assert receipt is not None
         assert receipt["records"] == len(ANN), "what the first run did is told as well"
-        assert set(bench.records(cold=False)) == old - ANN
+        assert set(bench.records(remote=False)) == old - ANN
         names = bench.fs.names(bench.topic.log.directory)
         assert not [one for one in names if one.endswith((".deleted", ".cleaned", ".swap"))]
         bench.check()

@@ -37,7 +37,7 @@ def test_a_reader_never_sees_what_was_cut_and_copied_anew() -> None:
 def test_a_copy_that_the_log_start_has_cut_off_does_not_keep_the_next_from_being_made() -> None:
     bench = TieredStore({"local.retention.ms": 3_600_000, "retention.ms": -1})
     grow(bench, 4)
-    first, second = [(one.base_offset, one.end_offset) for one in bench.cold()][:2]
+    first, second = [(one.base_offset, one.end_offset) for one in bench.remote()][:2]
     diverge(bench, second[0] + 2)
     with bench.step(None, CrashMode.KEEP_ALL):
         bench.roll()
@@ -47,4 +47,4 @@ def test_a_copy_that_the_log_start_has_cut_off_does_not_keep_the_next_from_being
         bench.delete_records(before / bench.log.high_watermark)
     assert first[1] < bench.log.log_start_offset
     bench.settle()
-    assert min(one.base_offset for one in bench.cold() if one.is_readable) <= before
+    assert min(one.base_offset for one in bench.remote() if one.is_readable) <= before

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from tests.support.cold_builder import HOME, copy, delete, make_segment, open_manifest
+from tests.support.remote_builder import HOME, copy, delete, make_segment, open_manifest
 from varve.foundation.errors import PowerLoss
 from varve.object_store import MemoryObjectStore
 from varve.testing import FaultKind, FaultyObjectStore

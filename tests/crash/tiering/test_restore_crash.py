@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from tests.support.cold_log import HOME, ColdLog, copy_log, make_log, open_manifests
+from tests.support.copied_log import HOME, CopiedLog, copy_log, make_log, open_manifests
 from tests.support.log_bench import NOW_MS
 from varve.commit_log.check import Severity, check_log_directory
 from varve.disk import FileSystem
@@ -19,7 +19,7 @@ TARGET = "restored"
 
 
 @cache
-def tier() -> tuple[MemoryObjectStore, ColdLog]:
+def tier() -> tuple[MemoryObjectStore, CopiedLog]:
     objects = MemoryObjectStore()
     return objects, copy_log(objects, make_log(2))
 
@@ -91,6 +91,6 @@ def test_a_restore_cut_at_every_request_is_finished_by_the_next(kind: FaultKind)
 
 
 def test_what_is_restored_is_what_was_copied() -> None:
-    _, cold = tier()
+    _, remote = tier()
     made = wanted(None)[0]
-    assert {name: made[name] for name in cold.files} == cold.files
+    assert {name: made[name] for name in remote.files} == remote.files

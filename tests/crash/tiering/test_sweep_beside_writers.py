@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.cold_builder import HOME, delete, make_segment, open_manifest
+from tests.support.remote_builder import HOME, delete, make_segment, open_manifest
 from varve.foundation.errors import PowerLoss
 from varve.object_store import Buffer, MemoryObjectStore, ObjectInfo
 from varve.testing import FaultyObjectStore

@@ -134,7 +134,7 @@ def test_a_failing_request_is_made_good(work: Work, policy: str) -> None:
         break_off(work, policy, Fault("objects", step, kinds[step % 5]), CrashMode.KEEP_ALL)
 
 
-def test_producers_of_the_cold_part_are_known_after_a_crash() -> None:
+def test_producers_of_the_remote_part_are_known_after_a_crash() -> None:
     bench = TieredStore({"local.retention.ms": 0})
     with bench.step(None, CrashMode.KEEP_ALL):
         bench.append([1, 2], producer_id=7)

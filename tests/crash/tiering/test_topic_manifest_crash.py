@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.cold_builder import HOME
-from tests.support.cold_builder import make_segment as make_plain
 from tests.support.metadata_bench import NOW_MS, SETTINGS, MetadataBench, make_id
+from tests.support.remote_builder import HOME
+from tests.support.remote_builder import make_segment as make_plain
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Unavailable

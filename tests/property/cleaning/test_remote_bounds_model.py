@@ -43,7 +43,7 @@ class TwoTiers(NoRemoteTier):
     hot: CleaningBench = field(
         default_factory=lambda: CleaningBench(settings=compacted(remote_storage_enable=True))
     )
-    cold: list[StoredBatch] = field(default_factory=list)
+    remote: list[StoredBatch] = field(default_factory=list)
     aborted: list[AbortedTransaction] = field(default_factory=list)
     copied_offset: int = 0
     cleaned_up_to: int = 0
@@ -119,12 +119,12 @@ class TwoTiers(NoRemoteTier):
             if end > log.last_stable_offset:
                 return
             data = self.hot.disk.read(segment.path(LOG))[: segment.size]
-            self.cold += [StoredBatch.of(one) for one in split_batches(data)]
+            self.remote += [StoredBatch.of(one) for one in split_batches(data)]
             self.aborted += segment.txn_index().entries()
             self.copied_offset = end
         copied = [one for one in self.hot.history.batches if one.last_offset < self.copied_offset]
         if not self.cleaned_up_to:
-            assert self.cold == copied, "what is copied was never compacted"
+            assert self.remote == copied, "what is copied was never compacted"
 
     def move(self, back: int) -> None:
         """Takes copied segments from the local disk; `back` of them stay."""
@@ -136,7 +136,7 @@ class TwoTiers(NoRemoteTier):
 
     def compact(self, back: int) -> None:
         """Compacts the cold part: below an offset only the last values stay, and nothing else."""
-        ends = sorted({batch.last_offset + 1 for batch in self.cold})
+        ends = sorted({batch.last_offset + 1 for batch in self.remote})
         if len(ends) <= back:
             return
         self.cleaned_up_to = max(self.cleaned_up_to, ends[len(ends) - 1 - back])
@@ -144,9 +144,9 @@ class TwoTiers(NoRemoteTier):
         committed = self.hot.history.committed_records(self.hot.log.last_stable_offset)
         table = fold(record for record in committed if record.offset < limit)
         kept = {record.offset for record in table.values()}
-        self.cold = [
+        self.remote = [
             batch
-            for batch in self.cold
+            for batch in self.remote
             if batch.last_offset >= limit or any(one.offset in kept for one in batch.records)
         ]
         self.aborted = [one for one in self.aborted if one.last_offset >= limit]
@@ -162,7 +162,7 @@ class TwoTiers(NoRemoteTier):
     def check_committed(self, local_start: int, known_offset: int) -> None:
         """`known_offset` is where the cold part ended when its reader last looked."""
         log = self.hot.log
-        batches = [one.data for one in self.cold if one.last_offset < local_start]
+        batches = [one.data for one in self.remote if one.last_offset < local_start]
         known = [one for one in self.aborted if one.last_offset < known_offset]
         known += [one for one in log.aborted_transactions() if one.last_offset >= local_start]
         ranges = {(one.producer_id, one.first_offset) for one in known}
@@ -175,7 +175,7 @@ class TwoTiers(NoRemoteTier):
         log = self.hot.log
         decided = self.hot.history.committed_records(log.last_stable_offset)
         offsets = {record.offset for record in decided}
-        shown = [batch for batch in self.cold if batch.last_offset < local_start]
+        shown = [batch for batch in self.remote if batch.last_offset < local_start]
         shown += [StoredBatch.of(one) for one in read_from(self.hot, local_start)]
         records = [
             record

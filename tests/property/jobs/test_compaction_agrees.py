@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.cleaning_bench import RETENTION_MS, CleaningBench, compacted
 from tests.support.cleaning_checks import check_exact, foretell
 from tests.support.cleaning_model import check_batches
-from tests.support.cold_compaction import ColdCompaction
+from tests.support.remote_compaction import RemoteCompaction
 from tests.support.tier_bench import TierBench, tiered
 from varve.jobs.key_plans import INLINE_BYTES
 from varve.records import Codec, Record
@@ -39,11 +39,11 @@ class Twins:
     """Two logs with one history."""
 
     plain: CleaningBench
-    cold: ColdCompaction
+    remote: RemoteCompaction
 
     @property
     def benches(self) -> tuple[CleaningBench, CleaningBench]:
-        return self.plain, self.cold.hot
+        return self.plain, self.remote.hot
 
     def write(self, source: random.Random) -> None:
         """A segment of batches of every kind over few keys."""
@@ -86,8 +86,8 @@ class Twins:
 
 
 def make(shared: Shared, range_bytes: int, inline_bytes: int = INLINE_BYTES) -> Twins:
-    cold = ColdCompaction(TierBench(tiered(**shared)), range_bytes, inline_bytes=inline_bytes)
-    return Twins(CleaningBench(compacted(**shared)), cold)
+    remote = RemoteCompaction(TierBench(tiered(**shared)), range_bytes, inline_bytes=inline_bytes)
+    return Twins(CleaningBench(compacted(**shared)), remote)
 
 
 @settings(max_examples=5, deadline=None, phases=PHASES)
@@ -97,7 +97,7 @@ def make(shared: Shared, range_bytes: int, inline_bytes: int = INLINE_BYTES) -> 
     st.sampled_from([0, INLINE_BYTES]),
     st.integers(0, 10_000),
 )
-def test_local_cleaning_cold_compaction_and_the_model_agree(
+def test_local_cleaning_remote_compaction_and_the_model_agree(
     shared: Shared, range_bytes: int, inline_bytes: int, seed: int
 ) -> None:
     source = random.Random(seed)
@@ -106,22 +106,22 @@ def test_local_cleaning_cold_compaction_and_the_model_agree(
         for _ in range(source.randint(1, 4)):
             twins.write(source)
         twins.decide()
-        twins.cold.copy()
+        twins.remote.copy()
         twins.advance(source.choice([1, 201, 400, RETENTION_MS]))
         foretold = foretell(twins.plain)
         check_exact(twins.plain, foretold, twins.plain.clean())
-        result = twins.cold.compact()
+        result = twins.remote.compact()
         assert result.error is None
         end = foretold.run.first_uncleanable_offset
         assert result.cleaned_up_to == end
-        found = [one for one in twins.cold.batches() if one.base_offset < end]
+        found = [one for one in twins.remote.batches() if one.base_offset < end]
         check_batches(found, foretold.outcome.batches)
-        assert [one.data for one in twins.cold.batches()] == [
+        assert [one.data for one in twins.remote.batches()] == [
             one.data for one in twins.plain.batches()
         ]
-        aborted = sorted(twins.cold.aborted(), key=lambda one: one.last_offset)
+        aborted = sorted(twins.remote.aborted(), key=lambda one: one.last_offset)
         assert aborted == sorted(foretold.outcome.aborted, key=lambda one: one.last_offset)
-        twins.cold.check()
+        twins.remote.check()
 
 
 @settings(max_examples=5, deadline=None, phases=PHASES)
@@ -132,20 +132,20 @@ def test_a_reader_of_the_compacted_bucket_finds_the_state_of_the_history(
     """Open transactions and stale segments that are not worth a rewrite included."""
     source = random.Random(seed)
     twins = make({**shared, "min_stale_ratio": min_stale_ratio}, 200, 0)
-    cold = twins.cold
+    remote = twins.remote
     appended = {}
     for _ in range(6):
         twins.write(source)
         if source.random() < 0.3:
             twins.decide()
-        twins.cold.copy()
+        twins.remote.copy()
         twins.advance(source.choice([1, 201, RETENTION_MS]))
-        assert cold.compact().error is None
-        cold.check()
-        batches = cold.hot.history.batches
+        assert remote.compact().error is None
+        remote.check()
+        batches = remote.hot.history.batches
         appended = {record.offset: record for batch in batches for record in batch.records}
-        found = [record for batch in cold.batches() for record in batch.records]
+        found = [record for batch in remote.batches() for record in batch.records]
         assert all(appended[record.offset] == record for record in found)
-        end = cold.bench.manifests().load().highest_offset + 1
-        if cold.hot.log.last_stable_offset == cold.hot.log.end_offset == end:
-            assert cold.state() == cold.true_state()
+        end = remote.bench.manifests().load().highest_offset + 1
+        if remote.hot.log.last_stable_offset == remote.hot.log.end_offset == end:
+            assert remote.state() == remote.true_state()

@@ -6,8 +6,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.support.cleaning_bench import PARTITION, TOPIC_ID
-from tests.support.cold_compaction import ColdCompaction
 from tests.support.log_model import split_batches
+from tests.support.remote_compaction import RemoteCompaction
 from tests.support.store_access import StoreAccess
 from tests.support.tier_bench import TierBench, tiered
 from varve.cleaning.removals.audit import audit_partition
@@ -26,9 +26,9 @@ PHASES = set(Phase) - {Phase.explain}  # it traces every line, and an erasure ru
 KEYS = [b"key-%d" % number for number in range(8)]
 
 
-def write(cold: ColdCompaction, source: random.Random) -> None:
+def write(remote: RemoteCompaction, source: random.Random) -> None:
     """A segment of batches of every kind over few keys."""
-    hot = cold.hot
+    hot = remote.hot
     for _ in range(source.randint(1, 7)):
         producer_id = source.choice([-1, -1, 1, 2])
         if producer_id > 0 and source.random() < 0.4:
@@ -53,21 +53,21 @@ def write(cold: ColdCompaction, source: random.Random) -> None:
         hot.roll()
 
 
-def hot_batches(cold: ColdCompaction) -> list[bytes]:
-    cold.hot.log.flush()
-    view = cold.hot.log.view
+def hot_batches(remote: RemoteCompaction) -> list[bytes]:
+    remote.hot.log.flush()
+    view = remote.hot.log.view
     return [
         batch
         for one in view
-        for batch in split_batches(cold.hot.disk.read(one.path(LOG))[: one.size])
+        for batch in split_batches(remote.hot.disk.read(one.path(LOG))[: one.size])
     ]
 
 
-def cold_batches(cold: ColdCompaction) -> list[bytes]:
+def remote_batches(remote: RemoteCompaction) -> list[bytes]:
     return [
         batch
-        for one in cold.bench.readable()
-        for batch in split_batches(cold.bench.bucket.get(cold.bench.home.part_key(one, "log")))
+        for one in remote.bench.readable()
+        for batch in split_batches(remote.bench.bucket.get(remote.bench.home.part_key(one, "log")))
     ]
 
 
@@ -94,26 +94,26 @@ def expect_only_matches_gone(before: list[bytes], after: list[bytes], wanted: se
     assert not left, "a batch came from nowhere"
 
 
-def erase(cold: ColdCompaction, matcher: Matcher, *, first_hot: bool) -> None:
-    reach = StoreAccess(cold.bench.bucket, random.Random(5))
+def erase(remote: RemoteCompaction, matcher: Matcher, *, first_hot: bool) -> None:
+    reach = StoreAccess(remote.bench.bucket, random.Random(5))
 
     def erase_hot() -> None:
         LocalErasure(
-            cold.hot.log,
+            remote.hot.log,
             matcher,
-            fs=cold.hot.disk,
-            clock=cold.hot.clock,
+            fs=remote.hot.disk,
+            clock=remote.hot.clock,
             topic_id=TOPIC_ID.bytes,
             request="r",
             buffer_bytes=4096,
         ).run(is_dry_run=False)
 
-    def erase_cold() -> None:
+    def erase_remote() -> None:
         run = RemoteErasure(
-            cold.bench.home,
+            remote.bench.home,
             reach,
             matcher,
-            clock=cold.hot.clock,
+            clock=remote.hot.clock,
             random=random.Random(6),
             request="r",
             grace_ms=0,
@@ -122,12 +122,12 @@ def erase(cold: ColdCompaction, matcher: Matcher, *, first_hot: bool) -> None:
         (found,) = run_together([run.stages(is_dry_run=False)], LocalRunner())
         assert found.error is None, found.error
 
-    for one in (erase_hot, erase_cold) if first_hot else (erase_cold, erase_hot):
+    for one in (erase_hot, erase_remote) if first_hot else (erase_remote, erase_hot):
         one()
     for mode in RescanMode:
         rescan = Rescan()
-        rescan_remote(rescan, reach, [cold.bench.home], matcher, mode=mode, runner=LocalRunner())
-        rescan_local(rescan, cold.hot.disk, cold.hot.log.directory, matcher)
+        rescan_remote(rescan, reach, [remote.bench.home], matcher, mode=mode, runner=LocalRunner())
+        rescan_local(rescan, remote.hot.disk, remote.hot.log.directory, matcher)
         rescan.check()
 
 
@@ -142,7 +142,7 @@ def test_records_after_are_those_before_without_the_matches(
 ) -> None:
     source = random.Random(seed)
     is_compacted = "compact" in policy
-    cold = ColdCompaction(
+    remote = RemoteCompaction(
         TierBench(
             tiered(
                 cleanup_policy=policy, segment_bytes=source.choice([400, 1 << 20]), retention_ms=-1
@@ -150,44 +150,44 @@ def test_records_after_are_those_before_without_the_matches(
         )
     )
     for _ in range(source.randint(1, 5)):
-        write(cold, source)
+        write(remote, source)
         if source.random() < 0.5:
-            cold.copy()
+            remote.copy()
         if is_compacted and source.random() < 0.3:
-            cold.hot.clean()
+            remote.hot.clean()
         if is_compacted and source.random() < 0.3:
-            assert cold.compact().error is None
+            assert remote.compact().error is None
     wanted = set(source.sample([*KEYS, b"nobody"], count))
-    hot_before, cold_before = hot_batches(cold), cold_batches(cold)
-    end, stable = cold.hot.log.end_offset, cold.hot.log.last_stable_offset
-    state_before = cold.state()
+    hot_before, remote_before = hot_batches(remote), remote_batches(remote)
+    end, stable = remote.hot.log.end_offset, remote.hot.log.last_stable_offset
+    state_before = remote.state()
     matcher = Matcher.of(encode_topic_id(TOPIC_ID), sorted(wanted))
-    erase(cold, matcher, first_hot=source.random() < 0.5)
-    expect_only_matches_gone(hot_before, hot_batches(cold), wanted)
-    expect_only_matches_gone(cold_before, cold_batches(cold), wanted)
-    assert (cold.hot.log.end_offset, cold.hot.log.last_stable_offset) == (end, stable)
-    cold.check()
-    assert cold.state() == {key: one for key, one in state_before.items() if key not in wanted}
-    report = audit_partition(cold.hot.disk, cold.hot.log.directory, deep=True)
+    erase(remote, matcher, first_hot=source.random() < 0.5)
+    expect_only_matches_gone(hot_before, hot_batches(remote), wanted)
+    expect_only_matches_gone(remote_before, remote_batches(remote), wanted)
+    assert (remote.hot.log.end_offset, remote.hot.log.last_stable_offset) == (end, stable)
+    remote.check()
+    assert remote.state() == {key: one for key, one in state_before.items() if key not in wanted}
+    report = audit_partition(remote.hot.disk, remote.hot.log.directory, deep=True)
     assert report.is_clean, report.findings
-    read_remote_removals(cold.bench.bucket, cold.bench.manifests())
-    cold.bench.reopen()
-    assert cold.hot.log.end_offset == end
-    expect_only_matches_gone(hot_before, hot_batches(cold), wanted)
-    check_life_goes_on(cold, wanted, is_compacted=is_compacted)
+    read_remote_removals(remote.bench.bucket, remote.bench.manifests())
+    remote.bench.reopen()
+    assert remote.hot.log.end_offset == end
+    expect_only_matches_gone(hot_before, hot_batches(remote), wanted)
+    check_life_goes_on(remote, wanted, is_compacted=is_compacted)
 
 
-def check_life_goes_on(cold: ColdCompaction, wanted: set[bytes], *, is_compacted: bool) -> None:
+def check_life_goes_on(remote: RemoteCompaction, wanted: set[bytes], *, is_compacted: bool) -> None:
     """More is written, copied and compacted; nothing of it brings a record back."""
-    for producer in list(cold.hot.log._state.producers.ongoing):
-        cold.hot.end_transaction(producer.producer_id, committed=True)
-    cold.hot.roll()
-    assert cold.bench.copier.copy(PARTITION, cold.hot.now_ms).error is None
-    before = cold.state()
+    for producer in list(remote.hot.log._state.producers.ongoing):
+        remote.hot.end_transaction(producer.producer_id, committed=True)
+    remote.hot.roll()
+    assert remote.bench.copier.copy(PARTITION, remote.hot.now_ms).error is None
+    before = remote.state()
     if is_compacted:
-        cold.hot.clean()
-        assert cold.compact().error is None
-        assert cold.state() == before
-    assert not wanted & {one.key for data in hot_batches(cold) for one in Batch(data).records()}
-    report = audit_partition(cold.hot.disk, cold.hot.log.directory, deep=True)
+        remote.hot.clean()
+        assert remote.compact().error is None
+        assert remote.state() == before
+    assert not wanted & {one.key for data in hot_batches(remote) for one in Batch(data).records()}
+    report = audit_partition(remote.hot.disk, remote.hot.log.directory, deep=True)
     assert report.is_clean, report.findings

@@ -77,8 +77,8 @@ def test_rows_are_what_the_store_reads(
             )
             assert content(ranged) == [r for r in model if start <= r[0] < start + length]
             filters = SourceFilters(start_offset=start, end_offset=LONG_MAX)
-            cold = content(topic.rows(filters, isolation=isolation)) if _is_copied(topic) else []
-            assert cold == [r for r in model if start <= r[0]][: len(cold)]
+            remote = content(topic.rows(filters, isolation=isolation)) if _is_copied(topic) else []
+            assert remote == [r for r in model if start <= r[0]][: len(remote)]
             by_key = SourceFilters(keys=frozenset({wanted}))
             found = topic.rows(by_key, is_hot=True, isolation=isolation)
             assert content(found) == [r for r in model if r[1] == wanted]

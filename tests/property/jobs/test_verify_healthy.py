@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.property.jobs.test_compaction_agrees import Shared, make, shared_settings
 from tests.support.cleaning_bench import RETENTION_MS
-from tests.support.cold_compaction import ColdCompaction
+from tests.support.remote_compaction import RemoteCompaction
 from tests.support.store_access import StoreAccess
 from tests.support.verification import verify_bench
 from varve.jobs.erase.remote import RemoteErasure
@@ -17,13 +17,13 @@ from varve.jobs.tasks import LocalRunner, run_together
 PHASES = set(Phase) - {Phase.explain}
 
 
-def erase(cold: ColdCompaction, source: random.Random) -> None:
+def erase(remote: RemoteCompaction, source: random.Random) -> None:
     key = b"key-%d" % source.randrange(12)
     run = RemoteErasure(
-        cold.bench.home,
-        StoreAccess(cold.bench.bucket, source),
-        Matcher.of(cold.bench.home.topic_id, [key]),
-        clock=cold.hot.clock,
+        remote.bench.home,
+        StoreAccess(remote.bench.bucket, source),
+        Matcher.of(remote.bench.home.topic_id, [key]),
+        clock=remote.hot.clock,
         random=source,
         request=f"request-{source.randrange(10**9)}",
         grace_ms=0,
@@ -45,12 +45,12 @@ def test_a_healthy_bucket_has_no_findings(
         twins.write(source)
         if source.random() < 0.4:
             twins.decide()
-        twins.cold.copy()
-        assert verify_bench(twins.cold.bench, task_bytes=900).findings == ()
+        twins.remote.copy()
+        assert verify_bench(twins.remote.bench, task_bytes=900).findings == ()
         twins.advance(source.choice([1, 201, RETENTION_MS]))
-        assert twins.cold.compact().error is None
+        assert twins.remote.compact().error is None
         if source.random() < 0.4:
-            erase(twins.cold, source)
-        found = verify_bench(twins.cold.bench, range_bytes=200)
+            erase(twins.remote, source)
+        found = verify_bench(twins.remote.bench, range_bytes=200)
         assert found.findings == ()
-        assert len(found.segments) == len(twins.cold.bench.readable())
+        assert len(found.segments) == len(twins.remote.bench.readable())

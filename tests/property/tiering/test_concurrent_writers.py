@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cold_builder import copy, open_manifest
+from tests.support.remote_builder import copy, open_manifest
 from varve.object_store import DirectoryObjectStore, MemoryObjectStore, ObjectStore
 from varve.tiering.manifest.commit import RetryLimits
 

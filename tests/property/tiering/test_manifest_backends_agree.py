@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from tests.support.cold_builder import HOME, SMALL
 from tests.support.metadata_bench import MetadataBench
+from tests.support.remote_builder import HOME, SMALL
 from tests.support.tier_history import TierHistory
 from varve.object_store import MemoryObjectStore
 from varve.tiering.manifest.manifest import Manifest

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.support.cold_builder import HOME, SMALL, make_segment, open_manifest
+from tests.support.remote_builder import HOME, SMALL, make_segment, open_manifest
 from varve.foundation.errors import ObjectNotFound, Unavailable
 from varve.object_store import MemoryObjectStore
 from varve.testing import FaultKind, FaultyObjectStore, ObjectFaultPlan

@@ -146,7 +146,7 @@ def test_a_horizon_set_before_the_topic_was_tiered_does_not_pass() -> None:
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_a_marker_outlives_local_data_while_the_cold_tier_may_hold_it(committed: bool) -> None:
+def test_a_marker_outlives_local_data_while_the_tier_may_hold_it(committed: bool) -> None:
     bench = BorderBench(
         compacted(remote_storage_enable=True),
         border=RemoteBounds(copied_offset=100, cleaned_up_to=0),
@@ -230,7 +230,7 @@ def test_a_border_that_nobody_can_tell_stops_its_partition_alone() -> None:
     assert health.waits_for == "what lies from offset 4 on waits for the copy to object storage"
 
 
-def test_explanations_name_the_copy_and_the_cold_tier() -> None:
+def test_explanations_name_the_copy_and_the_tier() -> None:
     bench = BorderBench(compacted(remote_storage_enable=True))
     bench.fill(1)
     bench.put("a", None)
@@ -251,8 +251,8 @@ def test_explanations_name_the_copy_and_the_cold_tier() -> None:
         explained = explain_offset(bench.log, offset, bench.now_ms, known)
         assert explained.state is state
         assert explained.compaction is not None
-        assert explained.compaction.blocks[-1].rule is BlockingRule.COLD_TIER
+        assert explained.compaction.blocks[-1].rule is BlockingRule.REMOTE_TIER
         assert explained.compaction.blocks[-1].text.startswith("kept for older records in the cold")
     bench.log.drop_local_segments_before(2, now_ms=bench.now_ms)
     explained = explain_offset(bench.log, 1, bench.now_ms, known)
-    assert (explained.state, explained.segment) == (RecordState.COLD, None)
+    assert (explained.state, explained.segment) == (RecordState.REMOTE, None)

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import varve
-from tests.support.cold_log import HOME, ColdLog, copy_log, make_log
+from tests.support.copied_log import HOME, CopiedLog, copy_log, make_log
 from varve.cli.main import app
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import GivenValue
@@ -28,7 +28,7 @@ def objects(tmp_path: Path) -> DirectoryObjectStore:
 
 
 @pytest.fixture
-def cold(objects: DirectoryObjectStore) -> ColdLog:
+def remote(objects: DirectoryObjectStore) -> CopiedLog:
     return copy_log(objects, make_log(3))
 
 
@@ -37,14 +37,16 @@ def url(tmp_path: Path) -> str:
     return f"file:{tmp_path}/bucket"
 
 
-def test_a_topic_is_restored_into_a_new_directory(tmp_path: Path, cold: ColdLog, url: str) -> None:
+def test_a_topic_is_restored_into_a_new_directory(
+    tmp_path: Path, remote: CopiedLog, url: str
+) -> None:
     target = tmp_path / "data"
     done = run("restore", target, "topic", "--store", url, "--json")
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
-    end = cold.segments[-1].end_offset + 1
+    end = remote.segments[-1].end_offset + 1
     assert (document["segments"], document["end_offset"]) == (3, end)
-    for name, data in cold.files.items():
+    for name, data in remote.files.items():
         assert (target / "topic-0" / name).read_bytes() == data
     assert CliRunner().invoke(app, ["check", str(target)]).exit_code == 0
     with varve.open(target) as store:
@@ -55,7 +57,7 @@ def test_a_topic_is_restored_into_a_new_directory(tmp_path: Path, cold: ColdLog,
 
 
 def test_settings_that_are_given_go_into_the_table_of_topics(
-    tmp_path: Path, cold: ColdLog, url: str
+    tmp_path: Path, remote: CopiedLog, url: str
 ) -> None:
     target = tmp_path / "data"
     given = ("--setting", "retention.ms=-1", "--setting", "cleanup.policy=compact")
@@ -67,7 +69,7 @@ def test_settings_that_are_given_go_into_the_table_of_topics(
 
 @pytest.mark.parametrize("is_given_at_once", [True, False])
 def test_copying_goes_on_in_the_store_that_was_restored_from(
-    tmp_path: Path, cold: ColdLog, url: str, is_given_at_once: bool
+    tmp_path: Path, remote: CopiedLog, url: str, is_given_at_once: bool
 ) -> None:
     target, tiered = tmp_path / "data", "remote.storage.enable=true"
     given = ("--setting", tiered) if is_given_at_once else ()
@@ -88,7 +90,7 @@ def test_copying_goes_on_in_the_store_that_was_restored_from(
 
 
 def test_a_part_that_was_restored_is_not_let_into_the_tier_that_has_more(
-    tmp_path: Path, cold: ColdLog, url: str
+    tmp_path: Path, remote: CopiedLog, url: str
 ) -> None:
     target = tmp_path / "data"
     assert run("restore", target, "topic", "--store", url, "--until-offset", "5").exit_code == 0
@@ -113,7 +115,7 @@ def test_a_part_that_was_restored_is_not_let_into_the_tier_that_has_more(
     ],
 )
 def test_what_cannot_be_restored_is_told(
-    tmp_path: Path, cold: ColdLog, url: str, arguments: list[str], message: str
+    tmp_path: Path, remote: CopiedLog, url: str, arguments: list[str], message: str
 ) -> None:
     done = run("restore", tmp_path / "data", *arguments, "--store", url)
     assert done.exit_code != 0
@@ -121,14 +123,14 @@ def test_what_cannot_be_restored_is_told(
     assert not (tmp_path / "data" / "topic-0").exists()
 
 
-def test_fsck_is_content_with_a_whole_tier(cold: ColdLog, url: str) -> None:
+def test_fsck_is_content_with_a_whole_tier(remote: CopiedLog, url: str) -> None:
     done = run("fsck", "--store", url, "--deep")
     assert done.exit_code == 0, done.output
     assert "nothing wrong" in done.stdout
 
 
 def test_fsck_tells_of_orphans_and_sweeps_them(
-    objects: DirectoryObjectStore, cold: ColdLog, url: str
+    objects: DirectoryObjectStore, remote: CopiedLog, url: str
 ) -> None:
     orphan = f"{HOME.segment_folder}{0:020}-nobody/log"
     objects.put(orphan, b"lost")
@@ -145,7 +147,7 @@ def test_fsck_tells_of_orphans_and_sweeps_them(
 
 
 def test_fsck_leaves_foreign_objects_and_says_so(
-    objects: DirectoryObjectStore, cold: ColdLog, url: str
+    objects: DirectoryObjectStore, remote: CopiedLog, url: str
 ) -> None:
     objects.put("prod/notes.txt", b"mine")
     assert run("fsck", "--store", url, "--sweep").exit_code == 1
@@ -153,7 +155,7 @@ def test_fsck_leaves_foreign_objects_and_says_so(
 
 
 def test_an_interrupted_restore_goes_on_when_it_is_run_again(
-    tmp_path: Path, cold: ColdLog, url: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, remote: CopiedLog, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextlib.contextmanager
     def interrupted(title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:

@@ -104,16 +104,16 @@ def findings(*arguments: object) -> dict[str, str]:
 
 def test_a_check_names_a_missing_object_a_hole_and_a_broken_tier_file(data: Path) -> None:
     assert run("clean", data).exit_code == 0
-    cold = Path(f"{data}.cold")
-    gone = next(path for path in sorted(cold.rglob("*/log")) if "scores" in str(path))
+    remote = Path(f"{data}.cold")
+    gone = next(path for path in sorted(remote.rglob("*/log")) if "scores" in str(path))
     gone.unlink()
     assert "is missing" in findings(data)["tier-object"]
     (data / "varve-tier.json").rename(data.parent / "tier.json")
     assert "neither on the local disk nor in the cold tier" in findings(data)["tier-hole"]
     (data.parent / "tier.json").rename(data / "varve-tier.json")
-    shutil.rmtree(cold)
+    shutil.rmtree(remote)
     assert "mount or put it back" in findings(data)["tier-unavailable"]
-    (cold / ".varve-writing").mkdir(parents=True)
+    (remote / ".varve-writing").mkdir(parents=True)
     assert "offsets 0 to " in findings(data, data / "scores-0")["tier-hole"]
     (data / "varve-tier.json").write_text("{")
     assert "does not tell where" in findings(data)["tier-file"]
@@ -141,7 +141,7 @@ def test_a_topic_whose_settings_are_lost_is_read_from_both_tiers_and_told_of(dat
     assert run("check", "--tier", data).exit_code == 0
 
 
-def test_no_new_cluster_is_made_up_for_logs_that_have_a_cold_tier(data: Path) -> None:
+def test_no_new_cluster_is_made_up_for_logs_that_have_a_tier(data: Path) -> None:
     assert run("clean", data, "scores").exit_code == 0
     meta = data / "meta.properties"
     (cluster,) = [line for line in meta.read_text().splitlines() if "cluster.id" in line]
@@ -229,7 +229,7 @@ def test_metrics_have_the_figures_of_the_tier(data: Path) -> None:
     assert 'varve_tier_segments{partition="0",topic="orders"}' in found.stdout
 
 
-def test_who_follows_reads_the_cold_part_first_while_another_has_the_store_open(
+def test_who_follows_reads_the_remote_part_first_while_another_has_the_store_open(
     data: Path,
 ) -> None:
     assert run("clean", data).exit_code == 0

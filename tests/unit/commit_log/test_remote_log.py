@@ -30,25 +30,25 @@ COMMITTED = Isolation.READ_COMMITTED
 
 
 @pytest.fixture
-def cold() -> FakeRemoteLog:
+def remote() -> FakeRemoteLog:
     return FakeRemoteLog()
 
 
 @pytest.fixture
-def tiered(bench: Bench, cold: FakeRemoteLog) -> Bench:
+def tiered(bench: Bench, remote: FakeRemoteLog) -> Bench:
     """Segments at 0, 2, 4 and the active one at 6; those below 4 are in the remote part alone."""
-    return _fill(bench, cold)
+    return _fill(bench, remote)
 
 
-def _fill(bench: Bench, cold: FakeRemoteLog) -> Bench:
+def _fill(bench: Bench, remote: FakeRemoteLog) -> Bench:
     bench.set(remote_storage_enable=True)
-    bench.remote = cold
+    bench.remote = remote
     bench.open()
     for offset in range(7):
         if offset in (2, 4, 6):
             bench.log.roll()
         bench.log.append(make_batch(time=offset))
-    cold.take(bench.log, 6)
+    remote.take(bench.log, 6)
     bench.log.drop_local_segments_before(4, now_ms=NOW_MS)
     return bench
 
@@ -60,32 +60,36 @@ def drop_local(bench: Bench, offset: int) -> Callable[[], object]:
 # What left the local disk is read from the remote part
 
 
-def test_the_log_start_stays_when_local_segments_leave(tiered: Bench, cold: FakeRemoteLog) -> None:
+def test_the_log_start_stays_when_local_segments_leave(
+    tiered: Bench, remote: FakeRemoteLog
+) -> None:
     log = tiered.log
     assert (log.log_start_offset, log.local_start_offset, log.end_offset) == (0, 4, 7)
     assert read_all(log) == list(range(7))
-    assert cold.asked[0] == (0, 4)
+    assert remote.asked[0] == (0, 4)
     assert check_log(log) == []
 
 
-def test_what_is_local_is_not_asked_of_the_remote_part(tiered: Bench, cold: FakeRemoteLog) -> None:
-    cold.failure = StoreUnavailable("the bucket is down")
+def test_what_is_local_is_not_asked_of_the_remote_part(
+    tiered: Bench, remote: FakeRemoteLog
+) -> None:
+    remote.failure = StoreUnavailable("the bucket is down")
     assert offsets_in(tiered.log.read(start_offset=4)) == [4, 5]
     assert tiered.log.append(make_batch()).base_offset == 7
     with pytest.raises(StoreUnavailable, match="bucket is down"):
         tiered.log.read(start_offset=3)
 
 
-def test_a_cold_read_ends_where_the_local_segments_begin(tiered: Bench) -> None:
+def test_a_remote_read_ends_where_the_local_segments_begin(tiered: Bench) -> None:
     fetched = tiered.log.read(start_offset=1)
     assert (offsets_in(fetched), fetched.next_offset) == ([1, 2, 3], 4)
     assert (fetched.high_watermark, fetched.log_start_offset) == (7, 0)
 
 
 def test_a_remote_part_that_has_nothing_more_leads_on_to_the_first_local_segment(
-    tiered: Bench, cold: FakeRemoteLog
+    tiered: Bench, remote: FakeRemoteLog
 ) -> None:
-    cold.batches = cold.batches[:3]
+    remote.batches = remote.batches[:3]
     assert offsets_in(tiered.log.read(start_offset=3)) == [4, 5]
 
 
@@ -98,35 +102,35 @@ def test_without_a_remote_part_the_error_names_what_is_local_and_the_setting(ben
 
 
 def test_deleted_records_are_not_served_though_the_remote_part_still_has_them(
-    tiered: Bench, cold: FakeRemoteLog
+    tiered: Bench, remote: FakeRemoteLog
 ) -> None:
-    cold.meanwhile = [lambda: tiered.log.delete_records(3)]
+    remote.meanwhile = [lambda: tiered.log.delete_records(3)]
     with pytest.raises(OffsetOutOfRange, match="3 to 7"):
         tiered.log.read(start_offset=1)
     assert offsets_in(tiered.log.read(start_offset=3)) == [3]
 
 
 def test_that_objects_are_gone_of_what_was_deleted_meanwhile_is_no_damage(
-    tiered: Bench, cold: FakeRemoteLog
+    tiered: Bench, remote: FakeRemoteLog
 ) -> None:
-    cold.failure = Corrupt("an object is not there")
+    remote.failure = Corrupt("an object is not there")
     with pytest.raises(Corrupt):
         tiered.log.read(start_offset=1)
-    cold.meanwhile = [lambda: tiered.log.delete_records(4)]
+    remote.meanwhile = [lambda: tiered.log.delete_records(4)]
     with pytest.raises(OffsetOutOfRange, match="4 to 7"):
         tiered.log.read(start_offset=1)
 
 
 def test_a_segment_that_leaves_the_local_disk_during_a_read_is_read_from_the_remote_part(
-    tiered: Bench, cold: FakeRemoteLog
+    tiered: Bench, remote: FakeRemoteLog
 ) -> None:
-    cold.batches, later = cold.batches[:3], cold.batches[3:]
+    remote.batches, later = remote.batches[:3], remote.batches[3:]
 
     def copy_and_drop() -> None:
-        cold.batches += later
+        remote.batches += later
         tiered.log.drop_local_segments_before(6, now_ms=NOW_MS)
 
-    cold.meanwhile = [copy_and_drop]
+    remote.meanwhile = [copy_and_drop]
     assert offsets_in(tiered.log.read(start_offset=3)) == [3]
     assert read_all(tiered.log) == list(range(7))
 
@@ -143,24 +147,24 @@ def test_a_time_is_found_in_either_part(tiered: Bench) -> None:
 
 
 def test_what_leaves_the_local_disk_during_a_search_by_time_is_not_missed(
-    tiered: Bench, cold: FakeRemoteLog
+    tiered: Bench, remote: FakeRemoteLog
 ) -> None:
-    cold.meanwhile = [drop_local(tiered, 6)]
+    remote.meanwhile = [drop_local(tiered, 6)]
     found = tiered.log.find_offset_by_time(NOW_MS + 4)
     assert found is not None
     assert found.offset == 4
 
 
 def test_a_search_by_time_begins_at_the_log_start_as_it_is_in_the_end(
-    tiered: Bench, cold: FakeRemoteLog
+    tiered: Bench, remote: FakeRemoteLog
 ) -> None:
-    cold.meanwhile = [lambda: tiered.log.delete_records(5)]
+    remote.meanwhile = [lambda: tiered.log.delete_records(5)]
     found = tiered.log.find_offset_by_time(NOW_MS)
     assert found is not None
     assert found.offset == 5
     tiered.log.drop_local_segments_before(6, now_ms=NOW_MS)
-    cold.failure = Corrupt("an object is not there")
-    cold.meanwhile = [lambda: tiered.log.delete_records(6)]
+    remote.failure = Corrupt("an object is not there")
+    remote.meanwhile = [lambda: tiered.log.delete_records(6)]
     found = tiered.log.find_offset_by_time(NOW_MS)
     assert found is not None
     assert found.offset == 6
@@ -170,10 +174,10 @@ def test_a_search_by_time_begins_at_the_log_start_as_it_is_in_the_end(
 
 
 @pytest.fixture
-def aborting(bench: Bench, cold: FakeRemoteLog) -> Bench:
+def aborting(bench: Bench, remote: FakeRemoteLog) -> Bench:
     """A transaction at 0 whose abort marker is at 3; every record has a segment of its own."""
     bench.set(remote_storage_enable=True)
-    bench.remote = cold
+    bench.remote = remote
     bench.open()
     fields: dict[str, Any] = {"producer_id": 5, "producer_epoch": 0, "transactional": True}
     bench.log.append(make_batch(base_sequence=0, **fields))
@@ -187,43 +191,43 @@ def aborting(bench: Bench, cold: FakeRemoteLog) -> Bench:
     return bench
 
 
-def test_an_abort_whose_marker_is_still_local_is_told_with_a_cold_read(
-    aborting: Bench, cold: FakeRemoteLog
+def test_an_abort_whose_marker_is_still_local_is_told_with_a_remote_read(
+    aborting: Bench, remote: FakeRemoteLog
 ) -> None:
-    cold.take(aborting.log, 2)
-    cold.is_complete = False
+    remote.take(aborting.log, 2)
+    remote.is_complete = False
     aborting.log.drop_local_segments_before(2, now_ms=NOW_MS)
     fetched = aborting.log.read(start_offset=0, isolation=COMMITTED)
     assert fetched.aborted == (AbortedRange(5, 0),)
     assert aborting.log.read(start_offset=0).aborted == ()
 
 
-def test_an_abort_that_both_sides_know_is_told_once(aborting: Bench, cold: FakeRemoteLog) -> None:
-    cold.take(aborting.log, 4)
-    cold.is_complete = False
+def test_an_abort_that_both_sides_know_is_told_once(aborting: Bench, remote: FakeRemoteLog) -> None:
+    remote.take(aborting.log, 4)
+    remote.is_complete = False
     aborting.log.drop_local_segments_before(2, now_ms=NOW_MS)
     fetched = aborting.log.read(start_offset=0, isolation=COMMITTED)
     assert fetched.aborted == (AbortedRange(5, 0),)
 
 
 def test_a_marker_that_leaves_the_local_disk_during_the_read_is_not_missed(
-    aborting: Bench, cold: FakeRemoteLog
+    aborting: Bench, remote: FakeRemoteLog
 ) -> None:
     """The remote part is asked before the marker is copied, the local one after it went."""
-    cold.take(aborting.log, 2)
-    cold.is_complete = False
+    remote.take(aborting.log, 2)
+    remote.is_complete = False
     aborting.log.drop_local_segments_before(2, now_ms=NOW_MS)
-    answer = cold.read
+    answer = remote.read
 
     def copy_and_drop_behind(**asked: Any) -> Any:
         run = answer(**asked)
         if aborting.log.local_start_offset == 2:
             aborted = aborting.log.aborted_transactions()
             aborting.log.drop_local_segments_before(4, now_ms=NOW_MS)
-            cold.aborted = aborted
+            remote.aborted = aborted
         return run
 
-    cold.read = copy_and_drop_behind  # type: ignore[method-assign]  # a request takes its time
+    remote.read = copy_and_drop_behind  # type: ignore[method-assign]  # a request takes its time
     fetched = aborting.log.read(start_offset=0, isolation=COMMITTED)
     assert fetched.aborted == (AbortedRange(5, 0),)
 

@@ -38,19 +38,19 @@ def _is_for_writing(path: Any, flags: int, *mode: int) -> bool:
 
 
 @pytest.fixture
-def cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReadOnly:
+def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReadOnly:
     return ReadOnly(tmp_path / "data.cold", monkeypatch)
 
 
 @pytest.fixture
-def store(tmp_path: Path, cold: ReadOnly) -> Iterator[varve.Store]:
+def store(tmp_path: Path, remote: ReadOnly) -> Iterator[varve.Store]:
     with varve.open(tmp_path / "data", maintain=False) as opened:
         opened.create_topic("t", settings=TIERED)
         opened.create_topic("other")
         fill(opened)
         opened.run_once()
         yield opened
-        cold.is_on = False
+        remote.is_on = False
 
 
 def fill(store: varve.Store) -> None:
@@ -59,9 +59,9 @@ def fill(store: varve.Store) -> None:
 
 
 def test_a_tier_that_turns_read_only_fails_the_copy_alone(
-    store: varve.Store, cold: ReadOnly
+    store: varve.Store, remote: ReadOnly
 ) -> None:
-    cold.is_on = True
+    remote.is_on = True
     fill(store)
     store.run_once()
     health = store.health()
@@ -69,15 +69,15 @@ def test_a_tier_that_turns_read_only_fails_the_copy_alone(
     assert "Read-only file system; mount it for writing" in "".join(map(str, health.tier.values()))
     store.topic("other").append(value=b"goes on")
     assert len(list(store.topic("t").read(0))) == 80
-    cold.is_on = False
+    remote.is_on = False
     store.run_once(10**15)
     assert store.health().tier == {}
 
 
 def test_a_topic_that_cannot_leave_keeps_no_store_from_opening(
-    tmp_path: Path, store: varve.Store, cold: ReadOnly
+    tmp_path: Path, store: varve.Store, remote: ReadOnly
 ) -> None:
-    cold.is_on = True
+    remote.is_on = True
     with pytest.raises(StoreDenied, match="Read-only file system"):
         store.delete_topic("t")
     store.abandon()

@@ -71,7 +71,7 @@ def bench() -> Iterator[Bench]:
         yield found
 
 
-def test_cold_offsets_are_read_when_the_first_store_is_down(bench: Bench) -> None:
+def test_remote_offsets_are_read_when_the_first_store_is_down(bench: Bench) -> None:
     bench.append(50)
     bench.kit.run_background()
     assert bench.local_start() > 0
@@ -82,7 +82,7 @@ def test_cold_offsets_are_read_when_the_first_store_is_down(bench: Bench) -> Non
     assert not health.is_healthy
 
 
-def test_cold_offsets_are_read_from_the_second_by_a_store_that_has_only_just_opened(
+def test_remote_offsets_are_read_from_the_second_by_a_store_that_has_only_just_opened(
     bench: Bench,
 ) -> None:
     bench.append(50)

@@ -21,7 +21,7 @@ class Place:
     """A store in `data` whose offset 0 is in the cold tier alone, and 1 on the local disk alone."""
 
     def __init__(self, directory: Path, mirror: str = "") -> None:
-        self.data, self.cold, self.aside = (
+        self.data, self.remote, self.aside = (
             str(directory / name) for name in ("data", "data.cold", "aside")
         )
         self.settings = {**SETTINGS, "varve.tier.mirror.url": mirror} if mirror else SETTINGS
@@ -47,18 +47,18 @@ def test_a_directory_that_is_not_there_is_unavailable_and_never_made_anew(
     tmp_path: Path, is_mount_point: bool
 ) -> None:
     place = Place(tmp_path)
-    os.rename(place.cold, place.aside)
+    os.rename(place.remote, place.aside)
     if is_mount_point:
-        os.makedirs(f"{place.cold}/lost+found")
+        os.makedirs(f"{place.remote}/lost+found")
     with place.open() as store:
         with pytest.raises(StoreUnavailable, match=r"data\.cold is .*mount or put it back"):
             list(store.topic("orders").read())
         store.run_once()
         assert "mount or put it back" in store.health().tier[PARTITION]
         assert [one.offset for one in store.topic("orders").partition(0).read(1)] == [1]
-    assert os.path.exists(place.cold) == is_mount_point
-    shutil.rmtree(place.cold, ignore_errors=True)
-    os.rename(place.aside, place.cold)
+    assert os.path.exists(place.remote) == is_mount_point
+    shutil.rmtree(place.remote, ignore_errors=True)
+    os.rename(place.aside, place.remote)
     assert place.offsets() == [0, 1]
 
 
@@ -74,8 +74,8 @@ def test_a_directory_that_was_never_copied_to_is_made_when_it_is_missing(tmp_pat
 
 def test_an_empty_tier_is_first_told_to_be_another_one_and_given_up_last(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    os.rename(place.cold, place.aside)
-    os.makedirs(f"{place.cold}/{WRITING}")
+    os.rename(place.remote, place.aside)
+    os.makedirs(f"{place.remote}/{WRITING}")
     with place.open() as store:
         store.run_once()
         told = store.health().tier[PARTITION]
@@ -86,9 +86,9 @@ def test_an_empty_tier_is_first_told_to_be_another_one_and_given_up_last(tmp_pat
 
 def test_reads_go_to_the_mirror_of_a_directory_that_is_missing(tmp_path: Path) -> None:
     place = Place(tmp_path, mirror=f"file:{tmp_path}/mirror")
-    os.rename(place.cold, place.aside)
+    os.rename(place.remote, place.aside)
     assert place.offsets() == [0, 1]
     with place.open() as store:
         list(store.topic("orders").read())
         assert "data.cold is missing" in store.health().mirror
-    assert not os.path.exists(place.cold)
+    assert not os.path.exists(place.remote)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import varve
-from tests.support.cold_bench import drop_extents
+from tests.support.remote_bench import drop_extents
 from varve.foundation.errors import StoreUnavailable
 from varve.foundation.metrics import exposition
 from varve.object_store import MemoryObjectStore

@@ -35,8 +35,8 @@ def test_the_bucket_has_every_change_and_the_disk_the_latest_of_a_year() -> None
     with VirtualStore() as kit:
         *_, last = live(kit, {}, years=3)
         topic = kit.store.topic("prices")
-        cold = list(topic.read(end=last.local_start))
-        assert [record.offset for record in cold] == list(range(last.local_start))
+        remote = list(topic.read(end=last.local_start))
+        assert [record.offset for record in remote] == list(range(last.local_start))
         assert last.hot_records < (last.end - last.local_start)
         assert last.hot_bytes < last.cold_bytes / 4
         assert last.local_start > last.end - 2 * 312

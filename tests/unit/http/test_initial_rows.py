@@ -171,7 +171,7 @@ def test_files_that_go_while_rows_are_taken_from_them_are_waited_for(
             list(one.read())
 
 
-def test_a_topic_in_the_cold_tier_has_a_state_by_key_indexes(kit: SnapshotTopic) -> None:
+def test_a_topic_in_the_tier_has_a_state_by_key_indexes(kit: SnapshotTopic) -> None:
     for number in range(3):
         kit.topic.put(("a", f'{{"n":{number}}}'), (f"b{number}", '{"n":0}'))
         kit.topic.roll(0)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.support.cleaning_bench import RETENTION_MS
-from tests.support.cold_compaction import ColdCompaction
+from tests.support.remote_compaction import RemoteCompaction
 from tests.support.tier_bench import TierBench, tiered
 from varve.cleaning.removals.removal import Reason
 from varve.foundation.errors import InvalidRequest
@@ -23,215 +23,215 @@ from varve.tiering.manifest.segment import SegmentState
 T = TypeVar("T")
 
 
-def make(*segments: int, **settings: Any) -> ColdCompaction:
-    cold = ColdCompaction(TierBench(tiered(**settings)))
-    cold.bench.fill(*segments)
-    cold.copy()
-    return cold
+def make(*segments: int, **settings: Any) -> RemoteCompaction:
+    remote = RemoteCompaction(TierBench(tiered(**settings)))
+    remote.bench.fill(*segments)
+    remote.copy()
+    return remote
 
 
 def test_the_latest_record_of_each_key_stays() -> None:
-    cold = make(4, 4, 4)
-    result = cold.compact()
+    remote = make(4, 4, 4)
+    result = remote.compact()
     assert result.error is None
     assert result.records[Reason.SUPERSEDED] == 8
-    assert [one.offset for batch in cold.batches() for one in batch.records] == [8, 9, 10, 11]
-    assert cold.state() == cold.true_state()
-    cold.check()
+    assert [one.offset for batch in remote.batches() for one in batch.records] == [8, 9, 10, 11]
+    assert remote.state() == remote.true_state()
+    remote.check()
 
 
 def test_one_manifest_replaces_what_was_read() -> None:
-    cold = make(4, 5, 4)
-    version = cold.bench.manifests().load().version
-    result = cold.compact()
-    manifest = cold.bench.manifests().load()
+    remote = make(4, 5, 4)
+    version = remote.bench.manifests().load().version
+    result = remote.compact()
+    manifest = remote.bench.manifests().load()
     assert manifest.version == version + 2, "one announcement, one commit"
     assert manifest.cleaned_up_to == 13 == result.cleaned_up_to
     assert (result.segments_before, result.segments_after) == (3, 2)
     assert result.bytes_after < result.bytes_before
     gone = [one for one in manifest.segments if one.state is SegmentState.DELETE_STARTED]
-    assert {one.replaced_until_ms for one in gone} == {cold.hot.now_ms + 5000}
+    assert {one.replaced_until_ms for one in gone} == {remote.hot.now_ms + 5000}
     assert len(gone) == 2
-    new, untouched = cold.bench.readable()
+    new, untouched = remote.bench.readable()
     assert (new.key_count, new.stale_bytes, new.record_count) == (1, 0, 1)
     assert (new.base_offset, new.end_offset, untouched.base_offset) == (0, 8, 9)
 
 
 def test_evidence_is_in_the_bucket() -> None:
-    cold = make(4, 4)
-    cold.compact()
-    keys = [one.key for one in cold.bench.bucket.list(f"{cold.bench.home.prefix}evidence/")]
+    remote = make(4, 4)
+    remote.compact()
+    keys = [one.key for one in remote.bench.bucket.list(f"{remote.bench.home.prefix}evidence/")]
     assert len(keys) == 1
-    assert b'"superseded":4' in cold.bench.bucket.get(keys[0])
+    assert b'"superseded":4' in remote.bench.bucket.get(keys[0])
 
 
 def test_replaced_objects_go_with_a_run_after_their_time() -> None:
-    cold = make(4, 4)
-    cold.compact()
-    assert cold.compact().swept == 0
-    assert cold.pending(SegmentState.DELETE_STARTED) == 1
-    cold.hot.advance(5000)
-    assert cold.compact().swept == 1
-    assert cold.pending(SegmentState.DELETE_STARTED) == 0
-    cold.check()
-    assert len(cold.bench.segments()) == 2
+    remote = make(4, 4)
+    remote.compact()
+    assert remote.compact().swept == 0
+    assert remote.pending(SegmentState.DELETE_STARTED) == 1
+    remote.hot.advance(5000)
+    assert remote.compact().swept == 1
+    assert remote.pending(SegmentState.DELETE_STARTED) == 0
+    remote.check()
+    assert len(remote.bench.segments()) == 2
 
 
 def test_a_tombstone_goes_after_its_horizon_and_not_before() -> None:
-    cold = make(2)
-    cold.hot.put("key-0", None)
-    cold.hot.roll()
-    cold.copy()
-    cold.compact()
-    assert [one.offset for batch in cold.batches() for one in batch.records] == [1, 2]
-    (new,) = cold.bench.readable()
-    assert new.delete_horizon_ms == cold.hot.now_ms + RETENTION_MS
-    cold.hot.advance(RETENTION_MS)
-    result = cold.compact()
+    remote = make(2)
+    remote.hot.put("key-0", None)
+    remote.hot.roll()
+    remote.copy()
+    remote.compact()
+    assert [one.offset for batch in remote.batches() for one in batch.records] == [1, 2]
+    (new,) = remote.bench.readable()
+    assert new.delete_horizon_ms == remote.hot.now_ms + RETENTION_MS
+    remote.hot.advance(RETENTION_MS)
+    result = remote.compact()
     assert result.records[Reason.TOMBSTONE_EXPIRED] == 1
-    assert [one.offset for batch in cold.batches() for one in batch.records] == [1]
+    assert [one.offset for batch in remote.batches() for one in batch.records] == [1]
 
 
 def test_what_an_undecided_transaction_touches_waits() -> None:
-    cold = make(2, 2)
-    cold.hot.put("key-0", "open", producer_id=5, transactional=True)
-    cold.hot.roll()
-    cold.bench.fill(2)
-    cold.hot.end_transaction(5, committed=True)
-    cold.copy()
-    result = cold.compact()
+    remote = make(2, 2)
+    remote.hot.put("key-0", "open", producer_id=5, transactional=True)
+    remote.hot.roll()
+    remote.bench.fill(2)
+    remote.hot.end_transaction(5, committed=True)
+    remote.copy()
+    result = remote.compact()
     assert result.cleaned_up_to == 4
     assert "undecided" in result.note
-    cold.hot.roll()
-    cold.copy()
-    assert cold.compact().cleaned_up_to == cold.hot.log.end_offset
-    assert cold.state() == cold.true_state()
+    remote.hot.roll()
+    remote.copy()
+    assert remote.compact().cleaned_up_to == remote.hot.log.end_offset
+    assert remote.state() == remote.true_state()
 
 
 def test_a_segment_without_a_key_index_gets_one() -> None:
-    cold = make(4, cleanup_policy=("delete",))
-    assert cold.bench.readable()[0].find_part("keys") is None
-    cold.bench.fill(4)
-    cold.copy()
+    remote = make(4, cleanup_policy=("delete",))
+    assert remote.bench.readable()[0].find_part("keys") is None
+    remote.bench.fill(4)
+    remote.copy()
     settings = CompactSettings(log=tiered(), is_forced=True, replaced_ms=5000)
-    assert cold.compact(settings=settings).records[Reason.SUPERSEDED] == 4
-    assert all(one.find_part("keys") is not None for one in cold.bench.segments())
-    cold.check()
+    assert remote.compact(settings=settings).records[Reason.SUPERSEDED] == 4
+    assert all(one.find_part("keys") is not None for one in remote.bench.segments())
+    remote.check()
 
 
 def test_a_damaged_key_index_is_made_anew() -> None:
-    cold = make(4, 4)
-    key = cold.bench.home.part_key(cold.bench.readable()[0], "keys")
-    data = bytearray(cold.bench.bucket.get(key))
+    remote = make(4, 4)
+    key = remote.bench.home.part_key(remote.bench.readable()[0], "keys")
+    data = bytearray(remote.bench.bucket.get(key))
     data[140] ^= 1
-    cold.bench.bucket.put(key, bytes(data))
-    assert cold.compact().records[Reason.SUPERSEDED] == 4
-    assert cold.state() == cold.true_state()
+    remote.bench.bucket.put(key, bytes(data))
+    assert remote.compact().records[Reason.SUPERSEDED] == 4
+    assert remote.state() == remote.true_state()
 
 
 def test_damaged_data_is_left_alone_and_told() -> None:
-    cold = make(4, 4, segment_bytes=600)
-    first = cold.bench.readable()[0]
-    key = cold.bench.home.part_key(first, "log")
-    data = bytearray(cold.bench.bucket.get(key))
+    remote = make(4, 4, segment_bytes=600)
+    first = remote.bench.readable()[0]
+    key = remote.bench.home.part_key(first, "log")
+    data = bytearray(remote.bench.bucket.get(key))
     data[-1] ^= 1
-    cold.bench.bucket.put(key, bytes(data))
-    cold.bench.bucket.delete([cold.bench.home.part_key(first, "keys")])
-    result = cold.compact()
+    remote.bench.bucket.put(key, bytes(data))
+    remote.bench.bucket.delete([remote.bench.home.part_key(first, "keys")])
+    result = remote.compact()
     assert result.held == (0,)
     assert result.cleaned_up_to == 0
-    assert first.id in {one.id for one in cold.bench.readable()}
+    assert first.id in {one.id for one in remote.bench.readable()}
 
 
 def test_damage_that_a_rewrite_meets_holds_that_segment_alone() -> None:
-    cold = make(4)
+    remote = make(4)
     for number in range(3):
-        cold.hot.put(f"key-{number}", "stale")
-    cold.hot.put("only", "here")
-    cold.hot.roll()
-    cold.bench.fill(5, 5)
-    cold.copy()
-    bad = cold.bench.readable()[1]
-    key = cold.bench.home.part_key(bad, "log")
-    data = cold.bench.bucket.get(key)
-    cold.bench.bucket.put(key, data[:-1] + bytes([data[-1] ^ 1]))
-    result = cold.compact()
+        remote.hot.put(f"key-{number}", "stale")
+    remote.hot.put("only", "here")
+    remote.hot.roll()
+    remote.bench.fill(5, 5)
+    remote.copy()
+    bad = remote.bench.readable()[1]
+    key = remote.bench.home.part_key(bad, "log")
+    data = remote.bench.bucket.get(key)
+    remote.bench.bucket.put(key, data[:-1] + bytes([data[-1] ^ 1]))
+    result = remote.compact()
     assert result.error is None
     assert result.held == (bad.base_offset,)
     assert "CRC" in result.note
     assert result.cleaned_up_to == bad.base_offset
     assert result.segments_rewritten == 2, "those before and behind it"
-    assert bad.id in {one.id for one in cold.bench.readable()}
-    cold.check()
-    cold.bench.bucket.put(key, data)
-    assert cold.state() == cold.true_state()
-    assert cold.compact().cleaned_up_to == cold.hot.log.end_offset
-    assert cold.state() == cold.true_state()
-    assert cold.pending(SegmentState.COPY_STARTED) == 0
+    assert bad.id in {one.id for one in remote.bench.readable()}
+    remote.check()
+    remote.bench.bucket.put(key, data)
+    assert remote.state() == remote.true_state()
+    assert remote.compact().cleaned_up_to == remote.hot.log.end_offset
+    assert remote.state() == remote.true_state()
+    assert remote.pending(SegmentState.COPY_STARTED) == 0
 
 
 def test_what_is_not_dirty_enough_waits_unless_forced() -> None:
-    cold = make(4, 4, min_cleanable_dirty_ratio=0.6)
-    cold.compact()
-    cold.bench.fill(1)
-    cold.copy()
-    calm = replace(cold.settings(), is_forced=False)
-    result = cold.compact(settings=calm)
+    remote = make(4, 4, min_cleanable_dirty_ratio=0.6)
+    remote.compact()
+    remote.bench.fill(1)
+    remote.copy()
+    calm = replace(remote.settings(), is_forced=False)
+    result = remote.compact(settings=calm)
     assert "not due" in result.note
     assert result.segments_rewritten == 0
-    assert cold.compact().segments_rewritten > 0
+    assert remote.compact().segments_rewritten > 0
 
 
 def test_young_records_wait_for_the_lag() -> None:
-    cold = make(4, 4, min_compaction_lag_ms=1000)
-    result = cold.compact()
+    remote = make(4, 4, min_compaction_lag_ms=1000)
+    result = remote.compact()
     assert result.segments_rewritten == 0
     assert "min.compaction.lag.ms" in result.note
-    cold.hot.advance(1001)
-    assert cold.compact().records[Reason.SUPERSEDED] == 4
+    remote.hot.advance(1001)
+    assert remote.compact().records[Reason.SUPERSEDED] == 4
 
 
 def test_keys_are_planned_by_ranges_as_at_once() -> None:
-    cold = make(*[40] * 5)
-    cold.range_bytes = 32 * 10
-    result = cold.compact()
+    remote = make(*[40] * 5)
+    remote.range_bytes = 32 * 10
+    result = remote.compact()
     stage = next(one for one in result.stages if one.name == "plan")
     assert stage.tasks == 20
     assert result.records[Reason.SUPERSEDED] == 160
-    assert cold.state() == cold.true_state()
+    assert remote.state() == remote.true_state()
 
 
 @pytest.mark.parametrize("is_dry_run", [False, True])
 def test_a_plan_that_is_put_aside_gives_the_same_and_leaves_nothing(is_dry_run: bool) -> None:
     results = []
     for inline_bytes in (0, 1 << 20):
-        cold = make(*[40] * 5)
-        cold.range_bytes, cold.inline_bytes = 32 * 10, inline_bytes
-        settings = replace(cold.settings(), is_dry_run=is_dry_run)
-        results.append(cold.compact(settings=settings).to_json())
-        assert cold.state() == cold.true_state()
-        cold.check()
+        remote = make(*[40] * 5)
+        remote.range_bytes, remote.inline_bytes = 32 * 10, inline_bytes
+        settings = replace(remote.settings(), is_dry_run=is_dry_run)
+        results.append(remote.compact(settings=settings).to_json())
+        assert remote.state() == remote.true_state()
+        remote.check()
     assert results[0] == results[1]
 
 
 def test_work_that_another_job_removes_fails_the_run_and_the_next_succeeds() -> None:
-    cold = make(*[40] * 3)
-    cold.inline_bytes = 0
+    remote = make(*[40] * 3)
+    remote.inline_bytes = 0
 
     class Rival(LocalRunner):
         def try_run(
             self, stage: str, tasks: Sequence[Task[T]], shared: object = None
         ) -> Iterator[T | TaskError]:
             if stage == "rewrite":
-                remove_folder(cold.bench.bucket, cold.bench.home.work_folder)
+                remove_folder(remote.bench.bucket, remote.bench.home.work_folder)
             return super().try_run(stage, tasks, shared)
 
-    cold.runner = Rival()
-    assert "another job has removed the work" in (cold.compact().error or "")
-    cold.runner = LocalRunner()
-    assert cold.compact().error is None
-    assert cold.state() == cold.true_state()
-    cold.check()
+    remote.runner = Rival()
+    assert "another job has removed the work" in (remote.compact().error or "")
+    remote.runner = LocalRunner()
+    assert remote.compact().error is None
+    assert remote.state() == remote.true_state()
+    remote.check()
 
 
 class StorePickler(pickle.Pickler):
@@ -267,17 +267,17 @@ def test_what_passes_through_the_driver_does_not_grow_with_the_records(is_stored
     """Ten times the records in as many segments, batches and ranges, with keys of their own."""
     passed = []
     for count in (1_000, 10_000):
-        cold = ColdCompaction(TierBench(tiered()))
+        remote = RemoteCompaction(TierBench(tiered()))
         for segment in range(4):
             numbers = range(segment * count // 2, segment * count // 2 + count)
             records = [Record(b"%d" % number, b"v", timestamp=1) for number in numbers]
-            cold.hot.append(records)
-            cold.hot.roll()
-        cold.copy()
-        cold.inline_bytes = 0 if is_stored else 1 << 20
-        cold.range_bytes = 32 * 4 * count // 8
-        cold.runner = runner = MeteredRunner()
-        result = cold.compact()
+            remote.hot.append(records)
+            remote.hot.roll()
+        remote.copy()
+        remote.inline_bytes = 0 if is_stored else 1 << 20
+        remote.range_bytes = 32 * 4 * count // 8
+        remote.runner = runner = MeteredRunner()
+        result = remote.compact()
         assert result.error is None
         assert result.records[Reason.SUPERSEDED] == 3 * count // 2
         assert {one.name: one.tasks for one in result.stages}["plan"] == 8

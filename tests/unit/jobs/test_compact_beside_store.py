@@ -42,7 +42,7 @@ class Orders:
 
     @property
     def home(self) -> RemotePath:
-        return self.kit.store.tier.partitions.get(PARTITION).home
+        return self.kit.store.tier.partitions.get(PARTITION).path
 
     def append(self, source: random.Random, count: int) -> None:
         for _ in range(count):

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.support.cold_compaction import ColdCompaction
+from tests.support.remote_compaction import RemoteCompaction
 from tests.support.tier_bench import TierBench, tiered
 from varve.cleaning.removals.removal import Reason
 from varve.foundation.errors import Unavailable
@@ -21,30 +21,30 @@ from varve.tiering.partition_lease import RENEW_MS, find_lease, hold_lease
 T = TypeVar("T")
 
 
-def make(*segments: int) -> ColdCompaction:
-    cold = ColdCompaction(TierBench(tiered()))
-    cold.bench.fill(*(segments or (4, 4)))
-    cold.copy()
-    return cold
+def make(*segments: int) -> RemoteCompaction:
+    remote = RemoteCompaction(TierBench(tiered()))
+    remote.bench.fill(*(segments or (4, 4)))
+    remote.copy()
+    return remote
 
 
-def objects_of(cold: ColdCompaction) -> dict[str, bytes]:
-    bucket = cold.bench.bucket
+def objects_of(remote: RemoteCompaction) -> dict[str, bytes]:
+    bucket = remote.bench.bucket
     return {entry.key: bytes(bucket.get(entry.key)) for entry in bucket.list("")}
 
 
-def leave_lease(cold: ColdCompaction, *, host: str, pid: int = 1) -> None:
+def leave_lease(remote: RemoteCompaction, *, host: str, pid: int = 1) -> None:
     """A job that was killed, or is at work elsewhere."""
-    now_ms = cold.hot.now_ms
+    now_ms = remote.hot.now_ms
     lease = {"job": "compact-x", "host": host, "pid": pid, "began_ms": now_ms, "at_ms": now_ms}
-    cold.bench.bucket.put(cold.bench.home.lease_key, json.dumps(lease).encode())
+    remote.bench.bucket.put(remote.bench.home.lease_key, json.dumps(lease).encode())
 
 
 class SecondJob(LocalRunner):
     """Another job comes while the first has written its groups."""
 
-    def __init__(self, cold: ColdCompaction) -> None:
-        self._cold = cold
+    def __init__(self, remote: RemoteCompaction) -> None:
+        self._remote = remote
         self.error: str | None = None
 
     def try_run(
@@ -52,47 +52,47 @@ class SecondJob(LocalRunner):
     ) -> Iterator[T | TaskError]:
         outcomes = list(super().try_run(stage, tasks, shared))
         if stage == "rewrite":
-            self._cold.runner = LocalRunner()
-            self.error = self._cold.compact().error
+            self._remote.runner = LocalRunner()
+            self.error = self._remote.compact().error
         return iter(outcomes)
 
 
 def test_a_second_job_is_told_who_is_at_work_and_the_first_ends_well() -> None:
-    cold = make()
-    second = SecondJob(cold)
-    cold.runner = second
-    result = cold.compact()
+    remote = make()
+    second = SecondJob(remote)
+    remote.runner = second
+    result = remote.compact()
     assert (result.error, result.voided_groups) == (None, 0)
     assert result.records[Reason.SUPERSEDED] == 4
     assert second.error is not None
     assert "another job rewrites it" in second.error
     assert "--take-over" in second.error
-    assert find_lease(cold.bench.bucket, cold.bench.home) is None
-    cold.check()
+    assert find_lease(remote.bench.bucket, remote.bench.home) is None
+    remote.check()
 
 
 def test_a_lease_of_another_host_holds_for_a_day_or_until_told() -> None:
-    cold = make()
-    leave_lease(cold, host="elsewhere")
-    assert "on elsewhere" in str(cold.compact().error)
-    over = replace(cold.settings(), takes_over=True)
-    assert cold.compact(settings=over).error is None
-    leave_lease(cold, host="elsewhere")
-    cold.hot.advance(ANNOUNCEMENT_TIMEOUT_MS)
-    assert cold.compact().error is None
-    assert find_lease(cold.bench.bucket, cold.bench.home) is None
+    remote = make()
+    leave_lease(remote, host="elsewhere")
+    assert "on elsewhere" in str(remote.compact().error)
+    over = replace(remote.settings(), takes_over=True)
+    assert remote.compact(settings=over).error is None
+    leave_lease(remote, host="elsewhere")
+    remote.hot.advance(ANNOUNCEMENT_TIMEOUT_MS)
+    assert remote.compact().error is None
+    assert find_lease(remote.bench.bucket, remote.bench.home) is None
 
 
 def test_a_lease_of_a_process_that_is_gone_or_no_lease_is_taken_over() -> None:
-    cold = make()
+    remote = make()
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    leave_lease(cold, host=os.uname().nodename, pid=gone.pid)
-    assert cold.compact().error is None
-    leave_lease(cold, host=os.uname().nodename, pid=os.getppid())
-    assert "another job" in str(cold.compact().error)
-    cold.bench.bucket.put(cold.bench.home.lease_key, b"no lease")
-    assert cold.compact().error is None
+    leave_lease(remote, host=os.uname().nodename, pid=gone.pid)
+    assert remote.compact().error is None
+    leave_lease(remote, host=os.uname().nodename, pid=os.getppid())
+    assert "another job" in str(remote.compact().error)
+    remote.bench.bucket.put(remote.bench.home.lease_key, b"no lease")
+    assert remote.compact().error is None
 
 
 @pytest.mark.parametrize(
@@ -109,40 +109,40 @@ def test_a_lease_of_a_process_that_is_gone_or_no_lease_is_taken_over() -> None:
     ],
 )
 def test_a_lease_of_absurd_numbers_is_none(change: dict[str, object]) -> None:
-    cold = make()
-    leave_lease(cold, host=os.uname().nodename)
-    key, bucket = cold.bench.home.lease_key, cold.bench.bucket
+    remote = make()
+    leave_lease(remote, host=os.uname().nodename)
+    key, bucket = remote.bench.home.lease_key, remote.bench.bucket
     bucket.put(key, json.dumps({**json.loads(bucket.get(key)), **change}).encode())
-    assert find_lease(bucket, cold.bench.home) is None
-    assert cold.compact().error is None
+    assert find_lease(bucket, remote.bench.home) is None
+    assert remote.compact().error is None
 
 
 def test_a_lease_is_renewed_and_one_that_was_taken_over_is_noticed() -> None:
-    cold = make()
-    bucket, home, clock = cold.bench.bucket, cold.bench.home, cold.hot.clock
+    remote = make()
+    bucket, home, clock = remote.bench.bucket, remote.bench.home, remote.hot.clock
     with hold_lease(bucket, home, "job-1", clock=clock, takes_over=False) as held:
-        cold.hot.advance(RENEW_MS)
+        remote.hot.advance(RENEW_MS)
         held.renew()
         found = find_lease(bucket, home)
         assert found is not None
-        assert found.at_ms == cold.hot.now_ms
-        leave_lease(cold, host="elsewhere")
+        assert found.at_ms == remote.hot.now_ms
+        leave_lease(remote, host="elsewhere")
         held.renew()
-        cold.hot.advance(RENEW_MS)
+        remote.hot.advance(RENEW_MS)
         with pytest.raises(Unavailable, match="compact-x has the lease of job-1"):
             held.renew()
     assert find_lease(bucket, home) is not None, "it is another's"
 
 
 def test_a_dry_run_changes_no_object_and_tells_what_a_run_then_does() -> None:
-    cold = make(40, 40, 40)
-    before = objects_of(cold)
-    foretold = cold.compact(settings=replace(cold.settings(), is_dry_run=True))
-    assert objects_of(cold) == before
+    remote = make(40, 40, 40)
+    before = objects_of(remote)
+    foretold = remote.compact(settings=replace(remote.settings(), is_dry_run=True))
+    assert objects_of(remote) == before
     assert foretold.error is None
     assert foretold.estimate is not None
     assert foretold.estimate.read_requests > 0
-    done = cold.compact()
+    done = remote.compact()
     assert done.estimate is None
     assert foretold.records == done.records
     assert foretold.bytes == done.bytes
@@ -153,32 +153,32 @@ def test_a_dry_run_changes_no_object_and_tells_what_a_run_then_does() -> None:
 
 
 def test_a_dry_run_neither_sweeps_nor_makes_key_indexes() -> None:
-    cold = make()
-    cold.compact()
-    cold.hot.advance(5000)
-    assert cold.pending(SegmentState.DELETE_STARTED) > 0
-    cold.bench.fill(4)
-    cold.copy()
-    last = cold.bench.readable()[-1]
-    cold.bench.bucket.delete([cold.bench.home.part_key(last, "keys")])
-    before = objects_of(cold)
-    result = cold.compact(settings=replace(cold.settings(), is_dry_run=True))
-    assert objects_of(cold) == before
+    remote = make()
+    remote.compact()
+    remote.hot.advance(5000)
+    assert remote.pending(SegmentState.DELETE_STARTED) > 0
+    remote.bench.fill(4)
+    remote.copy()
+    last = remote.bench.readable()[-1]
+    remote.bench.bucket.delete([remote.bench.home.part_key(last, "keys")])
+    before = objects_of(remote)
+    result = remote.compact(settings=replace(remote.settings(), is_dry_run=True))
+    assert objects_of(remote) == before
     assert f"segment {last.base_offset} has no key index yet" in result.note
     assert result.swept == 0
 
 
 def test_a_dry_run_goes_on_beside_a_job_that_is_at_work() -> None:
-    cold = make()
-    leave_lease(cold, host="elsewhere")
-    result = cold.compact(settings=replace(cold.settings(), is_dry_run=True))
+    remote = make()
+    leave_lease(remote, host="elsewhere")
+    result = remote.compact(settings=replace(remote.settings(), is_dry_run=True))
     assert result.error is None
     assert result.records[Reason.SUPERSEDED] == 4
 
 
 def test_leases_of_two_partitions_do_not_meet() -> None:
-    cold = make()
-    bucket, home, clock = cold.bench.bucket, cold.bench.home, cold.hot.clock
+    remote = make()
+    bucket, home, clock = remote.bench.bucket, remote.bench.home, remote.hot.clock
     other = replace(home, partition=home.partition + 1)
     with (
         hold_lease(bucket, home, "a", clock=clock, takes_over=False),

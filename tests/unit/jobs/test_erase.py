@@ -60,10 +60,10 @@ ANN = {0, 2, 6, 8, 9}
 
 
 def test_a_key_leaves_every_tier_and_nothing_else_does(bench: ErasureBench) -> None:
-    hot, cold = bench.records(cold=False), bench.records(cold=True)
+    hot, remote = bench.records(remote=False), bench.records(remote=True)
     result = bench.erase("ann", "nobody")
-    assert bench.records(cold=False) == {at: one for at, one in hot.items() if at not in ANN}
-    assert bench.records(cold=True) == {at: one for at, one in cold.items() if at not in ANN}
+    assert bench.records(remote=False) == {at: one for at, one in hot.items() if at not in ANN}
+    assert bench.records(remote=True) == {at: one for at, one in remote.items() if at not in ANN}
     assert b"ann" not in bench.everything()
     assert [(one.tier, one.records, one.segments_matched) for one in result.partitions] == [
         ("hot", 5, 3),
@@ -74,9 +74,9 @@ def test_a_key_leaves_every_tier_and_nothing_else_does(bench: ErasureBench) -> N
 
 
 def test_segments_without_a_match_are_left_alone(bench: ErasureBench) -> None:
-    before = [one.id for one in bench.topic.cold()]
+    before = [one.id for one in bench.topic.remote()]
     bench.erase("cy")
-    after = [one.id for one in bench.topic.cold()]
+    after = [one.id for one in bench.topic.remote()]
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False, True]
 
 
@@ -99,10 +99,10 @@ def test_finding_by_key_reads_the_data_of_matching_segments_alone() -> None:
         made.roll()
     made.copy()
     result = made.erase("key-3-7", is_dry_run=True)
-    (cold,) = [one for one in result.partitions if one.tier == "cold"]
-    sizes = [one.size for one in made.topic.cold()]
-    assert cold.segments == 6
-    assert cold.bytes_read == sizes[3]
+    (remote,) = [one for one in result.partitions if one.tier == "cold"]
+    sizes = [one.size for one in made.topic.remote()]
+    assert remote.segments == 6
+    assert remote.bytes_read == sizes[3]
 
 
 def test_aborted_records_go_too() -> None:
@@ -115,7 +115,7 @@ def test_aborted_records_go_too() -> None:
     made.roll()
     made.copy()
     made.erase("ann")
-    assert set(made.records(cold=True)) == set(made.records(cold=False)) == {1, 3}
+    assert set(made.records(remote=True)) == set(made.records(remote=False)) == {1, 3}
     read = made.topic.topic.read(isolation="read_committed")
     assert [one.offset for one in read] == [3]
     made.check()
@@ -125,8 +125,8 @@ def test_a_transaction_that_is_still_open_loses_the_records_of_the_key() -> None
     made = ErasureBench.plain()
     made.put("ann", "bob", producer_id=7)
     made.roll()
-    made.erase("ann", cold=False)
-    assert set(made.records(cold=False)) == {1}
+    made.erase("ann", remote=False)
+    assert set(made.records(remote=False)) == {1}
     made.end(7, committed=True)
     assert [one.key for one in made.topic.topic.read()] == [b"bob"]
     made.check()
@@ -137,7 +137,7 @@ def test_a_producer_goes_on_behind_its_erased_records() -> None:
     made.put("ann", producer_id=7)
     made.end(7, committed=True)
     made.roll()
-    made.erase("ann", cold=False)
+    made.erase("ann", remote=False)
     made.topic.kit.reopen()
     made.put("bob", producer_id=7)
     made.end(7, committed=True)
@@ -152,8 +152,8 @@ def test_a_segment_that_loses_all_its_records_keeps_its_offsets() -> None:
     made.roll()
     made.copy()
     made.erase("ann")
-    assert set(made.records(cold=True)) == set(made.records(cold=False)) == {2}
-    assert [(one.base_offset, one.end_offset) for one in made.topic.cold()] == [(0, 1), (2, 2)]
+    assert set(made.records(remote=True)) == set(made.records(remote=False)) == {2}
+    assert [(one.base_offset, one.end_offset) for one in made.topic.remote()] == [(0, 1), (2, 2)]
     assert made.put("cy") == 3
     made.check()
 
@@ -173,11 +173,11 @@ def test_compaction_afterwards_is_right() -> None:
 
 def test_what_was_replaced_before_and_waits_for_readers_goes_as_well(bench: ErasureBench) -> None:
     bench.erase("bob", grace_ms=60_000)
-    waiting = [one for one in bench.topic.cold() if one.state is SegmentState.DELETE_STARTED]
+    waiting = [one for one in bench.topic.remote() if one.state is SegmentState.DELETE_STARTED]
     assert len(waiting) == 2
     bench.erase("ann")
     assert b"ann" not in bench.everything()
-    left = [one for one in bench.topic.cold() if one.state is SegmentState.DELETE_STARTED]
+    left = [one for one in bench.topic.remote() if one.state is SegmentState.DELETE_STARTED]
     assert [one.base_offset for one in left] == [3], "the other one never held her"
 
 
@@ -197,7 +197,7 @@ def test_with_a_grace_time_the_receipt_comes_when_it_is_finished(bench: ErasureB
 def test_where_no_object_was_replaced_a_grace_time_has_nothing_to_wait_for() -> None:
     made = ErasureBench.plain()
     made.put("ann", "bob")
-    assert made.erase("ann", cold=False, grace_ms=60_000).receipt is not None
+    assert made.erase("ann", remote=False, grace_ms=60_000).receipt is not None
 
 
 def test_what_was_never_begun_cannot_be_finished(bench: ErasureBench) -> None:
@@ -228,12 +228,12 @@ def test_what_is_copied_meanwhile_is_taken_in_another_pass(bench: ErasureBench) 
     result = bench.erase("ann", hot=False)
     assert result.receipt is not None
     assert result.receipt["passes"] > 1
-    assert set(bench.records(cold=True)) & ANN == set()
+    assert set(bench.records(remote=True)) & ANN == set()
 
 
 def test_an_object_that_nothing_names_keeps_the_receipt_back(bench: ErasureBench) -> None:
     key = f"{bench.home.segment_folder}00000000000000000000-lost/log"
-    bench.topic.bucket.put(key, bench.cold_data()[0])
+    bench.topic.bucket.put(key, bench.remote_data()[0])
     with pytest.raises(NotErased, match=r"lost/log \(2 records\).*fsck --sweep"):
         bench.erase("ann")
     assert not [one for one in bench.topic.object_keys() if "/receipt/" in one]
@@ -244,13 +244,13 @@ def test_an_object_that_nothing_names_keeps_the_receipt_back(bench: ErasureBench
 
 def test_a_key_index_that_misses_a_key_is_found_out(bench: ErasureBench) -> None:
     """The re-scan reads the data; what it finds is taken in another pass."""
-    first = bench.topic.cold()[0]
+    first = bench.topic.remote()[0]
     key = bench.home.part_key(first, "keys")
     data = bytearray(bench.topic.bucket.get(key))
     data[128 : 128 + 32 * 2] = data[128 + 32 : 128 + 64] * 2
     bench.topic.bucket.put(key, bytes(data))
     bench.erase("ann", "bob")
-    assert set(bench.records(cold=True)) == {4, 5, 7}
+    assert set(bench.records(remote=True)) == {4, 5, 7}
 
 
 def test_the_receipt_names_objects_and_never_a_key(bench: ErasureBench) -> None:
@@ -262,13 +262,13 @@ def test_the_receipt_names_objects_and_never_a_key(bench: ErasureBench) -> None:
     assert "ann" not in text
     assert receipt["deadline_met"] is True
     assert receipt["request"]["keys"]["count"] == 1
-    hot, cold = sorted(
+    hot, remote = sorted(
         receipt["topics"][0]["partitions"], key=lambda one: one["tier"], reverse=True
     )
-    assert (hot["records"], cold["records"]) == (5, 4)
-    live = {bench.home.part_key(one, "log") for one in bench.topic.cold()}
-    assert {one["after"]["key"] for one in cold["objects"]} <= live
-    assert not {one["before"]["key"] for one in cold["objects"]} & live
+    assert (hot["records"], remote["records"]) == (5, 4)
+    live = {bench.home.part_key(one, "log") for one in bench.topic.remote()}
+    assert {one["after"]["key"] for one in remote["objects"]} <= live
+    assert not {one["before"]["key"] for one in remote["objects"]} & live
     assert receipt["rescan"]["found"] == 0
     assert receipt["rescan"]["objects"] == 3
     (key,) = [one for one in bench.topic.object_keys() if "/receipt/" in one]
@@ -285,27 +285,27 @@ def test_an_erasure_that_is_run_again_tells_what_the_first_run_did(bench: Erasur
     assert bench.erase("ann", id="other").receipt["records"] == 0  # type: ignore[index]  # it is there
 
 
-@pytest.mark.parametrize("cold", [True, False])
-def test_an_id_is_that_of_one_request(cold: bool) -> None:
-    made = ErasureBench() if cold else ErasureBench.plain()
+@pytest.mark.parametrize("remote", [True, False])
+def test_an_id_is_that_of_one_request(remote: bool) -> None:
+    made = ErasureBench() if remote else ErasureBench.plain()
     made.put("ann", "bob", "cy")
     made.roll()
-    if cold:
+    if remote:
         made.copy()
-    first = made.erase("ann", id="same", cold=cold)
+    first = made.erase("ann", id="same", remote=remote)
     for is_dry_run, is_finish in ((True, False), (False, False), (False, True)):
         with pytest.raises(InvalidRequest, match="erasure same was of other keys"):
-            made.erase("bob", id="same", cold=cold, is_dry_run=is_dry_run, is_finish=is_finish)
+            made.erase("bob", id="same", remote=remote, is_dry_run=is_dry_run, is_finish=is_finish)
     with pytest.raises(InvalidRequest, match="other keys"):
-        made.erase("ann", "bob", id="same", cold=cold)
+        made.erase("ann", "bob", id="same", remote=remote)
     field = FieldMatch.of("email", ["ann@x"], ValueFormat.JSON)
     with pytest.raises(InvalidRequest, match="other fields"):
-        made.erase("ann", id="same", field=field, cold=cold)
-    assert set(made.records(cold=cold)) == {1, 2}
-    again = made.erase("ann", id="same", cold=cold)
+        made.erase("ann", id="same", field=field, remote=remote)
+    assert set(made.records(remote=remote)) == {1, 2}
+    again = made.erase("ann", id="same", remote=remote)
     assert first.receipt_places == again.receipt_places
     assert again.receipt is not None
-    assert again.receipt["records"] == 1 + cold
+    assert again.receipt["records"] == 1 + remote
 
 
 def test_what_was_begun_and_has_no_receipt_yet_is_of_one_request_too(bench: ErasureBench) -> None:
@@ -407,7 +407,7 @@ def test_a_field_of_json_values_is_looked_for_everywhere() -> None:
     made.copy()
     field = FieldMatch.of("customer.email", ["ann@x"], ValueFormat.JSON)
     result = made.erase(field=field)
-    assert set(made.records(cold=True)) == set(made.records(cold=False)) == {1, 2}
+    assert set(made.records(remote=True)) == set(made.records(remote=False)) == {1, 2}
     receipt = result.receipt
     assert receipt is not None
     assert "2 values that could not be read as JSON." in receipt["out_of_reach"]
@@ -418,21 +418,21 @@ def test_a_field_of_json_values_is_looked_for_everywhere() -> None:
 def test_a_topic_on_the_local_disk_alone_is_erased_and_keeps_its_receipt() -> None:
     made = ErasureBench.plain()
     made.put("ann", "bob")
-    result = made.erase("ann", cold=False, id="here")
+    result = made.erase("ann", remote=False, id="here")
     assert result.receipt_places == (f"{made.topic.kit.path}/varve-receipt-here.json",)
     assert json.loads(made.fs.read(result.receipt_places[0])) == result.receipt
-    assert set(made.records(cold=False)) == {1}
+    assert set(made.records(remote=False)) == {1}
     made.check()
 
 
 def test_unknown_topics_and_empty_requests_are_named() -> None:
     made = ErasureBench.plain()
     with pytest.raises(InvalidRequest, match="give the keys to erase"):
-        made.erase(cold=False)
+        made.erase(remote=False)
     with pytest.raises(InvalidRequest, match="must be 1 to 64 letters"):
-        made.erase("ann", cold=False, id="../x")
+        made.erase("ann", remote=False, id="../x")
     with pytest.raises(InvalidRequest, match="object store, the log directory, or both"):
-        made.erase("ann", cold=False, hot=False)
+        made.erase("ann", remote=False, hot=False)
 
 
 def test_files_and_topics_elsewhere_are_named_as_out_of_reach(bench: ErasureBench) -> None:
@@ -505,7 +505,7 @@ def test_a_topic_that_was_made_of_another_is_erased_with_it() -> None:
             kind=OutputKind.TOPIC, topic="orders", topic_id=topic_id, place=path, name="copy"
         )
     )
-    receipt = made.erase("ann", cold=False).receipt
+    receipt = made.erase("ann", remote=False).receipt
     assert [one.key for one in copy.read()] == [b"bob", b"cy"]
     assert receipt is not None
     assert [one["topic"] for one in receipt["topics"]] == ["orders", "copy"]
@@ -524,14 +524,14 @@ def test_both_sides_of_a_mirror_lose_the_records(bench: ErasureBench) -> None:
 
 
 def test_a_damaged_segment_ends_the_erasure_by_name(bench: ErasureBench) -> None:
-    key = bench.home.part_key(bench.topic.cold()[0], "log")
+    key = bench.home.part_key(bench.topic.remote()[0], "log")
     data = bytearray(bench.topic.bucket.get(key))
     data[-1] ^= 1
     bench.topic.bucket.put(key, bytes(data))
     before = bench.topic.manifest().version
     with pytest.raises(Corrupt, match=r"/log.*CRC"):
         bench.erase("ann", hot=False)
-    assert [one.is_readable for one in bench.topic.cold()] == [True] * 3
+    assert [one.is_readable for one in bench.topic.remote()] == [True] * 3
     assert bench.topic.manifest().version == before
 
 
@@ -539,14 +539,14 @@ def test_indexes_of_replaced_segments_leave_the_local_cache(bench: ErasureBench)
     bench.topic.move(5)
     cache = f"{bench.topic.kit.path}/{REMOTE_INDEX_CACHE_DIRECTORY}"
     bench.fs.make_directory(cache)
-    names = [index_name(one, "index") for one in bench.topic.cold()]
+    names = [index_name(one, "index") for one in bench.topic.remote()]
     for name in names:
         with bench.fs.open_writable(f"{cache}/{name}") as file:
             file.write_at(0, b"entries")
     bench.erase("ann")
     assert bench.fs.names(cache) == [names[1]]
-    assert not ANN & set(bench.records(cold=True))
-    assert not ANN & set(bench.records(cold=False))
+    assert not ANN & set(bench.records(remote=True))
+    assert not ANN & set(bench.records(remote=False))
 
 
 @pytest.mark.parametrize("hot", [True, False], ids=["hot", "cold"])
@@ -556,11 +556,11 @@ def test_a_store_goes_on_where_one_tier_alone_was_erased(hot: bool) -> None:
     made.put("ann", "bob")
     made.roll()
     made.copy()
-    made.erase("ann", hot=hot, cold=not hot)
+    made.erase("ann", hot=hot, remote=not hot)
     made.put("cy")
     made.roll()
     made.copy()
-    assert made.topic.cold_bases() == [0, 2]
+    assert made.topic.remote_bases() == [0, 2]
     made.topic.kit.advance(hours=1)
     made.topic.kit.run_background()
     assert made.topic.bases() == [3], "what is copied left the local disk"
@@ -584,18 +584,18 @@ def test_few_keys_are_looked_up_and_many_are_read_along() -> None:
     made.roll()
     made.copy()
     for keys in (["key-17"], [f"key-{one}" for one in range(40, 140)]):
-        (cold,) = made.erase(*keys, is_dry_run=True, hot=False).partitions
-        assert cold.records == len(keys)
+        (remote,) = made.erase(*keys, is_dry_run=True, hot=False).partitions
+        assert remote.records == len(keys)
         others = [f"no-{one}" for one in keys]
-        (cold,) = made.erase(*others, is_dry_run=True, hot=False).partitions
-        assert (cold.records, cold.bytes_read) == (0, 0)
+        (remote,) = made.erase(*others, is_dry_run=True, hot=False).partitions
+        assert (remote.records, remote.bytes_read) == (0, 0)
 
 
 @pytest.mark.parametrize("hot", [True, False], ids=["with the log", "beside a server"])
 def test_a_copy_that_was_cut_short_is_taken_back_by_who_has_the_log(
     bench: ErasureBench, hot: bool
 ) -> None:
-    last = bench.topic.cold()[-1]
+    last = bench.topic.remote()[-1]
     data = bench.hot_data()[-1]
     announced = replace(
         last,
@@ -634,5 +634,5 @@ def test_versions_that_the_bucket_keeps_are_named_as_out_of_reach() -> None:
     receipt = made.erase("ann").receipt
     assert receipt is not None
     assert any("The bucket keeps versions" in one for one in receipt["out_of_reach"])
-    (cold,) = [one for one in receipt["topics"][0]["partitions"] if one["tier"] == "cold"]
-    assert cold["objects"][0]["before"]["version"] == "v1"
+    (remote,) = [one for one in receipt["topics"][0]["partitions"] if one["tier"] == "cold"]
+    assert remote["objects"][0]["before"]["version"] == "v1"

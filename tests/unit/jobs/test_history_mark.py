@@ -96,7 +96,7 @@ def test_what_was_lost_and_written_anew_is_told(topic: SourceTopic) -> None:
     assert find_break(look(topic), 3, None) is None
 
 
-def test_a_cold_tier_that_lies_behind_has_lost_nothing(topic: SourceTopic) -> None:
+def test_a_tier_that_lies_behind_has_lost_nothing(topic: SourceTopic) -> None:
     topic.put(("a", "1"))
     topic.roll()
     topic.copy()

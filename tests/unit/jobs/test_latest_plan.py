@@ -70,7 +70,7 @@ def test_a_large_partition_is_read_by_many_tasks_that_skip_what_is_superseded(
     assert len(rows) == len(state(topic))
 
 
-def test_the_local_end_supersedes_what_is_cold(topic: SourceTopic) -> None:
+def test_the_local_end_supersedes_what_is_remote(topic: SourceTopic) -> None:
     fill(topic, tuple(range(20)), tuple(range(10)))
     topic.put(("k3", "new"), ("k19", None), ("k99", "new"))
     topic.flush()

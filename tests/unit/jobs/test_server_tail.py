@@ -112,7 +112,7 @@ def test_rows_are_those_of_the_files_with_all_that_batches_tell(bench: Bench) ->
     assert len(expected) == 3 * len(Codec) + 2
 
 
-def test_the_cold_part_is_read_from_the_tier_that_the_server_names(bench: Bench) -> None:
+def test_the_remote_part_is_read_from_the_tier_that_the_server_names(bench: Bench) -> None:
     fill(bench.topic, 4, 3, 2)
     options = bench.options()
     assert options.address is not None
@@ -126,7 +126,7 @@ def test_the_cold_part_is_read_from_the_tier_that_the_server_names(bench: Bench)
     assert (found.segments, found.cold_bytes > 0, found.hot_bytes > 0) == (2, True, True)
 
 
-def test_a_server_may_be_asked_for_its_cold_part_too(bench: Bench) -> None:
+def test_a_server_may_be_asked_for_its_remote_part_too(bench: Bench) -> None:
     fill(bench.topic, 4, 3, 2)
     options = bench.options(throughServer="true")
     pieces = plan_read(options, SourceFilters()).pieces

@@ -113,7 +113,7 @@ def tiered(tmp_path: Path) -> Iterator[SourceTopic]:
     made.close()
 
 
-def test_a_topic_in_the_cold_tier_is_written_between_its_copies(tiered: SourceTopic) -> None:
+def test_a_topic_in_the_tier_is_written_between_its_copies(tiered: SourceTopic) -> None:
     given = options(tiered.kit.path, NAME, sinkId="daily", epoch="1")
     tiered.put(("k", "before"))
     tiered.kit.store.close()

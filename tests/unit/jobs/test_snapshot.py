@@ -236,7 +236,7 @@ def test_damage_is_told(kit: SnapshotTopic) -> None:
     assert "missing" in (kit.place.find_fault(file) or "")
 
 
-def test_a_batch_of_the_cold_tier_at_a_wrong_offset_is_damage(kit: SnapshotTopic) -> None:
+def test_a_batch_of_the_tier_at_a_wrong_offset_is_damage(kit: SnapshotTopic) -> None:
     for number in range(4):
         kit.topic.put(("k", f"value {number}"))
     copy(kit)

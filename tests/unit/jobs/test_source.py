@@ -85,7 +85,7 @@ def test_a_header_key_that_is_no_text_is_shown_as_kafka_shows_it(topic: SourceTo
     assert topic.rows()[0]["headers"] == [{"key": "\ufffda", "value": b"1"}]
 
 
-def test_cold_and_hot_join_without_repeats(topic: SourceTopic) -> None:
+def test_remote_and_hot_join_without_repeats(topic: SourceTopic) -> None:
     fill(topic, 3, 4, 5)
     assert offsets(topic.rows()) == list(range(7))
     assert offsets(topic.rows(is_hot=True)) == list(range(12))

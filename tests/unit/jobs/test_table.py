@@ -492,7 +492,7 @@ def test_a_table_made_anew_keeps_the_expired_rows_it_is_to_keep(
 
 def test_tombstones_are_there_above_what_was_cleaned() -> None:
     """However young the table is: a compaction may have let go of them at once."""
-    known = SyncState({0: 4}, {}, synced_ms=1 << 60, is_cold=True)
+    known = SyncState({0: 4}, {}, synced_ms=1 << 60, is_remote=True)
     assert not has_tombstones(known, 0, (0, 7), 6, True)
     assert has_tombstones(known, 0, (0, 7), 4, True)
     assert not has_tombstones(known, 0, (0, 7), 4, False)
@@ -502,7 +502,7 @@ def test_tombstones_are_there_above_what_was_cleaned() -> None:
 
 
 def test_tombstones_may_be_gone_where_the_note_of_a_compaction_was_lost() -> None:
-    known = SyncState({0: 4}, {}, is_cold=True, cleaned={0: 3})
+    known = SyncState({0: 4}, {}, is_remote=True, cleaned={0: 3})
     assert has_tombstones(known, 0, (0, 7), 3, True)
     assert not has_tombstones(known, 0, (0, 7), 0, True)
 

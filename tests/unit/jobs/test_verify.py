@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.cleaning_bench import PARTITION, TOPIC_ID
-from tests.support.cold_compaction import ColdCompaction
+from tests.support.remote_compaction import RemoteCompaction
 from tests.support.store_access import StoreAccess
 from tests.support.tier_bench import TierBench, tiered
 from tests.support.verification import verify_bench
@@ -19,7 +19,7 @@ from varve.commit_log.check.findings import Severity
 from varve.disk import RealFileSystem
 from varve.jobs.derived_outputs import DerivedOutput, OutputKind, RemoteOutputRegistry
 from varve.jobs.tasks import LocalRunner
-from varve.jobs.tier.remote_files import ColdInput, checksum, open_files, scratch
+from varve.jobs.tier.remote_files import RemoteInput, checksum, open_files, scratch
 from varve.jobs.verify.result import VerifyFinding
 from varve.jobs.verify.verification import verify_documents, verify_partitions
 from varve.tiering.manifest.manifest import Manifest
@@ -31,33 +31,33 @@ from varve.tiering.manifest.segment import (
 )
 
 
-def make(*segments: int, is_compacted: bool = True, **settings: Any) -> ColdCompaction:
+def make(*segments: int, is_compacted: bool = True, **settings: Any) -> RemoteCompaction:
     """A bucket of several segments, with an aborted transaction; the oldest are compacted."""
-    cold = ColdCompaction(TierBench(tiered(segment_bytes=600, **settings)))
-    cold.bench.fill(*(segments or (6, 6, 6)))
-    cold.copy()
+    remote = RemoteCompaction(TierBench(tiered(segment_bytes=600, **settings)))
+    remote.bench.fill(*(segments or (6, 6, 6)))
+    remote.copy()
     if is_compacted:
-        cold.compact()
-    cold.hot.put("key-2", "void", producer_id=7, transactional=True)
-    cold.hot.end_transaction(7, committed=False)
-    cold.hot.roll()
-    cold.bench.fill(4)
-    cold.copy()
-    return cold
+        remote.compact()
+    remote.hot.put("key-2", "void", producer_id=7, transactional=True)
+    remote.hot.end_transaction(7, committed=False)
+    remote.hot.roll()
+    remote.bench.fill(4)
+    remote.copy()
+    return remote
 
 
-def key_of(cold: ColdCompaction, number: int, part: str) -> str:
-    return cold.bench.home.part_key(cold.bench.readable()[number], part)
+def key_of(remote: RemoteCompaction, number: int, part: str) -> str:
+    return remote.bench.home.part_key(remote.bench.readable()[number], part)
 
 
-def flip(cold: ColdCompaction, key: str, at: int) -> None:
-    data = bytearray(cold.bench.bucket.get(key))
+def flip(remote: RemoteCompaction, key: str, at: int) -> None:
+    data = bytearray(remote.bench.bucket.get(key))
     data[at] ^= 0x10
-    cold.bench.bucket.put(key, bytes(data))
+    remote.bench.bucket.put(key, bytes(data))
 
 
-def only(cold: ColdCompaction) -> VerifyFinding:
-    found = verify_bench(cold.bench).findings
+def only(remote: RemoteCompaction) -> VerifyFinding:
+    found = verify_bench(remote.bench).findings
     assert len(found) == 1, [(one.rule, one.where, one.message) for one in found]
     (one,) = found
     assert (one.topic, one.partition) == (PARTITION.topic, PARTITION.partition)
@@ -66,35 +66,39 @@ def only(cold: ColdCompaction) -> VerifyFinding:
 
 
 def rewrite_manifest(
-    cold: ColdCompaction, change: Callable[[RemoteSegment], RemoteSegment], number: int = 0
+    remote: RemoteCompaction, change: Callable[[RemoteSegment], RemoteSegment], number: int = 0
 ) -> None:
     """A manifest that says something else of a segment."""
-    first = cold.bench.readable()[number]
+    first = remote.bench.readable()[number]
 
     def edit(manifest: Manifest) -> Manifest:
         return manifest.update(change(manifest.get_segment(first.id)))
 
-    cold.bench.manifests().commit(edit, leader_epoch=None, writer="test", now_ms=cold.hot.now_ms)
+    remote.bench.manifests().commit(
+        edit, leader_epoch=None, writer="test", now_ms=remote.hot.now_ms
+    )
 
 
-def put_part(cold: ColdCompaction, number: int, name: str, data: bytes) -> None:
+def put_part(remote: RemoteCompaction, number: int, name: str, data: bytes) -> None:
     """An object, with a manifest that agrees to it."""
-    segment = cold.bench.readable()[number]
-    cold.bench.bucket.put(cold.bench.home.part_key(segment, name), data)
+    segment = remote.bench.readable()[number]
+    remote.bench.bucket.put(remote.bench.home.part_key(segment, name), data)
     part = ObjectPart(name, len(data), checksum(data))
     parts = tuple(part if one.name == name else one for one in segment.parts)
 
     def edit(manifest: Manifest) -> Manifest:
         return manifest.update(replace(manifest.get_segment(segment.id), parts=parts))
 
-    cold.bench.manifests().commit(edit, leader_epoch=None, writer="test", now_ms=cold.hot.now_ms)
+    remote.bench.manifests().commit(
+        edit, leader_epoch=None, writer="test", now_ms=remote.hot.now_ms
+    )
 
 
 def test_a_flipped_byte_of_the_data_is_named_with_its_batch() -> None:
-    cold = make()
-    key = key_of(cold, 1, "log")
-    flip(cold, key, -1)
-    one = only(cold)
+    remote = make()
+    key = key_of(remote, 1, "log")
+    flip(remote, key, -1)
+    one = only(remote)
     assert (one.rule, one.where, one.severity) == ("object-checksum", key, Severity.ERROR)
     assert "CRC" in one.message
     assert one.position is not None
@@ -104,34 +108,34 @@ def test_a_flipped_byte_of_the_data_is_named_with_its_batch() -> None:
 
 @pytest.mark.parametrize("part", ["index", "timeindex", "txnindex", "snapshot", "epochs", "keys"])
 def test_a_flipped_byte_of_any_other_part_is_named_alone(part: str) -> None:
-    cold = make()
-    numbers = range(len(cold.bench.readable()))
-    number = next(n for n in numbers if cold.bench.readable()[n].find_part(part) and n > 0)
-    key = key_of(cold, number, part)
-    flip(cold, key, len(cold.bench.bucket.get(key)) // 2)
-    one = only(cold)
+    remote = make()
+    numbers = range(len(remote.bench.readable()))
+    number = next(n for n in numbers if remote.bench.readable()[n].find_part(part) and n > 0)
+    key = key_of(remote, number, part)
+    flip(remote, key, len(remote.bench.bucket.get(key)) // 2)
+    one = only(remote)
     assert (one.rule, one.where) == ("object-checksum", key)
 
 
 def test_a_missing_object_and_a_short_one_are_told_apart() -> None:
-    cold = make()
-    cold.bench.bucket.delete([key_of(cold, 0, "log")])
-    one = only(cold)
+    remote = make()
+    remote.bench.bucket.delete([key_of(remote, 0, "log")])
+    one = only(remote)
     assert (one.rule, one.found) == ("object-missing", "nothing")
-    cold = make()
-    key = key_of(cold, 0, "index")
-    cold.bench.bucket.put(key, cold.bench.bucket.get(key) + b"12345678")
-    one = only(cold)
+    remote = make()
+    key = key_of(remote, 0, "index")
+    remote.bench.bucket.put(key, remote.bench.bucket.get(key) + b"12345678")
+    one = only(remote)
     assert (one.rule, one.where) == ("object-size", key)
 
 
 def test_parts_that_were_swapped_between_segments_are_both_named() -> None:
-    cold = make(6, 6, 6, is_compacted=False)
-    keys = [key_of(cold, number, "keys") for number in (0, 1)]
-    contents = [cold.bench.bucket.get(key) for key in keys]
+    remote = make(6, 6, 6, is_compacted=False)
+    keys = [key_of(remote, number, "keys") for number in (0, 1)]
+    contents = [remote.bench.bucket.get(key) for key in keys]
     for key, data in zip(keys, reversed(contents), strict=True):
-        cold.bench.bucket.put(key, data)
-    found = verify_bench(cold.bench).findings
+        remote.bench.bucket.put(key, data)
+    found = verify_bench(remote.bench).findings
     assert {(one.rule, one.where) for one in found} == {("object-checksum", key) for key in keys}
 
 
@@ -148,22 +152,22 @@ def test_parts_that_were_swapped_between_segments_are_both_named() -> None:
 def test_a_manifest_that_says_what_is_not_so_is_found(
     name: str, change: Callable[[RemoteSegment], RemoteSegment]
 ) -> None:
-    cold = make()
-    rewrite_manifest(cold, change)
-    one = only(cold)
+    remote = make()
+    rewrite_manifest(remote, change)
+    one = only(remote)
     assert one.rule == "segment-figures"
     assert name in one.message
     assert one.expected != one.found
 
 
-def edit_keys(cold: ColdCompaction, edit: Callable[[Any], None]) -> None:
+def edit_keys(remote: RemoteCompaction, edit: Callable[[Any], None]) -> None:
     """A key index with other entries, whose checksums are all right."""
-    number = next(n for n, one in enumerate(cold.bench.readable()) if one.key_count)
-    segment = cold.bench.readable()[number]
-    reach = StoreAccess(cold.bench.bucket, random.Random(1))
-    data = bytearray(cold.bench.bucket.get(cold.bench.home.part_key(segment, "keys")))
-    with open_files(reach.objects, cold.bench.home, [segment]) as files, scratch() as directory:
-        source = ColdInput(cold.bench.home, segment, files)
+    number = next(n for n, one in enumerate(remote.bench.readable()) if one.key_count)
+    segment = remote.bench.readable()[number]
+    reach = StoreAccess(remote.bench.bucket, random.Random(1))
+    data = bytearray(remote.bench.bucket.get(remote.bench.home.part_key(segment, "keys")))
+    with open_files(reach.objects, remote.bench.home, [segment]) as files, scratch() as directory:
+        source = RemoteInput(remote.bench.home, segment, files)
         header = build_key_index(
             RealFileSystem(), source, topic_id=TOPIC_ID.bytes, aborted=(), path=f"{directory}/k"
         )
@@ -171,76 +175,76 @@ def edit_keys(cold: ColdCompaction, edit: Callable[[Any], None]) -> None:
     edit(entries)
     crc = checksum(bytes(data[HEADER_BYTES:]))
     data[:HEADER_BYTES] = replace(header, sections_crc=crc).encode()
-    put_part(cold, number, "keys", bytes(data))
+    put_part(remote, number, "keys", bytes(data))
 
 
 @pytest.mark.parametrize("field", ["offset", "record", "size", "flags"])
 def test_an_entry_of_a_key_index_that_is_not_true_is_found(field: str) -> None:
-    cold = make()
+    remote = make()
 
     def edit(entries: Any) -> None:
         entries[field][0] ^= 1
 
-    edit_keys(cold, edit)
-    one = only(cold)
+    edit_keys(remote, edit)
+    one = only(remote)
     assert (one.rule, one.position) == ("keys-untrue", HEADER_BYTES)
     assert "another record" in one.message
     assert field in one.expected
 
 
 def test_a_key_that_is_not_there_is_found_in_the_key_index() -> None:
-    cold = make()
+    remote = make()
 
     def edit(entries: Any) -> None:
         entries["hash_high"][0] -= 1
 
-    edit_keys(cold, edit)
-    one = only(cold)
+    edit_keys(remote, edit)
+    one = only(remote)
     assert "lists a key that no record has" in one.message
 
 
 def test_an_index_that_points_into_a_batch_is_found() -> None:
-    cold = make(6, 6, 6, index_interval_bytes=0)
-    count = len(cold.bench.readable())
-    number = next(n for n in range(count) if cold.bench.bucket.get(key_of(cold, n, "index")))
-    data = bytearray(cold.bench.bucket.get(key_of(cold, number, "index")))
+    remote = make(6, 6, 6, index_interval_bytes=0)
+    count = len(remote.bench.readable())
+    number = next(n for n in range(count) if remote.bench.bucket.get(key_of(remote, n, "index")))
+    data = bytearray(remote.bench.bucket.get(key_of(remote, number, "index")))
     data[-1] ^= 1
-    put_part(cold, number, "index", bytes(data))
-    one = only(cold)
-    assert (one.rule, one.where) == ("index-position", key_of(cold, number, "index"))
+    put_part(remote, number, "index", bytes(data))
+    one = only(remote)
+    assert (one.rule, one.where) == ("index-position", key_of(remote, number, "index"))
 
 
 def test_producers_and_epochs_are_held_against_the_data() -> None:
-    cold = make()
-    put_part(cold, 1, "epochs", b"0\n1\n5 0\n")
-    found = verify_bench(cold.bench).findings
+    remote = make()
+    put_part(remote, 1, "epochs", b"0\n1\n5 0\n")
+    found = verify_bench(remote.bench).findings
     assert {one.rule for one in found} == {"segment-epochs", "epochs-untrue"}
-    cold = make()
-    empty = cold.bench.bucket.get(key_of(cold, 0, "snapshot"))
+    remote = make()
+    empty = remote.bench.bucket.get(key_of(remote, 0, "snapshot"))
     last = next(
         n
-        for n in range(len(cold.bench.readable()))
-        if cold.bench.bucket.get(key_of(cold, n, "snapshot")) != empty
+        for n in range(len(remote.bench.readable()))
+        if remote.bench.bucket.get(key_of(remote, n, "snapshot")) != empty
     )
-    put_part(cold, last, "snapshot", empty)
-    found = verify_bench(cold.bench).findings
-    key = key_of(cold, last, "snapshot")
+    put_part(remote, last, "snapshot", empty)
+    found = verify_bench(remote.bench).findings
+    key = key_of(remote, last, "snapshot")
     assert ("snapshot-incomplete", key) in [(one.rule, one.where) for one in found]
 
 
 def test_a_key_that_occurs_twice_below_the_clean_bound_is_found() -> None:
-    cold = make(6, 6, 6, is_compacted=False)
-    end = cold.bench.manifests().load().highest_offset + 1
-    cold.bench.manifests().commit(
+    remote = make(6, 6, 6, is_compacted=False)
+    end = remote.bench.manifests().load().highest_offset + 1
+    remote.bench.manifests().commit(
         lambda manifest: replace(
             manifest.raise_cleaned_up_to(end),
             segments=tuple(replace(one, stale_bytes=0) for one in manifest.segments),
         ),
         leader_epoch=None,
         writer="test",
-        now_ms=cold.hot.now_ms,
+        now_ms=remote.hot.now_ms,
     )
-    found = verify_bench(cold.bench, range_bytes=64).findings
+    found = verify_bench(remote.bench, range_bytes=64).findings
     assert {one.rule for one in found} == {"keys-twice"}
     assert [one.base_offset for one in found] == [0, 6, 12]
     assert found[0].offset in range(6)
@@ -248,59 +252,59 @@ def test_a_key_that_occurs_twice_below_the_clean_bound_is_found() -> None:
 
 
 def test_what_the_manifest_calls_stale_may_occur_twice() -> None:
-    cold = ColdCompaction(
+    remote = RemoteCompaction(
         TierBench(tiered(segment_bytes=600, min_stale_ratio=0.9, min_cleanable_dirty_ratio=0))
     )
-    cold.bench.fill(9, 9)
-    cold.copy()
-    cold.compact(settings=replace(cold.settings(), is_forced=False))
+    remote.bench.fill(9, 9)
+    remote.copy()
+    remote.compact(settings=replace(remote.settings(), is_forced=False))
     for number in range(3):
-        cold.hot.put(f"key-{number}", "again")
-    cold.hot.roll()
-    cold.copy()
-    cold.compact(settings=replace(cold.settings(), is_forced=False))
-    stale = [n for n, one in enumerate(cold.bench.readable()) if one.stale_bytes]
+        remote.hot.put(f"key-{number}", "again")
+    remote.hot.roll()
+    remote.copy()
+    remote.compact(settings=replace(remote.settings(), is_forced=False))
+    stale = [n for n, one in enumerate(remote.bench.readable()) if one.stale_bytes]
     assert stale, "a segment was not worth rewriting"
-    assert verify_bench(cold.bench).findings == ()
-    rewrite_manifest(cold, lambda one: replace(one, stale_bytes=2), stale[0])
-    one = only(cold)
+    assert verify_bench(remote.bench).findings == ()
+    rewrite_manifest(remote, lambda one: replace(one, stale_bytes=2), stale[0])
+    one = only(remote)
     assert (one.rule, one.severity) == ("keys-undercounted", Severity.WARNING)
 
 
 def test_a_hole_in_the_chain_is_found() -> None:
-    cold = make()
-    second = cold.bench.readable()[1]
-    cold.bench.manifests().commit(
+    remote = make()
+    second = remote.bench.readable()[1]
+    remote.bench.manifests().commit(
         lambda manifest: manifest.start_delete([second.id], at_ms=1),
         leader_epoch=None,
         writer="test",
-        now_ms=cold.hot.now_ms,
+        now_ms=remote.hot.now_ms,
     )
-    one = only(cold)
+    one = only(remote)
     assert (one.rule, one.offset) == ("chain-hole", second.base_offset)
 
 
 def test_a_manifest_that_is_lost_or_damaged_is_told() -> None:
-    cold = make()
-    home, version = cold.bench.home, cold.bench.manifests().load().version
-    flip(cold, home.manifest_key(version), 40)
-    one = only(cold)
+    remote = make()
+    home, version = remote.bench.home, remote.bench.manifests().load().version
+    flip(remote, home.manifest_key(version), 40)
+    one = only(remote)
     assert one.rule == "manifest-unreadable"
-    cold = make()
+    remote = make()
     for number in range(version + 1):
-        cold.bench.bucket.delete([home.manifest_key(number)])
-    assert only(cold).rule == "manifest-unreadable"
+        remote.bench.bucket.delete([home.manifest_key(number)])
+    assert only(remote).rule == "manifest-unreadable"
 
 
 def test_orphans_foreign_objects_and_what_is_retained_are_told_apart() -> None:
-    cold = make()
-    prefix = cold.bench.home.prefix
-    bucket = cold.bench.bucket
+    remote = make()
+    prefix = remote.bench.home.prefix
+    bucket = remote.bench.bucket
     bucket.put(f"{prefix}segment/{7:020}-nobody/log", b"x")
     bucket.put(f"{prefix}notes.txt", b"x")
-    gone = next(one for one in cold.bench.segments() if one.state is SegmentState.DELETE_STARTED)
-    bucket.delete([cold.bench.home.part_key(gone, "log")])
-    found = verify_bench(cold.bench).findings
+    gone = next(one for one in remote.bench.segments() if one.state is SegmentState.DELETE_STARTED)
+    bucket.delete([remote.bench.home.part_key(gone, "log")])
+    found = verify_bench(remote.bench).findings
     assert {one.rule: one.severity for one in found} == {
         "orphan": Severity.WARNING,
         "retained-missing": Severity.WARNING,
@@ -310,33 +314,33 @@ def test_orphans_foreign_objects_and_what_is_retained_are_told_apart() -> None:
 
 
 def test_an_announced_copy_that_nobody_finishes_is_worth_a_note() -> None:
-    cold = make()
-    last = cold.bench.readable()[-1]
-    cold.bench.manifests().commit(
+    remote = make()
+    last = remote.bench.readable()[-1]
+    remote.bench.manifests().commit(
         lambda manifest: manifest.announce(
             replace(last, id="left", state=SegmentState.COPY_STARTED)
         ),
         leader_epoch=None,
         writer="test",
-        now_ms=cold.hot.now_ms,
+        now_ms=remote.hot.now_ms,
     )
-    assert verify_bench(cold.bench).findings == ()
-    cold.hot.advance(ANNOUNCEMENT_TIMEOUT_MS + 1)
-    assert only(cold).rule == "abandoned"
+    assert verify_bench(remote.bench).findings == ()
+    remote.hot.advance(ANNOUNCEMENT_TIMEOUT_MS + 1)
+    assert only(remote).rule == "abandoned"
 
 
 def test_evidence_that_does_not_add_up_is_found() -> None:
-    cold = make()
-    (entry,) = cold.bench.bucket.list(f"{cold.bench.home.prefix}evidence/")
-    data = cold.bench.bucket.get(entry.key)
-    cold.bench.bucket.put(entry.key, data.replace(b'"superseded":12', b'"superseded":11'))
-    one = only(cold)
+    remote = make()
+    (entry,) = remote.bench.bucket.list(f"{remote.bench.home.prefix}evidence/")
+    data = remote.bench.bucket.get(entry.key)
+    remote.bench.bucket.put(entry.key, data.replace(b'"superseded":12', b'"superseded":11'))
+    one = only(remote)
     assert (one.rule, one.where) == ("evidence-corrupt", entry.key)
 
 
 def test_notes_of_outputs_and_receipts_are_read() -> None:
-    cold = make()
-    home, bucket = cold.bench.home, cold.bench.bucket
+    remote = make()
+    home, bucket = remote.bench.home, remote.bench.bucket
     topic = (home.cluster, home.topic, home.topic_id)
     output = DerivedOutput(
         kind=OutputKind.FILES, topic=home.topic, topic_id=home.topic_id, place="p", name="n"
@@ -354,13 +358,13 @@ def test_notes_of_outputs_and_receipts_are_read() -> None:
 class Meanwhile(LocalRunner):
     """The first segment is replaced once the account was made, and its objects go."""
 
-    def __init__(self, cold: ColdCompaction) -> None:
-        self._cold = cold
+    def __init__(self, remote: RemoteCompaction) -> None:
+        self._remote = remote
 
     def try_run(self, stage: str, tasks: Any, shared: object = None) -> Iterator[Any]:
         if stage == "segments":
-            first = self._cold.bench.readable()[0]
-            self._cold.bench.manifests().commit(
+            first = self._remote.bench.readable()[0]
+            self._remote.bench.manifests().commit(
                 lambda manifest: manifest.start_delete([first.id], at_ms=1).raise_log_start(
                     first.end_offset + 1
                 ),
@@ -368,17 +372,17 @@ class Meanwhile(LocalRunner):
                 writer="expiry",
                 now_ms=1,
             )
-            keys = [self._cold.bench.home.part_key(first, part.name) for part in first.parts]
-            self._cold.bench.bucket.delete(keys)
+            keys = [self._remote.bench.home.part_key(first, part.name) for part in first.parts]
+            self._remote.bench.bucket.delete(keys)
         return super().try_run(stage, tasks, shared)
 
 
 def test_what_expires_meanwhile_is_not_damage() -> None:
-    cold = make()
+    remote = make()
     (found,) = verify_partitions(
-        StoreAccess(cold.bench.bucket, random.Random(3)),
-        [cold.bench.home],
-        runner=Meanwhile(cold),
-        now_ms=cold.hot.now_ms,
+        StoreAccess(remote.bench.bucket, random.Random(3)),
+        [remote.bench.home],
+        runner=Meanwhile(remote),
+        now_ms=remote.hot.now_ms,
     )
     assert found.findings == ()

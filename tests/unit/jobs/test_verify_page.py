@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.support.cold_compaction import ColdCompaction
+from tests.support.remote_compaction import RemoteCompaction
 from tests.support.tier_bench import TierBench, tiered
 from tests.support.verification import verify_bench
 from varve.cli.job_verify import print_result
@@ -17,10 +17,10 @@ EVIL = "<script>alert('&')</script>"
 
 
 def partition() -> PartitionVerdict:
-    cold = ColdCompaction(TierBench(tiered(segment_bytes=600)))
-    cold.bench.fill(5, 5, 5)
-    cold.copy()
-    return verify_bench(cold.bench)
+    remote = RemoteCompaction(TierBench(tiered(segment_bytes=600)))
+    remote.bench.fill(5, 5, 5)
+    remote.copy()
+    return verify_bench(remote.bench)
 
 
 def result(*partitions: PartitionVerdict, findings: tuple[VerifyFinding, ...] = ()) -> VerifyResult:

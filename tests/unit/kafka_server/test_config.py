@@ -116,7 +116,7 @@ def test_times_in_other_units_are_kafkas(given: dict[str, str], expected: str) -
     assert _config(given).store["log.retention.ms"] == expected
 
 
-def test_settings_of_the_cold_tier_and_of_listeners_go_where_they_belong() -> None:
+def test_settings_of_the_tier_and_of_listeners_go_where_they_belong() -> None:
     config = _config(
         {
             "varve.tier.url": "s3://bucket",

@@ -37,16 +37,16 @@ def test_the_log_start_rises_over_both_tiers_and_objects_go_with_the_manifests_t
     expiry = orders.expire().expiry
     assert [one.segment.base_offset for one in expiry.expired] == [0]
     assert (orders.log.log_start_offset, orders.manifest().log_start_offset) == (2, 2)
-    states = [one.state for one in orders.cold()]
+    states = [one.state for one in orders.remote()]
     assert states[0] is SegmentState.DELETE_STARTED
-    kept = orders.object_keys(orders.tiered.home.segment_folder)
+    kept = orders.object_keys(orders.tiered.path.segment_folder)
     assert orders.offsets() == list(range(2, 8))
     orders.kit.advance(milliseconds=MINUTE - 1)
     assert orders.expire().expiry.removed_count == 0
     orders.kit.advance(milliseconds=1)
     assert orders.expire().expiry.removed_count == 1
-    assert len(orders.object_keys(orders.tiered.home.segment_folder)) < len(kept)
-    assert [one.base_offset for one in orders.cold()] == [2, 4, 6]
+    assert len(orders.object_keys(orders.tiered.path.segment_folder)) < len(kept)
+    assert [one.base_offset for one in orders.remote()] == [2, 4, 6]
 
 
 def test_what_expired_is_not_read_though_its_objects_are_still_there(orders: TieredTopic) -> None:
@@ -59,7 +59,7 @@ def test_what_expired_is_not_read_though_its_objects_are_still_there(orders: Tie
 
 
 def test_size_is_that_of_both_tiers_each_record_once(orders: TieredTopic) -> None:
-    sizes = [one.size for one in orders.cold()]
+    sizes = [one.size for one in orders.remote()]
     orders.fill(2)
     active = orders.log.view.closed[-1].size
     orders.tiered.load()
@@ -77,7 +77,7 @@ def test_what_the_log_no_longer_has_counts_for_no_limit() -> None:
     topic = TieredTopic()
     topic.fill(2, 2, 2, 2)
     topic.copy()
-    sizes = [one.size for one in topic.cold()]
+    sizes = [one.size for one in topic.remote()]
     topic.log.truncate_to(4)
     topic.log.append(make_batch(), leader_epoch=1)
     topic.tiered.load()
@@ -90,10 +90,10 @@ def test_what_the_log_no_longer_has_counts_for_no_limit() -> None:
     topic.close()
 
 
-def test_deleted_records_take_their_cold_segments_along(orders: TieredTopic) -> None:
+def test_deleted_records_take_their_remote_segments_along(orders: TieredTopic) -> None:
     orders.topic.delete_records(5)
     orders.expire()
-    assert orders.cold_bases() == [4, 6]
+    assert orders.remote_bases() == [4, 6]
     assert orders.manifest().log_start_offset == 5
     assert orders.offsets() == [5, 6, 7]
 
@@ -119,7 +119,7 @@ def test_the_reason_of_an_expiry_is_on_record_whatever_fails(
     orders.kit.advance(minutes=1)
     orders.expire()
     removals = [one.balance for one in read_remote_removals(orders.bucket, orders.tiered.manifests)]
-    assert orders.cold_bases() == [4, 6]
+    assert orders.remote_bases() == [4, 6]
     assert {one.base_offset for balance in removals for one in balance.inputs} == {0, 2}
     assert {reason for balance in removals for reason in balance.records} == {Reason.EXPIRED_TIME}
 
@@ -131,11 +131,11 @@ def test_a_segment_that_a_job_finishes_just_before_its_removal_stays() -> None:
     topic.fill(2, 2)
     topic.copy()
     manifests = topic.tiered.manifests
-    first = topic.cold()[0]
+    first = topic.remote()[0]
     output = replace(first, id="output", state=SegmentState.COPY_STARTED)
     for part in output.parts:
-        data = bucket.get(topic.tiered.home.part_key(first, part.name))
-        bucket.put(topic.tiered.home.part_key(output, part.name), data)
+        data = bucket.get(topic.tiered.path.part_key(first, part.name))
+        bucket.put(topic.tiered.path.part_key(output, part.name), data)
     topic.tiered.commit(lambda manifest: manifest.announce(output), topic.kit.now_ms)
     topic.alter(remote_log_copy_disable=True)
     topic.kit.advance(days=1)
@@ -153,7 +153,7 @@ def test_a_segment_that_a_job_finishes_just_before_its_removal_stays() -> None:
     bucket.before_create = finish
     topic.expire()
     assert bucket.before_create is None, "the job came between"
-    assert topic.cold_bases() == [0, 2]
+    assert topic.remote_bases() == [0, 2]
     topic.move(4)
     assert topic.offsets() == [0, 1, 2, 3]
     topic.close()
@@ -185,7 +185,7 @@ def test_objects_stay_as_long_as_a_manifest_version_that_names_them(orders: Tier
     assert readable[0].base_offset == 0
     for segment in readable:
         for part in segment.parts:
-            key = orders.tiered.home.part_key(segment, part.name)
+            key = orders.tiered.path.part_key(segment, part.name)
             assert orders.bucket.head(key).size == part.size
 
 
@@ -217,7 +217,7 @@ def test_a_pass_that_fails_anywhere_is_repeated_and_nothing_else_is_lost() -> No
         topic.expire()
         topic.kit.advance(seconds=1)
         topic.expire()
-        assert [one.base_offset for one in topic.cold()] == [2, 4, 6]
+        assert [one.base_offset for one in topic.remote()] == [2, 4, 6]
         assert topic.offsets() == list(range(2, 8))
         topic.close()
     assert failed >= 5
@@ -241,12 +241,12 @@ def test_the_log_start_is_raised_before_anything_becomes_unreadable(orders: Tier
         orders.expire()
     orders.objects.come_up()
     assert orders.log.log_start_offset == 4
-    assert orders.cold_bases() == [2, 4, 6]
+    assert orders.remote_bases() == [2, 4, 6]
     orders.kit.crash_now()
     orders.kit.reopen()
     assert orders.log.log_start_offset == 4
     orders.expire()
-    assert orders.cold_bases() == [4, 6]
+    assert orders.remote_bases() == [4, 6]
 
 
 def test_another_leader_is_not_overruled(orders: TieredTopic) -> None:
@@ -255,7 +255,7 @@ def test_another_leader_is_not_overruled(orders: TieredTopic) -> None:
     orders.alter(retention_ms=MINUTE * 3 + 1)
     with pytest.raises(Fenced):
         orders.expire()
-    assert orders.cold_bases() == [0, 2, 4, 6]
+    assert orders.remote_bases() == [0, 2, 4, 6]
 
 
 def test_a_store_that_is_down_is_not_asked_for_every_partition() -> None:
@@ -304,14 +304,14 @@ def test_unfinished_copies_go_when_copying_is_switched_off(orders: TieredTopic) 
     orders.fill(2)
     orders.objects.fail_at(orders.requests() + 5, FaultKind.ERROR_BEFORE)
     assert orders.tier.copy(PARTITION, orders.kit.now_ms).error is not None
-    assert orders.cold()[-1].state is SegmentState.COPY_STARTED
+    assert orders.remote()[-1].state is SegmentState.COPY_STARTED
     orders.tiered.load()
     orders.alter(remote_log_copy_disable=True, retention_ms=-1)
     # Within a day a job that compacts the cold tier may be writing it.
     assert orders.expire().expiry.removed_count == 0
     orders.kit.advance(days=1)
     assert orders.expire().expiry.removed_count == 1
-    assert [one.base_offset for one in orders.cold()] == [0, 2, 4, 6]
+    assert [one.base_offset for one in orders.remote()] == [0, 2, 4, 6]
 
 
 def test_expiry_goes_on_while_copying_is_switched_off(orders: TieredTopic) -> None:
@@ -333,10 +333,10 @@ def test_local_retention_without_copies_takes_what_was_never_copied_and_raises_t
     orders.kit.run_background()
     orders.kit.run_background()
     assert orders.log.log_start_offset == 12
-    assert orders.cold_bases() == []
+    assert orders.remote_bases() == []
     orders.alter(remote_log_copy_disable=False, retention_ms=-1)
     orders.fill(2)
     orders.copy()
-    assert orders.cold_bases() == [12]
+    assert orders.remote_bases() == [12]
     orders.move(14)
     assert orders.offsets() == [12, 13]

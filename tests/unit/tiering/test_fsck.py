@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.cold_log import (
+from tests.support.copied_log import (
     HOME,
-    ColdLog,
+    CopiedLog,
     copy_log,
     describe,
     make_log,
@@ -34,7 +34,7 @@ def objects() -> MemoryObjectStore:
 
 
 @pytest.fixture
-def cold(objects: MemoryObjectStore) -> ColdLog:
+def remote(objects: MemoryObjectStore) -> CopiedLog:
     return copy_log(objects, make_log(8))
 
 
@@ -63,13 +63,13 @@ def keys(objects: MemoryObjectStore) -> set[str]:
     return {entry.key for entry in objects.list("")}
 
 
-def announce(objects: MemoryObjectStore, cold: ColdLog) -> RemoteSegment:
+def announce(objects: MemoryObjectStore, remote: CopiedLog) -> RemoteSegment:
     """A copy that was cut short after its first object."""
-    last = cold.segments[-1]
-    start, end = last.end_offset + 1, cold.log.end_offset
+    last = remote.segments[-1]
+    start, end = last.end_offset + 1, remote.log.end_offset
     data = {"log": b"abc", "epochs": b"0\n1\n0 0\n"}
     segment = replace(
-        describe(cold.bench, start, end, data), id="cut-short", parts=make_parts(data)
+        describe(remote.bench, start, end, data), id="cut-short", parts=make_parts(data)
     )
     upload(objects, open_manifests(objects, 3), segment, data, only=["log"])
     return segment
@@ -89,9 +89,9 @@ def start_delete(
 
 
 def test_objects_and_bytes_of_all_classes_add_up_to_the_store(
-    objects: MemoryObjectStore, cold: ColdLog
+    objects: MemoryObjectStore, remote: CopiedLog
 ) -> None:
-    announce(objects, cold)
+    announce(objects, remote)
     objects.put(f"{HOME.prefix}note.txt", b"mine")
     objects.put(f"{HOME.cluster}/readme", b"mine too")
     objects.put(f"{HOME.segment_folder}{0:020}-nobody/log", b"lost")
@@ -109,7 +109,7 @@ def test_objects_and_bytes_of_all_classes_add_up_to_the_store(
     assert report.cost_per_month(ObjectClass.LIVE) > 0
 
 
-def test_the_work_of_a_job_is_pending(objects: MemoryObjectStore, cold: ColdLog) -> None:
+def test_the_work_of_a_job_is_pending(objects: MemoryObjectStore, remote: CopiedLog) -> None:
     objects.put(f"{HOME.work_folder}compact-1/0/000000", b"bits")
     report = run(objects)
     assert count(report, ObjectClass.PENDING) == 1
@@ -117,7 +117,7 @@ def test_the_work_of_a_job_is_pending(objects: MemoryObjectStore, cold: ColdLog)
 
 
 def test_the_probe_of_an_interrupted_removal_is_swept(
-    objects: MemoryObjectStore, cold: ColdLog
+    objects: MemoryObjectStore, remote: CopiedLog
 ) -> None:
     objects.put(HOME.removal_probe_key, b"")
     assert count(run(objects), ObjectClass.FOREIGN) == 0
@@ -127,18 +127,18 @@ def test_the_probe_of_an_interrupted_removal_is_swept(
     assert run(objects).is_clean
 
 
-def test_a_tier_without_leftovers_is_clean(objects: MemoryObjectStore, cold: ColdLog) -> None:
+def test_a_tier_without_leftovers_is_clean(objects: MemoryObjectStore, remote: CopiedLog) -> None:
     report = run(objects, deep=True)
     assert report.is_clean
     assert count(report, ObjectClass.ORPHAN) == count(report, ObjectClass.FOREIGN) == 0
-    assert report.verified_bytes == sum(segment.stored_bytes for segment in cold.segments)
+    assert report.verified_bytes == sum(segment.stored_bytes for segment in remote.segments)
 
 
 @pytest.mark.parametrize("damage", ["gone", "short", "changed"])
 def test_damage_of_a_live_segment_is_named(
-    objects: MemoryObjectStore, cold: ColdLog, damage: str
+    objects: MemoryObjectStore, remote: CopiedLog, damage: str
 ) -> None:
-    key = HOME.part_key(cold.segments[1], "log")
+    key = HOME.part_key(remote.segments[1], "log")
     data = objects.get(key)
     if damage == "gone":
         objects.delete([key])
@@ -151,9 +151,9 @@ def test_damage_of_a_live_segment_is_named(
 
 
 def test_a_sweep_removes_orphans_and_nothing_else(
-    objects: MemoryObjectStore, cold: ColdLog
+    objects: MemoryObjectStore, remote: CopiedLog
 ) -> None:
-    announce(objects, cold)
+    announce(objects, remote)
     objects.put(f"{HOME.prefix}note.txt", b"mine")
     before = keys(objects)
     orphans = {
@@ -173,7 +173,7 @@ def test_a_sweep_removes_orphans_and_nothing_else(
 
 
 def test_a_page_written_just_now_may_be_of_a_commit_under_way(
-    objects: MemoryObjectStore, cold: ColdLog
+    objects: MemoryObjectStore, remote: CopiedLog
 ) -> None:
     objects.put(HOME.page_key(first_offset=0, id="fresh"), b"...")
     assert count(run(objects, NOW_MS), ObjectClass.PENDING) == 1
@@ -181,21 +181,21 @@ def test_a_page_written_just_now_may_be_of_a_commit_under_way(
 
 
 def test_what_a_deletion_left_goes_when_its_time_has_come(
-    objects: MemoryObjectStore, cold: ColdLog
+    objects: MemoryObjectStore, remote: CopiedLog
 ) -> None:
     now_ms = _newest_ms(objects)
-    start_delete(objects, cold.segments[0])
-    start_delete(objects, cold.segments[1], until_ms=now_ms + 100 * SETTLE_MS)
+    start_delete(objects, remote.segments[0])
+    start_delete(objects, remote.segments[1], until_ms=now_ms + 100 * SETTLE_MS)
     report = run(objects, sweep=True)
     assert report.is_clean
     assert {one.key for one in report.swept} == {
-        HOME.part_key(cold.segments[0], part.name) for part in cold.segments[0].parts
+        HOME.part_key(remote.segments[0], part.name) for part in remote.segments[0].parts
     }
-    assert HOME.part_key(cold.segments[1], "log") in keys(objects)
+    assert HOME.part_key(remote.segments[1], "log") in keys(objects)
 
 
 def test_nothing_of_a_partition_without_its_manifest_is_swept(
-    objects: MemoryObjectStore, cold: ColdLog
+    objects: MemoryObjectStore, remote: CopiedLog
 ) -> None:
     objects.delete([key for key in keys(objects) if key.startswith(HOME.manifest_folder)])
     before = keys(objects)
@@ -206,7 +206,7 @@ def test_nothing_of_a_partition_without_its_manifest_is_swept(
 
 
 def test_a_damaged_manifest_is_damage_and_stops_the_sweep(
-    objects: MemoryObjectStore, cold: ColdLog
+    objects: MemoryObjectStore, remote: CopiedLog
 ) -> None:
     newest = open_manifests(objects, 6).load().version
     objects.put(HOME.manifest_key(newest), b'{"format":1')
@@ -218,7 +218,7 @@ def test_a_damaged_manifest_is_damage_and_stops_the_sweep(
 
 
 def test_a_version_that_the_hint_knows_and_that_is_gone_is_damage_and_stops_the_sweep(
-    objects: MemoryObjectStore, cold: ColdLog
+    objects: MemoryObjectStore, remote: CopiedLog
 ) -> None:
     manifests = open_manifests(objects)
     while manifests.load().version % HINT_INTERVAL:
@@ -235,9 +235,9 @@ def test_a_version_that_the_hint_knows_and_that_is_gone_is_damage_and_stops_the_
 
 
 def test_whole_segments_that_no_version_names_behind_the_end_tell_of_lost_versions(
-    objects: MemoryObjectStore, cold: ColdLog
+    objects: MemoryObjectStore, remote: CopiedLog
 ) -> None:
-    last = cold.segments[-1]
+    last = remote.segments[-1]
     manifests = open_manifests(objects)
     lost = [
         version
@@ -254,9 +254,9 @@ def test_whole_segments_that_no_version_names_behind_the_end_tell_of_lost_versio
 
 
 def test_half_a_segment_behind_the_end_is_an_orphan(
-    objects: MemoryObjectStore, cold: ColdLog
+    objects: MemoryObjectStore, remote: CopiedLog
 ) -> None:
-    key = f"{HOME.segment_folder}{cold.segments[-1].end_offset + 1:020}-nobody/log"
+    key = f"{HOME.segment_folder}{remote.segments[-1].end_offset + 1:020}-nobody/log"
     objects.put(key, b"lost")
     report = run(objects, sweep=True)
     assert report.damage == []
@@ -268,7 +268,7 @@ def _touch(manifest: Manifest) -> Manifest:
 
 
 def test_versions_go_only_when_a_retention_is_given(
-    objects: MemoryObjectStore, cold: ColdLog
+    objects: MemoryObjectStore, remote: CopiedLog
 ) -> None:
     assert run(objects, sweep=True).swept == []
     report = run(objects, sweep=True, retention_ms=0)
@@ -279,9 +279,9 @@ def test_versions_go_only_when_a_retention_is_given(
 
 
 def test_a_segment_that_older_versions_name_is_retained(
-    objects: MemoryObjectStore, cold: ColdLog
+    objects: MemoryObjectStore, remote: CopiedLog
 ) -> None:
-    segment = cold.segments[0]
+    segment = remote.segments[0]
     start_delete(objects, segment)
     manifests = open_manifests(objects, 8)
     manifests.commit(
@@ -300,7 +300,7 @@ def test_a_segment_that_older_versions_name_is_retained(
 
 
 def test_notes_of_outputs_receipts_and_leases_are_live(
-    objects: MemoryObjectStore, cold: ColdLog
+    objects: MemoryObjectStore, remote: CopiedLog
 ) -> None:
     before = count(run(objects), ObjectClass.LIVE)
     topic = f"{HOME.cluster}/{HOME.topic}.{HOME.topic_id}"

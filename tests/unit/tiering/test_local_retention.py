@@ -91,7 +91,7 @@ def test_nothing_leaves_while_the_store_is_down(orders: TieredTopic) -> None:
     assert orders.bases() == [4, 6]
 
 
-def test_a_hole_in_the_cold_tier_keeps_the_local_segments(orders: TieredTopic) -> None:
+def test_a_hole_in_the_tier_keeps_the_local_segments(orders: TieredTopic) -> None:
     orders.expire()
     orders.lose(2)
     orders.kit.advance(days=1)
@@ -100,7 +100,7 @@ def test_a_hole_in_the_cold_tier_keeps_the_local_segments(orders: TieredTopic) -
     assert orders.bases() == [0, 2, 4, 6]
 
 
-def test_a_lost_end_of_the_cold_tier_keeps_what_it_held(orders: TieredTopic) -> None:
+def test_a_lost_end_of_the_tier_keeps_what_it_held(orders: TieredTopic) -> None:
     orders.expire()
     orders.lose(4)
     orders.kit.advance(days=1)
@@ -116,7 +116,7 @@ def test_a_lost_end_of_the_cold_tier_keeps_what_it_held(orders: TieredTopic) -> 
 
 
 def test_a_local_segment_that_differs_from_its_copy_stays(orders: TieredTopic) -> None:
-    first = orders.cold()[0]
+    first = orders.remote()[0]
 
     def change(manifest: Manifest) -> Manifest:
         return manifest.update(with_crc(first, 7))
@@ -131,7 +131,7 @@ def test_a_local_segment_that_differs_from_its_copy_stays(orders: TieredTopic) -
     assert "local segment 0" in orders.kit.store.health().tier[PARTITION]
 
 
-def test_a_log_that_was_cut_and_written_anew_keeps_what_the_cold_tier_does_not_have(
+def test_a_log_that_was_cut_and_written_anew_keeps_what_the_tier_does_not_have(
     orders: TieredTopic,
 ) -> None:
     """The cold tier holds other records at these offsets: of the epoch before the cut."""
@@ -162,7 +162,7 @@ def test_much_leaves_in_steps_that_a_stop_can_come_between(
 
 def test_what_compaction_has_gone_over_is_not_compared(orders: TieredTopic) -> None:
     """It may change a segment and not its size, as by the time a tombstone may go."""
-    first = orders.cold()[0]
+    first = orders.remote()[0]
     orders.tiered.commit(lambda one: one.update(with_crc(first, 7)), orders.kit.now_ms)
     orders.tiered.directory.write_cleaner_offset(PARTITION, 2)
     orders.kit.advance(days=1)
@@ -185,7 +185,7 @@ def test_compacted_local_segments_leave_though_their_bytes_differ() -> None:
     topic.copy()
     topic.kit.clean_now("orders")
     local = [(one.base_offset, one.size) for one in topic.log.view.closed]
-    assert local != [(one.base_offset, one.size) for one in topic.cold()]
+    assert local != [(one.base_offset, one.size) for one in topic.remote()]
     topic.kit.advance(days=1)
     topic.expire()
     assert topic.bases() == [9]

@@ -56,7 +56,7 @@ def test_segments_are_unreadable_before_their_objects_go_and_the_newest_manifest
     remove(orders)
     steps: list[ObjectStep] = list(orders.objects.trace)[begin:]
     writes = [step for step in steps if step.operation in ("create", "put", "delete")]
-    manifest = orders.tier.partitions.get(PARTITION).home.manifest_folder
+    manifest = orders.tier.partitions.get(PARTITION).path.manifest_folder
     assert writes[0].operation == "create"
     assert writes[0].key.startswith(manifest)
     assert writes[-1].operation == "delete"
@@ -92,7 +92,7 @@ def test_nothing_is_copied_or_expired_of_what_leaves(orders: TieredTopic) -> Non
     assert orders.expire().expiry.expired == ()
     orders.tier.partitions.end_leaving(orders.log)
     orders.copy()
-    assert orders.cold_bases() == [0, 2, 4, 6]
+    assert orders.remote_bases() == [0, 2, 4, 6]
 
 
 def test_a_copy_under_way_ends_at_its_next_chunk(orders: TieredTopic) -> None:
@@ -134,4 +134,4 @@ def test_who_waited_while_it_left_and_came_back_begins_again(
         assert orders.expire().expiry.expired == ()
     assert orders.tier.copier.failures() == {}
     orders.tier.copy_once(orders.kit.now_ms)
-    assert orders.cold_bases() == [0, 2, 4]
+    assert orders.remote_bases() == [0, 2, 4]

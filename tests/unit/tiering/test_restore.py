@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.cold_log import HOME, ColdLog, copy_log, make_log, open_manifests
+from tests.support.copied_log import HOME, CopiedLog, copy_log, make_log, open_manifests
 from tests.support.log_bench import NOW_MS, offsets_in
 from varve.commit_log import LogSettings, SegmentFiles, TopicPartition
 from varve.commit_log.check import Severity, check_log_directory
@@ -36,7 +36,7 @@ def objects() -> MemoryObjectStore:
 
 
 @pytest.fixture
-def cold(objects: MemoryObjectStore) -> ColdLog:
+def remote(objects: MemoryObjectStore) -> CopiedLog:
     return copy_log(objects, make_log())
 
 
@@ -98,67 +98,67 @@ def fetch_all(log: Log) -> list[int]:
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_every_file_comes_back_with_the_same_bytes(
-    objects: MemoryObjectStore, cold: ColdLog, fs: MemoryFileSystem, workers: int
+    objects: MemoryObjectStore, remote: CopiedLog, fs: MemoryFileSystem, workers: int
 ) -> None:
     report = restore(objects, fs, workers=workers)
-    assert {name: fs.read(f"{report.directory}/{name}") for name in cold.files} == cold.files
-    assert (report.segment_count, report.end_offset) == (4, cold.segments[-1].end_offset + 1)
-    assert report.fetched_bytes == sum(len(data) for data in cold.files.values())
+    assert {name: fs.read(f"{report.directory}/{name}") for name in remote.files} == remote.files
+    assert (report.segment_count, report.end_offset) == (4, remote.segments[-1].end_offset + 1)
+    assert report.fetched_bytes == sum(len(data) for data in remote.files.values())
     assert HOME.topic_id in fs.read(f"{report.directory}/{PARTITION_METADATA_FILE}").decode()
 
 
 def test_a_restored_directory_is_clean_and_gives_the_same_records(
-    objects: MemoryObjectStore, cold: ColdLog, fs: MemoryFileSystem, clock: ManualClock
+    objects: MemoryObjectStore, remote: CopiedLog, fs: MemoryFileSystem, clock: ManualClock
 ) -> None:
     report = restore(objects, fs)
     assert errors(fs) == []
     log = open_log(fs, clock)
     assert log.recovered == []
-    wanted = [o for o in fetch_all(cold.log) if o < report.end_offset]
+    wanted = [o for o in fetch_all(remote.log) if o < report.end_offset]
     assert fetch_all(log) == wanted
     first = next(iter(log.view))
-    assert log.appended_ms(first) == cold.segments[0].append_ms
+    assert log.appended_ms(first) == remote.segments[0].append_ms
     log.close()
-    assert {name: fs.read(f"{report.directory}/{name}") for name in cold.files} == cold.files
+    assert {name: fs.read(f"{report.directory}/{name}") for name in remote.files} == remote.files
 
 
 def test_a_store_opens_what_was_restored_and_appends_behind_it(
-    objects: MemoryObjectStore, cold: ColdLog, fs: MemoryFileSystem, clock: ManualClock
+    objects: MemoryObjectStore, remote: CopiedLog, fs: MemoryFileSystem, clock: ManualClock
 ) -> None:
     report = restore(objects, fs)
     with open_store(TARGET, fs=fs, clock=clock, maintain=False) as store:
         topic = store.topic("topic")
         assert topic.append(value=b"new", partition=0).offset == report.end_offset
-    assert {name: fs.read(f"{report.directory}/{name}") for name in cold.files} == cold.files
+    assert {name: fs.read(f"{report.directory}/{name}") for name in remote.files} == remote.files
     assert errors(fs) == []
 
 
 def test_up_to_an_offset_the_last_segment_is_cut_at_a_batch(
-    objects: MemoryObjectStore, cold: ColdLog, fs: MemoryFileSystem, clock: ManualClock
+    objects: MemoryObjectStore, remote: CopiedLog, fs: MemoryFileSystem, clock: ManualClock
 ) -> None:
-    until = cold.segments[2].base_offset + 3
+    until = remote.segments[2].base_offset + 3
     report = restore(objects, fs, until=until)
     assert report.end_offset == until - 1
     assert errors(fs) == []
     log = open_log(fs, clock)
     assert log.end_offset == report.end_offset
-    assert fetch_all(log) == [o for o in fetch_all(cold.log) if o < report.end_offset]
+    assert fetch_all(log) == [o for o in fetch_all(remote.log) if o < report.end_offset]
     assert restore(objects, fs, until=until).was_there
 
 
 def test_an_older_version_gives_what_it_named(
-    objects: MemoryObjectStore, cold: ColdLog, fs: MemoryFileSystem
+    objects: MemoryObjectStore, remote: CopiedLog, fs: MemoryFileSystem
 ) -> None:
     older = open_manifests(objects, 5).at(version=4)
     report = restore(objects, fs, manifest=older)
-    assert (report.segment_count, report.end_offset) == (2, cold.segments[1].end_offset + 1)
+    assert (report.segment_count, report.end_offset) == (2, remote.segments[1].end_offset + 1)
     assert errors(fs) == []
 
 
 def test_the_log_start_within_a_segment_is_kept(
-    objects: MemoryObjectStore, cold: ColdLog, fs: MemoryFileSystem
+    objects: MemoryObjectStore, remote: CopiedLog, fs: MemoryFileSystem
 ) -> None:
-    start = cold.segments[1].base_offset + 2
+    start = remote.segments[1].base_offset + 2
     open_manifests(objects, 5).commit(
         lambda m: m.raise_log_start(start), leader_epoch=1, writer="expiry", now_ms=NOW_MS
     )
@@ -170,7 +170,7 @@ def test_the_log_start_within_a_segment_is_kept(
 
 
 def test_what_checkpoints_said_of_a_lost_partition_goes(
-    objects: MemoryObjectStore, cold: ColdLog, fs: MemoryFileSystem
+    objects: MemoryObjectStore, remote: CopiedLog, fs: MemoryFileSystem
 ) -> None:
     other = TopicPartition("other", 2)
     fs.make_directory(TARGET)
@@ -187,7 +187,7 @@ def test_what_checkpoints_said_of_a_lost_partition_goes(
 
 
 def test_a_partition_that_is_there_is_never_touched(
-    objects: MemoryObjectStore, cold: ColdLog, fs: MemoryFileSystem
+    objects: MemoryObjectStore, remote: CopiedLog, fs: MemoryFileSystem
 ) -> None:
     fs.make_directory(f"{TARGET}/topic-0")
     with fs.open_writable(f"{TARGET}/topic-0/something") as file:
@@ -198,7 +198,7 @@ def test_a_partition_that_is_there_is_never_touched(
 
 
 def test_a_second_restore_of_another_state_is_refused(
-    objects: MemoryObjectStore, cold: ColdLog, fs: MemoryFileSystem
+    objects: MemoryObjectStore, remote: CopiedLog, fs: MemoryFileSystem
 ) -> None:
     restore(objects, fs)
     assert restore(objects, fs).was_there
@@ -206,8 +206,8 @@ def test_a_second_restore_of_another_state_is_refused(
         restore(objects, fs, until=5)
 
 
-def test_a_directory_in_use_is_refused(objects: MemoryObjectStore, cold: ColdLog) -> None:
-    fs = cold.bench.fs
+def test_a_directory_in_use_is_refused(objects: MemoryObjectStore, remote: CopiedLog) -> None:
+    fs = remote.bench.fs
     with (
         hold_log_directory(fs, TARGET, cluster="prod"),
         pytest.raises(Locked),
@@ -218,9 +218,9 @@ def test_a_directory_in_use_is_refused(objects: MemoryObjectStore, cold: ColdLog
 
 @pytest.mark.parametrize("damage", ["gone", "short", "long", "changed"])
 def test_a_damaged_object_is_named_and_nothing_is_put_in_place(
-    objects: MemoryObjectStore, cold: ColdLog, fs: MemoryFileSystem, damage: str
+    objects: MemoryObjectStore, remote: CopiedLog, fs: MemoryFileSystem, damage: str
 ) -> None:
-    key = HOME.part_key(cold.segments[1], "log")
+    key = HOME.part_key(remote.segments[1], "log")
     data = objects.get(key)
     if damage == "gone":
         objects.delete([key])
@@ -237,19 +237,19 @@ def test_a_damaged_object_is_named_and_nothing_is_put_in_place(
 
 
 def test_a_hole_between_readable_segments_is_refused(
-    objects: MemoryObjectStore, cold: ColdLog
+    objects: MemoryObjectStore, remote: CopiedLog
 ) -> None:
     manifests = open_manifests(objects, 5)
     manifest = manifests.load()
-    hole = cold.segments[2]
+    hole = remote.segments[2]
     left = tuple(s for s in manifest.segments if s.id != hole.id)
     with pytest.raises(Corrupt, match=f"offsets {hole.base_offset} to {hole.end_offset}"):
         plan_restore(manifests, replace(manifest, segments=left))
 
 
-def test_nothing_to_restore_is_told(objects: MemoryObjectStore, cold: ColdLog) -> None:
+def test_nothing_to_restore_is_told(objects: MemoryObjectStore, remote: CopiedLog) -> None:
     manifests = open_manifests(objects, 5)
     with pytest.raises(NotFound, match="no record"):
-        plan_restore(manifests, Manifest(home=HOME))
+        plan_restore(manifests, Manifest(path=HOME))
     with pytest.raises(NotFound, match="before offset 0"):
         plan_restore(manifests, manifests.load(), until_offset=0)

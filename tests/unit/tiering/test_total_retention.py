@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.cold_builder import make_segment
+from tests.support.remote_builder import make_segment
 from varve.cleaning.removals.removal import Reason
 from varve.cleaning.retention.rules import RetentionLimits, RetentionScope, due_now
 from varve.commit_log import Log, LogSettings

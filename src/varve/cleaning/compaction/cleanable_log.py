@@ -26,7 +26,7 @@ from varve.commit_log import Log, LogSettings, TopicPartition
 from varve.foundation.settings import LONG_MAX
 
 WAITS_FOR_COPY: Final = "waits for the copy to object storage"
-KEPT_FOR_COLD: Final = "kept for older records in the cold tier"
+KEPT_FOR_REMOTE: Final = "kept for older records in the cold tier"
 
 
 class CleaningBound(StrEnum):

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from varve.cleaning.compaction.cleanable_log import KEPT_FOR_COLD, CleanableLog, CleaningBound
+from varve.cleaning.compaction.cleanable_log import KEPT_FOR_REMOTE, CleanableLog, CleaningBound
 from varve.cleaning.compaction.key_plan import ENTRY_BYTES
 from varve.cleaning.compaction.partition_cleaner import PartitionCleaner
 from varve.cleaning.compaction.plan import CleaningPlan, PlanInput, plan_cleaning, sum_by_reason
@@ -294,7 +294,7 @@ def _describe_bounds(cleanable: CleanableLog) -> str:
     """What this run must leave because of the remote tier; empty if nothing."""
     if cleanable.remote_bounds is None:
         return ""
-    kept = f"from offset {cleanable.remote_bounds.cleaned_up_to} on are {KEPT_FOR_COLD}"
+    kept = f"from offset {cleanable.remote_bounds.cleaned_up_to} on are {KEPT_FOR_REMOTE}"
     waits = f"{cleanable.blocked_by}; " if cleanable.blocker is CleaningBound.COPY else ""
     return f"{waits}tombstones and markers {kept}"
 

@@ -48,7 +48,7 @@ def explain_both_tiers(
 def without_remote(local: Sequence[SegmentExplanation]) -> list[SegmentExplanation]:
     """The local segments alone, while object storage does not answer."""
     text = "object storage does not answer, `varve tier status` says why"
-    blocker = Blocker(BlockingRule.COLD_TIER, text)
+    blocker = Blocker(BlockingRule.REMOTE_TIER, text)
     return [
         replace(
             explanation,
@@ -148,4 +148,4 @@ def _remote_compaction(
         "the cleaner works on the local disk alone; the remote log is compacted up to offset "
         f"{remote.clean_offset}"
     )
-    return RemovalPath(COMPACTION, None, (Blocker(BlockingRule.COLD_TIER, text),))
+    return RemovalPath(COMPACTION, None, (Blocker(BlockingRule.REMOTE_TIER, text),))

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from varve.cleaning.compaction.cleanable_log import KEPT_FOR_COLD, judge_cleanable
+from varve.cleaning.compaction.cleanable_log import KEPT_FOR_REMOTE, judge_cleanable
 from varve.cleaning.explain.both_tiers import explain_both_tiers, removal_path, without_remote
 from varve.cleaning.explain.explanation import (
     COMPACTION,
@@ -184,7 +184,7 @@ class _Explainer:
             record.segment,
         )
         superseded_by = record.superseded_by
-        is_remote = record.state is RecordState.COLD and settings.is_compacted
+        is_remote = record.state is RecordState.REMOTE and settings.is_compacted
         if is_remote and record.key is not None and self._known.find_latest is not None:
             latest = self._known.find_latest(record.key, self._segments.end_offset)
             if latest is not None and latest.offset > offset:
@@ -198,22 +198,22 @@ class _Explainer:
         if offset < facts.log_start_offset:
             return self._answer(offset, RecordState.BELOW_LOG_START, explained)
         if explained is None:
-            return self._explain_cold(offset)
+            return self._explain_remote(offset)
         record = _read_record(self._log, offset)
         if record is None:
             return self._answer(offset, RecordState.REMOVED, explained)
         return self._explain_record(record, explained)
 
-    def _explain_cold(self, offset: int) -> RecordExplanation:
+    def _explain_remote(self, offset: int) -> RecordExplanation:
         """What the cold tier shows of an offset; only where it is, when it cannot be read now."""
         try:
             record = _read_record(self._log, offset)
         except Unavailable:
-            return self._answer(offset, RecordState.COLD, None)
+            return self._answer(offset, RecordState.REMOTE, None)
         if record is None:
             return self._answer(offset, RecordState.REMOVED, None)
         return replace(
-            self._answer(offset, RecordState.COLD, None),
+            self._answer(offset, RecordState.REMOTE, None),
             key=record.key,
             timestamp=record.timestamp,
             is_tombstone=record.is_tombstone,
@@ -262,7 +262,7 @@ class _Explainer:
         header = record.header
         own = list(explained.compaction.blocks) if explained.compaction else []
         if header.is_control:
-            blocks = [*own, self._marker(header), *self._cold(header)]
+            blocks = [*own, self._marker(header), *self._remote(header)]
             return RecordState.CONTROL, None, blocks
         if header.is_transactional and record.offset >= self._segments.last_stable_offset:
             return RecordState.UNDECIDED, None, own
@@ -277,7 +277,7 @@ class _Explainer:
         if latest is not None:
             return RecordState.SUPERSEDED, latest, self._until_replaced(own, latest)
         if record.is_tombstone:
-            blocks = [*own, self._horizon(header, own), *self._cold(header)]
+            blocks = [*own, self._horizon(header, own), *self._remote(header)]
             return RecordState.TOMBSTONE, None, blocks
         newest = Blocker(BlockingRule.NEWEST_VALUE, "no later record has its key")
         return RecordState.NEWEST, None, [newest]
@@ -327,12 +327,12 @@ class _Explainer:
             header.delete_horizon_ms,
         )
 
-    def _cold(self, header: BatchHeader) -> list[Blocker]:
+    def _remote(self, header: BatchHeader) -> list[Blocker]:
         remote_bounds = self._known.remote_bounds
         if remote_bounds is None or header.last_offset < remote_bounds.cleaned_up_to:
             return []
-        text = f"{KEPT_FOR_COLD}, which is clean up to offset {remote_bounds.cleaned_up_to}"
-        return [Blocker(BlockingRule.COLD_TIER, text)]
+        text = f"{KEPT_FOR_REMOTE}, which is clean up to offset {remote_bounds.cleaned_up_to}"
+        return [Blocker(BlockingRule.REMOTE_TIER, text)]
 
     def _horizon(self, header: BatchHeader, own: list[Blocker]) -> Blocker:
         wait_ms = self._segments.settings.delete_retention_ms

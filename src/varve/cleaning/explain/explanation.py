@@ -21,7 +21,7 @@ class RecordState(StrEnum):
     """What a record is to compaction and to readers."""
 
     BELOW_LOG_START = "below the log start offset"
-    COLD = "in object storage alone"
+    REMOTE = "in object storage alone"
     REMOVED = "removed, or never there"
     NEWEST = "newest value of its key"
     TOMBSTONE = "tombstone, newest of its key"

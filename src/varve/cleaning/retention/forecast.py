@@ -91,7 +91,7 @@ class Forecast:
     settings: LogSettings
     rows: tuple[ForecastRow, ...]
     stale_bytes: int | None = None
-    cold: tuple[RemoteForecastRow, ...] | None = None
+    remote: tuple[RemoteForecastRow, ...] | None = None
 
     @property
     def size(self) -> int:
@@ -117,8 +117,8 @@ class Forecast:
             at_ms = sorted({row.when_ms for row in self.rows if row.when_ms is not None})
         return [self.at(when_ms) for when_ms in at_ms]
 
-    def cold_at(self, when_ms: int) -> RemoteForecastPoint:
-        rows = self.cold or ()
+    def remote_at(self, when_ms: int) -> RemoteForecastPoint:
+        rows = self.remote or ()
         readable = [row for row in rows if row.when_ms is None or row.when_ms > when_ms]
         stored = [row for row in rows if row.gone_ms is None or row.gone_ms > when_ms]
         return RemoteForecastPoint(
@@ -128,19 +128,19 @@ class Forecast:
             sum(row.stored_bytes for row in stored),
         )
 
-    def cold_moments(self) -> list[int]:
+    def remote_moments(self) -> list[int]:
         """When a remote segment expires, or its objects are deleted."""
-        rows = self.cold or ()
+        rows = self.remote or ()
         times = [moment for row in rows for moment in (row.when_ms, row.gone_ms)]
         return sorted({max(moment, self.now_ms) for moment in times if moment is not None})
 
     def to_json(self) -> dict[str, object]:
-        cold = self.cold and {
-            "rows": [asdict(row) for row in self.cold],
-            "points": [asdict(self.cold_at(moment)) for moment in self.cold_moments()],
+        remote = self.remote and {
+            "rows": [asdict(row) for row in self.remote],
+            "points": [asdict(self.remote_at(moment)) for moment in self.remote_moments()],
         }
         return {
-            "cold": cold,
+            "cold": remote,
             "partition": str(self.partition),
             "now_ms": self.now_ms,
             "settings": to_kafka_names(self.settings, only_changed=True),
@@ -168,22 +168,23 @@ def forecast(
     """
     where = f"the forecast of {log.topic_partition}"
     settings = parse_settings(LogSettings, overrides or {}, where, base=log.settings)
-    rows, cold = read_consistently(
+    rows, remote_rows = read_consistently(
         log, lambda: _forecast_tiers(list_segments(log, settings), remote, now_ms)
     )
     stale = stale_bytes if settings.is_compacted else None
-    return Forecast(log.topic_partition, now_ms, settings, rows, stale, cold)
+    return Forecast(log.topic_partition, now_ms, settings, rows, stale, remote_rows)
 
 
 def _forecast_tiers(
     log: SegmentList, remote: RemoteSegments | None, now_ms: int
 ) -> tuple[tuple[ForecastRow, ...], tuple[RemoteForecastRow, ...] | None]:
-    cold = None if remote is None else forecast_remote(log, remote, now_ms)
-    if remote is None or cold is None or not log.settings.copies_to_tier:
-        return forecast_log(log, now_ms), cold
+    remote_rows = None if remote is None else forecast_remote(log, remote, now_ms)
+    if remote is None or remote_rows is None or not log.settings.copies_to_tier:
+        return forecast_log(log, now_ms), remote_rows
     copied = max(remote.end_offset, log.last_stable_offset)
     rows = forecast_evictions(log, copied, now_ms)
-    return tuple(_earlier(row, covering_row(cold, row.next_offset)) for row in rows), cold
+    evicted = tuple(_earlier(row, covering_row(remote_rows, row.next_offset)) for row in rows)
+    return evicted, remote_rows
 
 
 def forecast_log(log: SegmentList, now_ms: int) -> tuple[ForecastRow, ...]:

@@ -50,7 +50,7 @@ class BlockingRule(StrEnum):
     DELETE_HORIZON = "delete.retention.ms"
     MARKER = "transaction marker"
     COPY = "copy to object storage"
-    COLD_TIER = "cold tier"
+    REMOTE_TIER = "cold tier"
     LOCAL_TIME = "local.retention.ms"
     LOCAL_SIZE = "local.retention.bytes"
     GRACE = "varve.tier.grace.ms"
@@ -211,7 +211,7 @@ def due(segments: Iterable[S], scope: RetentionScope, now_ms: int) -> Iterator[D
             left_bytes -= segment.size
             yield _below_log_start(segment, scope, now_ms)
         elif not segment.is_in_lineage:
-            yield Due(segment, None, None, _OTHER_HISTORY, BlockingRule.COLD_TIER)
+            yield Due(segment, None, None, _OTHER_HISTORY, BlockingRule.REMOTE_TIER)
         else:
             left_bytes -= segment.size
             before = _after(before, _due_alone(segment, scope, left_bytes, now_ms))

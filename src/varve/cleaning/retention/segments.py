@@ -30,7 +30,7 @@ class SegmentLocation(StrEnum):
     LOCAL = "local"
     BOTH = "both"
     """On the local disk, and copied."""
-    COLD = "cold"
+    REMOTE = "cold"
     """In object storage alone."""
     COPYING = "copying"
     """Announced in object storage, not readable there."""
@@ -106,7 +106,7 @@ class RemoteSegmentInfo(SegmentInfo):
     known_times: SegmentTimes
     record_count: int
     stored_bytes: int
-    location: SegmentLocation = SegmentLocation.COLD
+    location: SegmentLocation = SegmentLocation.REMOTE
     delete_after_ms: int | None = None
     stale_bytes: int | None = None
 

@@ -23,7 +23,7 @@ from varve.commit_log.transaction_index import AbortedTransaction, TransactionIn
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
 from varve.foundation.settings import LONG_MAX
-from varve.jobs.tier.remote_files import ColdInput, TierFiles
+from varve.jobs.tier.remote_files import RemoteInput, TierFiles
 from varve.records import HEADER_BYTES, decode_header
 from varve.tiering.copy.segment_upload import SNAPSHOT_PART
 from varve.tiering.manifest.manifest import Manifest
@@ -108,17 +108,17 @@ def find_scope(
         last_stable_offset=end_offset if undecided is None else min(undecided, end_offset),
         high_watermark=end_offset + 1,
         end_offset=end_offset,
-        segments=(*(_segment_info(ColdInput(home, segment, files)) for segment in chain), active),
+        segments=(*(_segment_info(RemoteInput(home, segment, files)) for segment in chain), active),
     )
     return Scope(chain, judge_cleanable(facts, manifest.cleaned_up_to, now_ms))
 
 
-def _segment_info(cold_input: ColdInput) -> "_InputSegmentInfo":
+def _segment_info(remote_input: RemoteInput) -> "_InputSegmentInfo":
     return _InputSegmentInfo(
-        base_offset=cold_input.cold.base_offset,
-        next_offset=cold_input.next_offset,
-        size=cold_input.cold.size,
-        input=cold_input,
+        base_offset=remote_input.remote.base_offset,
+        next_offset=remote_input.next_offset,
+        size=remote_input.remote.size,
+        input=remote_input,
     )
 
 
@@ -126,10 +126,10 @@ def _segment_info(cold_input: ColdInput) -> "_InputSegmentInfo":
 class _InputSegmentInfo(SegmentInfo):
     """A remote segment whose first timestamp is read from its object."""
 
-    input: ColdInput
+    input: RemoteInput
 
     def times(self) -> SegmentTimes:
-        return SegmentTimes(self.input.cold.max_timestamp, *self.input.cold.append_ms)
+        return SegmentTimes(self.input.remote.max_timestamp, *self.input.remote.append_ms)
 
     def first_timestamp(self) -> int:
         if self.input.size < HEADER_BYTES:
@@ -161,9 +161,9 @@ def read_aborted(
     found: list[AbortedTransaction] = []
     for segment in chain:
         if segment.has_aborted:
-            cold = ColdInput(home, segment, files)
-            data = cold.read_part(_TXN_INDEX_PART)
-            index = TransactionIndex.decode(data, segment.base_offset, cold.path(_TXN_INDEX_PART))
+            remote = RemoteInput(home, segment, files)
+            data = remote.read_part(_TXN_INDEX_PART)
+            index = TransactionIndex.decode(data, segment.base_offset, remote.path(_TXN_INDEX_PART))
             found += index.entries()
     return tuple(transaction for transaction in found if transaction.first_offset < end_offset)
 
@@ -172,7 +172,7 @@ def read_shells(
     home: RemotePath, segment: RemoteSegment, files: TierFiles
 ) -> dict[int, LastRecord]:
     """The producers that are known where a segment ends, and where the last data of each is."""
-    last = ColdInput(home, segment, files)
+    last = RemoteInput(home, segment, files)
     entries = decode_producer_snapshot(last.read_part(SNAPSHOT_PART), last.path(SNAPSHOT_PART))
     return {
         entry.producer_id: LastRecord(

@@ -9,7 +9,7 @@ from varve.cleaning.compaction.rewrite import WrittenSegment
 from varve.commit_log.names import CLEANED, INDEX, KEYS, LOG, TIME_INDEX, TXN_INDEX, log_name
 from varve.disk import FileSystem
 from varve.jobs.compact.settings import WRITER
-from varve.jobs.tier.remote_files import ColdInput
+from varve.jobs.tier.remote_files import RemoteInput
 from varve.tiering.copy.segment_upload import (
     EPOCHS_PART,
     SNAPSHOT_PART,
@@ -26,7 +26,7 @@ def gather_group(
     fs: FileSystem,
     directory: str,
     written: WrittenSegment,
-    last: ColdInput,
+    last: RemoteInput,
     *,
     has_keys: bool = True,
 ) -> list[PartContent]:
@@ -44,9 +44,9 @@ def gather_group(
     return [*map(measure, kinds), *carried, *([measure(KEYS)] if has_keys else [])]
 
 
-def _carry(last: ColdInput, name: str) -> BytesContent:
+def _carry(last: RemoteInput, name: str) -> BytesContent:
     data = last.read_part(name)
-    part = last.cold.find_part(name)
+    part = last.remote.find_part(name)
     assert part is not None, "it was read by it"
     return BytesContent(data, part)
 

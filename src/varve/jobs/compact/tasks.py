@@ -32,7 +32,7 @@ from varve.jobs.compact.settings import WRITER
 from varve.jobs.key_plans import LatestBits, RangeOutcome, SegmentBits, WorkArea
 from varve.jobs.tier.bucket import BucketAccess
 from varve.jobs.tier.remote_files import (
-    ColdInput,
+    RemoteInput,
     ScratchFileSystem,
     TierFiles,
     checksum,
@@ -76,36 +76,36 @@ class IndexTask:
 
     def run(self, shared: None) -> IndexedSegment | None:
         with open_files(self.reach.objects, self.home, [self.segment]) as files:
-            cold_input = ColdInput(self.home, self.segment, files)
-            header = self._find(cold_input)
+            remote_input = RemoteInput(self.home, self.segment, files)
+            header = self._find(remote_input)
             if header is not None:
                 return IndexedSegment(header, None)
-            return None if self.is_dry_run else self._build(cold_input)
+            return None if self.is_dry_run else self._build(remote_input)
 
-    def _find(self, cold_input: ColdInput) -> KeyIndexHeader | None:
+    def _find(self, remote_input: RemoteInput) -> KeyIndexHeader | None:
         if self.segment.find_part(KEYS_PART) is None:
             return None
         try:
-            with KeyIndex(cold_input.files.open(cold_input.path(KEYS_PART))) as index:
+            with KeyIndex(remote_input.files.open(remote_input.path(KEYS_PART))) as index:
                 index.verify()
-                return index.header if index.is_of(cold_input, self.topic_id) else None
+                return index.header if index.is_of(remote_input, self.topic_id) else None
         except (Corrupt, UnsupportedFormat, ObjectNotFound):
             return None
 
-    def _build(self, cold_input: ColdInput) -> IndexedSegment:
+    def _build(self, remote_input: RemoteInput) -> IndexedSegment:
         fs = ScratchFileSystem()
         with scratch() as directory:
             path = f"{directory}/keys"
             header = build_key_index(
                 fs,
-                cold_input,
+                remote_input,
                 topic_id=self.topic_id,
                 aborted=self.aborted,
                 buffer_bytes=self.buffer_bytes,
                 path=path,
             )
             data = fs.read(path)
-        self.reach.objects().put(cold_input.path(KEYS_PART), data)
+        self.reach.objects().put(remote_input.path(KEYS_PART), data)
         return IndexedSegment(header, ObjectPart(KEYS_PART, len(data), checksum(data)))
 
 
@@ -120,13 +120,13 @@ def make_sources(
     """Segments as planning takes them; one without a header is held."""
     sources = []
     for segment, header in zip(segments, headers, strict=True):
-        cold_input = ColdInput(home, segment, files)
-        keys = None if header is None else cold_input.keys(header)
+        remote_input = RemoteInput(home, segment, files)
+        keys = None if header is None else remote_input.keys(header)
         sources.append(
             PlanInput(
-                cold_input,
-                cold_input.next_offset,
-                cold_input.next_offset > first_dirty_offset,
+                remote_input,
+                remote_input.next_offset,
+                remote_input.next_offset > first_dirty_offset,
                 keys,
             )
         )
@@ -191,8 +191,8 @@ class JudgedSegment:
     def plan(
         self, home: RemotePath, files: TierFiles, bits: SegmentBits, rules: RunRules
     ) -> SegmentPlan:
-        cold = ColdInput(home, self.segment, files)
-        source = PlanInput(cold, cold.next_offset, self.is_dirty, cold.keys(self.header))
+        remote = RemoteInput(home, self.segment, files)
+        source = PlanInput(remote, remote.next_offset, self.is_dirty, remote.keys(self.header))
         # Copies, because a task may run twice and planning changes both.
         return plan_segment(
             source,
@@ -298,7 +298,7 @@ class GroupTask:
                 budget=UNLIMITED,
                 aborted=self.aborted,
             )
-            last = ColdInput(self.home, self.inputs[-1], self.files)
+            last = RemoteInput(self.home, self.inputs[-1], self.files)
             contents = gather_group(fs, directory, written, last, has_keys=self.is_decided)
             parts = tuple(content.part for content in contents)
             segment = self._describe(written, parts)

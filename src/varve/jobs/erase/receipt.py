@@ -289,9 +289,9 @@ class ErasureDocuments:
 
     def _write_locations(self, kind: _DocumentKind) -> list[_DocumentLocation]:
         """One for each topic in the cold tier, and one for all others."""
-        cold = list(self._remote_documents(kind))
+        remote = list(self._remote_documents(kind))
         is_elsewhere = any(not topic.partitions for topic in self._topics)
-        return [*cold, *list(self._local_documents(kind))[:1]] if is_elsewhere else cold
+        return [*remote, *list(self._local_documents(kind))[:1]] if is_elsewhere else remote
 
     def _reachable(self, kind: _DocumentKind) -> Iterator[_DocumentLocation]:
         """Wherever one may be: a topic may have come to the cold tier since."""

@@ -91,18 +91,18 @@ class ErasureTargets:
 
     def find(self, name: str) -> TopicTarget:
         """One topic; raises NotFound."""
-        cold = self._find_remote(name)
-        plain = name if cold is None else cold.name
+        remote = self._find_remote(name)
+        plain = name if remote is None else remote.name
         logs, topic_id = self._find_logs(plain)
-        if cold is not None and topic_id is not None and cold.topic_id != topic_id:
+        if remote is not None and topic_id is not None and remote.topic_id != topic_id:
             raise InvalidRequest(
-                f"topic {plain} has the id {topic_id} in the log directory and {cold.topic_id} in "
-                "the object store: they are two topics, erase them one by one"
+                f"topic {plain} has the id {topic_id} in the log directory and {remote.topic_id} "
+                "in the object store: they are two topics, erase them one by one"
             )
-        known_id = topic_id if cold is None else cold.topic_id
+        known_id = topic_id if remote is None else remote.topic_id
         if known_id is None:
             raise NotFound(f"topic {name!r:.260} is neither in the object store nor on the disk")
-        partitions = () if cold is None else cold.partitions
+        partitions = () if remote is None else remote.partitions
         urls = [self.tier.url] if self.tier is not None and self.tier.url else []
         locations = [*urls, *(self.hot.directories if self.hot is not None else ())]
         outputs = find_topic_outputs(self.registries(), plain, known_id, reachable=locations)

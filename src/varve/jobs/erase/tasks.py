@@ -29,7 +29,7 @@ from varve.jobs.compact.tasks import GroupTask, WrittenGroup
 from varve.jobs.erase.scan import Matcher, Scan, ask_index, scan_log
 from varve.jobs.source.piece_reading import ObjectSource
 from varve.jobs.tier.bucket import BucketAccess
-from varve.jobs.tier.remote_files import ColdInput, open_files, scratch
+from varve.jobs.tier.remote_files import RemoteInput, open_files, scratch
 from varve.tiering.copy.segment_upload import KEYS_PART
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
@@ -38,9 +38,9 @@ WRITER = "varve erase"
 
 
 @contextmanager
-def open_remote_index(source: ColdInput, topic_id: bytes) -> Iterator[KeyIndex | None]:
+def open_remote_index(source: RemoteInput, topic_id: bytes) -> Iterator[KeyIndex | None]:
     """The key index of a cold segment; None where there is none that can be used."""
-    if source.cold.find_part(KEYS_PART) is None:
+    if source.remote.find_part(KEYS_PART) is None:
         yield None
         return
     try:
@@ -96,7 +96,7 @@ class ScanTask:
         topic_id = decode_topic_id(self.partition.topic_id).bytes
         with (
             open_files(self.reach.objects, self.partition, [segment]) as files,
-            open_remote_index(ColdInput(self.partition, segment, files), topic_id) as index,
+            open_remote_index(RemoteInput(self.partition, segment, files), topic_id) as index,
         ):
             if index is None or (self.is_proof and not _is_whole(index)):
                 return None
@@ -140,7 +140,7 @@ class EraseTask:
             scratch() as directory,
             open_files(self.reach.objects, self.partition, [self.segment]) as files,
         ):
-            source = ColdInput(self.partition, self.segment, files)
+            source = RemoteInput(self.partition, self.segment, files)
             digest = KeyDigest(
                 RealFileSystem(), f"{directory}/digest{KEYS}", topic_id, self.buffer_bytes
             )
@@ -180,7 +180,7 @@ class EraseTask:
             )
         return ErasedGroup(written, balance)
 
-    def _find_keys(self, source: ColdInput, directory: str, topic_id: bytes) -> SegmentKeys:
+    def _find_keys(self, source: RemoteInput, directory: str, topic_id: bytes) -> SegmentKeys:
         """Its key index as it is in the store, or one made in scratch."""
         with open_remote_index(source, topic_id) as index:
             if index is not None and _is_whole(index):
@@ -199,7 +199,7 @@ class EraseTask:
     def _read_back(self, written: WrittenGroup, digest: KeyDigest) -> tuple[int, int]:
         """The digest of what the store holds now."""
         with open_files(self.reach.objects, self.partition, [written.segment]) as files:
-            return digest.of(ColdInput(self.partition, written.segment, files))
+            return digest.of(RemoteInput(self.partition, written.segment, files))
 
 
 def _is_whole(index: KeyIndex) -> bool:

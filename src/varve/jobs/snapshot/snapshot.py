@@ -228,7 +228,7 @@ class SnapshotRun:
 
     def _find_receipts(self, sources: Sequence[PartitionSource]) -> Receipts:
         return find_receipts(
-            self._options, sources[0].topic, sources[0].topic_id, is_cold=_is_cold(sources)
+            self._options, sources[0].topic, sources[0].topic_id, is_remote=_is_remote(sources)
         )
 
     def _find_buckets(self, documents: Sequence[SnapshotDocument]) -> int | None:
@@ -304,7 +304,7 @@ class SnapshotRun:
             ),
             noted_ms=self._began_ms,
         )
-        open_output_registry(self._options, is_cold=_is_cold(sources)).note(output)
+        open_output_registry(self._options, is_remote=_is_remote(sources)).note(output)
 
     # Stages
 
@@ -471,5 +471,5 @@ def _plan_merges(
     return merges, reused
 
 
-def _is_cold(sources: Sequence[PartitionSource]) -> bool:
+def _is_remote(sources: Sequence[PartitionSource]) -> bool:
     return any(source.manifest_version is not None for source in sources)

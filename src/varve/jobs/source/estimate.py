@@ -90,7 +90,7 @@ def estimate(
     chosen = learn_tier(options if isinstance(options, SourceOptions) else parse_options(options))
     plan = plan_read(chosen, filters)
     tasks = make_tasks(plan, chosen)
-    cold = [
+    remote = [
         remote_piece
         for task in tasks
         for remote_piece in task.pieces
@@ -98,15 +98,15 @@ def estimate(
     ]
     segments = {
         (remote_piece.partition, remote_piece.segment.id): remote_piece.segment
-        for remote_piece in cold
+        for remote_piece in remote
     }
-    requests = plan.requests + sum(piece.requests for piece in cold)
+    requests = plan.requests + sum(piece.requests for piece in remote)
     if filters.keys is not None:
         indexed = sum(
             remote_segment.find_part(KEYS_PART) is not None for remote_segment in segments.values()
         )
         requests += _KEY_LOOKUP_REQUESTS * indexed
-    cold_bytes = sum(piece.size for piece in cold)
+    cold_bytes = sum(piece.size for piece in remote)
     if chosen.mode is Mode.LATEST and chosen.is_committed and filters.keys is None:
         # The driver reads whole indexes; a task once more the batches of what it reads.
         keys = [remote_segment.find_part(KEYS_PART) for remote_segment in segments.values()]

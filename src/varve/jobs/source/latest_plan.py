@@ -176,13 +176,13 @@ class LatestTask:
         address, pieces = shared[self.request].address, shared[self.request].pieces
         loose = MemoryObjectStore()
         with (
-            TierFiles(lambda: _open(address), _sizes(pieces)) as cold,
+            TierFiles(lambda: _open(address), _sizes(pieces)) as remote,
             TierFiles(lambda: loose, _loose_sizes(pieces)) as near,
         ):
             keys = []
             for number, piece_keys in enumerate(pieces):
                 if isinstance(piece_keys, IndexedPiece):
-                    keys.append(SegmentKeys(cold, piece_keys.path, piece_keys.header))
+                    keys.append(SegmentKeys(remote, piece_keys.path, piece_keys.header))
                 else:
                     loose.put(str(number), piece_keys.data)
                     keys.append(SegmentKeys(near, str(number), piece_keys.header))

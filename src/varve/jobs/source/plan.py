@@ -29,7 +29,7 @@ from varve.jobs.source.options import Mode, SourceFilters, SourceOptions, for_pa
 from varve.jobs.source.piece_reading import open_objects
 from varve.jobs.source.pieces import Piece, RemotePiece, pack
 from varve.jobs.source.read import TaskRead
-from varve.jobs.source.remote_log import RemotePartitionLog, check_versions
+from varve.jobs.source.remote_plan import RemotePartitionLog, check_versions
 from varve.jobs.source.server_log import ServedPartitionLog
 from varve.jobs.tasks import ThreadRunner
 from varve.jobs.tier.bucket import Bucket, RemoteTopic, find_topic
@@ -69,16 +69,20 @@ class PartitionSource:
     """One partition in one tier or in both."""
 
     def __init__(
-        self, number: int, cold: RemotePartitionLog | None, hot: Tail | None, options: SourceOptions
+        self,
+        number: int,
+        remote: RemotePartitionLog | None,
+        hot: Tail | None,
+        options: SourceOptions,
     ) -> None:
         self.number = number
-        self._cold = cold
+        self._remote = remote
         self._hot = hot
         self._options = options
 
     @property
     def requests(self) -> int:
-        return 0 if self._cold is None else self._cold.requests
+        return 0 if self._remote is None else self._remote.requests
 
     @property
     def address(self) -> Bucket | None:
@@ -92,29 +96,31 @@ class PartitionSource:
 
     @property
     def topic(self) -> str:
-        return self._hot.owner.topic if self._cold is None and self._hot else self._home.topic
+        return self._hot.owner.topic if self._remote is None and self._hot else self._home.topic
 
     @property
     def topic_id(self) -> str:
-        return self._hot.topic_id() if self._cold is None and self._hot else self._home.topic_id
+        return self._hot.topic_id() if self._remote is None and self._hot else self._home.topic_id
 
     @property
     def _home(self) -> RemotePath:
-        assert self._cold is not None
-        return self._cold.home
+        assert self._remote is not None
+        return self._remote.home
 
     def bounds(self) -> tuple[int, int]:
         """The first offset that can be read, and the one behind the last."""
-        cold, hot, is_committed = self._cold, self._hot, self._options.is_committed
-        if hot is not None and (cold is None or hot.is_whole or hot.end_offset > cold.end_offset):
+        remote, hot, is_committed = self._remote, self._hot, self._options.is_committed
+        if hot is not None and (
+            remote is None or hot.is_whole or hot.end_offset > remote.end_offset
+        ):
             end = hot.stable_offset if is_committed else hot.end_offset
         else:
-            assert cold is not None
-            end = cold.stable_offset if is_committed else cold.end_offset
-        if cold is None or cold.manifest.highest_offset < 0:
+            assert remote is not None
+            end = remote.stable_offset if is_committed else remote.end_offset
+        if remote is None or remote.manifest.highest_offset < 0:
             start = end if hot is None else hot.start_offset
         else:
-            start = cold.start_offset
+            start = remote.start_offset
             if hot is not None and (hot.is_whole or hot.start_offset > hot.first_offset):
                 start = max(start, hot.start_offset)
         return min(start, end), end
@@ -124,13 +130,13 @@ class PartitionSource:
         """The offset behind the last record that is here, decided or not."""
         if isinstance(self._hot, ServedPartitionLog):
             return self._hot.log_end_offset
-        ends = [part.end_offset for part in (self._cold, self._hot) if part is not None]
+        ends = [part.end_offset for part in (self._remote, self._hot) if part is not None]
         return max(ends, default=0)
 
     @property
     def manifest_version(self) -> int | None:
         """That of the cold tier; None where there is none."""
-        return None if self._cold is None else self._cold.manifest.version
+        return None if self._remote is None else self._remote.manifest.version
 
     @property
     def cleaned_up_to(self) -> int:
@@ -138,8 +144,8 @@ class PartitionSource:
 
         Of a partition in the cold tier they stay everywhere until they were cleaned there.
         """
-        if self._cold is not None:
-            return self._cold.manifest.cleaned_up_to
+        if self._remote is not None:
+            return self._remote.manifest.cleaned_up_to
         return 0 if self._hot is None else self._hot.cleaned_up_to
 
     def wanted(self, filters: SourceFilters) -> tuple[int, int]:
@@ -162,8 +168,8 @@ class PartitionSource:
     def find_by_time(self, timestamp: int, start_offset: int) -> int | None:
         """The first offset of a record of this time or later; None when there is none."""
         found, hot = None, self._hot
-        if self._cold is not None and not (hot is not None and hot.is_whole):
-            found = self._cold.find_by_time(timestamp, start_offset=start_offset)
+        if self._remote is not None and not (hot is not None and hot.is_whole):
+            found = self._remote.find_by_time(timestamp, start_offset=start_offset)
         if found is None and hot is not None:
             found = hot.find_by_time(timestamp, start_offset=start_offset)
         return found
@@ -171,12 +177,12 @@ class PartitionSource:
     def pieces(self, *, start_offset: int, end_offset: int, filters: SourceFilters) -> list[Piece]:
         if start_offset >= end_offset:
             return []
-        cold, hot = self._cold, self._hot
-        border = 0 if cold is None else cold.end_offset
+        remote, hot = self._remote, self._hot
+        border = 0 if remote is None else remote.end_offset
         aborted = self._aborted(start_offset, end_offset)
         made: list[Piece] = []
-        if cold is not None and start_offset < border:
-            made += cold.pieces(
+        if remote is not None and start_offset < border:
+            made += remote.pieces(
                 start_offset=start_offset,
                 end_offset=min(end_offset, border),
                 min_ms=filters.min_ms,
@@ -212,8 +218,8 @@ class PartitionSource:
         if not self._options.is_committed:
             return []
         found: dict[AbortedTransaction, None] = {}
-        if self._cold is not None:
-            found.update(dict.fromkeys(self._cold.aborted(start_offset, end_offset)))
+        if self._remote is not None:
+            found.update(dict.fromkeys(self._remote.aborted(start_offset, end_offset)))
         if self._hot is not None:
             found.update(dict.fromkeys(self._hot.aborted(start_offset, end_offset)))
         return list(found)
@@ -230,7 +236,7 @@ def open_partitions(
         )
     if options.server is not None:
         return _open_served(options, options.server, wanted)
-    topic = _find_cold(options)
+    topic = _find_remote(options)
     name = options.topic if topic is None else topic.name
     homes = {} if topic is None else {home.partition: home for home in topic.partitions}
     hot = find_local_partitions(options.directories, name)
@@ -244,15 +250,15 @@ def open_partitions(
     for number in numbers:
         if wanted is not None and number not in wanted:
             continue
-        cold = log = None
+        remote = log = None
         # The local log first: what leaves it afterwards, the newest manifest has.
         if number in hot:
             log = LocalPartitionLog(hot[number], TopicPartition(name, number))
             _check_topic(log, topic)
         if number in homes:
             assert options.address is not None
-            cold = RemotePartitionLog(options.address, homes[number], options)
-        opened.append(PartitionSource(number, cold, log, options))
+            remote = RemotePartitionLog(options.address, homes[number], options)
+        opened.append(PartitionSource(number, remote, log, options))
     return opened
 
 
@@ -265,24 +271,24 @@ def _open_served(
     homes = {}
     if options.address is not None:
         name = f"{served.name}.{encode_topic_id(served.id)}"
-        topic = _find_cold(replace(options, topic=name))
+        topic = _find_remote(replace(options, topic=name))
         homes = {} if topic is None else {home.partition: home for home in topic.partitions}
     opened = []
     for number in sorted(served.leaders):
         if wanted is not None and number not in wanted:
             continue
-        cold = None
+        remote = None
         if number in homes and options.address is not None:
-            cold = RemotePartitionLog(options.address, homes[number], options)
+            remote = RemotePartitionLog(options.address, homes[number], options)
         # The cold part first, so that the server's end is not before its own.
         tail = ServedPartitionLog(
-            client, served, number, cold=cold, is_committed=options.is_committed
+            client, served, number, remote=remote, is_committed=options.is_committed
         )
-        opened.append(PartitionSource(number, cold, tail, options))
+        opened.append(PartitionSource(number, remote, tail, options))
     return opened
 
 
-def _find_cold(options: SourceOptions) -> RemoteTopic | None:
+def _find_remote(options: SourceOptions) -> RemoteTopic | None:
     """The topic in the cold tier; with a directory or a server, none may be there yet."""
     address = options.address
     if address is None:

@@ -44,7 +44,7 @@ from varve.jobs.source.record_blocks import (
     RecordFilter,
     read_blocks,
 )
-from varve.jobs.source.remote_log import read_offset_index
+from varve.jobs.source.remote_plan import read_offset_index
 from varve.jobs.tier.remote_files import TierFiles
 from varve.kernels.batch_layout import RecordColumn
 from varve.kernels.hashes import hash_bytes, hash_keys

@@ -23,7 +23,7 @@ from varve.foundation.errors import Corrupt, NotFound, Unavailable, UnsupportedF
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.source.pieces import ServedPiece
 from varve.jobs.source.record_blocks import CHUNK_BYTES, BatchRange, RecordFilter, Table
-from varve.jobs.source.remote_log import RemotePartitionLog
+from varve.jobs.source.remote_plan import RemotePartitionLog
 from varve.kafka_client.client import (
     EARLIEST,
     LATEST,
@@ -172,13 +172,13 @@ class ServedPartitionLog:
         topic: TopicMetadata,
         partition: int,
         *,
-        cold: RemotePartitionLog | None,
+        remote: RemotePartitionLog | None,
         is_committed: bool,
     ) -> None:
         self.owner = TopicPartition(topic.name, partition)
         self._client = client
         self._topic = topic
-        self._cold = cold
+        self._remote = remote
         self._is_committed = is_committed
 
     def topic_id(self) -> str:
@@ -238,11 +238,11 @@ class ServedPartitionLog:
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Those that began in the cold part and were aborted behind it."""
-        cold = self._cold
-        if cold is None or start_offset >= cold.end_offset:
+        remote = self._remote
+        if remote is None or start_offset >= remote.end_offset:
             return []
-        border = cold.end_offset
-        if cold.stable_offset >= border or border >= self.end_offset:
+        border = remote.end_offset
+        if remote.stable_offset >= border or border >= self.end_offset:
             return []
         fetched = fetch_some(
             self._client,

@@ -49,7 +49,7 @@ class TablePlan:
     pieces: tuple[Piece, ...]
     ends: Mapping[int, int]
     missed: int
-    is_cold: bool
+    is_remote: bool
     is_rebuild: bool
 
     def batches(self, *, limit_bytes: int) -> Iterator[Batch]:
@@ -105,14 +105,14 @@ def plan_table(options: SourceOptions, progress: SyncState, *, is_keyed: bool = 
     """
     sources = open_partitions(options)
     bounds = {source.number: source.bounds() for source in sources}
-    is_cold = any(source.manifest_version is not None for source in sources)
+    is_remote = any(source.manifest_version is not None for source in sources)
     breaks = _find_breaks(sources, progress)
     is_rebuild = is_keyed and (
         progress.needs_rebuild
         or bool(breaks)
         or not all(
             has_tombstones(
-                progress, source.number, bounds[source.number], source.cleaned_up_to, is_cold
+                progress, source.number, bounds[source.number], source.cleaned_up_to, is_remote
             )
             for source in sources
         )
@@ -139,7 +139,7 @@ def plan_table(options: SourceOptions, progress: SyncState, *, is_keyed: bool = 
         pieces=tuple(pieces),
         ends=ends,
         missed=missed,
-        is_cold=is_cold,
+        is_remote=is_remote,
         is_rebuild=is_rebuild,
     )
 
@@ -168,7 +168,11 @@ def check_history(plan: TablePlan, name: str, *, is_keyed: bool) -> None:
 
 
 def has_tombstones(
-    progress: SyncState, partition: int, bounds: tuple[int, int], cleaned_up_to: int, is_cold: bool
+    progress: SyncState,
+    partition: int,
+    bounds: tuple[int, int],
+    cleaned_up_to: int,
+    is_remote: bool,
 ) -> bool:
     """Whether every tombstone behind what the table has is still in the log.
 
@@ -181,7 +185,7 @@ def has_tombstones(
     if reached is None or reached >= end_offset or reached <= start_offset:
         return True
     known = progress.cleaned.get(partition, 0)
-    return progress.is_cold == is_cold and known <= cleaned_up_to <= reached
+    return progress.is_remote == is_remote and known <= cleaned_up_to <= reached
 
 
 def make_reads(plan: TablePlan, batch: Batch, *, split_bytes: int) -> list[TaskRead]:

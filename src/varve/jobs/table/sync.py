@@ -246,7 +246,7 @@ class TableSync:
         self, definition: TableDefinition, plan: TablePlan, locations: Sequence[str] = ()
     ) -> None:
         """Before a row is written, with where its files are once the tables are there."""
-        open_output_registry(self.options, is_cold=plan.is_cold).note(
+        open_output_registry(self.options, is_remote=plan.is_remote).note(
             DerivedOutput(
                 kind=OutputKind.TABLE,
                 topic=definition.topic,
@@ -341,7 +341,7 @@ class TableSync:
     ) -> None:
         """One batch: tasks, the commit of the side table, the commit of the table."""
         before = read_sync_state(tables.table)
-        after = replace(plan.advance(before, batch.offsets), is_cold=plan.is_cold)
+        after = replace(plan.advance(before, batch.offsets), is_remote=plan.is_remote)
         if after.offsets == before.offsets and not batch.pieces and not plan.is_rebuild:
             return
         if batch.is_last:

@@ -48,7 +48,7 @@ AVRO: Final = "varve.avro"
 FRAMED: Final = "varve.avro.framed"
 BUCKETS: Final = "varve.buckets"
 
-_COLD: Final = "cold"
+_REMOTE: Final = "cold"
 _YES: Final = "true"
 _RETRIES: Final = "commit.retry.num-retries"
 
@@ -78,7 +78,7 @@ class SyncState:
     offsets: Mapping[int, int]
     starts: Mapping[int, int]
     synced_ms: int = 0
-    is_cold: bool = False
+    is_remote: bool = False
     needs_rebuild: bool = False
     marks: Mapping[int, HistoryMark] = field(default_factory=dict)
     cleaned: Mapping[int, int] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class SyncState:
             CLEANED: _encode_by_partition(self.cleaned),
             STARTS: _encode_by_partition(self.starts),
             SYNCED: str(self.synced_ms),
-            TIER: _COLD if self.is_cold else "",
+            TIER: _REMOTE if self.is_remote else "",
             THINNED: _YES if self.needs_rebuild else "",
             SINK: "" if self.sink is None else str(self.sink),
             RUN: run_id,
@@ -177,7 +177,7 @@ def _decode_state(properties: Mapping[str, str], table: Table) -> SyncState:
         offsets,
         starts,
         synced_ms,
-        properties.get(TIER) == _COLD,
+        properties.get(TIER) == _REMOTE,
         properties.get(THINNED) == _YES,
         # A varve that knew no marks left those of an earlier commit among the properties.
         {

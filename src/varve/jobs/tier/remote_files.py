@@ -181,28 +181,28 @@ _DOT: Final = "."
 
 
 @dataclass(frozen=True, slots=True)
-class ColdInput:
+class RemoteInput:
     """An InputSegment over objects."""
 
     home: RemotePath
-    cold: RemoteSegment
+    remote: RemoteSegment
     files: TierFiles
 
     @property
     def base_offset(self) -> int:
-        return self.cold.base_offset
+        return self.remote.base_offset
 
     @property
     def size(self) -> int:
-        return self.cold.size
+        return self.remote.size
 
     @property
     def next_offset(self) -> int:
-        return self.cold.end_offset + 1
+        return self.remote.end_offset + 1
 
     def path(self, kind: str) -> str:
         """The object's key; kinds are those of files, parts are called the same without a dot."""
-        return self.home.part_key(self.cold, kind.removeprefix(_DOT))
+        return self.home.part_key(self.remote, kind.removeprefix(_DOT))
 
     def file(self) -> TierFile:
         return self.files.open(self.path(LOG_PART))
@@ -213,9 +213,9 @@ class ColdInput:
 
     def read_part(self, name: str) -> bytes:
         """A small object as a whole, checked against the manifest; raises Corrupt."""
-        part = self.cold.find_part(name)
+        part = self.remote.find_part(name)
         if part is None:
-            raise Corrupt(f"{self.home}: {self.cold} has no {name}: run `varve tier fsck`")
+            raise Corrupt(f"{self.home}: {self.remote} has no {name}: run `varve tier fsck`")
         with self.files.open(self.path(name)) as file:
             data = file.read_at(0, part.size)
         found = checksum(data)

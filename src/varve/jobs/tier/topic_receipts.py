@@ -15,9 +15,11 @@ Receipts = frozenset[tuple[str, int]]
 _PREFIX: Final = "varve-receipt-"
 
 
-def find_receipts(options: SourceOptions, topic: str, topic_id: str, *, is_cold: bool) -> Receipts:
+def find_receipts(
+    options: SourceOptions, topic: str, topic_id: str, *, is_remote: bool
+) -> Receipts:
     """All receipts: of a topic in the cold tier they lie there, of others in log directories."""
-    if options.address is not None and is_cold:
+    if options.address is not None and is_remote:
         folder = f"{find_cluster(options.address)}/{topic}.{topic_id}/receipt/"
         return frozenset(
             (object_info.key, object_info.modified_ms)

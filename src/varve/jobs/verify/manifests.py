@@ -13,7 +13,7 @@ from varve.commit_log.transaction_index import AbortedTransaction, TransactionIn
 from varve.foundation.errors import Corrupt, ObjectNotFound
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.tier.bucket import BucketAccess
-from varve.jobs.tier.remote_files import ColdInput, open_files
+from varve.jobs.tier.remote_files import RemoteInput, open_files
 from varve.jobs.verify.result import PUT_BACK, SWEEP, VerifyFinding
 from varve.object_store import ObjectStore
 from varve.tiering.expiry import read_remote_removals
@@ -106,13 +106,13 @@ class ManifestTask:
         is_whole = True
         with open_files(self.reach.objects, self.partition, readable) as files:
             for segment in readable:
-                cold = ColdInput(self.partition, segment, files)
+                remote = RemoteInput(self.partition, segment, files)
                 if segment.find_part(_TXN_INDEX) is None:
                     continue
                 try:
-                    if cold.path(_TXN_INDEX) in damaged:
-                        raise ObjectNotFound(cold.path(_TXN_INDEX))
-                    data = cold.read_part(_TXN_INDEX)
+                    if remote.path(_TXN_INDEX) in damaged:
+                        raise ObjectNotFound(remote.path(_TXN_INDEX))
+                    data = remote.read_part(_TXN_INDEX)
                     aborted += TransactionIndex.decode(data, segment.base_offset).entries()
                 except (Corrupt, ObjectNotFound):
                     is_whole = False

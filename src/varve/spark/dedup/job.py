@@ -146,8 +146,8 @@ class _Topic:
 def _find_topic(options: SourceOptions) -> _Topic:
     """Raises NotFound."""
     sources = open_partitions(options)
-    is_cold = any(source.manifest_version is not None for source in sources)
-    outputs = open_output_registry(options, is_cold=is_cold)
+    is_remote = any(source.manifest_version is not None for source in sources)
+    outputs = open_output_registry(options, is_remote=is_remote)
     return _Topic(sources[0].topic, sources[0].topic_id, len(sources), outputs)
 
 

@@ -393,9 +393,9 @@ class TierCopier:
             )
 
 
-def _is_copy_of(cold: RemoteSegment, segment: Segment, next_offset: int) -> bool:
+def _is_copy_of(remote: RemoteSegment, segment: Segment, next_offset: int) -> bool:
     return (
-        cold.state is SegmentState.COPY_STARTED
-        and cold.base_offset == segment.base_offset
-        and cold.end_offset == next_offset - 1
+        remote.state is SegmentState.COPY_STARTED
+        and remote.base_offset == segment.base_offset
+        and remote.end_offset == next_offset - 1
     )

@@ -101,7 +101,7 @@ ERASURE_PREFIX = "erase-"
 def is_erased(
     fs: FileSystem,
     objects: ObjectStore,
-    home: RemotePath,
+    path: RemotePath,
     log: Log,
     segment: Segment,
     copy: RemoteSegment,
@@ -112,7 +112,9 @@ def is_erased(
     ]
     if any(_left(removal, segment.base_offset, segment.size) for removal in local):
         return True
-    return any(_left(removal, copy.base_offset, copy.size) for removal in _read_cold(objects, home))
+    return any(
+        _left(removal, copy.base_offset, copy.size) for removal in _read_remote(objects, path)
+    )
 
 
 def _left(balance: Removal, base_offset: int, size: int) -> bool:
@@ -121,8 +123,8 @@ def _left(balance: Removal, base_offset: int, size: int) -> bool:
     )
 
 
-def _read_cold(objects: ObjectStore, home: RemotePath) -> list[Removal]:
-    folder = f"{home.prefix}evidence/"
+def _read_remote(objects: ObjectStore, path: RemotePath) -> list[Removal]:
+    folder = f"{path.prefix}evidence/"
     keys = [info.key for info in objects.list(folder)]
     return [
         balance
@@ -171,7 +173,7 @@ def _begins_alike(segment: Segment, next_offset: int, copy: RemoteSegment) -> bo
 
 
 def _is_erased(tiered: TieredPartition, segment: Segment, copy: RemoteSegment) -> bool:
-    return is_erased(tiered.fs, tiered.objects, tiered.home, tiered.log, segment, copy)
+    return is_erased(tiered.fs, tiered.objects, tiered.path, tiered.log, segment, copy)
 
 
 def check_copied(tiered: TieredPartition, manifest: Manifest, before_offset: int) -> None:
@@ -184,11 +186,11 @@ def check_copied(tiered: TieredPartition, manifest: Manifest, before_offset: int
     if not leaving:
         return
     start = max(leaving[0][0].base_offset, log.log_start_offset)
-    cold = _find_cold(tiered, manifest, start, before_offset)
-    _check_covered(log, cold, start, before_offset)
+    remote = _find_remote(tiered, manifest, start, before_offset)
+    _check_covered(log, remote, start, before_offset)
     by_bounds = {
         (remote_segment.base_offset, remote_segment.end_offset + 1): remote_segment
-        for remote_segment in cold
+        for remote_segment in remote
     }
     local = tiered.directory.cleaner_offset(log.topic_partition) or 0
     cleaned_up_to = max(local, manifest.cleaned_up_to)
@@ -198,12 +200,12 @@ def check_copied(tiered: TieredPartition, manifest: Manifest, before_offset: int
             _check_alike(tiered, segment, copy)
 
 
-def _find_cold(
+def _find_remote(
     tiered: TieredPartition, manifest: Manifest, start: int, end: int
 ) -> list[RemoteSegment]:
     log = tiered.log
-    cold = tiered.manifests.segments(manifest, from_offset=start)
-    near = takewhile(lambda one: one.base_offset < end, cold)
+    remote = tiered.manifests.segments(manifest, from_offset=start)
+    near = takewhile(lambda one: one.base_offset < end, remote)
     return [
         segment
         for segment in near
@@ -211,9 +213,9 @@ def _find_cold(
     ]
 
 
-def _check_covered(log: Log, cold: Sequence[RemoteSegment], start: int, end: int) -> None:
+def _check_covered(log: Log, remote: Sequence[RemoteSegment], start: int, end: int) -> None:
     offset = start
-    for segment in cold:
+    for segment in remote:
         if segment.base_offset > offset:
             _raise_hole(log, offset, segment.base_offset)
         offset = max(offset, segment.end_offset + 1)

@@ -299,7 +299,7 @@ class SegmentCopier:
         self,
         objects: ObjectStore,
         manifests: ManifestStore,
-        home: RemotePath,
+        path: RemotePath,
         *,
         fs: FileSystem,
         random: random.Random,
@@ -308,7 +308,7 @@ class SegmentCopier:
     ) -> None:
         self._objects = objects
         self._manifests = manifests
-        self._home = home
+        self._path = path
         self._fs = fs
         self._random = random
         self._writer = writer
@@ -338,13 +338,13 @@ class SegmentCopier:
         if segment is None:
             self._check_held(request)
             self._commit(lambda manifest: manifest.announce(started), request.log, now_ms)
-            upload_parts(self._objects, self._home, started, parts.contents, budget)
+            upload_parts(self._objects, self._path, started, parts.contents, budget)
         self._check_held(request)
         finished = self._finish(started, request.log, now_ms)
         logger.info(
             "segment copied",
             extra={
-                "partition": str(self._home),
+                "partition": str(self._path),
                 "base_offset": started.base_offset,
                 "bytes": started.size,
                 "is_resumed": segment is not None,
@@ -385,7 +385,7 @@ class SegmentCopier:
 
     def _can_finish(self, announced: RemoteSegment, wanted: RemoteSegment) -> bool:
         same = replace(wanted, id=announced.id, at_ms=announced.at_ms)
-        return announced == same and is_uploaded(self._objects, self._home, announced)
+        return announced == same and is_uploaded(self._objects, self._path, announced)
 
     def _check_held(self, request: CopyRequest) -> None:
         if not request.log.holds(request.segment):
@@ -413,7 +413,7 @@ class SegmentCopier:
                 # What it holds before this one is not read any more once the log starts behind it.
                 if segment.base_offset < start and log.log_start_offset < start:
                     raise InvalidRequest(
-                        f"{self._home}: {started} begins within {segment}, which was copied "
+                        f"{self._path}: {started} begins within {segment}, which was copied "
                         "before: "
                         "the borders of local segments have moved. Restore the partition with "
                         "`varve tier restore`, or copy it to another store"
@@ -435,7 +435,7 @@ class SegmentCopier:
         )
         if not removed:
             raise Unavailable(
-                f"{self._home}: {segment} was finished or removed by another writer meanwhile; the "
+                f"{self._path}: {segment} was finished or removed by another writer meanwhile; the "
                 "next round goes on from there"
             )
 

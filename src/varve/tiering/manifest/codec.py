@@ -111,7 +111,7 @@ def decode_manifest(data: bytes, *, where: str) -> Manifest:
     document = _open(ManifestDocument, data, where)
     try:
         return Manifest(
-            home=RemotePath(
+            path=RemotePath(
                 document.cluster, document.topic, document.topic_id, document.partition
             ),
             version=document.version,
@@ -130,29 +130,29 @@ def decode_manifest(data: bytes, *, where: str) -> Manifest:
         raise Corrupt(f"{where}: {error}") from error
 
 
-def encode_page(page: Page, home: RemotePath) -> bytes:
+def encode_page(page: Page, path: RemotePath) -> bytes:
     return _seal(
         PageDocument.model_construct(
             format=FORMAT,
             kind="page",
             id=page.id,
             level=page.level,
-            topic_id=home.topic_id,
-            partition=home.partition,
+            topic_id=path.topic_id,
+            partition=path.partition,
             segments=page.segments,
             pages=page.pages,
         )
     )
 
 
-def decode_page(data: bytes, ref: PageRef, home: RemotePath, *, where: str) -> Page:
+def decode_page(data: bytes, ref: PageRef, path: RemotePath, *, where: str) -> Page:
     """The page in an object's bytes, held against what was said of it one level up."""
     document = _open(PageDocument, data, where)
     page = Page(document.id, document.level, document.segments, document.pages)
-    if (document.topic_id, document.partition) != (home.topic_id, home.partition):
+    if (document.topic_id, document.partition) != (path.topic_id, path.partition):
         raise Corrupt(
             f"{where}: is a page of topic id {document.topic_id}, partition {document.partition}, "
-            f"not of {home.topic_id}, {home.partition}"
+            f"not of {path.topic_id}, {path.partition}"
         )
     page_ref = _refer(page)
     if page_ref != ref:

@@ -53,7 +53,7 @@ def apply_edit(
     """
     if leader_epoch is not None and leader_epoch < base.leader_epoch:
         raise Fenced(
-            f"{base.home}: {writer} commits in leader epoch {leader_epoch}, but {base.writer} "
+            f"{base.path}: {writer} commits in leader epoch {leader_epoch}, but {base.writer} "
             f"wrote manifest version {base.version} in {base.leader_epoch}: another leader has "
             "taken over"
         )
@@ -76,9 +76,9 @@ def check_edit(base: Manifest, changed: Manifest, pages: PageStore) -> bool:
 
 
 def _check_partition(base: Manifest, changed: Manifest) -> None:
-    if changed.home != base.home:
+    if changed.path != base.path:
         raise InvalidRequest(
-            f"{base.home}: a change must not turn the manifest into that of {changed.home}"
+            f"{base.path}: a change must not turn the manifest into that of {changed.path}"
         )
     _check_not_lowered(base, "log start offset", base.log_start_offset, changed.log_start_offset)
     _check_not_lowered(base, "cleaned-up-to offset", base.cleaned_up_to, changed.cleaned_up_to)
@@ -87,7 +87,7 @@ def _check_partition(base: Manifest, changed: Manifest) -> None:
 def _check_not_lowered(base: Manifest, what: str, before: int, after: int) -> None:
     if after < before:
         raise InvalidRequest(
-            f"{base.home}: the {what} of manifest version {base.version} is {before} and cannot be "
+            f"{base.path}: the {what} of manifest version {base.version} is {before} and cannot be "
             f"lowered to {after}"
         )
 
@@ -96,7 +96,7 @@ def _expand(base: Manifest, changed: Manifest, pages: PageStore) -> list[RemoteS
     """The base's segments outside of the pages that `changed` kept; checks what it kept."""
     if not changed.retired and changed.pages == base.pages:
         return list(base.segments)
-    retired = {f"{base.home.prefix}{entry.key}" for entry in changed.retired}
+    retired = {f"{base.path.prefix}{entry.key}" for entry in changed.retired}
     segments = list(base.segments)
     kept: list[PageRef] = []
     waiting = list(base.pages)
@@ -110,7 +110,7 @@ def _expand(base: Manifest, changed: Manifest, pages: PageStore) -> list[RemoteS
         waiting += page.pages
     if len(changed.pages) != len(kept) or set(changed.pages) != set(kept):
         raise InvalidRequest(
-            f"{base.home}: a change of manifest version {base.version} must leave the pages as "
+            f"{base.path}: a change of manifest version {base.version} must leave the pages as "
             "they are: unfold the offsets whose segments are to change"
         )
     return segments
@@ -120,7 +120,7 @@ def _check_segments(base: Manifest, before: tuple[RemoteSegment, ...], changed: 
     after = changed.segments
     left = {segment.id: segment for segment in after}
     if len(left) != len(after):
-        raise InvalidRequest(f"{base.home}: a change lists a segment twice")
+        raise InvalidRequest(f"{base.path}: a change lists a segment twice")
     for segment in before:
         following = left.pop(segment.id, None)
         if following is not segment:
@@ -157,7 +157,7 @@ def check_overlaps(manifest: Manifest) -> None:
         if first <= end:
             names = f"{_name(one)} and {_name(other)}"
             raise InvalidRequest(
-                f"{manifest.home}: {names} would both be readable at offset {first}: "
+                f"{manifest.path}: {names} would both be readable at offset {first}: "
                 "start the deletion of the one that is replaced in the same change"
             )
 
@@ -264,7 +264,7 @@ class Committer:
             else "nothing was changed"
         )
         return Unavailable(
-            f"{self._versions.home}: commit {commit.id} of {commit.writer} was given up after "
+            f"{self._versions.path}: commit {commit.id} of {commit.writer} was given up after "
             f"{self._retry.attempts} attempts; {cause}; {outcome}"
         )
 
@@ -353,12 +353,12 @@ class Committer:
             return None
         if self._versions.list_after(manifest.version):
             raise Unavailable(
-                f"{manifest.home}: manifest version {manifest.version} was written and removed "
+                f"{manifest.path}: manifest version {manifest.version} was written and removed "
                 f"while {commit.writer} waited: whether it held commit {commit.id} is not known"
             )
         if was_refused:
             raise Unavailable(
-                f"{manifest.home}: the store has no manifest version {manifest.version} and does "
+                f"{manifest.path}: the store has no manifest version {manifest.version} and does "
                 f"not let {commit.writer} create it as it exists: another write may be under way"
             )
         return self._create(commit)
@@ -393,5 +393,5 @@ class Committer:
         except Unavailable as error:
             logger.debug(
                 "pages of a lost commit stay until swept",
-                extra={"partition": str(self._versions.home), "error": str(error)},
+                extra={"partition": str(self._versions.path), "error": str(error)},
             )

@@ -143,7 +143,7 @@ class Manifest:
     were unfolded. `retired` are the objects that this version retired.
     """
 
-    home: RemotePath
+    path: RemotePath
     version: int = 0
     commit_id: str = ""
     previous_commit_id: str = ""
@@ -158,19 +158,19 @@ class Manifest:
 
     @property
     def cluster(self) -> str:
-        return self.home.cluster
+        return self.path.cluster
 
     @property
     def topic(self) -> str:
-        return self.home.topic
+        return self.path.topic
 
     @property
     def topic_id(self) -> str:
-        return self.home.topic_id
+        return self.path.topic_id
 
     @property
     def partition(self) -> int:
-        return self.home.partition
+        return self.path.partition
 
     @property
     def segment_count(self) -> int:
@@ -219,7 +219,7 @@ class Manifest:
         segment = self.find_segment(id)
         if segment is None:
             raise InvalidRequest(
-                f"{self.home}: manifest version {self.version} does not list segment {id} among "
+                f"{self.path}: manifest version {self.version} does not list segment {id} among "
                 f"the {len(self.segments)} outside of its pages: unfold its offsets first"
             )
         return segment

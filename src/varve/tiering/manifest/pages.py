@@ -59,13 +59,13 @@ class PageCache:
 class PageStore:
     """The pages of one partition."""
 
-    def __init__(self, objects: ObjectStore, home: RemotePath, cache: PageCache) -> None:
-        self.home = home
+    def __init__(self, objects: ObjectStore, path: RemotePath, cache: PageCache) -> None:
+        self.path = path
         self._objects = objects
         self._cache = cache
 
     def key(self, ref: PageRef) -> str:
-        return self.home.page_key(first_offset=ref.first_offset, id=ref.id)
+        return self.path.page_key(first_offset=ref.first_offset, id=ref.id)
 
     def read(self, ref: PageRef) -> Page:
         """The page; raises Corrupt when it is damaged or not what `ref` says.
@@ -82,14 +82,14 @@ class PageStore:
                     f"{self._objects.name}: page {key} is gone: its manifest version is past its "
                     "retention, so load the newest; if that names it too, restore the object"
                 ) from error
-            page = decode_page(data, ref, self.home, where=f"{self._objects.name}: {key}")
+            page = decode_page(data, ref, self.path, where=f"{self._objects.name}: {key}")
             self._cache.put(key, page)
         return page
 
     def write(self, page: Page, ref: PageRef) -> None:
         """Stores a page, durably; before a manifest names it nobody sees it."""
         key = self.key(ref)
-        self._objects.put(key, encode_page(page, self.home))
+        self._objects.put(key, encode_page(page, self.path))
         self._cache.put(key, page)
 
     def remove(self, refs: Sequence[PageRef]) -> None:
@@ -196,7 +196,7 @@ def spill(manifest: Manifest, writer: PageWriter, layout: ManifestLayout) -> Man
 
 
 def _retire(ref: PageRef, pages: PageStore) -> RetiredObject:
-    return RetiredObject(pages.key(ref).removeprefix(pages.home.prefix), 0)
+    return RetiredObject(pages.key(ref).removeprefix(pages.path.prefix), 0)
 
 
 def inline_overlapping(manifest: Manifest, pages: PageStore) -> Manifest:

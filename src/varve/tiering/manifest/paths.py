@@ -37,7 +37,7 @@ def check_topic_fits(topic: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RemotePath:
-    """A partition's home in the cold tier; the topic id is written as Kafka writes it."""
+    """A partition's path in the cold tier; the topic id is written as Kafka writes it."""
 
     cluster: str
     topic: str
@@ -165,9 +165,9 @@ def is_of_topic(key: str) -> bool:
     )
 
 
-def find_part(home: RemotePath, key: str) -> PartKey | None:
+def find_part(path: RemotePath, key: str) -> PartKey | None:
     """What the key of a segment's object tells; None for other keys, and for unknown parts."""
-    match = _SEGMENT.fullmatch(key.removeprefix(home.prefix))
+    match = _SEGMENT.fullmatch(key.removeprefix(path.prefix))
     if match is None or match[3] not in PARTS:
         return None
     return PartKey(int(match[1]), match[2], match[3])
@@ -190,31 +190,31 @@ def choose_cluster(objects: ObjectStore, wanted: str | None) -> str:
 
 def list_partitions(objects: ObjectStore, cluster: str) -> list[RemotePath]:
     """All partitions of a cluster that have an object, by topic, id and number."""
-    homes: list[RemotePath] = []
+    paths: list[RemotePath] = []
     for topic in objects.list_directories(f"{cluster}/"):
         for directory in objects.list_directories(f"{topic}/"):
-            home = find_remote_path(f"{directory}/")
-            if home is not None:
-                homes.append(home)
-    return sorted(homes, key=lambda home: (home.topic, home.topic_id, home.partition))
+            path = find_remote_path(f"{directory}/")
+            if path is not None:
+                paths.append(path)
+    return sorted(paths, key=lambda path: (path.topic, path.topic_id, path.partition))
 
 
 def choose_partitions(
-    homes: list[RemotePath], *, topic: str, topic_id: str | None, partition: int | None
+    paths: list[RemotePath], *, topic: str, topic_id: str | None, partition: int | None
 ) -> list[RemotePath]:
     """The partitions of one topic, or one of them.
 
     Raises NotFound when there is none, and InvalidRequest when several topics had the name.
     """
-    of_topic = [home for home in homes if home.topic == topic and topic_id in (None, home.topic_id)]
-    ids = sorted({home.topic_id for home in of_topic})
+    of_topic = [path for path in paths if path.topic == topic and topic_id in (None, path.topic_id)]
+    ids = sorted({path.topic_id for path in of_topic})
     if len(ids) > 1:
         raise InvalidRequest(
             f"topic {topic} was there under several ids, {', '.join(ids)}: choose one"
         )
-    chosen = [home for home in of_topic if partition in (None, home.partition)]
+    chosen = [path for path in of_topic if partition in (None, path.partition)]
     if not chosen:
-        known = ", ".join(sorted({f"{home.topic}:{home.partition}" for home in homes})) or "none"
+        known = ", ".join(sorted({f"{path.topic}:{path.partition}" for path in paths})) or "none"
         what = topic if partition is None else f"{topic}:{partition}"
         raise NotFound(f"the cold tier does not hold {what}; partitions there: {known:.400}")
     return chosen

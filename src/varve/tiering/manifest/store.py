@@ -49,11 +49,11 @@ class ManifestStore(ABC):
     """The manifest of one partition, wherever it is kept; segments and pages are in `objects`."""
 
     def __init__(
-        self, objects: ObjectStore, home: RemotePath, *, cache: PageCache | None = None
+        self, objects: ObjectStore, path: RemotePath, *, cache: PageCache | None = None
     ) -> None:
-        self.home = home
+        self.path = path
         self.objects = objects
-        self._pages = PageStore(objects, home, cache or PageCache())
+        self._pages = PageStore(objects, path, cache or PageCache())
 
     @abstractmethod
     def load(self) -> Manifest:
@@ -84,7 +84,7 @@ class ManifestStore(ABC):
             return self._at_version(version)
         if time_ms is not None and version is None:
             return self._at_time(time_ms)
-        raise InvalidRequest(f"{self.home}: give either a manifest version or a time")
+        raise InvalidRequest(f"{self.path}: give either a manifest version or a time")
 
     @abstractmethod
     def _at_version(self, version: int) -> Manifest: ...
@@ -213,7 +213,7 @@ class ManifestStore(ABC):
         if going:
             self.objects.delete(
                 [
-                    self.home.part_key(segment, part.name)
+                    self.path.part_key(segment, part.name)
                     for segment in going.values()
                     for part in segment.parts
                 ]
@@ -232,7 +232,7 @@ class ObjectManifestStore(ManifestStore):
     def __init__(
         self,
         objects: ObjectStore,
-        home: RemotePath,
+        path: RemotePath,
         *,
         random: random.Random,
         wait: Callable[[float], object],
@@ -241,9 +241,9 @@ class ObjectManifestStore(ManifestStore):
         cache: PageCache | None = None,
         grace_ms: int = DAY_MS,
     ) -> None:
-        super().__init__(objects, home, cache=cache)
+        super().__init__(objects, path, cache=cache)
         self._random = random
-        self._versions = ManifestVersions(objects, home)
+        self._versions = ManifestVersions(objects, path)
         self._newest = NewestManifest(self._versions)
         self._committer = Committer(
             self._versions,
@@ -318,7 +318,7 @@ class ObjectManifestStore(ManifestStore):
         if manifest is None:
             kept = f"{chain[0]} to {chain[-1]}" if chain else "none"
             raise NotFound(
-                f"{self.home}: manifest version {version} is not retained; those there are: {kept}"
+                f"{self.path}: manifest version {version} is not retained; those there are: {kept}"
             )
         return manifest
 
@@ -334,10 +334,10 @@ class ObjectManifestStore(ManifestStore):
             else:
                 high = middle
         if found is None and chain[:1] in ([], [1]):
-            return Manifest(home=self.home)
+            return Manifest(path=self.path)
         if found is None:
             raise NotFound(
-                f"{self.home}: what was the manifest at {time_ms} is no longer retained; the "
+                f"{self.path}: what was the manifest at {time_ms} is no longer retained; the "
                 f"oldest version there is, {chain[0]}, is of a later time"
             )
         return found

@@ -36,17 +36,17 @@ HINT_INTERVAL: Final = 16
 class ManifestVersions:
     """Reads, lists and creates versions; decides nothing."""
 
-    def __init__(self, objects: ObjectStore, home: RemotePath) -> None:
-        self.home = home
+    def __init__(self, objects: ObjectStore, path: RemotePath) -> None:
+        self.path = path
         self._objects = objects
 
     def read(self, version: int) -> Manifest:
         """Raises ObjectNotFound when the version is not there, Corrupt when it is damaged."""
-        key = self.home.manifest_key(version)
+        key = self.path.manifest_key(version)
         manifest = decode_manifest(self._objects.get(key), where=f"{self._objects.name}: {key}")
-        if manifest.version != version or manifest.home != self.home:
+        if manifest.version != version or manifest.path != self.path:
             raise Corrupt(
-                f"{self._objects.name}: {key} holds version {manifest.version} of {manifest.home} "
+                f"{self._objects.name}: {key} holds version {manifest.version} of {manifest.path} "
                 f"({manifest.topic_id}): the object was moved; restore it"
             )
         return manifest
@@ -59,14 +59,14 @@ class ManifestVersions:
 
     def create(self, manifest: Manifest) -> None:
         """Writes a version; raises ObjectExists when it is there."""
-        self._objects.create(self.home.manifest_key(manifest.version), encode_manifest(manifest))
+        self._objects.create(self.path.manifest_key(manifest.version), encode_manifest(manifest))
 
     def list_after(self, version: int) -> list[int]:
         """All versions there are above this one, ascending."""
         listed = self._objects.list(
-            self.home.manifest_folder, start_after=self.home.manifest_key(version)
+            self.path.manifest_folder, start_after=self.path.manifest_key(version)
         )
-        found = (self.home.find_version(entry.key) for entry in listed)
+        found = (self.path.find_version(entry.key) for entry in listed)
         return [number for number in found if number is not None]
 
     def list_retained(self) -> tuple[list[int], list[int]]:
@@ -89,7 +89,7 @@ class ManifestVersions:
             versions = self.list_after(0)
         if not versions and start > 0 and self.find(start) is not None:
             raise Unavailable(
-                f"{self._objects.name}: the list of {self.home.manifest_folder} shows no version, "
+                f"{self._objects.name}: the list of {self.path.manifest_folder} shows no version, "
                 f"but version {start} is there: the store lists wrongly; try again, and if it "
                 "stays, look for a proxy in between"
             )
@@ -102,20 +102,20 @@ class ManifestVersions:
         if version % HINT_INTERVAL and version != 1:
             return
         try:
-            self._objects.put(self.home.hint_key, b"%d\n" % version)
+            self._objects.put(self.path.hint_key, b"%d\n" % version)
         except Unavailable as error:
             logger.debug(
                 "manifest hint not written",
-                extra={"partition": str(self.home), "version": version, "error": str(error)},
+                extra={"partition": str(self.path), "version": version, "error": str(error)},
             )
 
     def remove(self, versions: list[int]) -> None:
-        self._objects.delete([self.home.manifest_key(version) for version in versions])
+        self._objects.delete([self.path.manifest_key(version) for version in versions])
 
     def read_hint(self) -> int:
         """A version that was there once, if the hint is right; 0 without one."""
         try:
-            text = self._objects.get(self.home.hint_key)
+            text = self._objects.get(self.path.hint_key)
         except ObjectNotFound:
             return 0
         digits = text.strip()
@@ -152,13 +152,13 @@ class NewestManifest:
                 self._check_not_lost(kept, version)
                 return kept
             if version == 0:
-                return Manifest(home=self._versions.home)
+                return Manifest(path=self._versions.path)
             manifest = self._versions.find(version)
             if manifest is not None:
                 self.keep(manifest)
                 return manifest
         raise Unavailable(
-            f"{self._versions.home}: {_LOAD_ATTEMPTS} times the newest manifest version was "
+            f"{self._versions.path}: {_LOAD_ATTEMPTS} times the newest manifest version was "
             "removed before it could be read: give versions a longer retention, then try again"
         )
 
@@ -166,7 +166,7 @@ class NewestManifest:
         # A version noted by another thread while we listed is newer than the listing: ask again.
         if version < kept.version and self._versions.find(kept.version) is None:
             raise Corrupt(
-                f"{self._versions.home}: manifest version {kept.version} was there and now "
+                f"{self._versions.path}: manifest version {kept.version} was there and now "
                 f"{version} is the newest: somebody removed it; restore the object"
             )
 
@@ -196,7 +196,7 @@ def expire_versions(
         if following is None or not _lets_go(following, now_ms, retention_ms):
             break
         removable.append(version)
-        keys += [f"{versions.home.prefix}{entry.key}" for entry in following.retired]
+        keys += [f"{versions.path.prefix}{entry.key}" for entry in following.retired]
     if keys:
         objects.delete(keys)
     if removable or left_over:
@@ -217,11 +217,11 @@ def _lets_go(following: Manifest, now_ms: int, retention_ms: int) -> bool:
 
 def list_pages(objects: ObjectStore, versions: ManifestVersions) -> list[ObjectInfo]:
     """All pages there are, named by a manifest or not."""
-    home = versions.home
+    path = versions.path
     return [
         entry
-        for entry in objects.list(home.page_folder)
-        if home.find_page_id(entry.key) is not None
+        for entry in objects.list(path.page_folder)
+        if path.find_page_id(entry.key) is not None
     ]
 
 
@@ -238,7 +238,7 @@ def find_named_pages(newest: Manifest, versions: ManifestVersions, pages: PageSt
     for version in chain:
         manifest = versions.find(version)
         if manifest is not None:
-            named |= {f"{versions.home.prefix}{entry.key}" for entry in manifest.retired}
+            named |= {f"{versions.path.prefix}{entry.key}" for entry in manifest.retired}
     return named
 
 
@@ -254,10 +254,10 @@ class NamedObjects:
     left_over: set[int] = field(default_factory=set)
 
 
-def collect_named(objects: ObjectStore, home: RemotePath, newest: Manifest) -> NamedObjects:
+def collect_named(objects: ObjectStore, path: RemotePath, newest: Manifest) -> NamedObjects:
     """Reads every version that is kept, and every page that one of them names."""
-    versions = ManifestVersions(objects, home)
-    pages = PageStore(objects, home, PageCache())
+    versions = ManifestVersions(objects, path)
+    pages = PageStore(objects, path, PageCache())
     named = NamedObjects(newest=newest)
     named.segments = {segment.id: segment for segment in newest.segments}
     for segment in _walk(newest.pages, pages, named.pages):
@@ -276,7 +276,7 @@ def collect_named(objects: ObjectStore, home: RemotePath, newest: Manifest) -> N
     named.older_pages |= {
         key
         for entry in newest.retired
-        if (key := f"{home.prefix}{entry.key}").startswith(home.page_folder)
+        if (key := f"{path.prefix}{entry.key}").startswith(path.page_folder)
     } - named.pages
     return named
 

@@ -148,14 +148,14 @@ class PartitionReplay:
         """The manifest as of the last commit; raises what was wrong with the events."""
         if self._failure is not None:
             raise self._failure
-        if self._manifest is None or self._manifest.home != path:
+        if self._manifest is None or self._manifest.path != path:
             self._manifest = self._build(path)
         return self._manifest
 
     def _build(self, path: RemotePath) -> Manifest:
         note = self._note
         manifest = Manifest(
-            home=path,
+            path=path,
             version=note.number,
             commit_id=self._commit_id,
             previous_commit_id=self._previous_commit_id,

@@ -52,15 +52,15 @@ _TXN_INDEX_PART: Final = "txnindex"
 class TopicManifestStore(ManifestStore):
     """The manifest of one user partition."""
 
-    def __init__(self, topic: MetadataTopic, objects: ObjectStore, home: RemotePath) -> None:
-        super().__init__(objects, home)
+    def __init__(self, topic: MetadataTopic, objects: ObjectStore, path: RemotePath) -> None:
+        super().__init__(objects, path)
         self._topic = topic
-        self._user = TopicIdPartition(home.topic, decode_topic_id(home.topic_id), home.partition)
+        self._user = TopicIdPartition(path.topic, decode_topic_id(path.topic_id), path.partition)
         self._partition = topic.partition_for(self._user)
         self._known: Manifest | None = None
 
     def load(self) -> Manifest:
-        self._known = self._partition.load(self._user, self.home)
+        self._known = self._partition.load(self._user, self.path)
         return self._known
 
     def find_known(self) -> Manifest | None:
@@ -87,12 +87,12 @@ class TopicManifestStore(ManifestStore):
                     self._check_read_back(edited, committed, base.version + len(events))
                     return committed
         raise Unavailable(
-            f"{self.home}: {_ATTEMPTS} times another was first to append events to partition "
+            f"{self.path}: {_ATTEMPTS} times another was first to append events to partition "
             f"{self._partition.number} of __remote_log_metadata, which one process alone may write"
         )
 
     def _plan(self, base: Manifest, edited: Manifest, at_ms: int) -> list[Event]:
-        name = f"{self.home.topic_id}-{self.home.partition}-{base.version}"
+        name = f"{self.path.topic_id}-{self.path.partition}-{base.version}"
         events = plan_events(
             EventSource(self._user, self._topic.broker_id),
             base,
@@ -104,7 +104,7 @@ class TopicManifestStore(ManifestStore):
         for event in events:
             if len(event.custom or b"") > limit:
                 raise InvalidRequest(
-                    f"{self.home}: {len(event.custom or b'')} bytes of custom metadata for segment "
+                    f"{self.path}: {len(event.custom or b'')} bytes of custom metadata for segment "
                     f"{event.segment.id}, the limit is {limit}: raise "
                     "remote.log.metadata.custom.metadata.max.bytes"
                 )
@@ -113,7 +113,7 @@ class TopicManifestStore(ManifestStore):
     def _check_read_back(self, edited: Manifest, committed: Manifest, version: int) -> None:
         if committed.version < version:
             raise Unavailable(
-                f"{self.home}: the events of manifest version {version} are in partition "
+                f"{self.path}: the events of manifest version {version} are in partition "
                 f"{self._partition.number} of __remote_log_metadata, but above its high watermark: "
                 "its other replicas must fetch them; load before you repeat the change"
             )
@@ -123,7 +123,7 @@ class TopicManifestStore(ManifestStore):
             or committed.cleaned_up_to != edited.cleaned_up_to
         ):
             raise Corrupt(
-                f"{self.home}: manifest version {version} reads back from __remote_log_metadata "
+                f"{self.path}: manifest version {version} reads back from __remote_log_metadata "
                 "differently than it was committed; stop copying, and report it with the log's "
                 "files"
             )
@@ -136,10 +136,10 @@ class TopicManifestStore(ManifestStore):
             replay.apply(commit)
         if replay.version != version:
             raise NotFound(
-                f"{self.home}: there is no manifest version {version}: a version is the number of "
+                f"{self.path}: there is no manifest version {version}: a version is the number of "
                 f"events up to the end of a commit, and the nearest is {replay.version}"
             )
-        return replay.manifest(self.home)
+        return replay.manifest(self.path)
 
     def _at_time(self, time_ms: int) -> Manifest:
         replay = PartitionReplay()
@@ -147,7 +147,7 @@ class TopicManifestStore(ManifestStore):
             if _committed_ms(commit) > time_ms:
                 break
             replay.apply(commit)
-        return replay.manifest(self.home)
+        return replay.manifest(self.path)
 
     def retire_versions(self, *, now_ms: int, retention_ms: int) -> ExpiredVersions:
         """Removes nothing: events of live segments are mixed with those of deleted ones."""

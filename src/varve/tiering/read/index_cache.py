@@ -317,8 +317,8 @@ class IndexCache:
         """Takes over the files of a former process; what is not whole is deleted."""
         self._files.load()
 
-    def offset_index(self, home: RemotePath, segment: RemoteSegment) -> OffsetIndex:
-        index = self._get(home, segment, _OFFSET_INDEX)
+    def offset_index(self, path: RemotePath, segment: RemoteSegment) -> OffsetIndex:
+        index = self._get(path, segment, _OFFSET_INDEX)
         assert isinstance(index, OffsetIndex)
         return index
 
@@ -330,20 +330,20 @@ class IndexCache:
                 return True
         return self._files.holds(name)
 
-    def time_index(self, home: RemotePath, segment: RemoteSegment) -> TimeIndex:
-        index = self._get(home, segment, _TIME_INDEX)
+    def time_index(self, path: RemotePath, segment: RemoteSegment) -> TimeIndex:
+        index = self._get(path, segment, _TIME_INDEX)
         assert isinstance(index, TimeIndex)
         return index
 
-    def txn_index(self, home: RemotePath, segment: RemoteSegment) -> TransactionIndex:
+    def txn_index(self, path: RemotePath, segment: RemoteSegment) -> TransactionIndex:
         """An empty one when the manifest lists none."""
-        index = self._get(home, segment, _TXN_INDEX)
+        index = self._get(path, segment, _TXN_INDEX)
         assert isinstance(index, TransactionIndex)
         return index
 
     def collect_aborted(
         self,
-        home: RemotePath,
+        path: RemotePath,
         segments: Iterable[RemoteSegment],
         *,
         start_offset: int,
@@ -358,7 +358,7 @@ class IndexCache:
         for segment in segments:
             is_complete = segment.is_decided(end_offset)
             if segment.has_aborted:
-                index = self.txn_index(home, segment)
+                index = self.txn_index(path, segment)
                 entries, is_last = index.collect(start_offset, end_offset)
                 aborted.update(dict.fromkeys(entries))
                 is_complete = is_complete or is_last
@@ -366,8 +366,8 @@ class IndexCache:
                 return tuple(aborted), True
         return tuple(aborted), False
 
-    def _get(self, home: RemotePath, segment: RemoteSegment, kind: str) -> _Index:
-        name, part = index_name(segment, kind), self._get_part(home, segment, kind)
+    def _get(self, path: RemotePath, segment: RemoteSegment, kind: str) -> _Index:
+        name, part = index_name(segment, kind), self._get_part(path, segment, kind)
         while True:
             reserved = self._claim(name, part)
             if not isinstance(reserved, tuple):
@@ -375,7 +375,7 @@ class IndexCache:
                 return reserved
             flight, is_own = reserved
             if is_own:
-                return self._bring(home, segment, name, flight)
+                return self._bring(path, segment, name, flight)
             flight.done.wait()
             if flight.part != part:
                 continue
@@ -386,14 +386,14 @@ class IndexCache:
                     self._hits += 1
                 return flight.index
 
-    def _get_part(self, home: RemotePath, segment: RemoteSegment, kind: str) -> ObjectPart:
+    def _get_part(self, path: RemotePath, segment: RemoteSegment, kind: str) -> ObjectPart:
         part = segment.find_part(kind)
         if part is not None:
             return part
         if kind == _TXN_INDEX:
             return ObjectPart(kind, 0, 0)
         raise Corrupt(
-            f"{self._objects.name}: the manifest of {home} lists no {kind} for {segment}: "
+            f"{self._objects.name}: the manifest of {path} lists no {kind} for {segment}: "
             "`varve tier fsck` shows what else is damaged"
         )
 
@@ -414,10 +414,10 @@ class IndexCache:
             return flight, True
 
     def _bring(
-        self, home: RemotePath, segment: RemoteSegment, name: str, flight: _Flight
+        self, path: RemotePath, segment: RemoteSegment, name: str, flight: _Flight
     ) -> _Index:
         try:
-            flight.index = self._read_or_fetch(home, segment, name, flight.part)
+            flight.index = self._read_or_fetch(path, segment, name, flight.part)
             return flight.index
         except StoreError as error:
             flight.error = error
@@ -447,9 +447,9 @@ class IndexCache:
     # Files and objects
 
     def _read_or_fetch(
-        self, home: RemotePath, segment: RemoteSegment, name: str, part: ObjectPart
+        self, path: RemotePath, segment: RemoteSegment, name: str, part: ObjectPart
     ) -> _Index:
-        key = home.part_key(segment, part.name)
+        key = path.part_key(segment, part.name)
         found = self._files.find(name, part) if part.size else b""
         data: Buffer = self._fetch(key, part) if found is None else found
         index = _decode(data, part.name, segment.base_offset, f"{self._objects.name}: {key}")

@@ -53,7 +53,7 @@ class RemoteKeyLookup:
 
     def __init__(
         self,
-        home: RemotePath,
+        path: RemotePath,
         manifests: ManifestStore,
         finder: SegmentFinder,
         source: ExtentSource,
@@ -61,7 +61,7 @@ class RemoteKeyLookup:
         clock: Clock,
         local: Log | None,
     ) -> None:
-        self._home = home
+        self._path = path
         self._manifests = manifests
         self._finder = finder
         self._source = source
@@ -84,7 +84,7 @@ class RemoteKeyLookup:
                 entry = self._find(search, self._finder.refresh())
         except ObjectNotFound as error:
             raise Corrupt(
-                f"{self._home}: the newest manifest names an object that is not there: {error}; "
+                f"{self._path}: the newest manifest names an object that is not there: {error}; "
                 f"{_FSCK}"
             ) from error
         is_within = entry is not None and start_offset <= entry.offset < end_offset
@@ -96,7 +96,7 @@ class RemoteKeyLookup:
             segment = self._manifests.find(manifest, offset)
             if segment is None:
                 raise Unavailable(
-                    f"{self._home}: offset {offset} is in no segment of the cold tier by manifest "
+                    f"{self._path}: offset {offset} is in no segment of the cold tier by manifest "
                     f"version {manifest.version}, so the key cannot be looked up; {_FSCK}"
                 )
             entry = self._find_in(segment, search, manifest)
@@ -115,7 +115,7 @@ class RemoteKeyLookup:
             except Corrupt as error:
                 logger.warning(
                     "key index in object storage cannot be used, segment read as a whole",
-                    extra={"partition": str(self._home), "error": str(error)},
+                    extra={"partition": str(self._path), "error": str(error)},
                 )
         return self._scan(segment, search, manifest)
 
@@ -133,14 +133,14 @@ class RemoteKeyLookup:
             return index.find(*search.hash)
 
     def _open(self, segment: RemoteSegment, part: ObjectPart, block_bytes: int) -> BlockObjectFile:
-        key = self._home.part_key(segment, part.name)
+        key = self._path.part_key(segment, part.name)
         return BlockObjectFile(key, part.size, self._source, fetch_bytes=block_bytes)
 
     def _scan(self, segment: RemoteSegment, search: _Search, manifest: Manifest) -> KeyEntry | None:
         """Reads the segment, with its CRCs, and indexes it a chunk at a time."""
         part = segment.find_part(LOG_PART)
         if part is None:
-            raise Corrupt(f"{self._home}: {segment} has no log object; {_FSCK}")
+            raise Corrupt(f"{self._path}: {segment} has no log object; {_FSCK}")
         file = self._open(segment, part, _LOG_BLOCK_BYTES)
         aborted = self._collect_aborted(segment, manifest)
         walk = BatchWalk(file, start=0, end=segment.size, verify_crc=True)
@@ -182,7 +182,7 @@ class RemoteKeyLookup:
         """The aborted transactions of a segment; their markers lie in it or behind it."""
         start, end = segment.base_offset, segment.end_offset + 1
         aborted, is_complete = self._indexes.collect_aborted(
-            self._home,
+            self._path,
             self._finder.readable_from(manifest, start),
             start_offset=start,
             end_offset=end,

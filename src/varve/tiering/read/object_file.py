@@ -211,11 +211,11 @@ class LogObjectFile(ObjectFile):
 class RemoteSegmentView:
     """A remote segment with the interface of a local one, for the functions that read those."""
 
-    __slots__ = ("_file", "_home", "_indexes")
+    __slots__ = ("_file", "_indexes", "_path")
 
-    def __init__(self, file: LogObjectFile, home: RemotePath, indexes: IndexCache) -> None:
+    def __init__(self, file: LogObjectFile, path: RemotePath, indexes: IndexCache) -> None:
         self._file = file
-        self._home = home
+        self._path = path
         self._indexes = indexes
 
     @property
@@ -238,13 +238,13 @@ class RemoteSegmentView:
         return self._file
 
     def offset_index(self) -> OffsetIndex:
-        return self._indexes.offset_index(self._home, self._file.segment)
+        return self._indexes.offset_index(self._path, self._file.segment)
 
     def time_index(self) -> TimeIndex:
-        return self._indexes.time_index(self._home, self._file.segment)
+        return self._indexes.time_index(self._path, self._file.segment)
 
     def txn_index(self) -> TransactionIndex:
-        return self._indexes.txn_index(self._home, self._file.segment)
+        return self._indexes.txn_index(self._path, self._file.segment)
 
     def rebuild_indexes(self) -> bool:
         """False: the objects of a segment do not change."""

@@ -121,7 +121,7 @@ class ReadPool:
         queue.append((future, work))
         if not self._idle and len(self._threads) < self._threads_max:
             number = len(self._threads)
-            thread = threading.Thread(target=self._work, name=f"cold-read-{number}", daemon=True)
+            thread = threading.Thread(target=self._work, name=f"remote-read-{number}", daemon=True)
             self._threads.append(thread)
             thread.start()
         else:

@@ -21,7 +21,7 @@ import numpy as np
 
 from varve.cleaning.key_index.key_index import KeyEntry
 from varve.commit_log import Log
-from varve.commit_log.remote_log import RemoteRead
+from varve.commit_log.remote_reader import RemoteRead
 from varve.commit_log.segment_reader import TimestampOffset, find_offset_by_time
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import (
@@ -75,7 +75,7 @@ class RemoteLog:
 
     def __init__(
         self,
-        home: RemotePath,
+        path: RemotePath,
         manifests: ManifestStore,
         caches: ReadCaches,
         *,
@@ -85,7 +85,7 @@ class RemoteLog:
         local: Log | None = None,
         sizes: ExtentSizes = DEFAULT_SIZES,
     ) -> None:
-        self._home = home
+        self._path = path
         self._store_name = caches.objects.name
         self._clock = caches.clock
         self._indexes = caches.indexes
@@ -98,7 +98,7 @@ class RemoteLog:
         )
         self._positions = ReadPositions()
         self._keys = RemoteKeyLookup(
-            home, manifests, self._finder, self._source, caches.indexes, caches.clock, local
+            path, manifests, self._finder, self._source, caches.indexes, caches.clock, local
         )
 
     def refresh(self) -> Manifest:
@@ -115,7 +115,7 @@ class RemoteLog:
         with_aborted: bool,
     ) -> RemoteRead | None:
         if max_bytes < 0:
-            raise InvalidRequest(f"{self._home}: max_bytes is {max_bytes}; ask for 0 or more")
+            raise InvalidRequest(f"{self._path}: max_bytes is {max_bytes}; ask for 0 or more")
         request = _Request(start_offset, limit_offset, max_bytes, min_one)
         return self._read_consistently(start_offset, lambda: self._read(request, with_aborted))
 
@@ -152,13 +152,13 @@ class RemoteLog:
         except ObjectNotFound as error:
             self._meter.record_failure()
             raise Corrupt(
-                f"{self._home}: offset {offset}: the newest manifest names an object that is not "
+                f"{self._path}: offset {offset}: the newest manifest names an object that is not "
                 f"there: {error}; `varve tier fsck` lists what is missing"
             ) from error
         except StoreUnavailable as error:
             self._meter.record_failure()
             raise type(error)(
-                f"{self._home}: offset {offset} lies in the cold tier, and {self._store_name} "
+                f"{self._path}: offset {offset} lies in the cold tier, and {self._store_name} "
                 f"cannot be read now: {error}; try again. What is on the local disk is still served"
             ) from error
         except StoreError:
@@ -256,7 +256,7 @@ class RemoteLog:
         if behind is not None:
             end = min(end, behind.base_offset)
         raise Corrupt(
-            f"{self._home}: offsets {offset} to {end - 1} are in no segment of the cold tier, and "
+            f"{self._path}: offsets {offset} to {end - 1} are in no segment of the cold tier, and "
             f"before those on the local disk: the bucket of {self._store_name} may be unmounted, "
             "emptied or another one, so put back what was there; an older manifest may name their "
             f"objects, as `varve tier fsck` tells. Read on from {end}; only what is gone for good "
@@ -277,7 +277,7 @@ class RemoteLog:
     def _find_position(self, file: LogObjectFile, request: _Request) -> int:
         """Where the first batch begins that ends at or behind the start; else the file's end."""
         self._fetch_guess(file, request)
-        index = self._indexes.offset_index(self._home, file.segment)
+        index = self._indexes.offset_index(self._path, file.segment)
         position = index.lookup(request.start_offset)[1]
         if position < file.segment.size:
             file.reserve(position, self._sizes.first(request.max_bytes) + self._sizes.index_slack)
@@ -301,7 +301,7 @@ class RemoteLog:
         self._source.read_ahead(file.path, max(0, middle - error - step), min(end, segment.size))
 
     def _file(self, segment: RemoteSegment) -> LogObjectFile:
-        key = self._home.part_key(segment, LOG_PART)
+        key = self._path.part_key(segment, LOG_PART)
         return LogObjectFile(segment, key, self._source, fetch_bytes=self._sizes.first_min)
 
     def _read_ahead(self) -> ReadAhead:
@@ -336,7 +336,7 @@ class RemoteLog:
         for manifest in (self._finder.manifest, self._finder.refresh):
             behind = self._finder.readable_from(manifest(), segment.end_offset + 1)
             aborted, is_complete = self._indexes.collect_aborted(
-                self._home,
+                self._path,
                 chain((segment,), behind),
                 start_offset=start_offset,
                 end_offset=end_offset,
@@ -370,7 +370,7 @@ class RemoteLog:
         self, segment: RemoteSegment, timestamp: int, start_offset: int
     ) -> TimestampOffset | None:
         """Looks at ever more of a segment from the indexed position on: mostly little is enough."""
-        view = RemoteSegmentView(self._file(segment), self._home, self._indexes)
+        view = RemoteSegmentView(self._file(segment), self._path, self._indexes)
         offset = max(view.time_index().lookup(timestamp)[1], start_offset)
         position, step = view.offset_index().lookup(offset)[1], _TIME_STEP_BYTES
         while True:

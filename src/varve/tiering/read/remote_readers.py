@@ -91,7 +91,7 @@ class RemoteReaders:
     def _open(self, tiered: TieredPartition) -> RemoteLog:
         settings, metrics = self._partitions.settings, self._partitions.metrics
         return RemoteLog(
-            tiered.home,
+            tiered.path,
             tiered.manifests,
             self.caches,
             read_ahead_max_bytes=settings.varve_tier_read_ahead_max_bytes,

@@ -66,7 +66,7 @@ class SegmentFinder:
             self._kept = (manifest, now_ms)
             logger.warning(
                 "reading on by an older manifest, the newest cannot be loaded",
-                extra={"partition": str(manifest.home), "error": str(error)},
+                extra={"partition": str(manifest.path), "error": str(error)},
             )
             return manifest
         finally:

@@ -199,7 +199,7 @@ def test_a_damaged_segment_is_not_copied_and_waits_longer_each_time(position: in
     assert bench.copier.run_once(bench.hot.now_ms + 2_999) == []
 
 
-def test_the_status_tells_what_is_hot_cold_and_behind() -> None:
+def test_the_status_tells_what_is_hot_remote_and_behind() -> None:
     bench = TierBench()
     bench.fill(3)
     bench.copy()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.cold_log import ColdLog, copy_log, make_log, open_manifests
+from tests.support.copied_log import CopiedLog, copy_log, make_log, open_manifests
 from varve.object_store import MemoryObjectStore
 from varve.tiering.copy.history_check import LocalPart, find_holes, find_lost
 from varve.tiering.manifest.store import ObjectManifestStore
@@ -16,40 +16,40 @@ def objects() -> MemoryObjectStore:
 
 
 @pytest.fixture(scope="module")
-def cold(objects: MemoryObjectStore) -> ColdLog:
+def remote(objects: MemoryObjectStore) -> CopiedLog:
     return copy_log(objects, make_log(3))
 
 
 @pytest.fixture
-def manifests(objects: MemoryObjectStore, cold: ColdLog) -> ObjectManifestStore:
+def manifests(objects: MemoryObjectStore, remote: CopiedLog) -> ObjectManifestStore:
     return open_manifests(objects)
 
 
 @pytest.fixture
-def local(cold: ColdLog) -> LocalPart:
+def local(remote: CopiedLog) -> LocalPart:
     """All that is copied has left the local disk."""
-    end = cold.segments[-1].end_offset + 1
+    end = remote.segments[-1].end_offset + 1
     return LocalPart(
-        log_start_offset=cold.segments[0].base_offset,
+        log_start_offset=remote.segments[0].base_offset,
         local_start_offset=end,
-        end_offset=max(end, cold.log.end_offset),
-        epochs=cold.log.epochs,
+        end_offset=max(end, remote.log.end_offset),
+        epochs=remote.log.epochs,
     )
 
 
 def test_tiers_that_touch_or_overlap_have_no_hole(
-    manifests: ObjectManifestStore, cold: ColdLog, local: LocalPart
+    manifests: ObjectManifestStore, remote: CopiedLog, local: LocalPart
 ) -> None:
     manifest = manifests.load()
     assert find_holes(manifests, manifest, local) == []
-    overlapping = replace(local, local_start_offset=cold.segments[1].base_offset)
+    overlapping = replace(local, local_start_offset=remote.segments[1].base_offset)
     assert find_holes(manifests, manifest, overlapping) == []
     assert find_holes(manifests, manifest, replace(local, log_start_offset=None)) == []
     assert find_lost(manifests, manifest, local) is None
 
 
 def test_what_is_in_neither_tier_is_a_hole(
-    manifests: ObjectManifestStore, cold: ColdLog, local: LocalPart
+    manifests: ObjectManifestStore, remote: CopiedLog, local: LocalPart
 ) -> None:
     manifest = manifests.load()
     behind = replace(
@@ -59,7 +59,7 @@ def test_what_is_in_neither_tier_is_a_hole(
     )
     expected = (local.local_start_offset, local.local_start_offset + 5)
     assert find_holes(manifests, manifest, behind) == [expected]
-    middle = cold.segments[1]
+    middle = remote.segments[1]
     gone = manifest.start_delete([middle.id], at_ms=1)
     expected = (middle.base_offset, middle.end_offset + 1)
     assert find_holes(manifests, gone, local) == [expected]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.cold_builder import HOME, copy, make_segment, open_manifest
+from tests.support.remote_builder import HOME, copy, make_segment, open_manifest
 from varve.foundation.errors import Corrupt, StoreError, UnsupportedFormat
 from varve.kernels.crc import crc32c
 from varve.object_store import MemoryObjectStore
@@ -41,7 +41,7 @@ SEGMENTS = (
 )
 PAGE = refer_to_segments("page-1", [make_segment(n) for n in range(3)])
 MANIFEST = Manifest(
-    home=HOME,
+    path=HOME,
     version=7,
     commit_id="commit-7",
     previous_commit_id="commit-6",
@@ -169,5 +169,5 @@ def test_the_examples_of_the_format_page_can_be_read() -> None:
     manifest = decode_manifest(f"{documents[0]}\n".encode(), where="example")
     assert manifest.version == 4711
     (ref,) = manifest.pages
-    page = decode_page(f"{documents[1]}\n".encode(), ref, manifest.home, where="example")
+    page = decode_page(f"{documents[1]}\n".encode(), ref, manifest.path, where="example")
     assert len(page.segments) == ref.segment_count

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.cold_builder import make_segment
+from tests.support.remote_builder import make_segment
 from varve.tiering.manifest.segment import Epochs, is_in_lineage, restrict_epochs
 
 HISTORY = ((1, 0), (3, 150), (4, 300), (7, 300), (9, 500))

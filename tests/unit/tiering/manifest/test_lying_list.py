@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.cold_builder import HOME, copy, open_manifest
+from tests.support.remote_builder import HOME, copy, open_manifest
 from varve.foundation.errors import Unavailable
 from varve.object_store import MemoryObjectStore, ObjectInfo
 from varve.tiering.manifest.versions import HINT_INTERVAL

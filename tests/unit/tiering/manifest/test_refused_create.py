@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.support.cold_builder import HOME, make_segment
+from tests.support.remote_builder import HOME, make_segment
 from varve.foundation.errors import ObjectExists, Unavailable
 from varve.object_store import Buffer, MemoryObjectStore, ObjectInfo
 from varve.tiering.manifest.commit import RetryLimits

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.cold_builder import make_segment
+from tests.support.remote_builder import make_segment
 from varve.foundation.errors import InvalidRequest
 from varve.tiering.manifest.segment import ObjectPart, SegmentState, check_segment, check_transition
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.cold_builder import HOME, SMALL, copy, delete, make_segment, open_manifest
+from tests.support.remote_builder import HOME, SMALL, copy, delete, make_segment, open_manifest
 from varve.foundation.errors import (
     Corrupt,
     Fenced,
@@ -30,7 +30,7 @@ def keys(objects: MemoryObjectStore, folder: str) -> list[str]:
 
 def test_a_manifest_that_nobody_committed_is_empty(objects: MemoryObjectStore) -> None:
     manifest = open_manifest(objects).load()
-    assert manifest == Manifest(home=HOME)
+    assert manifest == Manifest(path=HOME)
     assert (manifest.version, manifest.highest_offset, manifest.topic) == (0, -1, "orders")
 
 
@@ -147,7 +147,7 @@ def test_work_without_a_leader_keeps_the_stored_epoch(objects: MemoryObjectStore
         (lambda m: replace(m, segments=()), "cannot be followed by gone"),
         (lambda m: replace(m, pages=()), "leave the pages"),
         (lambda m: replace(m, segments=m.segments * 2), "twice"),
-        (lambda m: replace(m, home=replace(HOME, partition=9)), "orders-9"),
+        (lambda m: replace(m, path=replace(HOME, partition=9)), "orders-9"),
         (lambda m: m.finish(make_segment(90, SegmentState.COPY_FINISHED)), "state none"),
         (lambda m: m.announce(make_segment(9, SegmentState.COPY_FINISHED)), "announced"),
         (lambda m: m.finish(make_segment(9)), "finish it"),
@@ -235,7 +235,7 @@ def test_what_is_announced_or_going_is_not_found(objects: MemoryObjectStore) -> 
 
 def test_time_travel_by_version_and_by_time(objects: MemoryObjectStore) -> None:
     store = open_manifest(objects, 1)
-    history = [Manifest(home=HOME)]
+    history = [Manifest(path=HOME)]
     for number in range(10):
         store.commit(
             lambda m, n=number: m.raise_log_start(n + 1),  # type: ignore[misc]  # a default binds it

@@ -7,8 +7,8 @@ from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
-from tests.support.cold_builder import HOME
 from tests.support.metadata_bench import MetadataBench
+from tests.support.remote_builder import HOME
 from varve.commit_log import LogSettings
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import GivenValue, parse_settings
@@ -51,7 +51,7 @@ def test_manifests_are_beside_the_segments_or_in_the_topic() -> None:
     ):
         store = stores.open(HOME)
         assert type(store) is kind
-        assert store.load().home == HOME
+        assert store.load().path == HOME
 
 
 def test_a_store_without_the_topic_says_so() -> None:

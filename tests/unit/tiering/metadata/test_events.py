@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.cold_builder import HOME as COLD_HOME
 from tests.support.metadata_bench import make_id
+from tests.support.remote_builder import HOME as REMOTE_HOME
 from tests.support.tier_history import TierHistory
 from varve.foundation.errors import Corrupt, InvalidRequest, UnsupportedFormat
 from varve.tiering.manifest.manifest import Manifest
@@ -130,7 +130,7 @@ def test_custom_metadata_gives_the_segment_and_the_commit_back() -> None:
     history = TierHistory(random.Random(3))
     segments: tuple[RemoteSegment, ...] = ()
     while len(segments) < 60:
-        manifest = Manifest(home=COLD_HOME, segments=segments)
+        manifest = Manifest(path=REMOTE_HOME, segments=segments)
         for change in history.draw(segments):
             manifest = change(manifest)
         segments = manifest.segments

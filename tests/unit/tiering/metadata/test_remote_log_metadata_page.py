@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
-from tests.support.cold_builder import HOME
+from tests.support.remote_builder import HOME
 from varve.commit_log.directory_files import decode_topic_id
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
@@ -52,7 +52,7 @@ def encode(base: Manifest, changed: Manifest) -> bytes:
 
 def test_the_examples_are_what_is_written() -> None:
     base = Manifest(
-        home=HOME, version=6, leader_epoch=5, log_start_offset=1_000, cleaned_up_to=2_000
+        path=HOME, version=6, leader_epoch=5, log_start_offset=1_000, cleaned_up_to=2_000
     )
     announced = base.announce(ANNOUNCED)
     seventh = replace(announced, version=7)

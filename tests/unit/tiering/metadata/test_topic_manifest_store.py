@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.cold_builder import HOME
-from tests.support.cold_builder import make_segment as make_plain
 from tests.support.metadata_bench import SETTINGS, MetadataBench, make_id
+from tests.support.remote_builder import HOME
+from tests.support.remote_builder import make_segment as make_plain
 from tests.support.tier_history import TierHistory
 from varve.commit_log.directory_files import decode_topic_id, encode_topic_id
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound
@@ -110,7 +110,7 @@ def test_what_no_segment_can_carry_comes_and_goes_as_one(bench: MetadataBench) -
 def test_at_every_cut_of_a_commit_nothing_readable_is_missing(seed: int) -> None:
     """A reader of single events, as a broker is, may see any beginning of them."""
     history = TierHistory(random.Random(seed))
-    base = Manifest(home=HOME)
+    base = Manifest(path=HOME)
     replay: list[StoredCommit] = []
     for _ in range(40):
         for change in history.draw(base.segments):

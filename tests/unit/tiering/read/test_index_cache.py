@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.cold_builder import HOME
 from tests.support.index_bench import (
     ABORTED,
     DIRECTORY,
@@ -22,6 +21,7 @@ from tests.support.index_bench import (
     get_index,
     overwrite,
 )
+from tests.support.remote_builder import HOME
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.commit_log.sparse_index import OffsetIndex
 from varve.disk import MemoryFileSystem, RealFileSystem

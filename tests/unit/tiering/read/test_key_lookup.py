@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.cold_lookup_bench import ColdLookupBench
+from tests.support.remote_lookup_bench import RemoteLookupBench
 from tests.support.tier_bench import tiered
 from varve.cleaning.explain.explain import explain_offset
 from varve.cleaning.explain.explanation import RecordState
@@ -14,21 +14,21 @@ from varve.records import Codec, Record, build_batch
 
 
 @pytest.fixture(params=["compact", "delete"])
-def bench(request: pytest.FixtureRequest) -> Iterator[ColdLookupBench]:
+def bench(request: pytest.FixtureRequest) -> Iterator[RemoteLookupBench]:
     """With key indexes in the bucket, and without: then the segments are read."""
-    bench = ColdLookupBench(settings=tiered(cleanup_policy=(request.param,)))
+    bench = RemoteLookupBench(settings=tiered(cleanup_policy=(request.param,)))
     yield bench
     bench.pool.close()
 
 
 @pytest.fixture
-def indexed() -> Iterator[ColdLookupBench]:
-    bench = ColdLookupBench()
+def indexed() -> Iterator[RemoteLookupBench]:
+    bench = RemoteLookupBench()
     yield bench
     bench.pool.close()
 
 
-def test_the_newest_of_several_cold_segments_answers(bench: ColdLookupBench) -> None:
+def test_the_newest_of_several_remote_segments_answers(bench: RemoteLookupBench) -> None:
     for value in ("old", "new"):
         bench.hot.put("a", value)
         bench.hot.put(value, "1")
@@ -45,7 +45,7 @@ def test_the_newest_of_several_cold_segments_answers(bench: ColdLookupBench) -> 
     assert bench.find("never") is None
 
 
-def test_what_is_local_hides_the_cold_tier(bench: ColdLookupBench) -> None:
+def test_what_is_local_hides_the_tier(bench: RemoteLookupBench) -> None:
     for key in ("gone", "changed"):
         bench.hot.put(key, "cold")
     bench.hot.roll()
@@ -64,7 +64,7 @@ def test_what_is_local_hides_the_cold_tier(bench: ColdLookupBench) -> None:
     assert bench.find("elsewhere") is None
 
 
-def test_a_tombstone_in_the_cold_tier_hides_what_is_before_it(bench: ColdLookupBench) -> None:
+def test_a_tombstone_in_the_tier_hides_what_is_before_it(bench: RemoteLookupBench) -> None:
     bench.hot.put("a", "1")
     bench.hot.roll()
     bench.hot.put("a", None)
@@ -76,7 +76,7 @@ def test_a_tombstone_in_the_cold_tier_hides_what_is_before_it(bench: ColdLookupB
     assert (found.offset, found.value) == (1, None)
 
 
-def test_aborted_records_do_not_count_wherever_their_marker_is(bench: ColdLookupBench) -> None:
+def test_aborted_records_do_not_count_wherever_their_marker_is(bench: RemoteLookupBench) -> None:
     bench.hot.put("a", "good")
     bench.hot.roll()
     bench.hot.put("a", "void", producer_id=7, transactional=True)
@@ -95,7 +95,7 @@ def test_aborted_records_do_not_count_wherever_their_marker_is(bench: ColdLookup
     assert bench.find_value("a") == b"good"
 
 
-def test_what_lies_before_the_log_start_is_gone(bench: ColdLookupBench) -> None:
+def test_what_lies_before_the_log_start_is_gone(bench: RemoteLookupBench) -> None:
     for key in ("a", "b", "c"):
         bench.hot.put(key, "1")
     bench.hot.roll()
@@ -108,7 +108,7 @@ def test_what_lies_before_the_log_start_is_gone(bench: ColdLookupBench) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_large_segments_are_searched_by_a_few_requests(
-    bench: ColdLookupBench, codec: Codec
+    bench: RemoteLookupBench, codec: Codec
 ) -> None:
     for start in range(0, 12_000, 500):
         records = [
@@ -131,7 +131,7 @@ def test_large_segments_are_searched_by_a_few_requests(
 
 
 def test_an_older_manifest_is_not_believed_when_it_ends_before_the_local_start(
-    indexed: ColdLookupBench,
+    indexed: RemoteLookupBench,
 ) -> None:
     bench = indexed
     bench.hot.put("a", "old")
@@ -146,7 +146,7 @@ def test_an_older_manifest_is_not_believed_when_it_ends_before_the_local_start(
     assert bench.find_value("a") == b"new"
 
 
-def test_a_hole_in_the_cold_tier_is_an_error_and_not_an_answer(indexed: ColdLookupBench) -> None:
+def test_a_hole_in_the_tier_is_an_error_and_not_an_answer(indexed: RemoteLookupBench) -> None:
     bench = indexed
     bench.fill(2, 2)
     bench.copy()
@@ -164,7 +164,7 @@ def test_a_hole_in_the_cold_tier_is_an_error_and_not_an_answer(indexed: ColdLook
 
 
 def test_a_damaged_key_index_is_passed_over_and_a_missing_object_is_named(
-    indexed: ColdLookupBench,
+    indexed: RemoteLookupBench,
 ) -> None:
     bench = indexed
     bench.fill(2)
@@ -181,8 +181,8 @@ def test_a_damaged_key_index_is_passed_over_and_a_missing_object_is_named(
         bench.find("key-1")
 
 
-def test_without_a_way_to_the_cold_tier_nobody_claims_that_a_key_is_not_there(
-    indexed: ColdLookupBench,
+def test_without_a_way_to_the_tier_nobody_claims_that_a_key_is_not_there(
+    indexed: RemoteLookupBench,
 ) -> None:
     bench = indexed
     bench.fill(2)
@@ -193,19 +193,19 @@ def test_without_a_way_to_the_cold_tier_nobody_claims_that_a_key_is_not_there(
         bench.find("key-1")
 
 
-def test_an_explanation_tells_what_is_in_the_cold_tier_alone(indexed: ColdLookupBench) -> None:
+def test_an_explanation_tells_what_is_in_the_tier_alone(indexed: RemoteLookupBench) -> None:
     bench = indexed
     bench.hot.put("a", None)
     bench.hot.roll()
     bench.copy()
     bench.move(1)
     explained = explain_offset(bench.hot.log, 0, bench.hot.now_ms)
-    assert (explained.state, explained.key) == (RecordState.COLD, b"a")
+    assert (explained.state, explained.key) == (RecordState.REMOTE, b"a")
     assert (explained.is_tombstone, explained.segment) == (True, None)
 
 
 def test_a_copied_segment_tells_what_is_superseded_in_itself() -> None:
-    bench = ColdLookupBench()
+    bench = RemoteLookupBench()
     for number in range(4):
         bench.hot.put("a", f"{number}" * 10)
     bench.hot.put("b", "1")

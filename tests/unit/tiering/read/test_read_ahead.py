@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from tests.support.cold_bench import ColdBench, make_batches
+from tests.support.remote_bench import RemoteBench, make_batches
 from varve.tiering.read.extent_cache import Extent, ExtentCache, ExtentSource
 from varve.tiering.read.object_file import LogObjectFile
 from varve.tiering.read.read_ahead import ExtentSizes, ReadAhead, ReadPosition, ReadPositions
@@ -35,7 +35,7 @@ class Row:
     """A row of reads over two files of 10,000 and 5,050 bytes."""
 
     def __init__(self, *, window_max: int = 1_600, limit_bytes: int = 100_000) -> None:
-        bench = ColdBench()
+        bench = RemoteBench()
         self.source = FakeSource(limit_bytes)
         source = cast(ExtentSource, self.source)
         segments = [bench.write(make_batches(0, 99)), bench.write(make_batches(198, 50))]

@@ -4,21 +4,27 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.cold_bench import ColdBatch, ColdBench, HeldPool, drop_extents, make_batches
 from tests.support.log_bench import NOW_MS, offsets_in
+from tests.support.remote_bench import (
+    HeldPool,
+    RemoteBatch,
+    RemoteBench,
+    drop_extents,
+    make_batches,
+)
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreUnavailable, UnsupportedFormat
 from varve.tiering.read.read_ahead import ExtentSizes
 
 
 @pytest.fixture
-def bench() -> Iterator[ColdBench]:
-    bench = ColdBench()
+def bench() -> Iterator[RemoteBench]:
+    bench = RemoteBench()
     yield bench
     bench.close()
 
 
-def test_a_reader_that_goes_on_sees_every_record_once_from_any_offset(bench: ColdBench) -> None:
+def test_a_reader_that_goes_on_sees_every_record_once_from_any_offset(bench: RemoteBench) -> None:
     bench.add(make_batches(0, 20))
     bench.add(make_batches(40, 15, value_bytes=90))
     bench.add(make_batches(70, 10))
@@ -26,7 +32,7 @@ def test_a_reader_that_goes_on_sees_every_record_once_from_any_offset(bench: Col
         assert bench.read_on(start, max_bytes=300) == list(range(start, 90))
 
 
-def test_the_first_batch_is_the_one_that_holds_the_offset(bench: ColdBench) -> None:
+def test_the_first_batch_is_the_one_that_holds_the_offset(bench: RemoteBench) -> None:
     bench.add(make_batches(0, 10, records=5))
     run = bench.read(23, max_bytes=1)
     assert run is not None
@@ -34,10 +40,10 @@ def test_the_first_batch_is_the_one_that_holds_the_offset(bench: ColdBench) -> N
     assert run.next_offset == 25
 
 
-def test_where_compaction_left_nothing_the_segments_behind_follow(bench: ColdBench) -> None:
-    bench.add([ColdBatch(0, 9, deltas=(0, 3)), ColdBatch(30, 39, deltas=(9,))], end_offset=49)
-    bench.add([ColdBatch(75, 79)], base_offset=50, end_offset=99)
-    bench.add([ColdBatch(120, 121)], base_offset=100)
+def test_where_compaction_left_nothing_the_segments_behind_follow(bench: RemoteBench) -> None:
+    bench.add([RemoteBatch(0, 9, deltas=(0, 3)), RemoteBatch(30, 39, deltas=(9,))], end_offset=49)
+    bench.add([RemoteBatch(75, 79)], base_offset=50, end_offset=99)
+    bench.add([RemoteBatch(120, 121)], base_offset=100)
     assert bench.read_on(0) == [0, 3, 39, *range(75, 80), 120, 121]
     assert bench.read_on(10) == [39, *range(75, 80), 120, 121]
     assert bench.read_on(40) == [*range(75, 80), 120, 121]
@@ -45,7 +51,7 @@ def test_where_compaction_left_nothing_the_segments_behind_follow(bench: ColdBen
     assert bench.read(40, limit_offset=50) is None
 
 
-def test_none_at_or_above_the_limit(bench: ColdBench) -> None:
+def test_none_at_or_above_the_limit(bench: RemoteBench) -> None:
     bench.add(make_batches(0, 10))
     run = bench.read(0, limit_offset=7)
     assert run is not None
@@ -56,7 +62,7 @@ def test_none_at_or_above_the_limit(bench: ColdBench) -> None:
     assert bench.read(7, limit_offset=7) is None
 
 
-def test_a_batch_larger_than_asked_for_comes_alone_or_not_at_all(bench: ColdBench) -> None:
+def test_a_batch_larger_than_asked_for_comes_alone_or_not_at_all(bench: RemoteBench) -> None:
     bench.add(make_batches(0, 4, records=1, value_bytes=3_000))
     run = bench.read(1, max_bytes=100, min_one=True)
     assert run is not None
@@ -66,7 +72,7 @@ def test_a_batch_larger_than_asked_for_comes_alone_or_not_at_all(bench: ColdBenc
     assert (len(run.data), run.next_offset) == (0, 1)
 
 
-def test_what_is_read_is_what_was_copied(bench: ColdBench) -> None:
+def test_what_is_read_is_what_was_copied(bench: RemoteBench) -> None:
     batches = make_batches(0, 30, value_bytes=77)
     bench.add(batches)
     data = b""
@@ -77,12 +83,12 @@ def test_what_is_read_is_what_was_copied(bench: ColdBench) -> None:
     assert data == b"".join(batch.encode() for batch in batches)
 
 
-def test_negative_max_bytes_is_refused(bench: ColdBench) -> None:
+def test_negative_max_bytes_is_refused(bench: RemoteBench) -> None:
     with pytest.raises(InvalidRequest, match="max_bytes is -1"):
         bench.read(0, limit_offset=1, max_bytes=-1)
 
 
-def test_offsets_in_no_segment_are_lost_and_never_passed_over(bench: ColdBench) -> None:
+def test_offsets_in_no_segment_are_lost_and_never_passed_over(bench: RemoteBench) -> None:
     """A segment covers all its offsets, also those that compaction emptied."""
     bench.add(make_batches(0, 5))
     bench.add(make_batches(20, 5))
@@ -100,7 +106,7 @@ def test_offsets_in_no_segment_are_lost_and_never_passed_over(bench: ColdBench) 
     assert offsets_in(run.data)[0] == 14
 
 
-def test_nothing_was_ever_copied(bench: ColdBench) -> None:
+def test_nothing_was_ever_copied(bench: RemoteBench) -> None:
     with pytest.raises(Corrupt, match="offsets 0 to 9 are in no segment"):
         bench.read(0, limit_offset=10)
     found = bench.reader.find_offset_by_time(NOW_MS, start_offset=0, end_offset=10)
@@ -111,7 +117,7 @@ def test_nothing_was_ever_copied(bench: ColdBench) -> None:
 
 
 def test_a_read_at_a_base_offset_costs_one_request_and_no_index() -> None:
-    bench = ColdBench(sizes=ExtentSizes())
+    bench = RemoteBench(sizes=ExtentSizes())
     bench.add(make_batches(0, 10))
     bench.add(make_batches(20, 10))
     bench.reader.refresh()
@@ -123,7 +129,7 @@ def test_a_read_at_a_base_offset_costs_one_request_and_no_index() -> None:
 
 
 def test_a_reader_that_goes_on_needs_no_index_and_no_manifest() -> None:
-    bench = ColdBench(sizes=ExtentSizes())
+    bench = RemoteBench(sizes=ExtentSizes())
     bench.add(make_batches(0, 50))
     run = bench.read(0)
     before = bench.objects.steps
@@ -133,14 +139,14 @@ def test_a_reader_that_goes_on_needs_no_index_and_no_manifest() -> None:
     bench.close()
 
 
-def test_nothing_is_read_ahead_for_a_random_access(bench: ColdBench) -> None:
+def test_nothing_is_read_ahead_for_a_random_access(bench: RemoteBench) -> None:
     segment = bench.add(make_batches(0, 500))
     bench.read(600, max_bytes=300)
     assert sum(bench.observed) < segment.size / 10
 
 
 def test_a_first_read_fetches_a_guess_beside_the_index_and_is_done_if_it_is_right() -> None:
-    bench = ColdBench(sizes=ExtentSizes(index_slack=400), cache_bytes=1 << 24)
+    bench = RemoteBench(sizes=ExtentSizes(index_slack=400), cache_bytes=1 << 24)
     bench.add(make_batches(0, 2_000, value_bytes=100))
     run = bench.read(2_001, max_bytes=500)
     assert run is not None
@@ -152,7 +158,7 @@ def test_a_first_read_fetches_a_guess_beside_the_index_and_is_done_if_it_is_righ
 
 @pytest.mark.parametrize("value_bytes", [100, 4_000, 30_000])
 def test_the_guess_holds_the_indexed_batch_too_however_large_batches_are(value_bytes: int) -> None:
-    bench = ColdBench(far_ms=30, sizes=ExtentSizes(index_slack=0), cache_bytes=1 << 24)
+    bench = RemoteBench(far_ms=30, sizes=ExtentSizes(index_slack=0), cache_bytes=1 << 24)
     for base_offset in range(0, 2_000, 200):
         bench.add(make_batches(base_offset, 100, value_bytes=value_bytes))
     for number, segment in enumerate(bench.segments):
@@ -165,7 +171,7 @@ def test_the_guess_holds_the_indexed_batch_too_however_large_batches_are(value_b
 
 
 def test_a_wrong_guess_costs_one_request_and_no_more_of_that_segment() -> None:
-    bench = ColdBench(far_ms=30, threads=1)
+    bench = RemoteBench(far_ms=30, threads=1)
     uneven = make_batches(0, 50, value_bytes=2_000) + make_batches(100, 500)
     bench.add(uneven)
     for offset, requests in ((1_000, 2), (800, 3), (600, 4)):
@@ -177,7 +183,7 @@ def test_a_wrong_guess_costs_one_request_and_no_more_of_that_segment() -> None:
     bench.close()
 
 
-def test_a_store_that_answers_at_once_is_not_read_ahead(bench: ColdBench) -> None:
+def test_a_store_that_answers_at_once_is_not_read_ahead(bench: RemoteBench) -> None:
     bench.add(make_batches(0, 200))
     run = bench.read(0, max_bytes=100)
     for _ in range(20):
@@ -189,7 +195,7 @@ def test_a_store_that_answers_at_once_is_not_read_ahead(bench: ColdBench) -> Non
 
 
 def test_read_ahead_of_a_far_store_begins_with_the_second_read_and_has_a_limit() -> None:
-    bench = ColdBench(far_ms=30, read_ahead_max_bytes=1_600)
+    bench = RemoteBench(far_ms=30, read_ahead_max_bytes=1_600)
     bench.add(make_batches(0, 200))
     run = bench.read(0, max_bytes=150)
     assert sum(bench.observed) == 150
@@ -203,7 +209,7 @@ def test_read_ahead_of_a_far_store_begins_with_the_second_read_and_has_a_limit()
 
 def test_read_ahead_goes_on_into_the_next_segment() -> None:
     pool = HeldPool()
-    bench = ColdBench(far_ms=30, read_ahead_max_bytes=4_000, given_pool=pool)
+    bench = RemoteBench(far_ms=30, read_ahead_max_bytes=4_000, given_pool=pool)
     bench.add(make_batches(0, 20))
     second = bench.add(make_batches(40, 20))
     run = bench.read(0, max_bytes=100)
@@ -219,7 +225,7 @@ def test_read_ahead_goes_on_into_the_next_segment() -> None:
 
 
 def test_readers_too_many_for_the_cache_get_smaller_windows_and_all_bytes() -> None:
-    bench = ColdBench(far_ms=30, cache_bytes=1_600, read_ahead_max_bytes=10_000)
+    bench = RemoteBench(far_ms=30, cache_bytes=1_600, read_ahead_max_bytes=10_000)
     bench.add(make_batches(0, 400))
     offsets = list(range(0, 800, 100))
     for _ in range(20):
@@ -233,21 +239,21 @@ def test_readers_too_many_for_the_cache_get_smaller_windows_and_all_bytes() -> N
 
 
 def test_no_read_ahead_where_it_is_switched_off() -> None:
-    bench = ColdBench(far_ms=30, read_ahead_max_bytes=0)
+    bench = RemoteBench(far_ms=30, read_ahead_max_bytes=0)
     bench.add(make_batches(0, 20))
     assert bench.read_on(0, max_bytes=100) == list(range(40))
     assert bench.objects.under_way_max == 1
     bench.close()
 
 
-def test_what_a_lone_reader_leaves_behind_is_let_go_of(bench: ColdBench) -> None:
+def test_what_a_lone_reader_leaves_behind_is_let_go_of(bench: RemoteBench) -> None:
     segment = bench.add(make_batches(0, 200))
     assert bench.read_on(0, max_bytes=300) == list(range(400))
     assert sum(bench.observed) == segment.size
     assert bench.extents.usage().held_bytes < 1_000
 
 
-def test_what_another_reader_will_come_to_is_kept(bench: ColdBench) -> None:
+def test_what_another_reader_will_come_to_is_kept(bench: RemoteBench) -> None:
     segment = bench.add(make_batches(0, 200))
     behind = bench.read(0, max_bytes=300)
     assert behind is not None
@@ -258,7 +264,7 @@ def test_what_another_reader_will_come_to_is_kept(bench: ColdBench) -> None:
     assert sum(bench.observed) <= segment.size + bench.sizes.first_max
 
 
-def test_readers_side_by_side_share_what_is_fetched(bench: ColdBench) -> None:
+def test_readers_side_by_side_share_what_is_fetched(bench: RemoteBench) -> None:
     segment = bench.add(make_batches(0, 200))
     offset = 0
     while (run := bench.read(offset, max_bytes=300)) is not None:
@@ -272,18 +278,18 @@ def test_readers_side_by_side_share_what_is_fetched(bench: ColdBench) -> None:
 # Manifest
 
 
-def test_a_segment_copied_later_is_found(bench: ColdBench) -> None:
+def test_a_segment_copied_later_is_found(bench: RemoteBench) -> None:
     bench.add(make_batches(0, 5))
     assert bench.read_on(0) == list(range(10))
     bench.add(make_batches(10, 5))
     assert bench.read_on(0) == list(range(20))
 
 
-def test_a_replaced_segment_is_read_until_its_objects_are_gone(bench: ColdBench) -> None:
+def test_a_replaced_segment_is_read_until_its_objects_are_gone(bench: RemoteBench) -> None:
     old = [bench.add(make_batches(0, 5)), bench.add(make_batches(10, 5))]
     assert bench.read_on(0) == list(range(20))
     drop_extents(bench.extents)
-    bench.add([ColdBatch(4, 5), ColdBatch(16, 19)], base_offset=0, id="merged", replaces=old)
+    bench.add([RemoteBatch(4, 5), RemoteBatch(16, 19)], base_offset=0, id="merged", replaces=old)
     assert bench.read_on(0) == list(range(20))
     drop_extents(bench.extents)
     for segment in old:
@@ -291,14 +297,16 @@ def test_a_replaced_segment_is_read_until_its_objects_are_gone(bench: ColdBench)
     assert bench.read_on(0) == [4, 5, 16, 17, 18, 19]
 
 
-def test_an_object_that_the_newest_manifest_names_and_is_gone_is_corrupt(bench: ColdBench) -> None:
+def test_an_object_that_the_newest_manifest_names_and_is_gone_is_corrupt(
+    bench: RemoteBench,
+) -> None:
     segment = bench.add(make_batches(0, 5))
     bench.remove_objects(segment)
     with pytest.raises(Corrupt, match="tier fsck"):
         bench.read(0)
 
 
-def test_the_manifest_is_loaded_again_when_it_is_old(bench: ColdBench) -> None:
+def test_the_manifest_is_loaded_again_when_it_is_old(bench: RemoteBench) -> None:
     bench.add(make_batches(0, 5))
     assert bench.read(0) is not None
     bench.objects.go_down()
@@ -311,7 +319,7 @@ def test_the_manifest_is_loaded_again_when_it_is_old(bench: ColdBench) -> None:
 # Aborted transactions
 
 
-def test_aborted_transactions_are_collected_as_far_as_they_may_matter(bench: ColdBench) -> None:
+def test_aborted_transactions_are_collected_as_far_as_they_may_matter(bench: RemoteBench) -> None:
     first = AbortedTransaction(1, 2, 7, 7)
     late = AbortedTransaction(2, 8, 25, 25)
     bench.add(make_batches(0, 5), aborted=[first], undecided_from=8)
@@ -328,7 +336,7 @@ def test_aborted_transactions_are_collected_as_far_as_they_may_matter(bench: Col
 
 
 def test_a_transaction_open_at_the_end_of_the_tier_leaves_the_rest_to_the_local_log(
-    bench: ColdBench,
+    bench: RemoteBench,
 ) -> None:
     bench.add(make_batches(0, 5), undecided_from=4)
     run = bench.read(0, with_aborted=True)
@@ -339,7 +347,7 @@ def test_a_transaction_open_at_the_end_of_the_tier_leaves_the_rest_to_the_local_
     assert run.is_complete
 
 
-def test_a_marker_in_a_segment_copied_later_is_found(bench: ColdBench) -> None:
+def test_a_marker_in_a_segment_copied_later_is_found(bench: RemoteBench) -> None:
     bench.add(make_batches(0, 5), undecided_from=4)
     assert bench.read(0) is not None
     late = AbortedTransaction(2, 4, 15, 15)
@@ -350,7 +358,7 @@ def test_a_marker_in_a_segment_copied_later_is_found(bench: ColdBench) -> None:
 
 
 def test_a_segment_in_the_place_of_the_one_being_read_tells_no_transaction_twice(
-    bench: ColdBench,
+    bench: RemoteBench,
 ) -> None:
     aborted = AbortedTransaction(1, 2, 7, 2)
     old = [bench.add(make_batches(0, 5), aborted=[aborted], undecided_from=4)]
@@ -367,7 +375,7 @@ def test_a_segment_in_the_place_of_the_one_being_read_tells_no_transaction_twice
 # By time
 
 
-def test_a_record_is_found_by_time(bench: ColdBench) -> None:
+def test_a_record_is_found_by_time(bench: RemoteBench) -> None:
     bench.add(make_batches(0, 100, time=0))
     bench.add(make_batches(200, 100, time=50))
 
@@ -389,7 +397,7 @@ def test_a_record_is_found_by_time(bench: ColdBench) -> None:
 # What goes wrong
 
 
-def test_a_store_that_is_down_is_named_with_the_offset(bench: ColdBench) -> None:
+def test_a_store_that_is_down_is_named_with_the_offset(bench: RemoteBench) -> None:
     bench.add(make_batches(0, 5))
     bench.reader.refresh()
     bench.objects.go_down()
@@ -400,7 +408,7 @@ def test_a_store_that_is_down_is_named_with_the_offset(bench: ColdBench) -> None
 
 
 @pytest.mark.parametrize("position", [8, 16])
-def test_bytes_that_are_no_batch_are_corrupt(bench: ColdBench, position: int) -> None:
+def test_bytes_that_are_no_batch_are_corrupt(bench: RemoteBench, position: int) -> None:
     segment = bench.add(make_batches(0, 5))
     data = bytearray(bench.bucket.get(bench.key(segment)))
     data[position] = 0x55
@@ -409,7 +417,7 @@ def test_bytes_that_are_no_batch_are_corrupt(bench: ColdBench, position: int) ->
         bench.read(0)
 
 
-def test_old_message_formats_are_named(bench: ColdBench) -> None:
+def test_old_message_formats_are_named(bench: RemoteBench) -> None:
     segment = bench.add(make_batches(0, 5))
     data = bytearray(bench.bucket.get(bench.key(segment)))
     data[16] = 1
@@ -418,7 +426,7 @@ def test_old_message_formats_are_named(bench: ColdBench) -> None:
         bench.read(0)
 
 
-def test_offsets_of_another_segment_are_corrupt(bench: ColdBench) -> None:
+def test_offsets_of_another_segment_are_corrupt(bench: RemoteBench) -> None:
     segment = bench.add(make_batches(0, 5))
     other = b"".join(batch.encode() for batch in make_batches(100, 5))
     assert len(other) == segment.size
@@ -427,7 +435,7 @@ def test_offsets_of_another_segment_are_corrupt(bench: ColdBench) -> None:
         bench.read(0)
 
 
-def test_an_object_that_ends_too_early_is_corrupt(bench: ColdBench) -> None:
+def test_an_object_that_ends_too_early_is_corrupt(bench: RemoteBench) -> None:
     segment = bench.add(make_batches(0, 5))
     data = bench.bucket.get(bench.key(segment))
     bench.bucket.put(bench.key(segment), data[:-10])

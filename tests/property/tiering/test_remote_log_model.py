@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.cold_bench import ColdBatch, ColdBench
 from tests.support.log_bench import NOW_MS, split_batches
-from varve.commit_log.remote_log import RemoteRead
+from tests.support.remote_bench import RemoteBatch, RemoteBench
+from varve.commit_log.remote_reader import RemoteRead
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import StoreUnavailable, Unavailable
 from varve.testing import FaultKind, ObjectFaultPlan
@@ -31,7 +31,7 @@ SIZES = st.builds(
 
 
 @st.composite
-def cold_batches(draw: st.DrawFn, base_offset: int) -> list[ColdBatch]:
+def remote_batches(draw: st.DrawFn, base_offset: int) -> list[RemoteBatch]:
     """A segment with holes within and between its batches, perhaps behind its base too."""
     offset, batches = base_offset, []
     for _ in range(draw(st.integers(1, 6))):
@@ -40,7 +40,7 @@ def cold_batches(draw: st.DrawFn, base_offset: int) -> list[ColdBatch]:
         deltas = tuple(sorted(draw(st.sets(st.integers(0, span - 1), min_size=1))))
         time = draw(st.integers(0, 30))
         size = draw(st.sampled_from([0, 5, 60, 400]))
-        batches.append(ColdBatch(offset, offset + span - 1, time, size, deltas))
+        batches.append(RemoteBatch(offset, offset + span - 1, time, size, deltas))
         offset += span
     return batches
 
@@ -49,8 +49,8 @@ class Tier:
     """A bench and its model."""
 
     def __init__(self, data: st.DataObject, **bench: Any) -> None:
-        self.bench = ColdBench(**bench)
-        self.batches: list[ColdBatch] = []
+        self.bench = RemoteBench(**bench)
+        self.batches: list[RemoteBatch] = []
         self.aborted: list[AbortedTransaction] = []
         base = 0
         segments: list[RemoteSegment] = []
@@ -61,7 +61,7 @@ class Tier:
         self.end_offset = base
 
     def _write(self, data: st.DataObject, base: int, number: int) -> RemoteSegment:
-        batches = data.draw(cold_batches(base))
+        batches = data.draw(remote_batches(base))
         last = batches[-1].last_offset
         end = last + data.draw(st.sampled_from([0, 0, 4]))
         aborted = []

@@ -235,7 +235,7 @@ class _Pinned(ObjectManifestStore):
     """Manifests of which one counts as the newest; for reading alone."""
 
     def __init__(self, objects: ObjectStore, manifest: Manifest) -> None:
-        super().__init__(objects, manifest.home, random=random.Random(0), wait=lambda wait_ms: None)
+        super().__init__(objects, manifest.path, random=random.Random(0), wait=lambda wait_ms: None)
         self._manifest = manifest
 
     def load(self) -> Manifest:

@@ -68,7 +68,7 @@ def lose_checkpoint(topic: TieredTopic) -> None:
     topic.kit.reopen()
 
 
-def test_a_crash_keeps_the_log_start_and_what_is_only_cold(either: TieredTopic) -> None:
+def test_a_crash_keeps_the_log_start_and_what_is_only_remote(either: TieredTopic) -> None:
     either.kit.crash_now()
     either.kit.reopen()
     assert (either.log.log_start_offset, either.log.local_start_offset) == (0, 2)
@@ -111,18 +111,18 @@ def test_a_lost_checkpoint_and_a_tier_that_is_not_there_are_not_taken_for_a_new_
 ) -> None:
     """As when a disk is not mounted: later all that is in it would be taken for expired."""
     settings = {"remote.storage.enable": True, "log.retention.ms": -1}
-    data, cold, aside = (str(tmp_path / name) for name in ("data", "data.cold", "aside"))
+    data, remote, aside = (str(tmp_path / name) for name in ("data", "data.cold", "aside"))
     with varve.open(data, settings=settings, maintain=False) as store:
         log = _fill_local(store)
         store.tier.copy(PARTITION, 1)
         log.drop_local_segments_before(1, now_ms=1)
     os.remove(f"{data}/{LOG_START_OFFSET_FILE}")
-    os.rename(cold, aside)
+    os.rename(remote, aside)
     with varve.open(data, settings=settings, maintain=False) as store:
         store.run_once()
         assert "is missing; mount or put it back" in store.health().tier[PARTITION]
         assert [one.offset for one in store.topic("orders").partition(0).read(1)] == [1]
-    os.rename(aside, cold)
+    os.rename(aside, remote)
     with varve.open(data, settings=settings, maintain=False) as store:
         store.run_once()
         assert [one.offset for one in store.topic("orders").read()] == [0, 1]
@@ -166,7 +166,7 @@ def test_an_empty_bucket_is_told_of_and_nothing_is_copied_into_it(orders: Tiered
     assert orders.offsets() == list(range(2, 8))
 
 
-def test_a_cold_tier_that_ends_before_the_local_part_is_told_of(orders: TieredTopic) -> None:
+def test_a_tier_that_ends_before_the_local_part_is_told_of(orders: TieredTopic) -> None:
     orders.move(6)
     orders.lose(4)
     orders.tier.expire_once(orders.kit.now_ms + 20 * MINUTE)
@@ -194,7 +194,7 @@ def test_a_topic_that_left_may_come_back_and_is_copied_anew(either: TieredTopic)
     either.fill(1)
     either.alter(remote_storage_enable=True)
     either.copy()
-    assert either.cold_bases() == [2, 4, 6]
+    assert either.remote_bases() == [2, 4, 6]
     either.move(6)
     assert either.offsets() == list(range(2, 7))
     either.kit.crash_now()
@@ -215,7 +215,7 @@ def test_a_store_that_is_down_lets_nobody_leave_and_nothing_is_lost(orders: Tier
     assert orders.offsets() == list(range(6))
     orders.fill(1)
     orders.copy()
-    assert orders.cold_bases() == [0, 2, 4, 6]
+    assert orders.remote_bases() == [0, 2, 4, 6]
 
 
 def test_leaving_that_fails_on_the_way_can_be_repeated() -> None:
@@ -258,7 +258,7 @@ def test_a_log_whose_own_history_is_in_the_tier_is_let_in_again(orders: TieredTo
     assert orders.object_keys() == before
     orders.fill(1)
     orders.copy()
-    assert orders.cold_bases() == [0, 2, 4, 6]
+    assert orders.remote_bases() == [0, 2, 4, 6]
 
 
 # Deletion
@@ -271,7 +271,7 @@ def test_a_deleted_topic_leaves_no_object_and_its_name_is_free(either: TieredTop
     again.append(value=b"new")
     again.partition(0).log.roll()
     either.copy()
-    assert either.cold_bases() == [0]
+    assert either.remote_bases() == [0]
 
 
 def begin_deletion(topic: TieredTopic, monkeypatch: pytest.MonkeyPatch) -> None:

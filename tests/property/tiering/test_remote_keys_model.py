@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.cold_lookup_bench import ColdLookupBench
+from tests.support.remote_lookup_bench import RemoteLookupBench
 from tests.support.tier_bench import tiered
 
 Step = tuple[str, int, int]
@@ -17,7 +17,7 @@ others = st.tuples(
 steps = st.one_of(puts, voids, others, others)
 
 
-def do(bench: ColdLookupBench, step: Step, table: dict[int, bytes | None]) -> None:
+def do(bench: RemoteLookupBench, step: Step, table: dict[int, bytes | None]) -> None:
     hot = bench.hot
     match step:
         case ("put", key, kind):
@@ -49,7 +49,7 @@ def do(bench: ColdLookupBench, step: Step, table: dict[int, bytes | None]) -> No
 @settings(max_examples=40, deadline=None)
 @given(st.lists(steps, max_size=25), st.sampled_from(["compact", "delete"]))
 def test_a_key_is_found_in_whichever_tier_it_is(sequence: list[Step], policy: str) -> None:
-    bench = ColdLookupBench(settings=tiered(cleanup_policy=(policy,)))
+    bench = RemoteLookupBench(settings=tiered(cleanup_policy=(policy,)))
     table: dict[int, bytes | None] = {}
     for step in [*sequence, ("roll", 0, 0), ("copy", 0, 0), ("move", 0, 0)]:
         do(bench, step, table)

@@ -365,7 +365,7 @@ def _check_same_history(log: Log, manifests: "ManifestStore") -> None:
             f"to offset {manifest.highest_offset}, and not all of them are of this log, which "
             f"holds {log.log_start_offset} to {log.end_offset}: `varve tier restore` into another "
             "directory brings back a whole log that goes on with them. Only if they are not wanted "
-            f"any more, remove what is below {manifest.home.prefix}"
+            f"any more, remove what is below {manifest.path.prefix}"
         )
 
 

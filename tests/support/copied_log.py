@@ -33,7 +33,7 @@ def open_manifests(objects: ObjectStore, seed: int = 0) -> ObjectManifestStore:
 
 
 @dataclass
-class ColdLog:
+class CopiedLog:
     """The log, and the files that the cold tier holds of it by name."""
 
     bench: Bench
@@ -70,18 +70,18 @@ def make_log(segment_count: int = 4) -> Bench:
     return bench
 
 
-def copy_log(objects: ObjectStore, bench: Bench, *, seed: int = 1) -> ColdLog:
+def copy_log(objects: ObjectStore, bench: Bench, *, seed: int = 1) -> CopiedLog:
     """Announces, uploads and finishes every closed segment, as the copier does."""
     log, manifests = bench.log, open_manifests(objects, seed)
     segments = list(log.view)
-    cold = ColdLog(bench, {}, [])
+    remote = CopiedLog(bench, {}, [])
     for segment, following in pairwise(segments):
         next_offset = following.base_offset
-        data = read_parts(bench, segment.base_offset, next_offset, cold.files)
+        data = read_parts(bench, segment.base_offset, next_offset, remote.files)
         entry = describe(bench, segment.base_offset, next_offset, data, seed)
         upload(objects, manifests, entry, data)
-        cold.segments.append(replace(entry, state=SegmentState.COPY_FINISHED))
-    return cold
+        remote.segments.append(replace(entry, state=SegmentState.COPY_FINISHED))
+    return remote
 
 
 def read_parts(

@@ -7,9 +7,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from tests.support.cold_log import HOME, SMALL, make_parts
+from tests.support.copied_log import HOME, SMALL, make_parts
 from tests.support.log_bench import NOW_MS, offsets_in
-from varve.commit_log.remote_log import RemoteRead
+from varve.commit_log.remote_reader import RemoteRead
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk.memory import MemoryFileSystem
@@ -38,7 +38,7 @@ TINY = ExtentSizes(
 
 
 @dataclass(frozen=True)
-class ColdBatch:
+class RemoteBatch:
     """Offsets [base, last] and a time; the records in between are those of `deltas`."""
 
     base_offset: int
@@ -122,7 +122,7 @@ def drop_extents(cache: ExtentCache) -> None:
 
 
 @dataclass
-class ColdBench:
+class RemoteBench:
     """A partition in a bucket that can fail, and a reader of it."""
 
     bucket: ObjectStore = field(default_factory=MemoryObjectStore)
@@ -175,7 +175,7 @@ class ColdBench:
 
     def add(
         self,
-        batches: Sequence[ColdBatch],
+        batches: Sequence[RemoteBatch],
         *,
         replaces: Sequence[RemoteSegment] = (),
         **segment: Any,
@@ -187,7 +187,7 @@ class ColdBench:
 
     def write(
         self,
-        batches: Sequence[ColdBatch],
+        batches: Sequence[RemoteBatch],
         *,
         base_offset: int | None = None,
         end_offset: int | None = None,
@@ -297,7 +297,7 @@ class ColdBench:
 
 
 def encode_parts(
-    batches: Sequence[ColdBatch],
+    batches: Sequence[RemoteBatch],
     base_offset: int,
     aborted: Sequence[AbortedTransaction],
     index_interval: int,
@@ -325,10 +325,10 @@ def encode_parts(
 
 def make_batches(
     first_offset: int, count: int, *, records: int = 2, value_bytes: int = 10, time: int = 0
-) -> list[ColdBatch]:
+) -> list[RemoteBatch]:
     """Batches without holes, each one a millisecond later."""
     return [
-        ColdBatch(offset, offset + records - 1, time + number, value_bytes)
+        RemoteBatch(offset, offset + records - 1, time + number, value_bytes)
         for number, offset in enumerate(
             range(first_offset, first_offset + count * records, records)
         )

@@ -21,7 +21,7 @@ from varve.tiering.manifest.segment import Epochs, SegmentState
 
 
 @dataclass
-class ColdCompaction:
+class RemoteCompaction:
     """A tiered log whose bucket is compacted by `compact`; its local part is left alone."""
 
     bench: TierBench

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from tests.support.cleaning_bench import NOW_MS, PARTITION
-from tests.support.cold_bench import ListingMeter
 from tests.support.evictions import evict_local_segments
+from tests.support.remote_bench import ListingMeter
 from tests.support.tier_bench import TierBench
 from varve.cleaning.key_index.key_index import KeyEntry
 from varve.commit_log import TopicPartition
@@ -20,11 +20,11 @@ from varve.tiering.read.remote_log import RemoteLog
 
 
 @dataclass
-class ColdLookupBench(TierBench):
+class RemoteLookupBench(TierBench):
     """`find` gives the latest record of a key; `move` takes copied segments from the disk."""
 
     pool: ReadPool = field(init=False)
-    cold: RemoteLog = field(init=False)
+    remote: RemoteLog = field(init=False)
     observed: list[int] = field(default_factory=list)
 
     def connect(self, plan: ObjectFaultPlan | None = None) -> None:
@@ -33,7 +33,7 @@ class ColdLookupBench(TierBench):
         extents = ExtentCache(limit_bytes=8 << 20)
         memory = MemoryFileSystem(ManualClock(NOW_MS))
         indexes = IndexCache(memory, "cache", self.objects, pool=self.pool, limit_bytes=1 << 20)
-        self.cold = RemoteLog(
+        self.remote = RemoteLog(
             self.home,
             self.manifests(self.objects),
             ReadCaches(self.objects, self.hot.clock, self.pool, extents, indexes),
@@ -42,7 +42,7 @@ class ColdLookupBench(TierBench):
             meter=ListingMeter(self.observed),
             local=self.hot.log,
         )
-        self.hot.log.attach_remote(self.cold)
+        self.hot.log.attach_remote(self.remote)
 
     def find_key(
         self,
@@ -54,7 +54,7 @@ class ColdLookupBench(TierBench):
         end_offset: int,
     ) -> KeyEntry | None:
         assert partition == PARTITION
-        return self.cold.find_key(
+        return self.remote.find_key(
             hash, topic_id=topic_id, start_offset=start_offset, end_offset=end_offset
         )
 

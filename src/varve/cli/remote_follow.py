@@ -27,7 +27,7 @@ _READ_BYTES: Final = 1 << 20
 _INDEX_BYTES: Final = 64 << 20
 
 
-class ColdPart:
+class RemotePart:
     """What a partition has before its first local segment; raises OffsetOutOfRange without any."""
 
     def __init__(

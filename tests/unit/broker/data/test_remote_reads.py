@@ -48,7 +48,7 @@ def test_a_log_is_read_through_both_tiers(tiered: BrokerKit) -> None:
     assert [read(tiered, offset) for offset in (0, 2, 4, 6)] == [(0, SIZE)] * 4
 
 
-def test_a_cold_read_that_takes_longer_is_an_empty_answer_and_goes_on(tiered: BrokerKit) -> None:
+def test_a_remote_read_that_takes_longer_is_an_empty_answer_and_goes_on(tiered: BrokerKit) -> None:
     kit = tiered
     kit.hold_work(work=True)
     assert read(kit, 0, max_wait_ms=0) == (0, 0)

@@ -26,15 +26,17 @@ def find_prices(directory: Path) -> PriceTable:
     return default_prices("" if place is None else place.url)
 
 
-def cold_text(forecast: Forecast) -> str:
+def remote_text(forecast: Forecast) -> str:
     """What the cold tier has of a partition, and what of it expires first."""
-    if forecast.cold is None:
+    if forecast.remote is None:
         return "-"
     held = [
-        row for row in forecast.cold if row.place in (SegmentLocation.COLD, SegmentLocation.BOTH)
+        row
+        for row in forecast.remote
+        if row.place in (SegmentLocation.REMOTE, SegmentLocation.BOTH)
     ]
-    waiting = [row for row in forecast.cold if row.place is SegmentLocation.LOCAL]
-    leaving = [row for row in forecast.cold if not row.place.is_readable]
+    waiting = [row for row in forecast.remote if row.place is SegmentLocation.LOCAL]
+    leaving = [row for row in forecast.remote if not row.place.is_readable]
     parts = [f"{len(held)} segments, {sum(row.size for row in held):,} bytes"]
     if waiting:
         parts.append(f"{len(waiting)} to be copied, {sum(row.size for row in waiting):,} bytes")
@@ -49,14 +51,14 @@ def cold_text(forecast: Forecast) -> str:
     return "; ".join(parts)
 
 
-def print_cold(console: Console, forecasts: Sequence[Forecast], prices: PriceTable) -> None:
+def print_remote(console: Console, forecasts: Sequence[Forecast], prices: PriceTable) -> None:
     """What is in the cold tier of all partitions together, from now until nothing more goes."""
-    tiered = [forecast for forecast in forecasts if forecast.cold is not None]
+    tiered = [forecast for forecast in forecasts if forecast.remote is not None]
     if not tiered:
         return
     now_ms = max(forecast.now_ms for forecast in tiered)
     end_ms = max(
-        (moment for forecast in tiered for moment in forecast.cold_moments()), default=now_ms
+        (moment for forecast in tiered for moment in forecast.remote_moments()), default=now_ms
     )
     moments = [now_ms + (end_ms - now_ms) * step // _STEPS for step in range(_STEPS + 1)]
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -65,7 +67,7 @@ def print_cold(console: Console, forecasts: Sequence[Forecast], prices: PriceTab
         table.add_column(column, justify="right", no_wrap=True)
     shown: list[str] = []
     for moment in moments:
-        points = [forecast.cold_at(moment) for forecast in tiered]
+        points = [forecast.remote_at(moment) for forecast in tiered]
         stored = sum(point.stored_bytes for point in points)
         cells = [
             f"{sum(point.segments for point in points):,}",

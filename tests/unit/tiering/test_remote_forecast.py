@@ -36,8 +36,8 @@ def test_what_a_forecast_says_comes_true(settings: dict[str, GivenValue]) -> Non
         fill(kit, **settings)
         kit.store.tier.copy(kit.store.partitions("t")[0], kit.now_ms)
         (forecast,) = kit.store.forecast("t")
-        assert forecast.cold is not None
-        moments = {row.when_ms for row in forecast.rows} | set(forecast.cold_moments())
+        assert forecast.remote is not None
+        moments = {row.when_ms for row in forecast.rows} | set(forecast.remote_moments())
         for moment in sorted(one for one in moments if one is not None):
             kit.advance(milliseconds=max(0, moment - kit.now_ms))
             # A pass rolls the active segment when it is due, the next copies and removes it.
@@ -45,25 +45,25 @@ def test_what_a_forecast_says_comes_true(settings: dict[str, GivenValue]) -> Non
             kit.run_background()
             local = [row for row in forecast.rows if row.when_ms is None or row.when_ms > moment]
             local_start = local[0].base_offset if local else 40
-            cold = [row for row in forecast.cold if row.when_ms is None or row.when_ms > moment]
+            remote = [row for row in forecast.remote if row.when_ms is None or row.when_ms > moment]
             offsets = kit.store.topic("t").partition(0).offsets()
             status = kit.store.tier.status(kit.store.partitions("t")[0])
             assert offsets.local_start == local_start
             assert status.cold_segments is not None
-            copied = sum(row.place is not SegmentLocation.LOCAL for row in cold)
-            assert copied <= status.cold_segments <= len(cold)
-            assert offsets.log_start == (cold[0].base_offset if cold else local_start)
+            copied = sum(row.place is not SegmentLocation.LOCAL for row in remote)
+            assert copied <= status.cold_segments <= len(remote)
+            assert offsets.log_start == (remote[0].base_offset if remote else local_start)
 
 
 def test_a_topic_outside_of_the_tier_can_be_tried_in_it() -> None:
     with VirtualStore() as kit:
         fill(kit, remote_storage_enable=False)
         (plain,) = kit.store.forecast("t")
-        assert plain.cold is None
+        assert plain.remote is None
         tried = {"remote.storage.enable": True, "local.retention.bytes": 0}
         (found,) = kit.store.forecast("t", settings=tried)
-    assert found.cold is not None
-    assert {row.place for row in found.cold} == {SegmentLocation.LOCAL}
+    assert found.remote is not None
+    assert {row.place for row in found.remote} == {SegmentLocation.LOCAL}
     assert [row.when_ms for row in found.rows] == [found.now_ms] * len(found.rows)
 
 
@@ -72,9 +72,9 @@ def test_a_topic_that_would_leave_the_tier_has_nothing_left_there() -> None:
         fill(kit, local_retention_bytes=0)
         kit.run_background()
         (found,) = kit.store.forecast("t", settings={"remote.storage.enable": False})
-    assert found.cold
-    assert {row.place for row in found.cold} == {SegmentLocation.LEAVING}
-    assert found.cold_at(found.now_ms).stored_bytes == 0
+    assert found.remote
+    assert {row.place for row in found.remote} == {SegmentLocation.LEAVING}
+    assert found.remote_at(found.now_ms).stored_bytes == 0
 
 
 def test_segments_of_both_tiers_are_explained() -> None:
@@ -91,8 +91,8 @@ def test_segments_of_both_tiers_are_explained() -> None:
     by_place = {one.place: one for one in found}
     assert by_place[SegmentLocation.LEAVING].retention.blocks[0].rule is BlockingRule.GRACE
     assert by_place[SegmentLocation.LEAVING].next_offset <= offsets.log_start
-    assert by_place[SegmentLocation.COLD].next_offset <= offsets.local_start
-    assert by_place[SegmentLocation.COLD].local is None
+    assert by_place[SegmentLocation.REMOTE].next_offset <= offsets.local_start
+    assert by_place[SegmentLocation.REMOTE].local is None
     waiting = [one.local for one in found if one.place is SegmentLocation.LOCAL]
     rules = [way.blocks[0].rule for way in waiting if way]
     assert set(rules[:-1]) == {BlockingRule.COPY}
@@ -103,21 +103,21 @@ def test_segments_of_both_tiers_are_explained() -> None:
 
 _ORDER = (
     SegmentLocation.LEAVING,
-    SegmentLocation.COLD,
+    SegmentLocation.REMOTE,
     SegmentLocation.BOTH,
     SegmentLocation.LOCAL,
 )
 
 
-def test_a_record_in_the_cold_tier_tells_what_replaces_it_and_when_it_expires() -> None:
+def test_a_record_in_the_tier_tells_what_replaces_it_and_when_it_expires() -> None:
     with VirtualStore() as kit:
         fill(kit, local_retention_bytes=0, cleanup_policy="compact,delete")
         kit.run_background()
         record = kit.store.explain_offset("t", 1)
         newest = kit.store.explain_key("t", "k0")
-    assert (record.state, record.key, record.superseded_by) == (RecordState.COLD, b"k1", 37)
+    assert (record.state, record.key, record.superseded_by) == (RecordState.REMOTE, b"k1", 37)
     assert record.segment is not None
-    assert record.segment.place is SegmentLocation.COLD
+    assert record.segment.place is SegmentLocation.REMOTE
     assert record.segment.retention.earliest_ms is not None
     assert newest is not None
     assert newest.offset == 39
@@ -138,7 +138,7 @@ def test_a_store_that_is_down_is_named_and_local_segments_are_still_explained() 
     assert found[0].base_offset == local_start
     assert found[0].local is not None
     assert "object storage does not answer" in found[0].local.blocks[0].text
-    assert (record.state, record.segment) == (RecordState.COLD, None)
+    assert (record.state, record.segment) == (RecordState.REMOTE, None)
 
 
 def test_records_of_a_tiered_topic_do_not_outlive_retention_ms_in_the_active_segment() -> None:
