@@ -329,7 +329,7 @@ def test_a_record_comes_back_soon(kafka: Tools, name: str) -> None:
                 *("--alter", "--entity-type", "groups", "--entity-name", "one"),
                 *("--add-config", "consumer.session.timeout.ms=50000"),
             ],
-            "has no settings of its own",
+            "has no configs of its own",
         ),
     ],
 )
