@@ -78,7 +78,7 @@ def test_the_estimate_tells_what_both_tiers_give(place: Path) -> None:
     assert document["hot_bytes"] > 0
     assert document["requests"] > 0
     remote = run(
-        "query", "orders", "--store", f"file:{place / 'data.remote'}", "--estimate", "--json"
+        "query", "orders", "--store", f"file:{place / 'data.cold'}", "--estimate", "--json"
     )
     assert json.loads(remote.stdout)["hot_bytes"] == 0
     table = run("query", "orders", "--dir", str(place / "data"), "--estimate")
@@ -86,7 +86,7 @@ def test_the_estimate_tells_what_both_tiers_give(place: Path) -> None:
 
 
 def test_a_topic_that_is_not_there_is_named(place: Path) -> None:
-    found = run("query", "nope", "--store", f"file:{place / 'data.remote'}", "--estimate")
+    found = run("query", "nope", "--store", f"file:{place / 'data.cold'}", "--estimate")
     assert found.exit_code == 1
     assert "orders" in found.stderr
 
