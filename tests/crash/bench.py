@@ -12,10 +12,11 @@ from uuid import UUID
 from tests.support.cleaned_segment import write_cleaned
 from tests.support.log_model import LogModel, StoredBatch, check_equals, read_all
 from varve.commit_log import Log, LogManager, LogSettings, Segment, StoreSettings, TopicPartition
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound
 from varve.records import Codec, Record, build_batch, edit_batch, end_transaction_marker
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 PARTITION = TopicPartition("orders", 0)
 TOPIC_ID = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")

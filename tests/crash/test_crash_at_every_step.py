@@ -9,7 +9,7 @@ import pytest
 
 from tests.crash.bench import ACK, INTERVAL, Bench, Scenario, crash_modes, judge
 from varve.commit_log import LogSettings
-from varve.disk import CrashMode
+from varve.testing.faulty_disk import CrashMode
 
 
 def _nothing(bench: Bench) -> None:

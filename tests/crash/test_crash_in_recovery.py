@@ -11,8 +11,9 @@ from tests.crash.bench import ACK, INTERVAL, PARTITION, Bench, Scenario, judge, 
 from tests.crash.test_crash_at_every_step import SCENARIOS
 from tests.support.log_model import LogModel, check_equals, read_all
 from varve.commit_log import LogSettings
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.records import Record, build_batch, edit_batch
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 DIRECTORY = f"/d/a/{PARTITION}"
 MODES = (CrashMode.KEEP_ALL, CrashMode.LOSE_UNSYNCED, CrashMode.RANDOM)

@@ -4,10 +4,9 @@ import pytest
 
 from tests.support.log_bench import BROKEN, FaultyBench, make_batch, read_all
 from varve.commit_log import LogSettings
-from varve.disk import CrashMode
-from varve.disk.faulty import FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import LogPoisoned
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ from tests.crash.bench import (
 from tests.crash.test_crash_at_every_step import SCENARIOS
 from tests.support.log_model import check_equals, read_all
 from varve.commit_log import LogSettings, TopicPartition
-from varve.disk import CrashMode, FaultyFileSystem
 from varve.foundation.errors import (
     DirectoryOffline,
     DiskFull,
@@ -35,6 +34,7 @@ from varve.foundation.errors import (
     UnexpectedOffset,
 )
 from varve.records import edit_batch
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 ACTIONS = [(name, INTERVAL) for name in SCENARIOS if not name.startswith("open")] + [
     (name, ACK) for name in ("append", "append many kinds", "roll", "truncate across segments")

@@ -23,8 +23,8 @@ from tests.crash.bench import (
 from tests.support.check_open_log import check_log
 from tests.support.cleaned_segment import other_generation
 from tests.support.log_model import check_equals, read_all
-from varve.disk import CrashMode, FaultyFileSystem
 from varve.foundation.errors import DirectoryOffline, DiskFull, LogPoisoned, StoreError, Unavailable
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 Clean = Callable[[list[bytes]], list[bytes]]
 

@@ -18,9 +18,10 @@ from varve.cleaning.report import CleanReport
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import Log, LogManager, LogSettings, StoreSettings, TopicPartition
 from varve.commit_log.log_directory import LogDirectory
-from varve.disk import CrashMode, FaultyFileSystem, FileSystem, PowerLoss
+from varve.disk import FileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.records import Codec, Record, build_batch
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 PARTITION = TopicPartition("orders", 0)
 TOPIC_ID = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")

@@ -14,11 +14,11 @@ from varve.dedup.progress import Progress, find_progress
 from varve.dedup.rules import Counts, DedupRules, LatePolicy, parse_id_source
 from varve.dedup.task import TaskSettings
 from varve.dedup.topics import DedupTopics
-from varve.disk import FaultyFileSystem
 from varve.embedded import Store, Topic
 from varve.foundation.clock import ManualClock
 from varve.records import Record, build_batch
 from varve.rocks.memory_database import MemoryDatabases
+from varve.testing.faulty_disk import FaultyFileSystem
 from varve.topics import StoreCluster
 
 T: Final = NOW_MS - 1_000_000

@@ -8,11 +8,12 @@ from tests.support.remote_builder import HOME, make_segment
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
-from varve.disk import FaultyFileSystem, FileSystem
+from varve.disk import FileSystem
 from varve.foundation.clock import ManualClock
 from varve.kernels.crc import crc32c
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.testing import FaultyObjectStore
+from varve.testing.faulty_disk import FaultyFileSystem
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
 from varve.tiering.read.index_cache import IndexCache
 from varve.tiering.read.read_pool import ReadPool

@@ -18,9 +18,9 @@ from varve.commit_log import (
 )
 from varve.commit_log.names import log_name
 from varve.disk import FileSystem
-from varve.disk.faulty import FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.records import Batch, Record, build_batch, end_transaction_marker
+from varve.testing.faulty_disk import FaultyFileSystem
 
 DIRECTORY = "data/topic-0"
 NOW_MS = 1_700_000_000_000

@@ -13,10 +13,10 @@ from varve.cleaning.remote_tier import NoRemoteTier, RemoteBounds
 from varve.commit_log import LogSettings, TopicPartition
 from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import INDEX, KEYS, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, log_name
-from varve.disk import CrashMode
 from varve.kernels.crc import crc32c
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.testing import FaultyObjectStore, ObjectFaultPlan
+from varve.testing.faulty_disk import CrashMode
 from varve.tiering.copy.copier import CopyReport, TierCopier
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment

@@ -16,11 +16,12 @@ from tests.support.tiered_store_model import Extent, TieredModel
 from varve.commit_log import Log, TopicPartition
 from varve.commit_log.names import LOG_START_OFFSET_FILE
 from varve.commit_log.producer_state import AppendOrigin
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.foundation.errors import Unavailable
 from varve.object_store import MemoryObjectStore
 from varve.records import Record, build_batch, edit_batch, end_transaction_marker
 from varve.testing import FaultKind, FaultyObjectStore, ObjectFaultPlan, VirtualStore
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 from varve.tiering.fsck import FsckOptions, fsck
 from varve.tiering.fsck_report import FsckReport
 from varve.tiering.manifest.paths import RemotePath

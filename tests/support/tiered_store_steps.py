@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.support.tiered_store_bench import Fault, TieredStore
-from varve.disk import CrashMode
 from varve.testing import FaultKind
+from varve.testing.faulty_disk import CrashMode
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,6 @@
-"""The file system as an argument: real, in memory, faulty; atomic writes; errors."""
+"""The file system as an argument: real or in memory; atomic writes; errors."""
 
 from varve.disk.errors import DiskProblem, classify_error, describe_error, to_store_error
-from varve.disk.faults import Step
-from varve.disk.faulty import CrashMode, FaultyFileSystem
 from varve.disk.file_operations import (
     TEMPORARY_SUFFIX,
     copy_range,
@@ -20,9 +18,7 @@ from varve.foundation.errors import PowerLoss
 __all__ = [
     "TEMPORARY_SUFFIX",
     "Buffer",
-    "CrashMode",
     "DiskProblem",
-    "FaultyFileSystem",
     "File",
     "FileInfo",
     "FileSystem",
@@ -31,7 +27,6 @@ __all__ = [
     "MemoryFileSystem",
     "PowerLoss",
     "RealFileSystem",
-    "Step",
     "classify_error",
     "copy_range",
     "describe_error",

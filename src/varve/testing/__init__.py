@@ -1,6 +1,7 @@
 """A test kit for other projects: an in-process store, a virtual clock, planned crashes."""
 
-from varve.disk import CrashMode, PowerLoss
+from varve.disk import PowerLoss
+from varve.testing.faulty_disk import CrashMode
 from varve.testing.faulty_object_store import (
     FaultKind,
     FaultyObjectStore,

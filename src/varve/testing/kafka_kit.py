@@ -21,12 +21,12 @@ from typing import Any, Final, Self, TypeVar
 
 from varve.broker.broker import Broker
 from varve.broker.settings import BrokerSettings, GroupSettings
-from varve.disk import CrashMode
 from varve.embedded import Store
 from varve.foundation.errors import Closed
 from varve.foundation.settings import GivenValue
 from varve.kafka_server.server import Server
 from varve.kafka_server.settings import ServerSettings
+from varve.testing.faulty_disk import CrashMode
 from varve.testing.flowing_time import FlowingClock, FlowingTimers
 from varve.testing.virtual_store import START_MS, VirtualStore, length_ms
 

@@ -16,12 +16,13 @@ from typing import Final, Self
 import varve
 from varve.commit_log.check import Finding, Severity, inspect_directory
 from varve.commit_log.check.partition import PartitionContext
-from varve.disk import CrashMode, FaultyFileSystem, FileSystem, PowerLoss, RealFileSystem
+from varve.disk import FileSystem, PowerLoss, RealFileSystem
 from varve.embedded import Cleaned, Store
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed, Corrupt, InvalidRequest
 from varve.foundation.settings import GivenValue
 from varve.object_store import MemoryObjectStore, ObjectStore
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 START_MS: Final = 1_700_000_000_000
 _MEMORY_ROOT: Final = "/data"

@@ -6,15 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from varve.disk import (
-    FaultyFileSystem,
-    FileSystem,
-    MemoryFileSystem,
-    RealFileSystem,
-    write_atomically,
-)
+from varve.disk import FileSystem, MemoryFileSystem, RealFileSystem, write_atomically
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Locked
+from varve.testing.faulty_disk import FaultyFileSystem
 
 
 class Place:

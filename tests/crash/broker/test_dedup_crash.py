@@ -16,8 +16,9 @@ from tests.support.data_requests import produce
 from tests.support.gate_bench import TOPIC, batch_of, make_topic, records_in
 from tests.support.log_bench import NOW_MS
 from varve.commit_log import Log
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 WINDOW_MS, LATENESS_MS = 100_000, 250_000
 SETTINGS = {

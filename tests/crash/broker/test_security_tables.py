@@ -17,10 +17,11 @@ from varve.broker.security.acls import (
 from varve.broker.security.credentials import CREDENTIALS_FILE, ScramCredentials, make_credential
 from varve.broker.security.directory_document import OfflineDirectory
 from varve.broker.security.quotas import QUOTAS_FILE, EntityType, QuotaEntity, QuotaKind, QuotaTable
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, DirectoryOffline, DiskFull, Unavailable
 from varve.foundation.scram import ScramMechanism
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 PATHS = ["/a", "/b"]
 CREDENTIAL = make_credential("secret", ScramMechanism.SCRAM_SHA_256, iterations=4_096)

@@ -8,9 +8,9 @@ from tests.support.broker_kit import BrokerKit
 from tests.support.transaction_bench import QUICK, BenchProducer, TransactionBench
 from varve.broker.settings import GroupSettings
 from varve.commit_log import TopicPartition
-from varve.disk import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import PowerLoss
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 from varve.wire import ErrorCode
 
 SYNCED = TopicPartition("synced", 0)

@@ -3,7 +3,7 @@
 from tests.support.cleaning_bench import DIRECTORY, CleaningBench, compacted
 from varve.cleaning.removals.audit import AuditReport, Outcome, audit_partition
 from varve.cleaning.removals.removal import RemovalKind
-from varve.disk import CrashMode
+from varve.testing.faulty_disk import CrashMode
 
 VALUE = "v" * 40
 

@@ -16,8 +16,8 @@ from tests.support.cleaning_checks import (
     check_promises,
     foretell,
 )
-from varve.disk import CrashMode
 from varve.records import Codec, Record
+from varve.testing.faulty_disk import CrashMode
 
 Prepare = Callable[[CleaningBench], None]
 

@@ -6,7 +6,7 @@ from tests.support.cleaning_bench import CleaningBench, compacted
 from tests.support.evictions import evict_local_segments
 from varve.cleaning.removals.audit import audit_partition
 from varve.cleaning.removals.removal import RemovalKind
-from varve.disk import CrashMode
+from varve.testing.faulty_disk import CrashMode
 
 MOVED_UP_TO = 4
 

@@ -14,7 +14,7 @@ from tests.support.log_model import check_equals
 from varve.cleaning.removals.audit import audit_partition
 from varve.cleaning.removals.removal_log import RemovalLog
 from varve.commit_log import LogSettings
-from varve.disk import CrashMode
+from varve.testing.faulty_disk import CrashMode
 
 DAY = 86_400_000
 VALUE = "v" * 50

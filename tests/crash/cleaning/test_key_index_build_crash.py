@@ -14,8 +14,9 @@ from varve.cleaning.key_index.key_index import open_key_index
 from varve.commit_log import SegmentFiles
 from varve.commit_log.names import KEYS, LOG, log_name
 from varve.commit_log.segment import Segment
-from varve.disk import FaultyFileSystem, FileSystem, PowerLoss
+from varve.disk import FileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
+from varve.testing.faulty_disk import FaultyFileSystem
 
 SPILLING, IN_MEMORY = 1 << 13, 1 << 20
 WRITER = KeyWriter(4, key_count=100_000).write(16)

@@ -8,8 +8,9 @@ import pytest
 
 from tests.support.balances import make_compaction, make_expiry
 from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE, RemovalLog, read_removal_log
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 DIRECTORY = "/orders-0"
 SEEDS = 12

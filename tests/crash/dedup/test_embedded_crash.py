@@ -23,11 +23,12 @@ from tests.support.dedup_stage import (
 )
 from varve.dedup.processor import Deduplicator
 from varve.dedup.task import TaskSettings
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.embedded import Store
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import StoreError
 from varve.rocks.memory_database import MemoryDatabases
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 IS_LONG = os.environ.get("VARVE_ROUNDS") == "long"
 STRIDE = 1 if IS_LONG else 17

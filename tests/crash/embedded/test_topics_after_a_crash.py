@@ -6,10 +6,11 @@ from contextlib import suppress
 import pytest
 
 import varve
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DirectoryOffline, DiskFull, StoreError, TopicExists
 from varve.records import build_batch
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 PATHS = ["/a", "/b"]
 

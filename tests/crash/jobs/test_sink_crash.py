@@ -7,13 +7,14 @@ from contextlib import suppress
 import pytest
 
 from tests.support.sink_bench import TOPIC, Row, SinkBench
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.embedded.partitioner import partition_of
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import StoreError
 from varve.jobs.sink.batch_builder import SinkTarget
 from varve.jobs.sink.staging import StagedTask
 from varve.object_store import MemoryObjectStore
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 IS_LONG = os.environ.get("VARVE_ROUNDS") == "long"
 STRIDE = 1 if IS_LONG else 7

@@ -13,12 +13,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.compaction_bench import HANDLE, ROOT, CompactionBench
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import StoreError
 from varve.shapes.compaction.report import CompactionOutcome, read_reports
 from varve.shapes.settings import CompactionSettings
 from varve.shapes.storage.layout import log_directory
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 IN_MEMORY = CompactionSettings(keep_chunks=1, min_cleanable_ratio=0)
 IN_PARTS = CompactionSettings(keep_chunks=1, min_cleanable_ratio=0, memory_bytes=4096)

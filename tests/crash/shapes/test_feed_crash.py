@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.feed_writer import make_feed, make_source
 from tests.support.memory_topic import MemoryTopic
-from varve.disk import CrashMode, FaultyFileSystem, MemoryFileSystem
+from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import PowerLoss
 from varve.shapes.feed.changes import Change
@@ -23,6 +23,7 @@ from varve.shapes.feed.journal import ENTRY_BYTES, Journal, OffsetSpan, decode_j
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.table_store import TableStore
 from varve.shapes.feed.topic_feed import TopicFeed
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 from varve.topics import HistoryMark
 
 _ROOT = Path(__file__).parents[3]

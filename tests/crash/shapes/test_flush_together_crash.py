@@ -6,10 +6,11 @@ import pytest
 
 from tests.support.shape_log import create_storage, make_entry, messages_of, open_storage
 from tests.support.shape_log import read_messages as messages_in
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Unavailable
 from varve.shapes.storage.shape_storage import ShapeStorage, flush_storages
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 HANDLES = ("11223344-1", "22334455-2", "33445566-3")
 FIRST = [make_entry(1, 0)]

@@ -17,7 +17,7 @@ from tests.support.shape_log import (
     open_storage,
     read_messages,
 )
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound
 from varve.shapes.offset import LAST, ShapeOffset
@@ -25,6 +25,7 @@ from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.layout import index_path, log_directory, log_path
 from varve.shapes.storage.recovery import find_log_end
 from varve.shapes.storage.shape_storage import ShapeStorage
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 MODES = [
     (CrashMode.KEEP_ALL, 0),

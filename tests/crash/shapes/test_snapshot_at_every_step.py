@@ -8,10 +8,11 @@ import os
 
 import pytest
 
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound, Unavailable
 from varve.shapes.storage.snapshot import ShapeSnapshot, SnapshotWriter
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 DIRECTORY = "/shape/log"
 ROWS = [b'{"row":%d}' % number for number in range(40)]

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.tier_bench import TierBench
-from varve.disk import CrashMode
 from varve.foundation.errors import PowerLoss, StoreUnavailable
 from varve.testing import FaultKind
+from varve.testing.faulty_disk import CrashMode
 
 Faults = pytest.mark.parametrize(
     "kind",

@@ -1,7 +1,7 @@
 """A log that was cut below what is copied, as an unclean election does: its new history counts."""
 
 from tests.support.tiered_store_bench import TieredStore
-from varve.disk import CrashMode
+from varve.testing.faulty_disk import CrashMode
 
 SEGMENT = [[1, 2], [3, 4], [5, 6], [2, 6], [1, 3]]
 

@@ -5,9 +5,10 @@ import errno
 import pytest
 
 from tests.support.index_bench import DIRECTORY, KINDS, IndexBench, file_name
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.foundation.errors import StoreUnavailable
 from varve.testing import FaultKind
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 from varve.tiering.read.index_cache import IndexCache
 
 LIMIT_BYTES = 160

@@ -8,11 +8,11 @@ from tests.support.copied_log import HOME, CopiedLog, copy_log, make_log, open_m
 from tests.support.log_bench import NOW_MS
 from varve.commit_log.check import Severity, check_log_directory
 from varve.disk import FileSystem
-from varve.disk.faulty import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import PowerLoss, StoreUnavailable
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.testing import FaultKind, FaultyObjectStore
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 from varve.tiering.restore import hold_log_directory, plan_restore, restore_partition
 
 TARGET = "restored"

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.tiered_store_bench import Fault, TieredStore
-from varve.disk import CrashMode
 from varve.testing import FaultKind
+from varve.testing.faulty_disk import CrashMode
 
 Work = Callable[[TieredStore], None]
 

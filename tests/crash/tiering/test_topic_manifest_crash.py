@@ -9,9 +9,10 @@ import pytest
 from tests.support.metadata_bench import NOW_MS, SETTINGS, MetadataBench, make_id
 from tests.support.remote_builder import HOME
 from tests.support.remote_builder import make_segment as make_plain
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Unavailable
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.metadata.topic_manifest_store import TopicManifestStore

@@ -11,10 +11,11 @@ import pytest
 from tests.support.memory_changelog import MemoryChangelog
 from tests.support.window_bench import WindowBench, memory_bench, put_all, visible
 from tests.support.window_model import WindowModel
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DiskFull, StoreError
 from varve.rocks.memory_database import LOG_NAME, MemoryDatabases
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 from varve.windows.logged_store import LoggedStore
 from varve.windows.window_iterator import WindowEntry
 from varve.windows.window_key import decode_window_key

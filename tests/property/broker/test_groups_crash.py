@@ -6,8 +6,9 @@ from tests.support.broker_kit import BrokerKit
 from tests.support.group_bench import Member, commit, offset_of
 from varve.broker.groups.classic_group import ClassicGroup
 from varve.broker.settings import GroupSettings
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 _SETTINGS = GroupSettings(offsets_topic_num_partitions=2)
 _GROUPS = ("one", "two", "three")

@@ -23,8 +23,8 @@ from tests.support.cleaning_checks import (
 )
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import LogSettings
-from varve.disk import CrashMode
 from varve.records import Codec, Record
+from varve.testing.faulty_disk import CrashMode
 
 IS_LONG = os.environ.get("VARVE_ROUNDS") == "long"
 

@@ -17,7 +17,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.cleaned_segment import other_generation, write_cleaned
 from tests.support.log_model import LogModel, StoredBatch, check_equals, read_all, split_batches
 from varve.commit_log import Isolation, Log, LogManager, LogSettings, TopicPartition
-from varve.disk import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import (
     InvalidTransactionState,
@@ -32,6 +31,7 @@ from varve.records import (
     edit_batch,
     end_transaction_marker,
 )
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 PARTITION = TopicPartition("orders", 0)
 TOPIC_ID = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")

@@ -9,15 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from varve.disk import (
-    CrashMode,
-    FaultyFileSystem,
-    File,
-    FileSystem,
-    MemoryFileSystem,
-    RealFileSystem,
-)
+from varve.disk import File, FileSystem, MemoryFileSystem, RealFileSystem
 from varve.foundation.clock import ManualClock
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 NAMES = st.sampled_from(["a", "b", "c", "d", "d/a", "d/b", "d/e", "d/e/a"])
 POSITIONS = st.integers(0, 40)

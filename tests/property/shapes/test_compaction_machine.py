@@ -9,11 +9,11 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from tests.support.compaction_bench import CompactionBench
 from tests.support.rounds import machine_settings
 from tests.support.shape_messages import State, apply_message, read_messages
-from varve.disk import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.shapes.compaction.compactor import Compactor
 from varve.shapes.offset import SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import CompactionSettings
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 CLIENTS = 4
 KEYS = st.sampled_from(["a", "b", "c"])

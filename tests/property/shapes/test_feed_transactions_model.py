@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from tests.support.memory_directory import memory_directory
 from tests.support.memory_topic import MemoryTopic
 from tests.support.rounds import machine_settings
-from varve.disk import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import PowerLoss, Unavailable
 from varve.shapes.feed.changes import Change, FeedCounts, Transaction
@@ -32,6 +31,7 @@ from varve.shapes.feed.source_transactions import BEGUN_WAIT_MS, SourceTransacti
 from varve.shapes.feed.table_store import TableStore
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.offset import ShapeOffset
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 _PARTITIONS_MAX = 3
 _TOPIC = "db.public.items"

@@ -23,10 +23,10 @@ from tests.support.shape_log import (
     open_storage,
     read_messages,
 )
-from varve.disk import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.shapes.offset import LAST, SNAPSHOT_END, ShapeOffset
 from varve.shapes.storage.shape_storage import ShapeStorage
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 STREAMS_MAX = 3
 # Chunks of about five entries and buffers of about two, so that every border is met often.

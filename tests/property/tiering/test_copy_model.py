@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.support.tier_bench import TierBench
 from varve.cleaning.remote_tier import NoRemoteTier
-from varve.disk import CrashMode
 from varve.foundation.errors import PowerLoss, StoreUnavailable
 from varve.testing import FaultKind, ObjectFaultPlan
+from varve.testing.faulty_disk import CrashMode
 
 RATES = {
     FaultKind.ERROR_BEFORE: 0.04,

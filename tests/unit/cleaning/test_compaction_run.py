@@ -16,10 +16,10 @@ from tests.support.cleaning_bench import (
 )
 from varve.cleaning.report import CleanProgress
 from varve.commit_log.names import CLEANED, LOG, log_name
-from varve.disk import CrashMode
 from varve.foundation.errors import StoreError
 from varve.foundation.settings import LONG_MAX
 from varve.records import Record
+from varve.testing.faulty_disk import CrashMode
 
 
 def _fill(bench: CleaningBench, rounds: int = 3) -> None:

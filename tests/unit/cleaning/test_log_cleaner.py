@@ -10,10 +10,10 @@ from varve.cleaning.removals.removal import Reason
 from varve.cleaning.report import CleanProgress
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log.names import KEYS, LOG, log_name
-from varve.disk import FaultyFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import PolicyViolation
 from varve.records import Record, build_batch
+from varve.testing.faulty_disk import FaultyFileSystem
 
 
 def _append(bench: CleaningBench, *pairs: tuple[bytes, bytes | None]) -> None:

@@ -14,9 +14,9 @@ from tests.support.cleaning_bench import PARTITION, RETENTION_MS, CleaningBench,
 from tests.support.cleaning_checks import check_exact, check_promises, foretell
 from varve.cleaning.key_index.key_index import ENTRY, HEADER_BYTES
 from varve.cleaning.key_index.segment_indexes import UncleanableSegment
-from varve.disk import CrashMode
 from varve.foundation.errors import StoreError
 from varve.records import Record
+from varve.testing.faulty_disk import CrashMode
 
 FILLER = "x" * 60
 TOMBSTONE = 6

@@ -13,9 +13,10 @@ from varve.cleaning.removals.removal_log import (
     RemovalLog,
     read_removal_log,
 )
-from varve.disk import CrashMode, FaultyFileSystem, MemoryFileSystem
+from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, InvalidRequest, Unbalanced
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 DIRECTORY = "/orders-0"
 PATH = f"{DIRECTORY}/{REMOVAL_LOG_FILE}"

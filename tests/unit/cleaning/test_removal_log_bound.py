@@ -14,9 +14,10 @@ from varve.cleaning.removals.removal_log import (
     RemovalLog,
     read_removal_log,
 )
-from varve.disk import CrashMode, FaultyFileSystem, MemoryFileSystem, PowerLoss
+from varve.disk import MemoryFileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 DIRECTORY = "/orders-0"
 PATH = f"{DIRECTORY}/{REMOVAL_LOG_FILE}"

@@ -23,9 +23,9 @@ from varve.cleaning.retention.retention import LogRetention, Retention
 from varve.cleaning.retention.rules import RetentionLimits, TimestampSource
 from varve.cleaning.retention.segments import list_segments
 from varve.commit_log import Log, LogManager, LogSettings, TopicPartition
-from varve.disk.faulty import FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DiskFull, OffsetOutOfRange
+from varve.testing.faulty_disk import FaultyFileSystem
 
 DAY = 86_400_000
 

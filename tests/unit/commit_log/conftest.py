@@ -4,8 +4,8 @@ import pytest
 
 from tests.support.log_bench import NOW_MS, Bench, FaultyBench
 from varve.disk import MemoryFileSystem
-from varve.disk.faulty import FaultyFileSystem
 from varve.foundation.clock import ManualClock
+from varve.testing.faulty_disk import FaultyFileSystem
 
 
 @pytest.fixture

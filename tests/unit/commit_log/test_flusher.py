@@ -7,9 +7,9 @@ import pytest
 
 from tests.support.log_bench import BROKEN, Bench, FaultyBench, make_batch, read_all
 from varve.commit_log.names import log_name
-from varve.disk.faulty import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DirectoryOffline, LogPoisoned
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 
 def synced(faulty: FaultyBench, act: Callable[[], Any]) -> list[str]:

@@ -20,7 +20,6 @@ from varve.commit_log import (
 )
 from varve.commit_log.offset_checkpoints import decode_offsets
 from varve.commit_log.segment import BatchSet, Segment
-from varve.disk.faulty import FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import (
     Closed,
@@ -31,6 +30,7 @@ from varve.foundation.errors import (
     Locked,
     UnsupportedFormat,
 )
+from varve.testing.faulty_disk import FaultyFileSystem
 
 PATH = "disk"
 CLEAN = f"{PATH}/.kafka_cleanshutdown"

@@ -12,7 +12,6 @@ from tests.support.log_bench import BROKEN, NO_ROOM, make_batch, read_all
 from varve.commit_log import Log, LogManager, LogSettings, StoreSettings, TopicPartition
 from varve.commit_log.offset_checkpoints import decode_offsets
 from varve.disk import RealFileSystem
-from varve.disk.faulty import FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import (
     Corrupt,
@@ -23,6 +22,7 @@ from varve.foundation.errors import (
     StoreError,
     Unavailable,
 )
+from varve.testing.faulty_disk import FaultyFileSystem
 
 ID = UUID(int=0x1234_5678_9ABC_4DEF_8123_4567_89AB_CDEF)
 

@@ -12,7 +12,6 @@ from varve.dedup.backend import DedupBackend, PartitionWriter, TaskCommit
 from varve.dedup.progress import Progress
 from varve.dedup.progress_coordinator import ProgressCoordinator
 from varve.dedup.topics import DedupTopics, topic_settings
-from varve.disk import CrashMode, FaultyFileSystem
 from varve.embedded import Store
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import (
@@ -24,6 +23,7 @@ from varve.foundation.errors import (
     NotFound,
 )
 from varve.records import Producer, Record, build_batch
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 from varve.topics import StoreCluster, StoreTransaction, read_range
 from varve.topics.store_transaction import FIRST_PRODUCER_ID
 

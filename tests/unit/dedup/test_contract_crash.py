@@ -18,9 +18,10 @@ from tests.support.dedup_stage import (
 from tests.support.window_dedup import Arrival, DedupBench
 from varve.dedup.progress_coordinator import ProgressCoordinator
 from varve.dedup.rules import Counts, LatePolicy, Verdict
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.foundation.errors import Fenced, Unavailable
 from varve.records import Record
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 CHANGELOG, PROGRESS = f"{OUTPUT}-dedup-changelog", f"{OUTPUT}-dedup-progress"
 WRITTEN = (OUTPUT, SIDE, CHANGELOG, PROGRESS)

@@ -5,8 +5,6 @@ import errno
 import pytest
 
 from varve.disk import (
-    CrashMode,
-    FaultyFileSystem,
     Lock,
     MemoryFileSystem,
     PowerLoss,
@@ -19,6 +17,7 @@ from varve.disk import (
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, Locked
 from varve.foundation.stop_signal import StopSignal
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 OLD = b"old " * 300
 NEW = b"new " * 500

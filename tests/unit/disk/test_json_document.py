@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from varve.disk import FaultyFileSystem, JsonDocument, MemoryFileSystem
+from varve.disk import JsonDocument, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, UnsupportedFormat
+from varve.testing.faulty_disk import FaultyFileSystem
 
 PLAIN = JsonDocument(version=2, version_name="version", indent=None)
 CHECKED = JsonDocument(version=1, crc_name="crc", indent=2)

@@ -8,11 +8,12 @@ import pytest
 import varve
 from tests.support.tiered_topic import PARTITION, TieredTopic
 from varve.commit_log import TopicPartition
-from varve.disk import CrashMode, FaultyFileSystem, MemoryFileSystem, PowerLoss
+from varve.disk import MemoryFileSystem, PowerLoss
 from varve.embedded.topic_table import TOPICS_FILE, TopicState, decode_topics
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DiskFull, InvalidRequest, InvalidSetting, NotFound, TopicExists
 from varve.foundation.settings import GivenValue
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 OpenStore = Callable[..., varve.Store]
 

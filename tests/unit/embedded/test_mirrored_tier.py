@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import varve
-from varve.disk import FaultyFileSystem, MemoryFileSystem
+from varve.disk import MemoryFileSystem
 from varve.embedded import Store
 from varve.embedded.tier_opening import MARK_FILE, MirrorInSyncFile
 from varve.embedded.tier_place import TIER_FILE
@@ -26,6 +26,7 @@ from varve.object_store import opening as mirror_opening
 from varve.object_store import opening as registry
 from varve.object_store.mirror import BREAKER_MS
 from varve.testing import FaultyObjectStore, VirtualStore
+from varve.testing.faulty_disk import FaultyFileSystem
 
 
 class Bench:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from varve.commit_log import LogDirectory, LogManager
-from varve.disk import FaultyFileSystem, FileSystem, MemoryFileSystem, RealFileSystem
+from varve.disk import FileSystem, MemoryFileSystem, RealFileSystem
 from varve.embedded.tier_place import (
     TIER_FILE,
     TierPlace,
@@ -27,6 +27,7 @@ from varve.foundation.errors import (
     InvalidSetting,
     Unavailable,
 )
+from varve.testing.faulty_disk import FaultyFileSystem
 
 PLACE = TierPlace("s3://bucket/prefix", "object")
 EIO = OSError(errno.EIO, "Input/output error")

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from tests.support.window_bench import NAME, memory_bench
-from varve.disk import FaultyFileSystem, FileSystem, MemoryFileSystem
+from varve.disk import FileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed, Corrupt, InvalidRequest, Locked, Unavailable
 from varve.rocks.memory_database import MemoryDatabase, MemoryDatabases
 from varve.rocks.segments import Segment, Segments, decode_directory_name
+from varve.testing.faulty_disk import FaultyFileSystem
 
 DIRECTORY = "/state/s"
 

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from varve.disk import FaultyFileSystem, MemoryFileSystem
+from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, DiskFull, LogPoisoned, Unavailable
 from varve.rocks.memory_database import LOG_NAME, MemoryDatabase, MemoryDatabases
@@ -19,6 +19,7 @@ from varve.rocks.state_files import (
     keep_meta,
     write_checkpoint,
 )
+from varve.testing.faulty_disk import FaultyFileSystem
 
 META = StoreMeta(engine="memory", layout="l", segment_ms=10, retention_ms=20)
 CHECKPOINT = Checkpoint(

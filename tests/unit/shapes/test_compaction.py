@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.compaction_bench import HANDLE, ROOT, CompactionBench
 from tests.support.shape_messages import UPDATE, make_entry, read_messages
-from varve.disk import FaultyFileSystem, MemoryFileSystem
+from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed, Corrupt, InvalidRequest, Unavailable, Unbalanced
 from varve.shapes.compaction.blocks import LogPrefix, read_blocks
@@ -25,6 +25,7 @@ from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.layout import log_directory, log_path
 from varve.shapes.storage.shape_log import CompactedLog
 from varve.shapes.storage.shape_storage import ShapeStorage
+from varve.testing.faulty_disk import FaultyFileSystem
 
 
 @pytest.fixture

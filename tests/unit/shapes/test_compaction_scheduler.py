@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from tests.support.compaction_bench import SMALL, CompactionBench
-from varve.disk import FaultyFileSystem, MemoryFileSystem
+from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, Unavailable
 from varve.shapes.compaction import compactor
@@ -21,6 +21,7 @@ from varve.shapes.shape import DropReason
 from varve.shapes.storage.layout import log_path
 from varve.shapes.storage.shape_log import CompactedLog
 from varve.shapes.storage.shape_storage import ShapeStorage
+from varve.testing.faulty_disk import FaultyFileSystem
 
 
 class _Shapes:

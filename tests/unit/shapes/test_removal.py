@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.shape_engine import Follower, Stage
-from varve.disk.faulty import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound, Unavailable
 from varve.shapes.definition import define
@@ -19,6 +18,7 @@ from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.storage.layout import list_handles
 from varve.shapes.storage.shape_log import RestCopy
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 LARGE = {"n": 1, "text": "x" * 200_000}

@@ -15,11 +15,12 @@ from tests.support.window_bench import (
     times,
     visible,
 )
-from varve.disk import FaultyFileSystem, MemoryFileSystem
+from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, Unavailable
 from varve.rocks.memory_database import LOG_NAME, MemoryDatabase, MemoryDatabases
 from varve.rocks.state_files import MetaChanged
+from varve.testing.faulty_disk import FaultyFileSystem
 from varve.windows.logged_store import LoggedStore
 from varve.windows.window_store import WindowStore
 

@@ -13,9 +13,9 @@ from varve.broker.topics import TRANSACTIONS_TOPIC
 from varve.broker.transactions.coordinator import END_WAIT_MS, InitResult
 from varve.broker.transactions.transaction import EPOCH_MAX, Status
 from varve.commit_log import TopicPartition
-from varve.disk import FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidProducerEpoch
+from varve.testing.faulty_disk import FaultyFileSystem
 from varve.wire import ErrorCode
 
 A = TopicPartition("a", 0)

@@ -23,7 +23,7 @@ from tests.support.shape_log import (
     read_messages,
     write_compacted,
 )
-from varve.disk import CrashMode, FaultyFileSystem, MemoryFileSystem
+from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.offset import LAST, SNAPSHOT_END, ShapeOffset
@@ -31,6 +31,7 @@ from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.layout import index_path, log_directory, log_path, shape_directory
 from varve.shapes.storage.shape_log import CompactedLog
 from varve.shapes.storage.shape_storage import ShapeStorage
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 
 def _disk() -> MemoryFileSystem:

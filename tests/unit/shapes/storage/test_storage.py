@@ -18,7 +18,7 @@ from tests.support.shape_log import (
     open_storage,
     read_messages,
 )
-from varve.disk import FaultyFileSystem, MemoryFileSystem
+from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import (
     Closed,
@@ -37,6 +37,7 @@ from varve.shapes.storage.entry import INSERT, ShapeEntry
 from varve.shapes.storage.layout import index_path, log_path
 from varve.shapes.storage.shape_storage import ShapeStorage
 from varve.shapes.storage.snapshot import SnapshotWriter
+from varve.testing.faulty_disk import FaultyFileSystem
 
 
 def _disk() -> MemoryFileSystem:

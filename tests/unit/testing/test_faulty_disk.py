@@ -5,9 +5,10 @@ import os
 
 import pytest
 
-from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Locked
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 SEEDS = range(200)
 
