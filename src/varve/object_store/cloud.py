@@ -1,11 +1,15 @@
-"""Objects in Google Cloud Storage and Azure Blob Storage; the settings of all stores over HTTP."""
+"""Objects in the buckets of a cloud: what such stores share, Google's and Azure's; s3.py has S3.
+
+A store is a class with its scheme, its client of obstore and its settings, and an entry in the
+table of `opening`.
+"""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
 
 from obstore.store import AzureStore, GCSStore
 
@@ -14,20 +18,14 @@ from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import GivenValue, check_settings, parse_settings, setting
 from varve.object_store.obstore_errors import configured
 from varve.object_store.obstore_store import ObstoreObjectStore
+from varve.object_store.retry import RetryPolicy
 
 if TYPE_CHECKING:
-    from obstore.store import (
-        AzureConfig,
-        AzureCredentialProvider,
-        ClientConfig,
-        GCSConfig,
-        GCSCredentialProvider,
-        RetryConfig,
-    )
+    from obstore.store import ClientConfig, RetryConfig
 
-NO_RETRIES: "Final[RetryConfig]" = {"max_retries": 0}
+_NO_RETRIES: "Final[RetryConfig]" = {"max_retries": 0}
 
-PART_RETRIES: "Final[RetryConfig]" = {
+_PART_RETRIES: "Final[RetryConfig]" = {
     "max_retries": 4,
     "backoff": {
         "init_backoff": timedelta(milliseconds=100),
@@ -38,6 +36,8 @@ PART_RETRIES: "Final[RetryConfig]" = {
 }
 """For the parts of an upload only: writing a part twice changes nothing."""
 
+OPEN_RETRIES: Final = RetryPolicy(attempt_count_max=4, wait_ms_max=1_000, deadline_ms=10_000)
+"""For the check at open: two processes that open at once may get in each other's way."""
 
 _ENDPOINT: Final = re.compile(
     r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~/%-]*)?"
@@ -59,9 +59,15 @@ _SECRETS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HttpStoreSettings:
-    """Settings of every store over HTTP. Never printed: subclasses hold secrets."""
+    """Settings of every store over HTTP. Never printed: subclasses hold secrets.
+
+    The settings of a subclass are options of obstore's client of the same name, unless
+    `client_names` has another. `endpoint_name` is the one that takes a server's URL.
+    """
 
     is_own: ClassVar = True
+    client_names: ClassVar[Mapping[str, str]] = {}
+    endpoint_name: ClassVar = "endpoint"
 
     allow_http: bool = setting(False, "Allow an endpoint without TLS.")
     ca_file: str = setting("", "PEM file of certificates to trust besides the system's.")
@@ -95,8 +101,30 @@ class HttpStoreSettings:
             options["root_certificate"] = _read_certificates(self.ca_file)
         return options
 
-    def check_endpoint(self, endpoint: str, name: str, where: str) -> None:
+    @classmethod
+    def parse(cls, values: Mapping[str, GivenValue], where: str) -> Self:
+        """Settings from their names, as `parse_settings` does it, without ever showing a secret."""
+        for name in _SECRETS & values.keys():
+            if not isinstance(values[name], str):
+                raise InvalidSetting(f"{name} of {where} must be text (its value is not shown)")
+        return parse_settings(cls, values, where)
+
+    def find_endpoint(self) -> str:
+        """The server's URL, empty for the provider's own."""
+        return str(getattr(self, self.endpoint_name))
+
+    def client_config(self) -> dict[str, Any]:
+        """The options of obstore's client; empty ones are left out, as it takes them for values."""
+        shared = {field.name for field in fields(HttpStoreSettings)}
+        own = [field.name for field in fields(self) if field.name not in shared]
+        config = {self.client_names.get(name, name): getattr(self, name) for name in own}
+        return {name: value for name, value in config.items() if value != ""}
+
+    def check_endpoint(self, where: str) -> None:
         """Raise InvalidSetting for an endpoint that is no http URL, or plain http unallowed."""
+        endpoint, name = self.find_endpoint(), self.endpoint_name.replace("_", ".")
+        if not endpoint:
+            return
         if _ENDPOINT.fullmatch(endpoint) is None:
             # It is not shown: what is wrong in it may be a secret.
             raise InvalidSetting(
@@ -110,17 +138,6 @@ class HttpStoreSettings:
             )
 
 
-H = TypeVar("H", bound=HttpStoreSettings)
-
-
-def parse_http_settings(cls: type[H], values: Mapping[str, GivenValue], where: str) -> H:
-    """Settings from their names, as `parse_settings` does it, without ever showing a secret."""
-    for name in _SECRETS & values.keys():
-        if not isinstance(values[name], str):
-            raise InvalidSetting(f"{name} of {where} must be text (its value is not shown)")
-    return parse_settings(cls, values, where)
-
-
 def _read_certificates(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
@@ -130,10 +147,64 @@ def _read_certificates(path: str) -> bytes:
         ) from error
 
 
+S = TypeVar("S", bound=HttpStoreSettings)
+
+
+class CloudObjectStore(ObstoreObjectStore, Generic[S]):
+    """An ObjectStore in a bucket, below a prefix.
+
+    `credentials` is asked for credentials where neither settings nor environment have them; it is
+    a credential provider of obstore for this store.
+    """
+
+    scheme: ClassVar[str]
+    client_class: ClassVar[Any]
+    settings_class: ClassVar[type[HttpStoreSettings]]
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        settings: S | None = None,
+        clock: Clock | None = None,
+        credentials: Any = None,  # a callable of another type for each provider
+    ) -> None:
+        name = f"{self.scheme}://{bucket}/{prefix}".rstrip("/")
+        self._settings: HttpStoreSettings = settings or self.settings_class()
+        self._settings.check_endpoint(name)
+        with configured(name):
+            client, parts_client = (
+                self.client_class(
+                    bucket,
+                    prefix=prefix or None,
+                    config=self._settings.client_config(),
+                    client_options=self._settings.client_options(),
+                    retry_config=retries,
+                    credential_provider=credentials,
+                )
+                for retries in (_NO_RETRIES, _PART_RETRIES)
+            )
+        super().__init__(
+            name,
+            client,
+            parts_client,
+            part_bytes=self._settings.part_bytes,
+            clock=clock or SystemClock(),
+        )
+
+    def checked(self, retries: RetryPolicy | None = OPEN_RETRIES) -> Self:
+        """The store itself, once its server was asked what must be known before it is used."""
+        return self
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class GcsSettings(HttpStoreSettings):
     """Settings of GCS stores; what is left empty is taken from the GOOGLE_* variables, the
     application default credentials or the machine's own account."""
+
+    client_names: ClassVar = {"service_account_file": "service_account"}
+    endpoint_name: ClassVar = "base_url"
 
     service_account_file: str = setting("", "JSON file of a service account.")
     service_account_key: str = setting("", "The JSON text of a service account.")
@@ -142,63 +213,20 @@ class GcsSettings(HttpStoreSettings):
     skip_signature: bool = setting(False, "Send requests without credentials, to public buckets.")
 
 
-class GcsObjectStore(ObstoreObjectStore):
-    """An ObjectStore in a bucket, below a prefix.
+class GcsObjectStore(CloudObjectStore[GcsSettings]):
+    """A bucket of Google; a create is a put with `x-goog-if-generation-match: 0`."""
 
-    A create is a put with `x-goog-if-generation-match: 0`.
-    """
-
-    def __init__(
-        self,
-        bucket: str,
-        prefix: str = "",
-        *,
-        settings: GcsSettings | None = None,
-        clock: Clock | None = None,
-        credentials: "GCSCredentialProvider | None" = None,
-    ) -> None:
-        settings = settings or GcsSettings()
-        name = f"gs://{bucket}/{prefix}".rstrip("/")
-        if settings.base_url:
-            settings.check_endpoint(settings.base_url, "base.url", name)
-        with configured(name):
-            client, parts_client = (
-                GCSStore(
-                    bucket,
-                    prefix=prefix or None,
-                    config=_gcs_config(settings),
-                    client_options=settings.client_options(),
-                    retry_config=retries,
-                    credential_provider=credentials,
-                )
-                for retries in (NO_RETRIES, PART_RETRIES)
-            )
-        super().__init__(
-            name,
-            client,
-            parts_client,
-            part_bytes=settings.part_bytes,
-            clock=clock or SystemClock(),
-        )
-
-
-def _gcs_config(settings: GcsSettings) -> "GCSConfig":
-    optional = {
-        "service_account": settings.service_account_file,
-        "service_account_key": settings.service_account_key,
-        "bearer_token": settings.bearer_token,
-        "base_url": settings.base_url,
-    }
-    # obstore takes a missing name for its own default, and an empty text for a value.
-    config: Any = {name: value for name, value in optional.items() if value}
-    config["skip_signature"] = settings.skip_signature
-    return config  # type: ignore[no-any-return]  # the names above are those of obstore
+    scheme = "gs"
+    client_class = GCSStore
+    settings_class = GcsSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class AzureSettings(HttpStoreSettings):
     """Settings of Azure stores; what is left empty is taken from the AZURE_* variables or the
     machine's managed identity."""
+
+    client_names: ClassVar = {"sas_token": "sas_key"}
 
     account_name: str = setting("", "The storage account.")
     account_key: str = setting("", "The account's key.")
@@ -212,54 +240,9 @@ class AzureSettings(HttpStoreSettings):
     )
 
 
-class AzureObjectStore(ObstoreObjectStore):
-    """An ObjectStore in a container, below a prefix; a create is a put with `If-None-Match: *`."""
+class AzureObjectStore(CloudObjectStore[AzureSettings]):
+    """A container of Azure; a create is a put with `If-None-Match: *`."""
 
-    def __init__(
-        self,
-        container: str,
-        prefix: str = "",
-        *,
-        settings: AzureSettings | None = None,
-        clock: Clock | None = None,
-        credentials: "AzureCredentialProvider | None" = None,
-    ) -> None:
-        settings = settings or AzureSettings()
-        name = f"az://{container}/{prefix}".rstrip("/")
-        if settings.endpoint:
-            settings.check_endpoint(settings.endpoint, "endpoint", name)
-        with configured(name):
-            client, parts_client = (
-                AzureStore(
-                    container,
-                    prefix=prefix or None,
-                    config=_azure_config(settings),
-                    client_options=settings.client_options(),
-                    retry_config=retries,
-                    credential_provider=credentials,
-                )
-                for retries in (NO_RETRIES, PART_RETRIES)
-            )
-        super().__init__(
-            name,
-            client,
-            parts_client,
-            part_bytes=settings.part_bytes,
-            clock=clock or SystemClock(),
-        )
-
-
-def _azure_config(settings: AzureSettings) -> "AzureConfig":
-    optional = {
-        "account_name": settings.account_name,
-        "account_key": settings.account_key,
-        "sas_key": settings.sas_token,
-        "client_id": settings.client_id,
-        "client_secret": settings.client_secret,
-        "tenant_id": settings.tenant_id,
-        "endpoint": settings.endpoint,
-    }
-    # obstore takes a missing name for its own default, and an empty text for a value.
-    config: Any = {name: value for name, value in optional.items() if value}
-    config["skip_signature"] = settings.skip_signature
-    return config  # type: ignore[no-any-return]  # the names above are those of obstore
+    scheme = "az"
+    client_class = AzureStore
+    settings_class = AzureSettings

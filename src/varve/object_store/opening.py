@@ -12,9 +12,8 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from importlib.metadata import entry_points
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from varve.foundation.clock import Clock
@@ -22,11 +21,10 @@ from varve.foundation.errors import Closed, InvalidRequest, InvalidSetting, Stor
 from varve.foundation.metrics import MetricTable
 from varve.foundation.settings import GivenValue
 from varve.object_store.cloud import (
+    OPEN_RETRIES,
     AzureObjectStore,
-    AzureSettings,
+    CloudObjectStore,
     GcsObjectStore,
-    GcsSettings,
-    parse_http_settings,
 )
 from varve.object_store.directory import DirectoryObjectStore
 from varve.object_store.metering import MeteredObjectStore
@@ -34,13 +32,19 @@ from varve.object_store.mirror import InSyncFlag, MirroredObjectStore
 from varve.object_store.obstore_store import MemoryObjectStore
 from varve.object_store.protocol import ObjectInfo, ObjectStore, find_key_fault
 from varve.object_store.retry import RetryingObjectStore, RetryPolicy
-from varve.object_store.s3 import OPEN_RETRIES, S3ObjectStore, S3Settings
+from varve.object_store.s3 import S3ObjectStore
 from varve.object_store.wrapper import ObjectStoreWrapper
 
 T = TypeVar("T")
 
-BUCKETS: Final = frozenset({"s3", "gs", "az"})
+_CLOUDS: Final[Mapping[str, type[CloudObjectStore[Any]]]] = {
+    store.scheme: store for store in (S3ObjectStore, GcsObjectStore, AzureObjectStore)
+}
+
+BUCKETS: Final = frozenset(_CLOUDS)
 """Schemes whose URLs are a bucket and a prefix."""
+
+_BUILT_IN: Final = ("file", "memory", *_CLOUDS)
 
 _SECRET: Final = re.compile(r"(?<=//)[^/]*@|[?#].*", re.DOTALL)
 
@@ -120,16 +124,6 @@ _lock = threading.Lock()
 _registered: dict[str, Opener] = {}  # guarded by _lock
 
 
-class _Prepared(NamedTuple):
-    """A store whose URL and settings are good, and that was not asked for anything.
-
-    `connect` asks what is to be known before the store is used; with a policy it tries again.
-    """
-
-    name: str
-    connect: Callable[[RetryPolicy | None], ObjectStore]
-
-
 def open_object_store(
     url: str, settings: Mapping[str, GivenValue] | None = None, *, must_exist: bool = False
 ) -> ObjectStore:
@@ -137,11 +131,9 @@ def open_object_store(
 
     A directory is made if missing, or StoreUnavailable where it `must_exist`.
     """
-    scheme = find_scheme(url)
-    prepare = _find_built_in(scheme, must_exist=must_exist)
-    if prepare is not None:
-        return prepare(url, settings or {}).connect(OPEN_RETRIES)
-    return _get_opener(scheme)(url, settings or {})
+    if find_scheme(url) in _BUILT_IN:
+        return _prepare(url, settings or {}, OPEN_RETRIES, must_exist=must_exist).opened()
+    return _get_opener(find_scheme(url))(url, settings or {})
 
 
 def open_lazily(
@@ -154,17 +146,41 @@ def open_lazily(
     """
     given = settings or {}
     scheme = find_scheme(url)
-    prepare = _find_built_in(scheme, must_exist=must_exist)
-    if prepare is not None:
-        prepared = prepare(url, given)
-        return LazyObjectStore(prepared.name, partial(prepared.connect, None))
+    if scheme in _BUILT_IN:
+        return _prepare(url, given, None, must_exist=must_exist)
     opener = _get_opener(scheme)
     try:
         return opener(url, given)
     except StoreUnavailable:
         parts = urlsplit(url)
         name = f"{scheme}:{f'//{parts.hostname}' if parts.hostname else ''}{parts.path}"
-        return LazyObjectStore(name, partial(opener, url, given))
+        return LazyObjectStore(name, lambda: opener(url, given))
+
+
+def _prepare(
+    url: str,
+    settings: Mapping[str, GivenValue],
+    retries: RetryPolicy | None,
+    *,
+    must_exist: bool,
+) -> "LazyObjectStore":
+    """A store of varve's own whose URL and settings are good, not asked for anything yet."""
+    scheme = find_scheme(url)
+    cloud = _CLOUDS.get(scheme)
+    if cloud is not None:
+        bucket, prefix = split_bucket(url)
+        store = cloud(bucket, prefix, settings=cloud.settings_class.parse(settings, url))
+        return LazyObjectStore(store.name, lambda: store.checked(retries))
+    root = split_directory(url) if scheme == "file" else ""
+    if settings:
+        raise InvalidRequest(
+            f"a {scheme}: object store has no settings, but was given {', '.join(sorted(settings))}"
+        )
+    if scheme == "file":
+        return LazyObjectStore(
+            f"file://{root}", lambda: DirectoryObjectStore(root, must_exist=must_exist)
+        )
+    return LazyObjectStore(url, lambda: MemoryObjectStore(url))
 
 
 def _get_opener(scheme: str) -> Opener:
@@ -202,71 +218,6 @@ def _find_opener(scheme: str) -> Opener | None:
     return opener
 
 
-def _prepare_directory(
-    url: str, settings: Mapping[str, GivenValue], *, must_exist: bool = False
-) -> _Prepared:
-    root = split_directory(url)
-    _refuse_settings("file:", settings)
-    return _Prepared(f"file://{root}", lambda _: DirectoryObjectStore(root, must_exist=must_exist))
-
-
-def _prepare_memory(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
-    _refuse_settings("memory:", settings)
-    return _made(MemoryObjectStore(url))
-
-
-def _prepare_s3(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
-    bucket, prefix = split_bucket(url)
-    store = S3ObjectStore(bucket, prefix, settings=parse_http_settings(S3Settings, settings, url))
-
-    def connect(retries: RetryPolicy | None) -> ObjectStore:
-        store.check_conditional_put(retries)
-        return store
-
-    return _Prepared(store.name, connect)
-
-
-def _prepare_gcs(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
-    bucket, prefix = split_bucket(url)
-    gcs_settings = parse_http_settings(GcsSettings, settings, url)
-    return _made(GcsObjectStore(bucket, prefix, settings=gcs_settings))
-
-
-def _prepare_azure(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
-    container, prefix = split_bucket(url)
-    azure_settings = parse_http_settings(AzureSettings, settings, url)
-    return _made(AzureObjectStore(container, prefix, settings=azure_settings))
-
-
-def _made(store: ObjectStore) -> _Prepared:
-    """A store whose making asks nobody."""
-    return _Prepared(store.name, lambda _: store)
-
-
-_Preparer = Callable[[str, Mapping[str, GivenValue]], _Prepared]
-
-_BUILT_IN: Final[Mapping[str, _Preparer]] = {
-    "file": _prepare_directory,
-    "memory": _prepare_memory,
-    "s3": _prepare_s3,
-    "gs": _prepare_gcs,
-    "az": _prepare_azure,
-}
-
-
-def _find_built_in(scheme: str, *, must_exist: bool) -> "_Preparer | None":
-    if scheme == "file":
-        return partial(_prepare_directory, must_exist=must_exist)
-    return _BUILT_IN.get(scheme)
-
-
-def _refuse_settings(scheme: str, settings: Mapping[str, GivenValue]) -> None:
-    if settings:
-        raise InvalidRequest(
-            f"a {scheme} object store has no settings, but was given {', '.join(sorted(settings))}"
-        )
-
-
 class LazyObjectStore(ObjectStoreWrapper):
     """An ObjectStore that its first request opens by `connect`, or the next one if that failed.
 
@@ -283,10 +234,10 @@ class LazyObjectStore(ObjectStoreWrapper):
         self._is_closed = False  # guarded by _lock
 
     def _request(self, operation: str, key: str, call: Callable[[ObjectStore], T]) -> T:
-        return call(self._opened())
+        return call(self.opened())
 
     def _list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
-        yield from self._opened().list(prefix, start_after=start_after)
+        yield from self.opened().list(prefix, start_after=start_after)
 
     def close(self) -> None:
         with self._lock:
@@ -295,7 +246,8 @@ class LazyObjectStore(ObjectStoreWrapper):
         if store is not None:
             store.close()
 
-    def _opened(self) -> ObjectStore:
+    def opened(self) -> ObjectStore:
+        """The store below, opened now unless it is."""
         with self._lock:
             store, is_closed = self._inner, self._is_closed
         if store is None and is_closed:

@@ -30,11 +30,10 @@ from varve.foundation.errors import (
     StoreUnsupported,
 )
 from varve.foundation.settings import GivenValue
-from varve.object_store.cloud import parse_http_settings
 from varve.object_store.opening import find_scheme, split_bucket
 from varve.object_store.protocol import failure
 from varve.object_store.retry import RetryingObjectStore
-from varve.object_store.s3 import S3ObjectStore, S3Settings, find_endpoint
+from varve.object_store.s3 import S3ObjectStore, S3Settings
 
 _SAFE: Final = "-_.~"
 _EMPTY: Final = hashlib.sha256(b"").hexdigest()
@@ -75,7 +74,7 @@ def open_versions(
     """The versions behind the URL of a store; None where it has none or no keys are given."""
     if find_scheme(url) != "s3":
         return None
-    s3_settings = parse_http_settings(S3Settings, settings, url)
+    s3_settings = S3Settings.parse(settings, url)
     keys = _find_keys(s3_settings, os.environ)
     return (
         None if keys is None else S3Versions(url, s3_settings, keys, clock=clock or SystemClock())
@@ -106,7 +105,7 @@ class S3Versions:
         self._prefix = f"{prefix}/" if prefix else ""
         self._timeout_s = settings.request_timeout_ms / 1000
         self._region = settings.region or os.environ.get("AWS_REGION", "") or "us-east-1"
-        server = find_endpoint(settings, os.environ) or f"https://s3.{self._region}.amazonaws.com"
+        server = settings.find_endpoint() or f"https://s3.{self._region}.amazonaws.com"
         folder = "" if settings.virtual_hosted_style else f"/{bucket}"
         self._root = f"{server.rstrip('/')}{folder}"
         self._tls = ssl.create_default_context()

@@ -103,7 +103,7 @@ def test_a_server_that_ignores_the_condition_is_refused_at_open() -> None:
     with http_stub(lambda asked: Answer(200, {"etag": '"1"'})) as stub:
         store = S3ObjectStore("bucket", settings=_stub_settings(stub))
         with pytest.raises(StoreUnsupported, match=r"If-None-Match.*docs/object-stores\.md"):
-            store.check_conditional_put()
+            store.checked()
         assert [asked.headers["if-none-match"] for asked in stub.asked] == ["*", "*"]
 
 
@@ -111,12 +111,12 @@ def test_a_server_that_does_not_know_the_condition_is_refused_at_open() -> None:
     with http_stub(lambda asked: Answer(501, {}, _error("NotImplemented"))) as stub:
         store = S3ObjectStore("bucket", settings=_stub_settings(stub))
         with pytest.raises(StoreUnsupported, match="NotImplemented"):
-            store.check_conditional_put()
+            store.checked()
 
 
 def test_the_check_costs_one_request_once_the_mark_is_there() -> None:
     with http_stub(lambda asked: Answer(412, {}, _error("PreconditionFailed"))) as stub:
-        S3ObjectStore("bucket", settings=_stub_settings(stub)).check_conditional_put()
+        S3ObjectStore("bucket", settings=_stub_settings(stub)).checked()
         assert len(stub.asked) == 1
 
 

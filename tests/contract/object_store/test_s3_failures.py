@@ -110,7 +110,7 @@ def test_a_create_whose_answer_was_lost_knows_its_own_bytes() -> None:
 def test_the_check_at_open_outlasts_a_passing_failure(passing: Answer) -> None:
     answers = [passing, _error(412, "PreconditionFailed")]
     with http_stub(lambda asked: answers.pop(0)) as stub:
-        _store(stub).check_conditional_put()
+        _store(stub).checked()
         assert len(stub.asked) == 2
 
 
