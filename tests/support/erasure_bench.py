@@ -99,7 +99,7 @@ class ErasureBench:
             tier = BucketTarget(
                 StoreAccess(objects or self.topic.bucket, random.Random(self.seed)),
                 home.cluster,
-                lambda name: RemoteTopic(home.topic, home.topic_id, (home,)),
+                lambda name: RemoteTopic(home.cluster, home.topic, home.topic_id, (home,)),
             )
         kit = self.topic.kit
         store = DirectoryTarget(kit.store, (kit.path,), kit.fs) if hot else None

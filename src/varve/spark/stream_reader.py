@@ -34,7 +34,7 @@ from varve.foundation.settings import LONG_MAX
 from varve.jobs.source.arrow_columns import ArrowColumns
 from varve.jobs.source.history_mark import find_break, find_mark
 from varve.jobs.source.options import Mode, SourceFilters, SourceOptions
-from varve.jobs.source.plan import PartitionSource, SourcePlan, make_tasks, open_partitions
+from varve.jobs.source.plan import PartitionSource, SourcePlan, TopicSource, make_tasks
 from varve.jobs.source.read import TaskRead, read_task
 from varve.spark.columns import check_schema
 from varve.spark.executor import check_version
@@ -129,11 +129,12 @@ class VarveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _check_options(options)
         self._options = options
         self._schema = schema
+        self._topic = TopicSource(options)
         self._target: Mapping[int, int] | None = None
         self._planned_end: JsonObject | None = None
 
     def initialOffset(self) -> JsonObject:  # noqa: N802
-        sources = open_partitions(self._options)
+        sources = self._topic.partitions()
         offsets = {source.number: source.wanted(_EVERYTHING)[0] for source in sources}
         return _offset_of(sources, offsets).to_json()
 
@@ -145,17 +146,15 @@ class VarveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = {
-            source.number: source.bounds()[1] for source in open_partitions(self._options)
-        }
+        self._target = {source.number: source.bounds()[1] for source in self._topic.partitions()}
 
     def reportLatestOffset(self) -> JsonObject:  # noqa: N802
-        sources = open_partitions(self._options)
+        sources = self._topic.partitions()
         offsets = {source.number: source.bounds()[1] for source in sources}
         return _offset_of(sources, offsets).to_json()
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> JsonObject:  # noqa: N802
-        sources = open_partitions(self._options)
+        sources = self._topic.partitions()
         before = self._check(StreamOffset.from_json(start), sources)
         ranges: dict[int, tuple[int, int]] = {}
         for source in sources:
@@ -163,8 +162,7 @@ class VarveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._target is not None:
                 end = min(end, self._target.get(source.number, begin))
             ranges[source.number] = (begin, max(begin, end))
-        share = _share(sources, ranges, limit)
-        offsets = {number: _step(*bounds, share) for number, bounds in ranges.items()}
+        offsets = _limit(sources, ranges, limit)
         marks = {
             source.number: mark
             for source in sources
@@ -176,7 +174,7 @@ class VarveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(
         self, start: Mapping[str, Any], end: Mapping[str, Any]
     ) -> Sequence[InputPartition]:
-        sources = open_partitions(self._options)
+        sources = self._topic.partitions()
         before = self._check(StreamOffset.from_json(start), sources)
         after = StreamOffset.from_json(end)
         if end != self._planned_end:
@@ -279,27 +277,27 @@ def _next_mark(source: PartitionSource, before: StreamOffset, offset: int) -> Hi
     return find_mark(source, offset)
 
 
-def _share(
+def _limit(
     sources: Sequence[PartitionSource], ranges: Mapping[int, tuple[int, int]], limit: ReadLimit
-) -> float:
-    """How much of what is there the next batch takes, the same share of every partition."""
-    match limit:
-        case ReadMaxRows(max_rows):
-            waiting = sum(end - begin for begin, end in ranges.values())
-            return max_rows / max(waiting, 1)
-        case ReadMaxBytes(max_bytes):
-            size = 0
-            for source in sources:
-                begin, end = ranges[source.number]
-                pieces = source.pieces(start_offset=begin, end_offset=end, filters=_EVERYTHING)
-                size += sum(piece.size for piece in pieces)
-            return max_bytes / max(size, 1)
-        case _:
-            return 1.0
+) -> dict[int, int]:
+    """How far the next batch goes, the same share of the offsets of every partition.
 
-
-def _step(begin: int, end: int, share: float) -> int:
-    """At least one offset on, if there is one: a share of nothing would never end."""
-    if share >= 1.0 or begin >= end:
-        return end
-    return min(end, begin + max(1, int((end - begin) * share)))
+    At least one offset on, if there is one: a share of nothing would never end.
+    """
+    waiting = sum(end - begin for begin, end in ranges.values())
+    offsets = {number: end for number, (_, end) in ranges.items()}
+    for source in sources:
+        begin, end = ranges[source.number]
+        if begin == end:
+            continue
+        match limit:
+            case ReadMaxRows(max_rows):
+                rows = max(1, (end - begin) * max_rows // waiting)
+                offsets[source.number] = min(end, begin + rows)
+            case ReadMaxBytes(max_bytes):
+                # Only the segments of this batch are looked at, however many wait.
+                share = (end - begin) * max_bytes // waiting
+                offsets[source.number] = source.step(
+                    start_offset=begin, end_offset=end, max_bytes=share
+                )
+    return offsets

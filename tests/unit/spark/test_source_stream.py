@@ -1,6 +1,6 @@
 """How far a micro-batch goes: limits, a fixed end, new and expired offsets."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from tests.support.source_topic import NAME, SourceTopic
 from varve.commit_log import TopicPartition
+from varve.disk.real import RealFile
 from varve.foundation.errors import (
     Corrupt,
     InconsistentTopicId,
@@ -17,6 +18,8 @@ from varve.foundation.errors import (
     OffsetOutOfRange,
 )
 from varve.jobs.source.options import parse_options
+from varve.jobs.tier.bucket import Bucket, count_requests, find_cluster
+from varve.object_store import open_object_store
 from varve.records import Record, build_batch
 from varve.spark.columns import make_schema
 from varve.spark.stream_reader import TaskPartition, VarveStreamReader
@@ -203,3 +206,89 @@ def test_a_checkpoint_that_holds_something_else_is_named_corrupt(topic: SourceTo
     for document in ({"0": "x"}, {"offsets": {"0": -1}, "topic": "a", "topic_id": "b"}):
         with pytest.raises(Corrupt, match="not an offset of a varve stream"):
             stream(topic).latestOffset(document, ReadAllAvailable())
+
+
+def _trigger_requests(topic: SourceTopic, **more: str) -> int:
+    """What the second and third trigger of a stream ask of the object store."""
+    reader = VarveStreamReader(topic.options(is_hot=False, **more), make_schema())
+    limit = reader.getDefaultReadLimit()
+    start = reader.latestOffset(reader.initialOffset(), limit)
+    before = count_requests()
+    for _ in range(2):
+        end = reader.latestOffset(start, limit)
+        assert reader.partitions(start, end)
+        reader.reportLatestOffset()
+        start = end
+    return (count_requests() - before).requests
+
+
+def _tiered(root: Path, segments: int) -> SourceTopic:
+    topic = SourceTopic(root)
+    for number in range(segments):
+        topic.put((f"k{number}", "v" * 1000))
+        topic.roll()
+    topic.copy()
+    return topic
+
+
+@pytest.mark.parametrize("limit", [{"maxBytesPerTrigger": "3000"}, {"maxOffsetsPerTrigger": "3"}])
+def test_a_trigger_asks_no_more_of_a_store_with_many_topics_and_a_long_log(
+    tmp_path: Path, limit: dict[str, str]
+) -> None:
+    short, long = _tiered(tmp_path / "short", 12), _tiered(tmp_path / "long", 60)
+    objects = open_object_store(long.url)
+    cluster = find_cluster(Bucket(long.url))
+    for number in range(40):
+        objects.put(f"{cluster}/other-{number}.{'A' * 22}/0/x", b"x")
+    try:
+        assert _trigger_requests(long, **limit) == _trigger_requests(short, **limit)
+    finally:
+        short.close()
+        long.close()
+
+
+def test_a_trigger_reads_only_what_was_appended_to_a_local_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = SourceTopic(tmp_path)
+    read_bytes = 0
+
+    def count(method: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(file: RealFile, position: int, what: Any) -> Any:
+            nonlocal read_bytes
+            found = method(file, position, what)
+            read_bytes += len(found) if isinstance(found, bytes) else found
+            return found
+
+        return counted
+
+    try:
+        for number in range(64):
+            topic.put((f"k{number}", "v" * 64_000))
+        topic.flush()
+        reader = VarveStreamReader(
+            parse_options({"directory": topic.kit.path, "topic": NAME}), make_schema()
+        )
+        start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        topic.put(("new", "v"))
+        topic.flush()
+        for name in ("read_at", "read_into"):
+            monkeypatch.setattr(RealFile, name, count(getattr(RealFile, name)))
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert read(reader, start, end) == [64]
+        monkeypatch.undo()
+    finally:
+        topic.close()
+    assert 0 < read_bytes < 1_000_000, "the log has four megabytes"
+
+
+def test_a_log_that_changed_below_what_was_walked_is_walked_again(topic: SourceTopic) -> None:
+    reader = stream(topic)
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    topic.topic.partition(0).log.truncate_to(4)
+    for number in range(8):
+        topic.put((f"n{number}", "a longer value than before"), partition=0)
+    topic.flush()
+    assert reader.reportLatestOffset()["offsets"] == {"0": 12, "1": 2}
+    with pytest.raises(OffsetOutOfRange, match="the batch was"):
+        reader.latestOffset(start, ReadAllAvailable())

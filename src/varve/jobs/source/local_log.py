@@ -5,12 +5,14 @@ is walked, for its indexes live in the memory of its writer.
 
 Invariant  what is read ends at a whole batch with a right checksum: what is being written behind it
            does not exist yet. A task lists the files again, so that segments which were
-           compacted meanwhile are read as they are then.
-Threads    any.
+           compacted meanwhile are read as they are then. A later look at the same log (`refresh`)
+           walks only what was appended since, if the batch in front of that is still the same.
+Threads    one looks; what it has found any may read.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -45,14 +47,17 @@ from varve.commit_log.segment_reader import (
 )
 from varve.commit_log.sparse_index import OffsetIndex
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
-from varve.disk import File, FileSystem, RealFileSystem
+from varve.disk import File, FileInfo, FileSystem, RealFileSystem
 from varve.foundation.errors import Corrupt, OffsetOutOfRange, Unavailable
 from varve.foundation.settings import LONG_MAX
-from varve.jobs.source.pieces import SLACK, LocalPiece, cut_positions
+from varve.jobs.source.pieces import SLACK, LocalPiece, cut_positions, step_by_bytes
 from varve.jobs.source.record_blocks import BatchRange, RecordFilter, aborted_within, read_blocks
-from varve.kernels.batch_layout import BatchColumn, RecordColumn
+from varve.kernels.batch_layout import HEADER_BYTES, BatchColumn, RecordColumn
 
 _LOOKS: Final = 5
+_INDEX_BYTES: Final = 1 << 20
+_INDEX_INTERVAL_BYTES: Final = 64 << 10
+"""Of the index of the last segment, which no file has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +78,48 @@ class FileSource:
 
 
 class _End(NamedTuple):
-    """Where the walk over the last segment ended, and what it tells of transactions."""
+    """Where the last segment ends, and what it says of transactions."""
 
-    offset: int
-    position: int
-    stable_offset: int
-    aborted: Sequence[AbortedTransaction]
+    offset: int = 0
+    position: int = 0
+    stable_offset: int = 0
+    aborted: Sequence[AbortedTransaction] = ()
+
+
+class _LastSegmentWalk:
+    """The last segment as far as it was walked."""
+
+    def __init__(self, base_offset: int, producers: ProducerStateManager) -> None:
+        self.index = OffsetIndex(base_offset, _INDEX_BYTES)
+        self._producers = producers
+        self._aborted = TransactionIndex(base_offset)
+        self._offset = base_offset
+        self._position = 0
+        self._last_batch = (0, b"")
+
+    def continues(self, segment: Segment) -> bool:
+        """Whether the segment begins with what was walked."""
+        if segment.base_offset != self.index.base_offset or segment.size < self._position:
+            return False
+        position, header = self._last_batch
+        return segment.file().read_at(position, len(header)) == header
+
+    def walk(self, segment: Segment) -> _End:
+        """Goes on to the end of whole batches with a right checksum."""
+        file, where = segment.file(), segment.path(LOG)
+        walk = BatchWalk(file, start=self._position, end=segment.size, verify_crc=True)
+        for table in walk:
+            replay_batches(table, self._producers, self._aborted, where=where)
+            last, position = table.rows[-1, [BatchColumn.LAST_OFFSET, BatchColumn.POSITION]]
+            self._offset = int(last) + 1
+            self._position = table.end
+            self._last_batch = int(position), file.read_at(int(position), HEADER_BYTES)
+            if position >= self.index.lookup(int(last))[1] + _INDEX_INTERVAL_BYTES:
+                self.index.append(int(last), int(position))
+        walk.check_ended(where)
+        open_from = [transaction.first_offset for transaction in self._producers.ongoing]
+        stable_offset = min([self._offset, *open_from])
+        return _End(self._offset, self._position, stable_offset, self._aborted.entries())
 
 
 def find_local_partitions(
@@ -89,6 +130,8 @@ def find_local_partitions(
     found: dict[int, str] = {}
     for directory in directories:
         for name in files.names(directory):
+            if not name.startswith(f"{topic}-"):
+                continue
             try:
                 parsed = parse_partition_directory(name)
             except Corrupt:
@@ -109,13 +152,23 @@ class LocalPartitionLog:
         self.directory = directory
         self.owner = owner
         self._fs = fs or RealFileSystem()
+        self._files = SegmentFiles(self._fs)
+        self._known: dict[FileInfo, Segment] = {}
+        self._walk: _LastSegmentWalk | None = None
         self.segments = self._look()
+
+    def refresh(self) -> "LocalPartitionLog":
+        """The files as they are now; those that did not change stay open."""
+        now = copy(self)
+        now.__dict__.pop("_end", None)
+        now.__dict__.pop("start_offset", None)
+        now.segments = now._look()
+        return now
 
     def _look(self) -> list[Segment]:
         """The segments in order; a swap of compacted ones is waited for."""
         for _ in range(_LOOKS):
-            files = SegmentFiles(self._fs)
-            segments: list[Segment] = []
+            segments: dict[FileInfo, Segment] = {}
             is_swapping = False
             for info in self._fs.scan(self.directory):
                 name = parse_file_name(info.name)
@@ -123,11 +176,14 @@ class LocalPartitionLog:
                     continue
                 is_swapping |= name.state == SWAP
                 if name.state == "":
-                    segments.append(
-                        Segment(files, self.directory, base_offset=name.offset, size=info.size)
+                    segments[info] = self._known.get(info) or Segment(
+                        self._files, self.directory, base_offset=name.offset, size=info.size
                     )
             if not is_swapping:
-                return segments
+                for info in self._known.keys() - segments.keys():
+                    self._files.forget(self._known[info])
+                self._known = segments
+                return list(segments.values())
         raise Unavailable(
             f"{self.directory}: a compaction is putting its files in place; try again, or open the "
             "store once if none is running"
@@ -173,24 +229,23 @@ class LocalPartitionLog:
     @cached_property
     def _end(self) -> _End:
         if not self.segments:
-            return _End(0, 0, 0, ())
-        producers = ProducerStateManager(str(self.owner))
+            return _End()
         last = self.segments[-1]
-        walked = [last] if self._load_producers(producers, last.base_offset) else self.segments
-        aborted = TransactionIndex(last.base_offset)
-        offset, position = last.base_offset, 0
-        for segment in walked:
-            walk = BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=segment is last)
-            index = aborted if segment is last else None
+        if self._walk is None or not self._walk.continues(last):
+            self._walk = _LastSegmentWalk(last.base_offset, self._find_producers(last))
+        return self._walk.walk(last)
+
+    def _find_producers(self, last: Segment) -> ProducerStateManager:
+        """The producers where the last segment begins: from their snapshot, or from the log."""
+        producers = ProducerStateManager(str(self.owner))
+        if self._load_producers(producers, last.base_offset):
+            return producers
+        for segment in self.segments[:-1]:
+            walk = BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=False)
             for table in walk:
-                replay_batches(table, producers, index, where=segment.path(LOG))
-                offset = int(table.rows[-1, BatchColumn.LAST_OFFSET]) + 1
+                replay_batches(table, producers, None, where=segment.path(LOG))
             walk.check_ended(segment.path(LOG))
-            position = walk.position
-        open_from = [transaction.first_offset for transaction in producers.ongoing]
-        return _End(
-            max(offset, last.base_offset), position, min([offset, *open_from]), aborted.entries()
-        )
+        return producers
 
     def _load_producers(self, producers: ProducerStateManager, offset: int) -> bool:
         """Takes the producers at an offset from their snapshot; False when there is none."""
@@ -205,7 +260,8 @@ class LocalPartitionLog:
         """The aborted transactions that touch [start, end) and whose markers are here."""
         found = [
             transaction
-            for segment in self.segments[:-1]
+            for segment, end in self._bounds()
+            if segment is not self.segments[-1] and end > start_offset
             for transaction in segment.txn_index().entries()
         ]
         found += self._end.aborted
@@ -257,10 +313,26 @@ class LocalPartitionLog:
                         start_offset=start,
                         end_offset=stop,
                         size=size,
+                        index_entry=self._index_entry(low) if is_last else (0, 0),
                         aborted=aborted_within(aborted, start_offset=start, end_offset=stop),
                     )
                 )
         return local_pieces
+
+    def step(self, *, start_offset: int, end_offset: int, max_bytes: int) -> int:
+        """The offset up to which about so many bytes are read from the start."""
+        sizes = (
+            (segment.base_offset, end, segment.size)
+            for segment, end in self._bounds()
+            if end > start_offset
+        )
+        return step_by_bytes(
+            sizes, start_offset=start_offset, end_offset=end_offset, max_bytes=max_bytes
+        )
+
+    def _index_entry(self, offset: int) -> tuple[int, int]:
+        """An offset of the last segment at or below this one, and where its batch begins."""
+        return (0, 0) if self._walk is None else self._walk.index.lookup(offset)
 
     def _bounds(self) -> Iterator[tuple[Segment, int]]:
         """Each segment and the offset before which it ends."""
@@ -273,7 +345,9 @@ class LocalPartitionLog:
         self, segment: Segment, low: int, high: int, split_bytes: int
     ) -> list[tuple[int, int, int]]:
         """Offsets [start, end) of pieces of a segment, and about their bytes."""
-        if segment.size <= SLACK * split_bytes or segment is self.segments[-1]:
+        if segment is self.segments[-1]:
+            return [(low, high, max(1, self._end.position - self._index_entry(low)[1]))]
+        if segment.size <= SLACK * split_bytes:
             return [(low, high, segment.size)]
         index = segment.offset_index()
         places = cut_positions(
@@ -289,8 +363,13 @@ class LocalPartitionLog:
         pieces = zip(edges[:-1], edges[1:], sizes, strict=True)
         return [piece for piece in pieces if piece[0] < piece[1]]
 
-    def batch_ranges(self, wanted: RecordFilter, stack: ExitStack) -> list[BatchRange]:
-        """Where the wanted offsets lie now; the files stay open as long as the stack does."""
+    def batch_ranges(
+        self, wanted: RecordFilter, index_entry: tuple[int, int], stack: ExitStack
+    ) -> list[BatchRange]:
+        """Where the wanted offsets lie now; the files stay open as long as the stack does.
+
+        `index_entry` is where a batch begins if the last segment is still the one of the plan.
+        """
         if not self.segments or self.segments[0].base_offset > wanted.start_offset:
             raise OffsetOutOfRange(
                 f"{self.owner}: offset {wanted.start_offset} has left {self.directory} since the "
@@ -303,8 +382,9 @@ class LocalPartitionLog:
                 file = stack.enter_context(self._fs.open(segment.path(LOG)))
                 size = file.size()
                 start = 0
-                if end != LONG_MAX and wanted.start_offset > segment.base_offset:
-                    start = self._find_start(segment, file, size, wanted.start_offset)
+                if wanted.start_offset > segment.base_offset:
+                    entry = index_entry if end == LONG_MAX else None
+                    start = self._find_start(segment, file, size, wanted.start_offset, entry)
                 if self._fs.info(segment.path(LOG)).size < size:
                     raise Unavailable(f"{file.path}: was replaced while being opened; read again")
                 stop = size
@@ -322,13 +402,24 @@ class LocalPartitionLog:
                 )
         return ranges
 
-    def _find_start(self, segment: Segment, file: File, size: int, offset: int) -> int:
-        """A position at or in front of the batch that holds an offset; the last has no index."""
-        try:
-            data = self._fs.read(segment.path(INDEX))
-        except FileNotFoundError:
-            return 0
-        index = OffsetIndex.decode(data, segment.base_offset, len(data))
+    def _find_start(
+        self,
+        segment: Segment,
+        file: File,
+        size: int,
+        offset: int,
+        entry: tuple[int, int] | None,
+    ) -> int:
+        """A position at or in front of the batch that holds an offset, by index or an entry."""
+        index = OffsetIndex(segment.base_offset, _INDEX_BYTES)
+        if entry is None:
+            try:
+                data = self._fs.read(segment.path(INDEX))
+            except FileNotFoundError:
+                return 0
+            index = OffsetIndex.decode(data, segment.base_offset, len(data))
+        elif segment.base_offset <= entry[0] <= offset and entry[1]:
+            index.append(*entry)
         return find_confirmed_position(file, index, offset, size=size)
 
 

@@ -88,7 +88,7 @@ def open_batch_ranges(
     """Where the wanted records of a piece lie; what is opened stays so as long as the stack."""
     match piece:
         case LocalPiece():
-            return open_piece(piece).batch_ranges(wanted, stack)
+            return open_piece(piece).batch_ranges(wanted, piece.index_entry, stack)
         case ServedPiece():
             return fetch_batch_ranges(piece, wanted)
         case RemotePiece():

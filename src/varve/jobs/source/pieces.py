@@ -4,7 +4,7 @@ Invariant  pieces of log objects begin and end where batches do, others at offse
            partition do not overlap, and together hold every wanted record.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeVar
@@ -58,7 +58,10 @@ class RemotePiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalPiece:
-    """The offsets [start, end) of a local log, about `size` bytes; its files may change."""
+    """The offsets [start, end) of a local log, about `size` bytes; its files may change.
+
+    `index_entry` is an offset of the last segment and where its batch begins; (0, 0) for none.
+    """
 
     directory: str
     topic: str
@@ -66,6 +69,7 @@ class LocalPiece:
     start_offset: int
     end_offset: int
     size: int
+    index_entry: tuple[int, int] = (0, 0)
     aborted: tuple[AbortedTransaction, ...] = ()
 
     @property
@@ -201,6 +205,31 @@ def _end_position(entries: NDArray[np.int64], end_offset: int, size: int) -> int
     """
     behind = int(np.searchsorted(entries[:, 0], end_offset - 1)) + 1
     return int(entries[behind, 1]) if behind < len(entries) else size
+
+
+def step_by_bytes(
+    segments: Iterable[tuple[int, int, int]],
+    *,
+    start_offset: int,
+    end_offset: int,
+    max_bytes: float,
+) -> int:
+    """The offset up to which about so many bytes are read, no further than the end.
+
+    `segments` are (base offset, end offset, bytes) from the start on, of which only those that are
+    stepped over are asked for. Within a segment the bytes are taken as spread over its offsets.
+    """
+    offset = start_offset
+    for base, end, size in segments:
+        first, stop = max(offset, base), min(end, end_offset)
+        if stop <= first:
+            break
+        segment_bytes = size * (stop - first) / (end - base)
+        if segment_bytes > max_bytes:
+            return first + int((stop - first) * max_bytes / segment_bytes)
+        max_bytes -= segment_bytes
+        offset = stop
+    return offset
 
 
 def pack(pieces: Sequence[P], *, split_bytes: int) -> list[tuple[P, ...]]:

@@ -13,7 +13,7 @@ from typing import Final
 from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.transaction_index import AbortedTransaction
-from varve.disk import RealFileSystem
+from varve.disk import FileInfo, RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.errors import Corrupt, InconsistentTopicId, InvalidRequest, NotFound
 from varve.jobs.source.latest_plan import (
@@ -32,7 +32,7 @@ from varve.jobs.source.read import TaskRead
 from varve.jobs.source.remote_plan import RemotePartitionLog, check_versions
 from varve.jobs.source.server_log import ServedPartitionLog
 from varve.jobs.tasks import ThreadRunner
-from varve.jobs.tier.bucket import Bucket, RemoteTopic, find_topic
+from varve.jobs.tier.bucket import Bucket, RemoteTopic, find_cluster, find_topic, read_topic
 from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import open_client
 from varve.tiering.manifest.paths import RemotePath
@@ -200,6 +200,17 @@ class PartitionSource:
             )
         return made
 
+    def step(self, *, start_offset: int, end_offset: int, max_bytes: int) -> int:
+        """The offset up to which about so many bytes are read; one offset on at the least."""
+        remote, hot = self._remote, self._hot
+        border = 0 if remote is None else min(remote.end_offset, end_offset)
+        offset = start_offset
+        if remote is not None and start_offset < border:
+            offset = remote.step(start_offset=start_offset, end_offset=border, max_bytes=max_bytes)
+        elif hot is not None:
+            offset = hot.step(start_offset=start_offset, end_offset=end_offset, max_bytes=max_bytes)
+        return min(max(offset, start_offset + 1), end_offset)
+
     def _is_keyed(self, filters: SourceFilters) -> bool:
         """Whether key indexes tell what is wanted of a segment; they leave out what was aborted."""
         is_asked = filters.keys is not None or self._options.mode is Mode.LATEST
@@ -229,98 +240,137 @@ def open_partitions(
     options: SourceOptions, wanted: frozenset[int] | None = None
 ) -> list[PartitionSource]:
     """The partitions of the topic that are wanted, in order."""
-    has_tail = bool(options.directories) or options.server is not None
-    if has_tail and (options.version is not None or options.as_of_ms is not None):
-        raise InvalidRequest(
-            "an older manifest (version, asOf) is read without a directory or a server"
-        )
-    if options.server is not None:
-        return _open_served(options, options.server, wanted)
-    topic = _find_remote(options)
-    name = options.topic if topic is None else topic.name
-    homes = {} if topic is None else {home.partition: home for home in topic.partitions}
-    hot = find_local_partitions(options.directories, name)
-    numbers = sorted({*homes, *hot})
-    if not numbers:
-        where = ", ".join(options.directories)
-        raise NotFound(f"there is no topic {options.topic!r:.260} in {where}")
-    _check_complete(options, name, numbers, wanted)
-    check_versions(options, numbers)
-    opened = []
-    for number in numbers:
-        if wanted is not None and number not in wanted:
-            continue
-        remote = log = None
-        # The local log first: what leaves it afterwards, the newest manifest has.
-        if number in hot:
-            log = LocalPartitionLog(hot[number], TopicPartition(name, number))
-            _check_topic(log, topic)
-        if number in homes:
-            assert options.address is not None
-            remote = RemotePartitionLog(options.address, homes[number], options)
-        opened.append(PartitionSource(number, remote, log, options))
-    return opened
+    return TopicSource(options).partitions(wanted)
 
 
-def _open_served(
-    options: SourceOptions, address: ClusterAddress, wanted: frozenset[int] | None
-) -> list[PartitionSource]:
-    """The partitions as a server has them; what is in the cold tier is read there."""
-    client = open_client(address)
-    served = client.topic(options.topic)
-    homes = {}
-    if options.address is not None:
-        name = f"{served.name}.{encode_topic_id(served.id)}"
-        topic = _find_remote(replace(options, topic=name))
-        homes = {} if topic is None else {home.partition: home for home in topic.partitions}
-    opened = []
-    for number in sorted(served.leaders):
-        if wanted is not None and number not in wanted:
-            continue
-        remote = None
-        if number in homes and options.address is not None:
-            remote = RemotePartitionLog(options.address, homes[number], options)
-        # The cold part first, so that the server's end is not before its own.
-        tail = ServedPartitionLog(
-            client, served, number, remote=remote, is_committed=options.is_committed
-        )
-        opened.append(PartitionSource(number, remote, tail, options))
-    return opened
+class TopicSource:
+    """A topic by the options of its readers, who may look at it again and again.
 
+    What a further look costs depends neither on the other topics of the store nor on the length of
+    the log: the topic is looked up once, and a local log is walked on from where it ended before.
+    """
 
-def _find_remote(options: SourceOptions) -> RemoteTopic | None:
-    """The topic in the cold tier; with a directory or a server, none may be there yet."""
-    address = options.address
-    if address is None:
-        return None
-    has_tail = bool(options.directories) or options.server is not None
-    if has_tail and not address.objects().list_directories(""):
-        return None
-    try:
-        return find_topic(address, options.topic)
-    except NotFound:
-        if has_tail:
-            return None
-        raise
-
-
-def _check_complete(
-    options: SourceOptions, name: str, numbers: Sequence[int], wanted: frozenset[int] | None
-) -> None:
-    """Raises InvalidRequest where a directory knows of wanted partitions that lie elsewhere."""
-    fs = RealFileSystem()
-    for directory in options.directories:
-        path = f"{directory}/{TOPICS_FILE}"
-        entry = decode_topics(fs.read(path), path).topics.get(name) if fs.exists(path) else None
-        known = set(range(0 if entry is None else entry.partition_count))
-        lacking = (known if wanted is None else known & wanted) - {*numbers}
-        if lacking:
-            listed = ", ".join(map(str, sorted(lacking)))
+    def __init__(self, options: SourceOptions) -> None:
+        has_tail = bool(options.directories) or options.server is not None
+        if has_tail and (options.version is not None or options.as_of_ms is not None):
             raise InvalidRequest(
-                f"partitions {listed:.200} of {name} are not in {', '.join(options.directories)}: "
-                "the store has other directories, and without them a part of the topic would be "
-                "taken for all of it. Give them too, or put the topic into the cold tier"
+                "an older manifest (version, asOf) is read without a directory or a server"
             )
+        self._options = options
+        self._has_tail = has_tail
+        self._remote: RemoteTopic | None = None
+        self._logs: dict[int, LocalPartitionLog] = {}
+        self._complete: tuple[Sequence[int], Sequence[FileInfo]] | None = None
+
+    def partitions(self, wanted: frozenset[int] | None = None) -> list[PartitionSource]:
+        """The partitions that are wanted, in order, as they are now."""
+        server = self._options.server
+        return self._look(wanted) if server is None else self._look_at_server(server, wanted)
+
+    def _look(self, wanted: frozenset[int] | None) -> list[PartitionSource]:
+        options = self._options
+        topic = self._remote = self._find_remote(options.topic)
+        name = options.topic if topic is None else topic.name
+        homes = {} if topic is None else {home.partition: home for home in topic.partitions}
+        directories = find_local_partitions(options.directories, name)
+        numbers = sorted({*homes, *directories})
+        if not numbers:
+            where = ", ".join(options.directories) or "the cold tier"
+            raise NotFound(f"there is no topic {options.topic!r:.260} in {where}")
+        self._check_complete(name, numbers, wanted)
+        check_versions(options, numbers)
+        sources = []
+        for number in numbers:
+            if wanted is not None and number not in wanted:
+                continue
+            # The local log first: what leaves it afterwards, the newest manifest has.
+            log = self._look_at_log(number, directories.get(number), name)
+            if log is not None:
+                _check_topic(log, topic)
+            remote = None
+            if number in homes and options.address is not None:
+                remote = RemotePartitionLog(options.address, homes[number], options)
+            sources.append(PartitionSource(number, remote, log, options))
+        return sources
+
+    def _look_at_log(
+        self, number: int, directory: str | None, name: str
+    ) -> LocalPartitionLog | None:
+        if directory is None:
+            return None
+        log = self._logs.get(number)
+        if log is None or log.directory != directory:
+            log = LocalPartitionLog(directory, TopicPartition(name, number))
+        else:
+            log = log.refresh()
+        self._logs[number] = log
+        return log
+
+    def _look_at_server(
+        self, address: ClusterAddress, wanted: frozenset[int] | None
+    ) -> list[PartitionSource]:
+        """The partitions as a server has them; what is in the cold tier is read there."""
+        options = self._options
+        client = open_client(address)
+        served = client.topic(options.topic)
+        homes = {}
+        if options.address is not None:
+            known = options.address.cluster or served.cluster_id
+            cluster = known or find_cluster(options.address)
+            topic = read_topic(options.address, cluster, served.name, encode_topic_id(served.id))
+            homes = {home.partition: home for home in topic.partitions}
+        sources = []
+        for number in sorted(served.leaders):
+            if wanted is not None and number not in wanted:
+                continue
+            remote = None
+            if number in homes and options.address is not None:
+                remote = RemotePartitionLog(options.address, homes[number], options)
+            # The cold part first, so that the server's end is not before its own.
+            tail = ServedPartitionLog(
+                client, served, number, remote=remote, is_committed=options.is_committed
+            )
+            sources.append(PartitionSource(number, remote, tail, options))
+        return sources
+
+    def _find_remote(self, name: str) -> RemoteTopic | None:
+        """The topic in the cold tier; with a directory, none may be there yet."""
+        address, known = self._options.address, self._remote
+        if address is None:
+            return None
+        if known is not None:
+            return read_topic(address, known.cluster, known.name, known.topic_id)
+        if self._has_tail and not address.objects().list_directories(""):
+            return None
+        try:
+            return find_topic(address, name)
+        except NotFound:
+            if self._has_tail:
+                return None
+            raise
+
+    def _check_complete(
+        self, name: str, numbers: Sequence[int], wanted: frozenset[int] | None
+    ) -> None:
+        """Raises InvalidRequest where a directory knows of wanted partitions that lie elsewhere."""
+        fs, directories = RealFileSystem(), self._options.directories
+        paths = [f"{directory}/{TOPICS_FILE}" for directory in directories]
+        paths = [path for path in paths if fs.exists(path)]
+        state = numbers, [fs.info(path) for path in paths]
+        if state == self._complete:
+            return
+        for path in paths:
+            entry = decode_topics(fs.read(path), path).topics.get(name)
+            known = set(range(0 if entry is None else entry.partition_count))
+            lacking = (known if wanted is None else known & wanted) - {*numbers}
+            if lacking:
+                listed = ", ".join(map(str, sorted(lacking)))
+                raise InvalidRequest(
+                    f"partitions {listed:.200} of {name} are not in {', '.join(directories)}: the "
+                    "store has other directories, and without them a part of the topic would be "
+                    "taken for all of it. Give them too, or put the topic into the cold tier"
+                )
+        self._complete = state
 
 
 def _check_topic(log: LocalPartitionLog, topic: RemoteTopic | None) -> None:

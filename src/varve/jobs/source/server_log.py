@@ -21,7 +21,7 @@ from varve.commit_log.names import TopicPartition
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, NotFound, Unavailable, UnsupportedFormat
 from varve.foundation.settings import LONG_MAX
-from varve.jobs.source.pieces import ServedPiece
+from varve.jobs.source.pieces import ServedPiece, step_by_bytes
 from varve.jobs.source.record_blocks import CHUNK_BYTES, BatchRange, RecordFilter, Table
 from varve.jobs.source.remote_plan import RemotePartitionLog
 from varve.kafka_client.client import (
@@ -288,6 +288,13 @@ class ServedPartitionLog:
             )
             for start, end in pairwise(edges)
         ]
+
+    def step(self, *, start_offset: int, end_offset: int, max_bytes: int) -> int:
+        """The offset up to which about so many bytes are read from the start."""
+        whole = (start_offset, end_offset, self._guess_size(start_offset, end_offset))
+        return step_by_bytes(
+            [whole], start_offset=start_offset, end_offset=end_offset, max_bytes=max_bytes
+        )
 
     def _guess_size(self, start_offset: int, end_offset: int) -> int:
         """About the bytes of a range, as if all of it were like its beginning."""

@@ -111,6 +111,7 @@ def count_requests() -> StoreCount:
 class RemoteTopic:
     """A topic in the cold tier, and its partitions by number."""
 
+    cluster: str
     name: str
     topic_id: str
     partitions: tuple[RemotePath, ...]
@@ -138,44 +139,36 @@ def find_cluster(bucket: Bucket) -> str:
 def find_topics(bucket: Bucket) -> list[RemoteTopic]:
     """Every topic of the cluster, by name."""
     cluster = find_cluster(bucket)
-    folders = bucket.objects().list_directories(f"{cluster}/")
-    return sorted(
-        (_read_topic(bucket, cluster, folder) for folder in folders),
-        key=lambda topic: (topic.name, topic.topic_id),
-    )
+    return [read_topic(bucket, cluster, *names) for names in _list_topics(bucket, cluster)]
 
 
 def find_topic(bucket: Bucket, name: str) -> RemoteTopic:
     """A topic by its name, or by name and id as `NAME.ID` where a name was used twice."""
-    topics = find_topics(bucket)
-    remote_topics = [
-        topic for topic in topics if name in (topic.name, f"{topic.name}.{topic.topic_id}")
-    ]
-    if not remote_topics:
-        known = ", ".join(topic.name for topic in topics) or "none"
+    cluster = find_cluster(bucket)
+    topics = _list_topics(bucket, cluster)
+    matching = [names for names in topics if name in (names[0], ".".join(names))]
+    if not matching:
+        known = ", ".join(topic for topic, _ in topics) or "none"
         raise NotFound(
             f"{bucket.objects().name} holds no topic {name!r:.260} (topics: {known:.400})"
         )
-    if len(remote_topics) > 1:
-        names = ", ".join(f"{topic.name}.{topic.topic_id}" for topic in remote_topics)
-        raise InvalidRequest(
-            f"{len(remote_topics)} topics were called {name}: write one of {names}"
-        )
-    return remote_topics[0]
+    if len(matching) > 1:
+        listed = ", ".join(map(".".join, matching))
+        raise InvalidRequest(f"{len(matching)} topics were called {name}: write one of {listed}")
+    return read_topic(bucket, cluster, *matching[0])
 
 
-def _read_topic(bucket: Bucket, cluster: str, folder: str) -> RemoteTopic:
-    name, _, topic_id = folder.strip("/").rpartition("/")[2].rpartition(".")
-    numbers = [
-        directory.strip("/").rpartition("/")[2]
-        for directory in bucket.objects().list_directories(folder)
-    ]
-    homes = sorted(
-        (
-            RemotePath(cluster, name, topic_id, int(number))
-            for number in numbers
-            if number.isdigit()
-        ),
-        key=lambda home: home.partition,
-    )
-    return RemoteTopic(name, topic_id, tuple(homes))
+def _list_topics(bucket: Bucket, cluster: str) -> list[tuple[str, str]]:
+    """The names and ids of all topics, in order, by one list of the cluster's folders."""
+    folders = bucket.objects().list_directories(f"{cluster}/")
+    names = [folder.strip("/").rpartition("/")[2].rpartition(".") for folder in folders]
+    return sorted((name, topic_id) for name, _, topic_id in names)
+
+
+def read_topic(bucket: Bucket, cluster: str, name: str, topic_id: str) -> RemoteTopic:
+    """A topic whose id is known; without partitions where nothing of it was copied."""
+    folders = bucket.objects().list_directories(f"{cluster}/{name}.{topic_id}/")
+    names = [folder.strip("/").rpartition("/")[2] for folder in folders]
+    numbers = sorted(int(number) for number in names if number.isdigit())
+    paths = (RemotePath(cluster, name, topic_id, number) for number in numbers)
+    return RemoteTopic(cluster, name, topic_id, tuple(paths))
