@@ -16,15 +16,53 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import Final
 
 from varve.broker.data.parked_fetches import ParkedFetches
-from varve.broker.recent_failures import RecentFailures
 from varve.commit_log import AppendResult, Log, TopicPartition
 from varve.commit_log.producer_state import AppendOrigin
 from varve.disk import Buffer
 from varve.foundation.errors import Closed, StoreError, Unavailable
 
 logger = logging.getLogger(__name__)
+
+
+_SECONDS_BETWEEN_LOGS: Final = 10.0
+_SECONDS_KEPT: Final = 60.0
+
+
+class RecentFailures:
+    """The last append, or read, that failed through no fault of the client."""
+
+    def __init__(self, message: str, seconds: Callable[[], float]) -> None:
+        self._message = message
+        self._seconds = seconds
+        self._last: tuple[float, str] | None = None
+        self._logged_at: float | None = None
+        self._unlogged_count = 0
+
+    def note(self, partition: TopicPartition, error: StoreError) -> None:
+        now = self._seconds()
+        self._last = (now, str(error))
+        if self._logged_at is not None and now - self._logged_at < _SECONDS_BETWEEN_LOGS:
+            self._unlogged_count += 1
+            return
+        logger.error(
+            self._message,
+            extra={
+                "partition": str(partition),
+                "error": str(error),
+                "unlogged_before": self._unlogged_count,
+            },
+        )
+        self._logged_at, self._unlogged_count = now, 0
+
+    def find_recent(self) -> str | None:
+        """The error of the last minute; None where there was none."""
+        last = self._last
+        if last is None or self._seconds() - last[0] >= _SECONDS_KEPT:
+            return None
+        return last[1]
 
 
 @dataclass(slots=True)

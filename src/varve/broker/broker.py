@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from varve.broker.admin.configs import BrokerConfigs, TopicConfigs
-from varve.broker.append_scheduler import AppendScheduler
+from varve.broker.append_scheduler import AppendScheduler, RecentFailures
 from varve.broker.background import BlockingPool, Timers
 from varve.broker.data.fetch_sessions import FetchSessions
 from varve.broker.data.parked_fetches import BackgroundReads, ParkedFetches
@@ -24,7 +24,6 @@ from varve.broker.dedup.topics import DedupTopics
 from varve.broker.groups.coordinator import GroupCoordinator
 from varve.broker.groups.records import GroupLog
 from varve.broker.metrics import BrokerMetrics
-from varve.broker.recent_failures import RecentFailures
 from varve.broker.request import AllowAllAuthorizer, Authorizer, ConnectionContext
 from varve.broker.security.acls import AclAuthorizer, AclTable
 from varve.broker.security.credentials import ScramCredentials

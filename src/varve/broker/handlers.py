@@ -15,8 +15,7 @@ from varve.broker.data.produce import handle_produce
 from varve.broker.groups import offset_requests
 from varve.broker.groups import requests as group_requests
 from varve.broker.request import RequestContext
-from varve.broker.security import acl_requests, quota_requests
-from varve.broker.security import credential_requests as scram_requests
+from varve.broker.security import requests as security
 from varve.broker.transactions import requests as transaction_requests
 from varve.wire import APIS, ApiKey, ErrorCode, Message
 from varve.wire.messages.cluster import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -94,12 +93,12 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.END_TXN: transaction_requests.handle_end_txn,
     ApiKey.DESCRIBE_TRANSACTIONS: transaction_requests.handle_describe_transactions,
     ApiKey.LIST_TRANSACTIONS: transaction_requests.handle_list_transactions,
-    ApiKey.DESCRIBE_ACLS: acl_requests.handle_describe_acls,
-    ApiKey.CREATE_ACLS: acl_requests.handle_create_acls,
-    ApiKey.DELETE_ACLS: acl_requests.handle_delete_acls,
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: scram_requests.handle_describe_user_scram_credentials,
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: scram_requests.handle_alter_user_scram_credentials,
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: quota_requests.handle_describe_client_quotas,
-    ApiKey.ALTER_CLIENT_QUOTAS: quota_requests.handle_alter_client_quotas,
+    ApiKey.DESCRIBE_ACLS: security.handle_describe_acls,
+    ApiKey.CREATE_ACLS: security.handle_create_acls,
+    ApiKey.DELETE_ACLS: security.handle_delete_acls,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: security.handle_describe_user_scram_credentials,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: security.handle_alter_user_scram_credentials,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: security.handle_describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: security.handle_alter_client_quotas,
 }
 """ApiVersions reports these, and the APIs that the server serves itself."""

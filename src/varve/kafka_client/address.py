@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from varve.foundation.errors import InvalidRequest
-from varve.kafka_client.login import MECHANISMS
+from varve.foundation.scram import BY_SASL_NAME
 
 BOOTSTRAP: Final = "bootstrap.servers"
 SERVER: Final = "server"
@@ -29,6 +29,8 @@ SERVER_NAMES: Final = (
     "request.timeout.ms",
     "client.id",
 )
+PLAIN: Final = "PLAIN"
+MECHANISMS: Final = (PLAIN, *BY_SASL_NAME)
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _CHECKS: Final = ("https", "none")
 _TIMEOUT_MS: Final = 60_000

@@ -20,41 +20,8 @@ from varve.foundation.errors import NotFound, Unavailable
 from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.connection import BrokerConnection, ConnectionPool
 from varve.wire.errors import ErrorCode, RetriableError, raise_for_code
-from varve.wire.messages.cluster import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-)
-from varve.wire.messages.data import (
-    AbortedTransaction,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
-from varve.wire.messages.topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-    IncrementalAlterableConfig,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementalAlterConfigsResponse,
-)
+from varve.wire.messages import cluster, data, topics
+from varve.wire.messages.data import AbortedTransaction
 from varve.wire.schema import Message
 
 M = TypeVar("M", bound=Message)
@@ -141,8 +108,8 @@ class KafkaClient:
         return self.retry(self._load_topic, name)
 
     def _load_topic(self, name: str) -> TopicMetadata:
-        request = MetadataRequest([MetadataRequestTopic(name=name)], False)
-        response = self.send_to_any(request, MetadataResponse)
+        request = cluster.MetadataRequest([cluster.MetadataRequestTopic(name=name)], False)
+        response = self.send_to_any(request, cluster.MetadataResponse)
         response_topic = get_only(response.topics, f"{self.address.name}: topic {name}")
         if response_topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise NotFound(f"{self.address.name} has no topic {name!r:.260}")
@@ -175,11 +142,15 @@ class KafkaClient:
     def _create_topic(
         self, name: str, partitions: int, settings: Mapping[str, str], exist_ok: bool
     ) -> None:
-        configs = [CreatableTopicConfig(setting, value) for setting, value in settings.items()]
-        topic = CreatableTopic(name, partitions, DEFAULT_COUNT, configs=configs)
-        request = CreateTopicsRequest([topic], timeout_ms=self.address.timeout_ms)
+        configs = [
+            topics.CreatableTopicConfig(setting, value) for setting, value in settings.items()
+        ]
+        topic = topics.CreatableTopic(name, partitions, DEFAULT_COUNT, configs=configs)
+        request = topics.CreateTopicsRequest([topic], timeout_ms=self.address.timeout_ms)
         where = f"{self.address.name}: topic {name}"
-        created = get_only(self.send_to_controller(request, CreateTopicsResponse).topics, where)
+        created = get_only(
+            self.send_to_controller(request, topics.CreateTopicsResponse).topics, where
+        )
         if not (exist_ok and created.error_code == ErrorCode.TOPIC_ALREADY_EXISTS):
             raise_for_code(created.error_code, where, created.error_message)
 
@@ -195,17 +166,21 @@ class KafkaClient:
         self.retry(self._alter_topic, name, settings)
 
     def _alter_topic(self, name: str, settings: Mapping[str, str]) -> None:
-        configs = [IncrementalAlterableConfig(key, _SET, value) for key, value in settings.items()]
-        resource = IncrementalAlterConfigsResource(_TOPIC_RESOURCE, name, configs)
-        request = IncrementalAlterConfigsRequest([resource], False)
-        response = self.send_to_controller(request, IncrementalAlterConfigsResponse)
+        configs = [
+            topics.IncrementalAlterableConfig(key, _SET, value) for key, value in settings.items()
+        ]
+        resource = topics.IncrementalAlterConfigsResource(_TOPIC_RESOURCE, name, configs)
+        request = topics.IncrementalAlterConfigsRequest([resource], False)
+        response = self.send_to_controller(request, topics.IncrementalAlterConfigsResponse)
         where = f"{self.address.name}: settings of topic {name}"
         altered = get_only(response.responses, where)
         raise_for_code(altered.error_code, where, altered.error_message)
 
     def topic_settings(self, topic: str) -> dict[str, str]:
         """All settings of a topic that have a value."""
-        request = DescribeConfigsRequest([DescribeConfigsResource(_TOPIC_RESOURCE, topic, None)])
+        request = topics.DescribeConfigsRequest(
+            [topics.DescribeConfigsResource(_TOPIC_RESOURCE, topic, None)]
+        )
         return self.retry(self._describe_configs, None, request)
 
     def broker_settings(self, *names: str) -> dict[str, str]:
@@ -213,23 +188,25 @@ class KafkaClient:
         return self.retry(self._describe_broker, names)
 
     def _describe_broker(self, names: Sequence[str]) -> dict[str, str]:
-        response = self.send_to_any(MetadataRequest([], False), MetadataResponse)
+        response = self.send_to_any(cluster.MetadataRequest([], False), cluster.MetadataResponse)
         if not response.brokers:
             raise RetriableError(f"{self.address.name} names no broker")
         # A broker describes no settings but its own.
         broker = min(response.brokers, key=lambda response_broker: response_broker.node_id)
-        resource = DescribeConfigsResource(_BROKER_RESOURCE, str(broker.node_id), list(names))
+        resource = topics.DescribeConfigsResource(
+            _BROKER_RESOURCE, str(broker.node_id), list(names)
+        )
         return self._describe_configs(
-            (broker.host, broker.port), DescribeConfigsRequest([resource])
+            (broker.host, broker.port), topics.DescribeConfigsRequest([resource])
         )
 
     def _describe_configs(
-        self, broker: tuple[str, int] | None, request: DescribeConfigsRequest
+        self, broker: tuple[str, int] | None, request: topics.DescribeConfigsRequest
     ) -> dict[str, str]:
         if broker is None:
-            response = self.send_to_any(request, DescribeConfigsResponse)
+            response = self.send_to_any(request, topics.DescribeConfigsResponse)
         else:
-            response = self.send_to(*broker, request, DescribeConfigsResponse)
+            response = self.send_to(*broker, request, topics.DescribeConfigsResponse)
         result = get_only(response.results, f"{self.address.name}: settings")
         where = f"{self.address.name}: settings of {result.resource_name}"
         raise_for_code(result.error_code, where, result.error_message)
@@ -246,11 +223,13 @@ class KafkaClient:
     def _find_offset(
         self, topic: str, partition: int, timestamp: int, is_committed: bool
     ) -> int | None:
-        requested = ListOffsetsTopic(topic, [ListOffsetsPartition(partition, timestamp=timestamp)])
-        request = ListOffsetsRequest(
+        requested = data.ListOffsetsTopic(
+            topic, [data.ListOffsetsPartition(partition, timestamp=timestamp)]
+        )
+        request = data.ListOffsetsRequest(
             -1, int(is_committed), [requested], timeout_ms=self.address.timeout_ms
         )
-        response = self.send_to_leader(topic, partition, request, ListOffsetsResponse)
+        response = self.send_to_leader(topic, partition, request, data.ListOffsetsResponse)
         where = f"{self.address.name}: {topic}-{partition}"
         partition_response = get_only(get_only(response.topics, where).partitions, where)
         raise_for_code(partition_response.error_code, where)
@@ -268,9 +247,11 @@ class KafkaClient:
     def _find_epoch_end(
         self, topic: str, partition: int, leader_epoch: int
     ) -> tuple[int, int] | None:
-        requested = OffsetForLeaderPartition(partition, leader_epoch=leader_epoch)
-        request = OffsetForLeaderEpochRequest(-1, [OffsetForLeaderTopic(topic, [requested])])
-        response = self.send_to_leader(topic, partition, request, OffsetForLeaderEpochResponse)
+        requested = data.OffsetForLeaderPartition(partition, leader_epoch=leader_epoch)
+        request = data.OffsetForLeaderEpochRequest(
+            -1, [data.OffsetForLeaderTopic(topic, [requested])]
+        )
+        response = self.send_to_leader(topic, partition, request, data.OffsetForLeaderEpochResponse)
         where = f"{self.address.name}: {topic}-{partition}, leader epoch {leader_epoch}"
         offset = get_only(get_only(response.topics, where).partitions, where)
         raise_for_code(offset.error_code, where)
@@ -285,7 +266,7 @@ class KafkaClient:
 
     def _knows_local_offsets(self, topic: str, partition: int) -> bool:
         with self._pool_of_leader(topic, partition).connection() as connection:
-            version = connection.find_version(ListOffsetsRequest)
+            version = connection.find_version(data.ListOffsetsRequest)
         return version is not None and version >= _EARLIEST_LOCAL_VERSION
 
     def fetch(
@@ -299,18 +280,20 @@ class KafkaClient:
         is_committed: bool,
     ) -> FetchedBatches:
         """At least one whole batch at an offset, or nothing within the time."""
-        requested = FetchPartition(partition, fetch_offset=offset, partition_max_bytes=max_bytes)
-        request = FetchRequest(
+        requested = data.FetchPartition(
+            partition, fetch_offset=offset, partition_max_bytes=max_bytes
+        )
+        request = data.FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=max_bytes,
             isolation_level=int(is_committed),
-            topics=[FetchTopic(topic, partitions=[requested])],
+            topics=[data.FetchTopic(topic, partitions=[requested])],
         )
         return self.retry(self._fetch, topic, partition, offset, request)
 
     def _fetch(
-        self, topic: str, partition: int, offset: int, request: FetchRequest
+        self, topic: str, partition: int, offset: int, request: data.FetchRequest
     ) -> FetchedBatches:
         where = f"{self.address.name}: {topic}-{partition}"
         response = self.send_fetch(topic, partition, request)
@@ -325,13 +308,15 @@ class KafkaClient:
             partition_data.last_stable_offset,
         )
 
-    def send_fetch(self, topic: str, partition: int, request: FetchRequest) -> FetchResponse:
+    def send_fetch(
+        self, topic: str, partition: int, request: data.FetchRequest
+    ) -> data.FetchResponse:
         """Sends a Fetch to the leader of one of its partitions, which must lead the others too.
 
         Raises RetriableError after the wait that a quota asks for; codes of partitions are the
         caller's to check.
         """
-        response = self.send_to_leader(topic, partition, request, FetchResponse)
+        response = self.send_to_leader(topic, partition, request, data.FetchResponse)
         raise_for_code(response.error_code, f"{self.address.name}: {topic}")
         parts = [part for some in response.responses for part in some.partitions]
         is_empty = not any(part.records or part.error_code for part in parts)
@@ -383,8 +368,8 @@ class KafkaClient:
         return self.send_to(*broker, request, response_type)
 
     def _find_coordinator(self, type: int, key: str) -> tuple[str, int]:
-        request = FindCoordinatorRequest(key, type, [key])
-        response = self.send_to_any(request, FindCoordinatorResponse)
+        request = cluster.FindCoordinatorRequest(key, type, [key])
+        response = self.send_to_any(request, cluster.FindCoordinatorResponse)
         where = f"{self.address.name}: the coordinator of {key}"
         raise_for_code(response.error_code, where, response.error_message)
         if not response.coordinators and response.host:
@@ -405,7 +390,7 @@ class KafkaClient:
 
     def send_to_controller(self, request: Message, response_type: type[M]) -> M:
         """Sends to the broker that creates topics."""
-        response = self.send_to_any(MetadataRequest([], False), MetadataResponse)
+        response = self.send_to_any(cluster.MetadataRequest([], False), cluster.MetadataResponse)
         brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
         if response.controller_id not in brokers:
             raise RetriableError(f"{self.address.name} has no controller now")

@@ -18,32 +18,7 @@ from typing import Final, TypeVar
 from varve.foundation.errors import Fenced, InvalidRequest
 from varve.kafka_client.client import GROUP, TRANSACTION, KafkaClient, get_only
 from varve.wire.errors import ErrorCode, RetriableError, raise_for_code
-from varve.wire.messages.data import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
-from varve.wire.messages.groups import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchResponse,
-)
-from varve.wire.messages.transactions import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
-)
+from varve.wire.messages import data, groups, transactions
 from varve.wire.schema import Message
 
 R = TypeVar("R", bound=Message)
@@ -76,8 +51,8 @@ class TransactionalProducer:
         self._client.retry(self._init_producer_id)
 
     def _init_producer_id(self) -> None:
-        request = InitProducerIdRequest(self.id, self._timeout_ms)
-        response = self._send_to_coordinator(request, InitProducerIdResponse)
+        request = transactions.InitProducerIdRequest(self.id, self._timeout_ms)
+        response = self._send_to_coordinator(request, transactions.InitProducerIdResponse)
         raise_for_code(response.error_code, f"{self._where}, timeout {self._timeout_ms} ms")
         self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
 
@@ -89,16 +64,16 @@ class TransactionalProducer:
         self._client.retry(self._add_topics, partitions)
 
     def _add_topics(self, partitions: Mapping[str, Sequence[int]]) -> None:
-        request = AddPartitionsToTxnRequest(
+        request = transactions.AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.id,
             v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=self.producer_epoch,
             v3_and_below_topics=[
-                AddPartitionsToTxnTopic(topic, list(numbers))
+                transactions.AddPartitionsToTxnTopic(topic, list(numbers))
                 for topic, numbers in partitions.items()
             ],
         )
-        response = self._send_to_coordinator(request, AddPartitionsToTxnResponse)
+        response = self._send_to_coordinator(request, transactions.AddPartitionsToTxnResponse)
         codes = [
             result.partition_error_code
             for topic in response.results_by_topic_v3_and_below
@@ -129,19 +104,22 @@ class TransactionalProducer:
 
     def _send(self, topic: str, partition: int, batches: Sequence[bytearray]) -> int:
         requests = [
-            ProduceRequest(
+            data.ProduceRequest(
                 self.id,
                 _ALL_REPLICAS,
                 self._client.address.timeout_ms,
                 [
-                    TopicProduceData(
-                        topic, partition_data=[PartitionProduceData(partition, memoryview(batch))]
+                    data.TopicProduceData(
+                        topic,
+                        partition_data=[data.PartitionProduceData(partition, memoryview(batch))],
                     )
                 ],
             )
             for batch in batches
         ]
-        responses = self._client.send_all_to_leader(topic, partition, requests, ProduceResponse)
+        responses = self._client.send_all_to_leader(
+            topic, partition, requests, data.ProduceResponse
+        )
         where = f"{self._client.address.name}: {topic}-{partition}"
         results = [
             get_only(get_only(response.responses, where).partition_responses, where)
@@ -159,22 +137,26 @@ class TransactionalProducer:
         self._client.retry(self._commit_offset, group, committed)
 
     def _add_group(self, group: str) -> None:
-        request = AddOffsetsToTxnRequest(self.id, self.producer_id, self.producer_epoch, group)
-        response = self._send_to_coordinator(request, AddOffsetsToTxnResponse)
+        request = transactions.AddOffsetsToTxnRequest(
+            self.id, self.producer_id, self.producer_epoch, group
+        )
+        response = self._send_to_coordinator(request, transactions.AddOffsetsToTxnResponse)
         raise_for_code(response.error_code, f"{self._where}, group {group}")
 
     def _commit_offset(self, group: str, committed: CommittedOffset) -> None:
-        partition = TxnOffsetCommitRequestPartition(
+        partition = transactions.TxnOffsetCommitRequestPartition(
             committed.partition, committed.offset, committed_metadata=committed.metadata
         )
-        request = TxnOffsetCommitRequest(
+        request = transactions.TxnOffsetCommitRequest(
             self.id,
             group,
             self.producer_id,
             self.producer_epoch,
-            topics=[TxnOffsetCommitRequestTopic(committed.topic, [partition])],
+            topics=[transactions.TxnOffsetCommitRequestTopic(committed.topic, [partition])],
         )
-        response = self._client.send_to_coordinator(GROUP, group, request, TxnOffsetCommitResponse)
+        response = self._client.send_to_coordinator(
+            GROUP, group, request, transactions.TxnOffsetCommitResponse
+        )
         where = f"{self._where}, group {group}"
         result = get_only(get_only(response.topics, where).partitions, where)
         raise_for_code(result.error_code, where)
@@ -184,8 +166,10 @@ class TransactionalProducer:
         self._client.retry(self._end, is_committed)
 
     def _end(self, is_committed: bool) -> None:
-        request = EndTxnRequest(self.id, self.producer_id, self.producer_epoch, is_committed)
-        response = self._send_to_coordinator(request, EndTxnResponse)
+        request = transactions.EndTxnRequest(
+            self.id, self.producer_id, self.producer_epoch, is_committed
+        )
+        response = self._send_to_coordinator(request, transactions.EndTxnResponse)
         if response.error_code == ErrorCode.INVALID_TXN_STATE:
             raise Fenced(f"{self._where}: it was ended by its timeout or by another producer")
         raise_for_code(response.error_code, self._where)
@@ -204,9 +188,9 @@ def fetch_offsets(client: KafkaClient, group: str) -> list[CommittedOffset]:
 
 
 def _fetch_offsets(client: KafkaClient, group: str) -> list[CommittedOffset]:
-    requested = OffsetFetchRequestGroup(group, topics=None)
-    request = OffsetFetchRequest(groups=[requested], require_stable=True)
-    response = client.send_to_coordinator(GROUP, group, request, OffsetFetchResponse)
+    requested = groups.OffsetFetchRequestGroup(group, topics=None)
+    request = groups.OffsetFetchRequest(groups=[requested], require_stable=True)
+    response = client.send_to_coordinator(GROUP, group, request, groups.OffsetFetchResponse)
     where = f"{client.address.name}: group {group}"
     if not response.groups:
         raise InvalidRequest(f"{where}: a sink needs Kafka 3.0 or later, or varve")

@@ -18,33 +18,29 @@ from typing import TYPE_CHECKING, Final
 from varve.broker.broker import Broker
 from varve.broker.request import ANONYMOUS, ConnectionContext, Principal
 from varve.broker.security.credentials import ScramCredentials
-from varve.broker.security.plain_users import PlainUsers, parse_jaas, parse_users
 from varve.broker.settings import MECHANISMS, SecuritySettings
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.scram import BY_SASL_NAME
 from varve.foundation.settings import GivenValue, parse_settings
-from varve.kafka_server.listeners import Listener
-from varve.kafka_server.principal_mapping import NoRuleFits
 from varve.kafka_server.sasl_mechanisms import (
+    AuthenticationFailed,
     PlainExchange,
-    SaslAuthenticationFailed,
+    PlainUsers,
     SaslExchange,
     ScramExchange,
+    parse_jaas,
+    parse_users,
 )
 from varve.kafka_server.settings import (
     ENABLED_MECHANISMS,
     JAAS,
     MAX_REAUTH,
+    Listener,
     ListenerOverrides,
     TlsSettings,
 )
 from varve.wire import ErrorCode, Message
-from varve.wire.messages.security import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
+from varve.wire.messages import security as messages
 
 if TYPE_CHECKING:
     from varve.kafka_server.tls import TlsContext
@@ -147,24 +143,24 @@ class SaslSession:
 
     async def handle(self, version: int, message: Message) -> Message:
         """Answers SaslHandshake and SaslAuthenticate."""
-        if isinstance(message, SaslHandshakeRequest):
+        if isinstance(message, messages.SaslHandshakeRequest):
             return self._handshake(version, message.mechanism)
-        assert isinstance(message, SaslAuthenticateRequest)
+        assert isinstance(message, messages.SaslAuthenticateRequest)
         if self._exchange is None or self.has_failed:
             # An authenticated client gets the error and may go on, as in Kafka.
             self.has_failed = self.has_failed or not self.is_done
-            return SaslAuthenticateResponse(
+            return messages.SaslAuthenticateResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE,
                 error_message="SaslAuthenticate is not expected now: SaslHandshake comes before it",
             )
         try:
             token, lifetime_ms = await self._step(self._exchange, message.auth_bytes)
-        except SaslAuthenticationFailed as error:
+        except AuthenticationFailed as error:
             self._fail(str(error))
-            return SaslAuthenticateResponse(
+            return messages.SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(error)
             )
-        return SaslAuthenticateResponse(
+        return messages.SaslAuthenticateResponse(
             error_message=None, auth_bytes=token, session_lifetime_ms=lifetime_ms
         )
 
@@ -174,46 +170,46 @@ class SaslSession:
         exchange = self._exchange
         try:
             response, _ = await self._step(exchange, token)
-        except SaslAuthenticationFailed as error:
+        except AuthenticationFailed as error:
             self._fail(str(error))
             return exchange.failure_token
         return response
 
-    def _handshake(self, version: int, mechanism: str) -> SaslHandshakeResponse:
+    def _handshake(self, version: int, mechanism: str) -> messages.SaslHandshakeResponse:
         enabled = list(self._sasl.mechanisms)
         is_final = self.is_done and self.expires_ms is None
         if is_final or self.has_failed or self._exchange is not None:
             # A client whose session does not expire gets the error and may go on.
             self.has_failed = self.has_failed or not is_final
-            return SaslHandshakeResponse(
+            return messages.SaslHandshakeResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=enabled
             )
         if mechanism not in self._sasl.mechanisms:
             self._fail(f"mechanism {mechanism!r:.60} is not enabled")
-            return SaslHandshakeResponse(
+            return messages.SaslHandshakeResponse(
                 error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=enabled
             )
         self._mechanism = mechanism
         self._exchange = self._sasl.begin(mechanism, self._broker)
         self.takes_bare_tokens = version == 0
-        return SaslHandshakeResponse(mechanisms=enabled)
+        return messages.SaslHandshakeResponse(mechanisms=enabled)
 
     async def _step(self, exchange: SaslExchange, token: bytes) -> tuple[bytes, int]:
         """The next token, and how many milliseconds a completed session lasts, 0 without end.
 
-        Raises SaslAuthenticationFailed, also for another principal or mechanism than before.
+        Raises AuthenticationFailed, also for another principal or mechanism than before.
         """
         response = await exchange.step(token)
         if not exchange.is_done:
             return response, 0
         principal = Principal("User", exchange.user)
         if self.is_done and principal != self.principal:
-            raise SaslAuthenticationFailed(
+            raise AuthenticationFailed(
                 "Cannot change principals during re-authentication from "
                 f"{self.principal}: {principal}"
             )
         if self.is_done and self._mechanism != self._authenticated_by:
-            raise SaslAuthenticationFailed(
+            raise AuthenticationFailed(
                 f"SASL mechanism {self._mechanism!r} requested by client is not supported for "
                 f"re-authentication of mechanism {self._authenticated_by!r}"
             )
@@ -259,7 +255,7 @@ class ListenerSecurity:
             return ANONYMOUS
         try:
             return self._tls.principal_of(transport.get_extra_info("ssl_object"))
-        except NoRuleFits as error:
+        except AuthenticationFailed as error:
             host = transport.get_extra_info("peername", ("",))[0]
             logger.info("authentication failed", extra={"client": host, "error": str(error)})
             return None

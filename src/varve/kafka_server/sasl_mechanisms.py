@@ -1,24 +1,175 @@
 """SASL mechanisms on the server side: PLAIN (RFC 4616) and SCRAM (RFC 5802).
 
+Users of PLAIN come from a file with a line `name=scrypt$...` for each, and from the line of JAAS
+that Kafka's own `server.properties` has for a listener, with the passwords in clear.
+
 Invariant  SCRAM does not reveal whether a user exists: an unknown user goes through the same steps,
-           with a salt that stays the same, and gets the same error.
+           with a salt that stays the same, and gets the same error. No password is kept in clear;
+           with PLAIN, too, an unknown user takes as long as a known one.
 Threads    the event loop's alone; passwords that are slow to hash are hashed in the blocking pool,
            a few at a time.
 """
 
 import asyncio
 import base64
+import hashlib
+import hmac
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from secrets import token_bytes
 from typing import Final, Protocol
 
 from varve.broker.broker import Broker
 from varve.broker.security.credentials import ScramCredentials
-from varve.broker.security.plain_users import PlainUsers
-from varve.foundation.errors import StoreError
+from varve.foundation.errors import InvalidSetting, StoreError
 from varve.foundation.scram import ScramCredential, ScramMechanism, is_proof, keyed
 
+_COST: Final = 1 << 14
+_BLOCK: Final = 8
+_PARALLEL: Final = 1
+_COST_MAX: Final = 1 << 17
+_SALT_BYTES: Final = 16
+_KEY_BYTES: Final = 32
+_MEMORY_MAX: Final = 256 << 20
 
-class SaslAuthenticationFailed(StoreError):
+_PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_JAAS: Final = re.compile(r"\s*(?P<module>[\w.]+)\s+(?P<flag>\w+)(?P<options>.*?);?\s*", re.DOTALL)
+_OPTION: Final = re.compile(
+    r"""\s*(?P<name>[^\s="']+)\s*=\s*(?:"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>(?:[^'\\]|\\.)*)'"""
+    r"""|(?P<bare>[^\s;"']+))""",
+    re.DOTALL,
+)
+_USER_PREFIX: Final = "user_"
+
+
+@dataclass(frozen=True, slots=True)
+class _Hash:
+    cost: int
+    salt: bytes
+    key: bytes
+
+    def is_of(self, password: str) -> bool:
+        return hmac.compare_digest(_scrypt(password, self.salt, self.cost), self.key)
+
+
+def hash_password(password: str, *, entropy: Callable[[int], bytes] = token_bytes) -> str:
+    """What stands behind `name=` in the file of users; takes about a tenth of a second."""
+    salt = entropy(_SALT_BYTES)
+    key = _scrypt(password, salt, _COST)
+    return "$".join(("scrypt", str(_COST), _text(salt), _text(key)))
+
+
+class PlainUsers:
+    """Names and what proves their passwords."""
+
+    def __init__(
+        self,
+        hashes: Mapping[str, str] | None = None,
+        passwords: Mapping[str, str] | None = None,
+        *,
+        entropy: Callable[[int], bytes] = token_bytes,
+    ) -> None:
+        self._hashes = {name: _parse_hash(name, text) for name, text in (hashes or {}).items()}
+        self._unused = _Hash(_COST, entropy(_SALT_BYTES), entropy(_KEY_BYTES))
+        self._secret = entropy(_KEY_BYTES)
+        self._digests = {name: self._digest(text) for name, text in (passwords or {}).items()}
+
+    def __len__(self) -> int:
+        return len(self._hashes.keys() | self._digests.keys())
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether `is_right` takes long enough to be done off the loop."""
+        return bool(self._hashes)
+
+    def is_right(self, user: str, password: str) -> bool:
+        by_digest = hmac.compare_digest(
+            self._digests.get(user, self._secret), self._digest(password)
+        )
+        # An unknown user is compared with an unused hash, so that it takes the same time.
+        by_hash = self.is_slow and self._hashes.get(user, self._unused).is_of(password)
+        return by_digest or by_hash
+
+    def _digest(self, password: str) -> bytes:
+        return hmac.digest(self._secret, password.encode(), "sha256")
+
+
+def parse_users(text: str, where: str) -> dict[str, str]:
+    """The lines of a file of users; raises InvalidSetting for one it cannot read."""
+    users: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        name, equals, hashed = (part.strip() for part in line.partition("="))
+        if not (name and equals and hashed):
+            raise InvalidSetting(
+                f"{where}, line {number}: not name=hash; `hash_password` makes the hash"
+            )
+        _parse_hash(name, hashed)
+        if name in users:
+            raise InvalidSetting(f"{where}, line {number}: {name} stands there twice")
+        users[name] = hashed
+    return users
+
+
+def parse_jaas(text: str, where: str) -> dict[str, str]:
+    """The users and passwords in Kafka's line for PLAIN; raises InvalidSetting."""
+    match = _JAAS.fullmatch(text)
+    if match is None or match["module"] != _PLAIN_MODULE:
+        raise InvalidSetting(
+            f'{where} cannot be read; write `{_PLAIN_MODULE} required user_alice="her password";`'
+        )
+    users: dict[str, str] = {}
+    at, options = 0, match["options"].rstrip()
+    while at < len(options):
+        option = _OPTION.match(options, at)
+        if option is None:
+            raise InvalidSetting(
+                f'{where}: option {len(users) + 1} or the one behind it is not name="value"'
+            )
+        at = option.end()
+        value = option["double"] or option["single"] or option["bare"] or ""
+        if option["name"].startswith(_USER_PREFIX):
+            users[option["name"].removeprefix(_USER_PREFIX)] = re.sub(r"\\(.)", r"\1", value)
+    return users
+
+
+def _parse_hash(name: str, text: str) -> _Hash:
+    try:
+        kind, cost, salt, key = text.split("$")
+        parsed = _Hash(
+            int(cost), base64.b64decode(salt, validate=True), base64.b64decode(key, validate=True)
+        )
+        is_power = parsed.cost > 1 and parsed.cost & (parsed.cost - 1) == 0
+        is_valid = kind == "scrypt" and is_power and parsed.cost <= _COST_MAX
+        if is_valid and parsed.salt and len(parsed.key) == _KEY_BYTES:
+            return parsed
+    except ValueError:
+        pass
+    raise InvalidSetting(
+        f"the hash of the user {name!r:.80} cannot be read; `hash_password` makes one"
+    )
+
+
+def _scrypt(password: str, salt: bytes, cost: int) -> bytes:
+    return hashlib.scrypt(
+        password.encode(),
+        salt=salt,
+        n=cost,
+        r=_BLOCK,
+        p=_PARALLEL,
+        maxmem=_MEMORY_MAX,
+        dklen=_KEY_BYTES,
+    )
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+class AuthenticationFailed(StoreError):
     """Wrong credentials or a malformed token; the message is sent to the client."""
 
 
@@ -39,7 +190,7 @@ class SaslExchange(Protocol):
         ...
 
     async def step(self, token: bytes) -> bytes:
-        """Answers a token of the client; raises SaslAuthenticationFailed."""
+        """Answers a token of the client; raises AuthenticationFailed."""
         ...
 
 
@@ -56,10 +207,10 @@ class PlainExchange:
         self.is_done = False
 
     async def step(self, token: bytes) -> bytes:
-        """Answers the token; raises SaslAuthenticationFailed."""
+        """Answers the token; raises AuthenticationFailed."""
         self.user, password = _parse_plain(token)
         if not await self._is_right(password):
-            raise SaslAuthenticationFailed("Authentication failed: Invalid username or password")
+            raise AuthenticationFailed("Authentication failed: Invalid username or password")
         self.is_done = True
         return b""
 
@@ -74,19 +225,19 @@ def _parse_plain(token: bytes) -> tuple[str, str]:
     try:
         parts = token.decode().split("\0")
     except UnicodeDecodeError as error:
-        raise SaslAuthenticationFailed("Authentication failed: the token is not UTF-8") from error
+        raise AuthenticationFailed("Authentication failed: the token is not UTF-8") from error
     if len(parts) != 3:
-        raise SaslAuthenticationFailed(
+        raise AuthenticationFailed(
             f"Authentication failed: Invalid SASL/PLAIN response: expected 3 tokens, got "
             f"{len(parts)}"
         )
     authorization, user, password = parts
     if not user:
-        raise SaslAuthenticationFailed("Authentication failed: username not specified")
+        raise AuthenticationFailed("Authentication failed: username not specified")
     if not password:
-        raise SaslAuthenticationFailed("Authentication failed: password not specified")
+        raise AuthenticationFailed("Authentication failed: password not specified")
     if authorization not in ("", user):
-        raise SaslAuthenticationFailed(
+        raise AuthenticationFailed(
             "Authentication failed: Client requested an authorization id that is different from "
             "username"
         )
@@ -120,7 +271,7 @@ class ScramExchange:
         self.is_done = False
 
     async def step(self, token: bytes) -> bytes:
-        """Answers a token of the client; raises SaslAuthenticationFailed."""
+        """Answers a token of the client; raises AuthenticationFailed."""
         try:
             text = token.decode()
         except UnicodeDecodeError as error:
@@ -137,7 +288,7 @@ class ScramExchange:
             raise self._malformed("the user's name has an = that is neither =2C nor =3D")
         self.user = _unescape(match["user"])
         if match["authorization"] and _unescape(match["authorization"]) != self.user:
-            raise SaslAuthenticationFailed(
+            raise AuthenticationFailed(
                 "Authentication failed: Client requested an authorization id that is different "
                 "from username"
             )
@@ -165,7 +316,7 @@ class ScramExchange:
         is_right = is_proof(self._mechanism, credential, proof, message)
         is_ours = match["nonce"] == self._nonce and binding == self._header.encode()
         if not (is_right and is_ours and self._is_known):
-            raise SaslAuthenticationFailed(
+            raise AuthenticationFailed(
                 "Authentication failed during authentication due to invalid credentials with SASL "
                 f"mechanism {self._mechanism.sasl_name}"
             )
@@ -173,8 +324,8 @@ class ScramExchange:
         signature = keyed(self._mechanism, credential.server_key, message)
         return b"v=" + base64.b64encode(signature)
 
-    def _malformed(self, why: str) -> SaslAuthenticationFailed:
-        return SaslAuthenticationFailed(
+    def _malformed(self, why: str) -> AuthenticationFailed:
+        return AuthenticationFailed(
             f"Authentication failed: a token of {self._mechanism.sasl_name} cannot be read: {why}"
         )
 

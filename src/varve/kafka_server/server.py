@@ -18,10 +18,9 @@ from varve.kafka_server.authentication import ListenerSecurities, ListenerSecuri
 from varve.kafka_server.connection import Connection, ConnectionServices
 from varve.kafka_server.dispatcher import Dispatcher
 from varve.kafka_server.frames import BufferPool, MemoryBudget
-from varve.kafka_server.listeners import Listener
 from varve.kafka_server.metrics import CLOSED_CONNECTIONS, ServerMetrics
 from varve.kafka_server.registry import ConnectionRegistry
-from varve.kafka_server.settings import ServerSettings
+from varve.kafka_server.settings import Listener, ServerSettings
 from varve.wire import ApiKey
 
 logger = logging.getLogger(__name__)

@@ -1,15 +1,18 @@
 """Kafka's messages: declared once, encoded and decoded by functions compiled per version."""
 
 from varve.wire.apis import APIS, Api, ApiKey
-from varve.wire.codec import decode, decode_exactly, encode, encode_parts
-from varve.wire.errors import ErrorCode, KafkaError, code_for
-from varve.wire.header import (
+from varve.wire.codec import (
     RequestHeader,
+    decode,
+    decode_exactly,
+    encode,
+    encode_parts,
     read_request_header,
     skip_tags,
     write_request_header,
     write_response_header,
 )
+from varve.wire.errors import ErrorCode, KafkaError, code_for
 from varve.wire.schema import NO_ID, Message
 
 __all__ = [

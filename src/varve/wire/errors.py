@@ -8,31 +8,7 @@ Invariant  `code_for` gives every StoreError the code by which a Kafka client ta
 from enum import IntEnum
 from typing import Final
 
-from varve.foundation.errors import (
-    Closed,
-    Corrupt,
-    DirectoryOffline,
-    DiskFull,
-    Fenced,
-    InvalidProducerEpoch,
-    InvalidRecord,
-    InvalidRequest,
-    InvalidSetting,
-    InvalidTimestamp,
-    InvalidTransactionState,
-    LogPoisoned,
-    NotFound,
-    OffsetOutOfRange,
-    OutOfOrderSequence,
-    PolicyViolation,
-    RecordTooLarge,
-    StoreDenied,
-    StoreError,
-    StoreUnavailable,
-    TopicExists,
-    Unavailable,
-    UnsupportedFormat,
-)
+from varve.foundation import errors
 
 
 class ErrorCode(IntEnum):
@@ -175,7 +151,7 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
-class KafkaError(StoreError):
+class KafkaError(errors.StoreError):
     """A request, or one part of it, fails with a code; the message is for people."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
@@ -188,27 +164,27 @@ class KafkaError(StoreError):
 
 
 _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (
-    (OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
-    (InvalidTimestamp, ErrorCode.INVALID_TIMESTAMP),
-    (InvalidRecord, ErrorCode.INVALID_RECORD),
-    (RecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
-    (OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
-    (InvalidTransactionState, ErrorCode.INVALID_TXN_STATE),
-    (InvalidSetting, ErrorCode.INVALID_CONFIG),
-    (PolicyViolation, ErrorCode.POLICY_VIOLATION),
-    (NotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-    (TopicExists, ErrorCode.TOPIC_ALREADY_EXISTS),
-    (Closed, ErrorCode.NOT_LEADER_OR_FOLLOWER),
-    (InvalidRequest, ErrorCode.INVALID_REQUEST),
-    (InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
-    (Fenced, ErrorCode.FENCED_LEADER_EPOCH),
-    (UnsupportedFormat, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
-    (Corrupt, ErrorCode.CORRUPT_MESSAGE),
-    (DiskFull, ErrorCode.KAFKA_STORAGE_ERROR),
-    (DirectoryOffline, ErrorCode.KAFKA_STORAGE_ERROR),
-    (LogPoisoned, ErrorCode.KAFKA_STORAGE_ERROR),
-    (StoreUnavailable, ErrorCode.KAFKA_STORAGE_ERROR),
-    (Unavailable, ErrorCode.KAFKA_STORAGE_ERROR),
+    (errors.OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (errors.InvalidTimestamp, ErrorCode.INVALID_TIMESTAMP),
+    (errors.InvalidRecord, ErrorCode.INVALID_RECORD),
+    (errors.RecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
+    (errors.OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (errors.InvalidTransactionState, ErrorCode.INVALID_TXN_STATE),
+    (errors.InvalidSetting, ErrorCode.INVALID_CONFIG),
+    (errors.PolicyViolation, ErrorCode.POLICY_VIOLATION),
+    (errors.NotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (errors.TopicExists, ErrorCode.TOPIC_ALREADY_EXISTS),
+    (errors.Closed, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    (errors.InvalidRequest, ErrorCode.INVALID_REQUEST),
+    (errors.InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (errors.Fenced, ErrorCode.FENCED_LEADER_EPOCH),
+    (errors.UnsupportedFormat, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+    (errors.Corrupt, ErrorCode.CORRUPT_MESSAGE),
+    (errors.DiskFull, ErrorCode.KAFKA_STORAGE_ERROR),
+    (errors.DirectoryOffline, ErrorCode.KAFKA_STORAGE_ERROR),
+    (errors.LogPoisoned, ErrorCode.KAFKA_STORAGE_ERROR),
+    (errors.StoreUnavailable, ErrorCode.KAFKA_STORAGE_ERROR),
+    (errors.Unavailable, ErrorCode.KAFKA_STORAGE_ERROR),
 )
 
 
@@ -222,7 +198,7 @@ def code_for(error: Exception) -> ErrorCode:
     return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-class RetriableError(Unavailable):
+class RetriableError(errors.Unavailable):
     """A response that a later request may not get; with `refresh_metadata` from another broker."""
 
     def __init__(self, message: str, *, refresh_metadata: bool = False) -> None:
@@ -260,29 +236,29 @@ _REMEDIES: Final[dict[int, str]] = {
     "settings describe_configs (`varve acl add`), or log in as somebody else",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "have read of the group granted (`varve acl add`)",
 }
-_ERRORS: Final[dict[int, type[StoreError]]] = {
-    ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: NotFound,
-    ErrorCode.UNKNOWN_TOPIC_ID: NotFound,
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: StoreDenied,
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: StoreDenied,
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: StoreDenied,
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: StoreDenied,
-    ErrorCode.CORRUPT_MESSAGE: Corrupt,
-    ErrorCode.INVALID_RECORD: InvalidRecord,
-    ErrorCode.INVALID_TIMESTAMP: InvalidTimestamp,
-    ErrorCode.MESSAGE_TOO_LARGE: RecordTooLarge,
-    ErrorCode.RECORD_LIST_TOO_LARGE: RecordTooLarge,
-    ErrorCode.PRODUCER_FENCED: Fenced,
-    ErrorCode.TRANSACTION_COORDINATOR_FENCED: Fenced,
-    ErrorCode.INVALID_PRODUCER_EPOCH: InvalidProducerEpoch,
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: OutOfOrderSequence,
-    ErrorCode.INVALID_TXN_STATE: InvalidTransactionState,
-    ErrorCode.INVALID_CONFIG: InvalidSetting,
-    ErrorCode.POLICY_VIOLATION: PolicyViolation,
-    ErrorCode.TOPIC_ALREADY_EXISTS: TopicExists,
-    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: UnsupportedFormat,
-    ErrorCode.UNKNOWN_SERVER_ERROR: Unavailable,
+_ERRORS: Final[dict[int, type[errors.StoreError]]] = {
+    ErrorCode.OFFSET_OUT_OF_RANGE: errors.OffsetOutOfRange,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: errors.NotFound,
+    ErrorCode.UNKNOWN_TOPIC_ID: errors.NotFound,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: errors.StoreDenied,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: errors.StoreDenied,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: errors.StoreDenied,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: errors.StoreDenied,
+    ErrorCode.CORRUPT_MESSAGE: errors.Corrupt,
+    ErrorCode.INVALID_RECORD: errors.InvalidRecord,
+    ErrorCode.INVALID_TIMESTAMP: errors.InvalidTimestamp,
+    ErrorCode.MESSAGE_TOO_LARGE: errors.RecordTooLarge,
+    ErrorCode.RECORD_LIST_TOO_LARGE: errors.RecordTooLarge,
+    ErrorCode.PRODUCER_FENCED: errors.Fenced,
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED: errors.Fenced,
+    ErrorCode.INVALID_PRODUCER_EPOCH: errors.InvalidProducerEpoch,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: errors.OutOfOrderSequence,
+    ErrorCode.INVALID_TXN_STATE: errors.InvalidTransactionState,
+    ErrorCode.INVALID_CONFIG: errors.InvalidSetting,
+    ErrorCode.POLICY_VIOLATION: errors.PolicyViolation,
+    ErrorCode.TOPIC_ALREADY_EXISTS: errors.TopicExists,
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: errors.UnsupportedFormat,
+    ErrorCode.UNKNOWN_SERVER_ERROR: errors.Unavailable,
 }
 
 
@@ -295,7 +271,9 @@ def raise_for_code(code: int, where: str, detail: str | None = None) -> None:
     if code in _MOVED or code in _RETRIABLE:
         raise RetriableError(message, refresh_metadata=code in _MOVED)
     remedy = _REMEDIES.get(code)
-    raise _ERRORS.get(code, InvalidRequest)(message if remedy is None else f"{message}; {remedy}")
+    raise _ERRORS.get(code, errors.InvalidRequest)(
+        message if remedy is None else f"{message}; {remedy}"
+    )
 
 
 _KNOWN: Final = frozenset(map(int, ErrorCode))

@@ -28,7 +28,7 @@ from varve.broker.groups.consumer_membership import (
     owned_partitions,
 )
 from varve.broker.groups.consumer_state import ConsumerState, reconcile
-from varve.broker.patterns import find_matching
+from varve.broker.request import find_matching
 from varve.wire.errors import KafkaError
 from varve.wire.messages.groups import ConsumerGroupHeartbeatRequest, TopicPartitions
 

@@ -9,10 +9,9 @@ import pytest
 
 import varve
 from tests.support.log_bench import make_batch
-from varve.broker.append_scheduler import AppendEntry, AppendScheduler
+from varve.broker.append_scheduler import AppendEntry, AppendScheduler, RecentFailures
 from varve.broker.background import LoopTimers
 from varve.broker.data.parked_fetches import ParkedFetches
-from varve.broker.recent_failures import RecentFailures
 from varve.commit_log import Log, TopicPartition
 from varve.disk import MemoryFileSystem
 from varve.embedded import Store

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from varve.broker.patterns import PATTERN_LENGTH_MAX, find_matching
+from varve.broker.request import PATTERN_LENGTH_MAX, find_matching
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError
 

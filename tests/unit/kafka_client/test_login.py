@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from varve.foundation.errors import StoreDenied
-from varve.kafka_client.login import log_in
+from varve.kafka_client.connection import log_in
 
 
 class ScriptedServer:

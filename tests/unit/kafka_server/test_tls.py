@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from tests.support.certificates import Authority, Signed
 from varve.broker.request import ANONYMOUS
 from varve.foundation.errors import InvalidSetting
-from varve.kafka_server.principal_mapping import NoRuleFits
+from varve.kafka_server.sasl_mechanisms import AuthenticationFailed
 from varve.kafka_server.settings import TlsSettings
 from varve.kafka_server.tls import TlsContext
 
@@ -156,7 +156,7 @@ def test_a_name_without_a_rule_is_nobodys(world: _World, tmp_path: Path) -> None
     )
     tls = TlsContext(settings)
     _, server = _shake(tls.context, _client(world, world.alice, tmp_path))
-    with pytest.raises(NoRuleFits):
+    with pytest.raises(AuthenticationFailed):
         tls.principal_of(server)
 
 

@@ -3,8 +3,9 @@
 import pytest
 
 from varve.foundation.errors import InvalidSetting
-from varve.kafka_server.principal_mapping import NoRuleFits, PrincipalMapping
+from varve.kafka_server.sasl_mechanisms import AuthenticationFailed
 from varve.kafka_server.settings import ListenerOverrides, TlsSettings
+from varve.kafka_server.tls import PrincipalMapping
 
 SERVICE = "CN=kafka1.example.com,OU=ServiceUsers,O=Org,C=AT"
 ADMIN = "CN=Duke,OU=Admin,O=Org,L=Vienna,ST=Vienna,C=AT"
@@ -30,12 +31,12 @@ def test_the_first_rule_that_fits_makes_the_user(rules: str, name: str, expected
 
 
 def test_a_rule_must_fit_the_whole_name() -> None:
-    with pytest.raises(NoRuleFits):
+    with pytest.raises(AuthenticationFailed):
         PrincipalMapping("RULE:CN=Duke/duke/").apply(ADMIN)
 
 
 def test_an_empty_user_is_none() -> None:
-    with pytest.raises(NoRuleFits):
+    with pytest.raises(AuthenticationFailed):
         PrincipalMapping("RULE:.*()$/$1/").apply(ADMIN)
 
 

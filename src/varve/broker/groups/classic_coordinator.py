@@ -11,14 +11,7 @@ from varve.broker.groups.group import Group, Groups, GroupServices, group_error_
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError
-from varve.wire.messages.groups import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    MemberIdentity,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from varve.wire.messages import groups as messages
 
 
 class ClassicCoordinator:
@@ -37,8 +30,8 @@ class ClassicCoordinator:
         return group
 
     async def join(
-        self, request: JoinGroupRequest, *, version: int, client_id: str, client_host: str
-    ) -> JoinGroupResponse:
+        self, request: messages.JoinGroupRequest, *, version: int, client_id: str, client_host: str
+    ) -> messages.JoinGroupResponse:
         """Answered when the group has a new generation."""
         try:
             group = await self._get_joined_group(request)
@@ -49,7 +42,7 @@ class ClassicCoordinator:
         )
         return await group.join(request.member_id, join_request, version=version)
 
-    async def _get_joined_group(self, request: JoinGroupRequest) -> ClassicGroup:
+    async def _get_joined_group(self, request: messages.JoinGroupRequest) -> ClassicGroup:
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         settings = self._services.settings
@@ -80,17 +73,17 @@ class ClassicCoordinator:
                 raise KafkaError(group_error_code(error)) from error
             self._groups.put(ClassicGroup(group.id, self._services))
 
-    async def sync(self, request: SyncGroupRequest) -> SyncGroupResponse:
+    async def sync(self, request: messages.SyncGroupRequest) -> messages.SyncGroupResponse:
         """Answered when the leader has sent the assignments; raises KafkaError."""
         return await self._get(request.group_id).sync(request)
 
-    def heartbeat(self, request: HeartbeatRequest) -> ErrorCode:
+    def heartbeat(self, request: messages.HeartbeatRequest) -> ErrorCode:
         """Raises KafkaError where there is no such group."""
         return self._get(request.group_id).heartbeat(
             request.member_id, request.group_instance_id, request.generation_id
         )
 
-    def leave(self, group_id: str, leaving: Sequence[MemberIdentity]) -> list[ErrorCode]:
+    def leave(self, group_id: str, leaving: Sequence[messages.MemberIdentity]) -> list[ErrorCode]:
         """The result of each member."""
         try:
             group = self._get(group_id)

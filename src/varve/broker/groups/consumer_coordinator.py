@@ -40,7 +40,7 @@ from varve.broker.groups.consumer_state import (
 )
 from varve.broker.groups.group import GroupKind, Groups, GroupServices, group_error_code
 from varve.broker.groups.records import Records
-from varve.broker.patterns import find_matching
+from varve.broker.request import find_matching
 from varve.broker.topics import ServedTopic, Topics
 from varve.foundation.errors import StoreError
 from varve.wire import NO_ID, ErrorCode

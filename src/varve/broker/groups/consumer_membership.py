@@ -20,12 +20,7 @@ from varve.broker.groups.consumer_state import (
 from varve.broker.topics import by_topic
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError
-from varve.wire.messages.groups import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    HeartbeatAssignment,
-    TopicPartitions,
-)
+from varve.wire.messages import groups as messages
 
 _FIRST_WITH_OWN_ID = 1
 
@@ -39,7 +34,7 @@ class Client:
 
 
 def check_request(
-    request: ConsumerGroupHeartbeatRequest, *, version: int, assignors: Collection[str]
+    request: messages.ConsumerGroupHeartbeatRequest, *, version: int, assignors: Collection[str]
 ) -> None:
     """Checks that do not depend on the group."""
     epoch = request.member_epoch
@@ -66,7 +61,7 @@ def check_request(
         )
 
 
-def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
+def _check_join(request: messages.ConsumerGroupHeartbeatRequest) -> None:
     error = None
     if request.rebalance_timeout_ms == -1:
         error = "RebalanceTimeoutMs must be provided in first request."
@@ -81,7 +76,7 @@ def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, error)
 
 
-def owned_partitions(request: ConsumerGroupHeartbeatRequest) -> Partitions | None:
+def owned_partitions(request: messages.ConsumerGroupHeartbeatRequest) -> Partitions | None:
     """The partitions that a member reports; None where it reports none."""
     if request.topic_partitions is None:
         return None
@@ -94,7 +89,7 @@ def owned_partitions(request: ConsumerGroupHeartbeatRequest) -> Partitions | Non
 
 def apply_heartbeat(
     state: ConsumerState,
-    request: ConsumerGroupHeartbeatRequest,
+    request: messages.ConsumerGroupHeartbeatRequest,
     member_id: str,
     client: Client,
     *,
@@ -173,7 +168,7 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) -
 
 
 def _update(
-    member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, client: Client
+    member: ConsumerMember, request: messages.ConsumerGroupHeartbeatRequest, client: Client
 ) -> ConsumerMember:
     """Fields that are not sent do not change; the same member where nothing changed."""
     sent: dict[str, Any] = {"client_id": client.id, "client_host": client.host}
@@ -193,7 +188,9 @@ def _update(
     return member if is_same else replace(member, **sent)
 
 
-def apply_leave(state: ConsumerState, request: ConsumerGroupHeartbeatRequest) -> ConsumerState:
+def apply_leave(
+    state: ConsumerState, request: messages.ConsumerGroupHeartbeatRequest
+) -> ConsumerState:
     """The state without the member, or with a static one that has left temporarily."""
     member = _get_member(state, request.instance_id, request.member_id)
     if request.member_epoch == STATIC_LEAVE_EPOCH:
@@ -218,28 +215,28 @@ def is_subscription_changed(before: ConsumerState, after: ConsumerState, member_
 
 
 def heartbeat_response(
-    request: ConsumerGroupHeartbeatRequest,
+    request: messages.ConsumerGroupHeartbeatRequest,
     before: ConsumerMember | None,
     member: ConsumerMember,
     interval_ms: int,
-) -> ConsumerGroupHeartbeatResponse:
+) -> messages.ConsumerGroupHeartbeatResponse:
     """Has the assignment when it changed, and for a member that may have missed it."""
-    response = ConsumerGroupHeartbeatResponse(
+    response = messages.ConsumerGroupHeartbeatResponse(
         member_id=member.id, member_epoch=member.epoch, heartbeat_interval_ms=interval_ms
     )
     joins = request.member_epoch == JOIN_EPOCH
     is_changed = before is None or before.assigned != member.assigned
     if joins or is_changed or _is_full(request):
-        response.assignment = HeartbeatAssignment(
+        response.assignment = messages.HeartbeatAssignment(
             [
-                TopicPartitions(topic, numbers)
+                messages.TopicPartitions(topic, numbers)
                 for topic, numbers in by_topic(member.assigned).items()
             ]
         )
     return response
 
 
-def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
+def _is_full(request: messages.ConsumerGroupHeartbeatRequest) -> bool:
     """Whether it has all fields: after an error a member does not know what was received."""
     subscribes = request.subscribed_topic_names is not None
     subscribes |= request.subscribed_topic_regex is not None

@@ -19,30 +19,8 @@ from varve.broker.topics import ServedTopic, by_topic
 from varve.commit_log import TopicPartition
 from varve.wire import NO_ID, ErrorCode
 from varve.wire.errors import KafkaError
-from varve.wire.messages.groups import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetCommitResponseTopic,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetDeleteResponseTopic,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponseTopic,
-    PartitionErrorCode,
-)
-from varve.wire.messages.transactions import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponseTopic,
-)
+from varve.wire.messages import groups as messages
+from varve.wire.messages import transactions
 
 _FIRST_WITH_IDS: Final = 10
 """Of OffsetCommit and OffsetFetch."""
@@ -54,19 +32,23 @@ class _RequestedCommits:
     def __init__(self, broker: Broker) -> None:
         self._metadata_bytes_max = broker.groups.settings.offset_metadata_max_bytes
         self._now_ms = broker.clock.now_ms()
-        self._accepted: list[PartitionErrorCode] = []
+        self._accepted: list[messages.PartitionErrorCode] = []
         self.offsets: dict[TopicPartition, CommittedOffset] = {}
 
     def add_topic(
         self,
-        partitions: Sequence[OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition],
+        partitions: Sequence[
+            messages.OffsetCommitRequestPartition | transactions.TxnOffsetCommitRequestPartition
+        ],
         get_topic: Callable[[], ServedTopic],
         *,
         retention_ms: int = -1,
         needs_partition: bool = False,
-    ) -> list[PartitionErrorCode]:
+    ) -> list[messages.PartitionErrorCode]:
         """The results of the partitions of a topic; with its error where it cannot be had."""
-        results = [PartitionErrorCode(partition.partition_index) for partition in partitions]
+        results = [
+            messages.PartitionErrorCode(partition.partition_index) for partition in partitions
+        ]
         for partition, result in zip(partitions, results, strict=True):
             number, metadata = partition.partition_index, partition.committed_metadata or ""
             try:
@@ -101,8 +83,8 @@ class _RequestedCommits:
 
 
 async def handle_offset_commit(
-    broker: Broker, context: RequestContext, request: OffsetCommitRequest
-) -> OffsetCommitResponse:
+    broker: Broker, context: RequestContext, request: messages.OffsetCommitRequest
+) -> messages.OffsetCommitResponse:
     context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
     error = broker.groups.check_commit(
         request.group_id,
@@ -114,19 +96,23 @@ async def handle_offset_commit(
     if error:
         raise KafkaError(error)
     commits = _RequestedCommits(broker)
-    response = OffsetCommitResponse()
+    response = messages.OffsetCommitResponse()
     for topic in request.topics:
         results = commits.add_topic(
             topic.partitions,
             partial(_get_committed_topic, context, topic),
             retention_ms=request.retention_time_ms,
         )
-        response.topics.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, results))
+        response.topics.append(
+            messages.OffsetCommitResponseTopic(topic.name, topic.topic_id, results)
+        )
     await commits.finish(partial(broker.groups.commit, request.group_id))
     return response
 
 
-def _get_committed_topic(context: RequestContext, topic: OffsetCommitRequestTopic) -> ServedTopic:
+def _get_committed_topic(
+    context: RequestContext, topic: messages.OffsetCommitRequestTopic
+) -> ServedTopic:
     if context.version >= _FIRST_WITH_IDS:
         return context.get_topic(Operation.READ, id=topic.topic_id)
     return context.get_topic(Operation.READ, name=topic.name)
@@ -136,16 +122,16 @@ def _get_committed_topic(context: RequestContext, topic: OffsetCommitRequestTopi
 
 
 async def handle_txn_offset_commit(
-    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
-) -> TxnOffsetCommitResponse:
+    broker: Broker, context: RequestContext, request: transactions.TxnOffsetCommitRequest
+) -> transactions.TxnOffsetCommitResponse:
     """Offsets that count once the transaction is committed."""
     _check_txn_commit(broker, context, request)
     commits = _RequestedCommits(broker)
-    response = TxnOffsetCommitResponse()
+    response = transactions.TxnOffsetCommitResponse()
     for topic in request.topics:
         get_topic = partial(context.get_topic, Operation.READ, name=topic.name)
         results = commits.add_topic(topic.partitions, get_topic, needs_partition=True)
-        response.topics.append(TxnOffsetCommitResponseTopic(topic.name, results))
+        response.topics.append(transactions.TxnOffsetCommitResponseTopic(topic.name, results))
     await commits.finish(
         partial(
             broker.groups.commit_in_transaction,
@@ -158,7 +144,7 @@ async def handle_txn_offset_commit(
 
 
 def _check_txn_commit(
-    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
+    broker: Broker, context: RequestContext, request: transactions.TxnOffsetCommitRequest
 ) -> None:
     transactional_id, group = request.transactional_id, request.group_id
     context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
@@ -192,25 +178,25 @@ _NO_OFFSET: Final = -1
 
 
 def handle_offset_fetch(
-    broker: Broker, context: RequestContext, request: OffsetFetchRequest
-) -> OffsetFetchResponse:
+    broker: Broker, context: RequestContext, request: messages.OffsetFetchRequest
+) -> messages.OffsetFetchResponse:
     """The offsets of one group; of several from version 8 on, and by topic id from 10 on."""
     if context.version >= _FIRST_WITH_GROUPS:
-        return OffsetFetchResponse(
+        return messages.OffsetFetchResponse(
             groups=[_fetch_group(broker, context, request, group) for group in request.groups]
         )
-    requested = OffsetFetchRequestGroup(group_id=request.group_id, topics=request.topics)
+    requested = messages.OffsetFetchRequestGroup(group_id=request.group_id, topics=request.topics)
     group = _fetch_group(broker, context, request, requested)
-    return OffsetFetchResponse(topics=group.topics, error_code=group.error_code)
+    return messages.OffsetFetchResponse(topics=group.topics, error_code=group.error_code)
 
 
 def _fetch_group(
     broker: Broker,
     context: RequestContext,
-    request: OffsetFetchRequest,
-    requested: OffsetFetchRequestGroup,
-) -> OffsetFetchResponseGroup:
-    response = OffsetFetchResponseGroup(group_id=requested.group_id)
+    request: messages.OffsetFetchRequest,
+    requested: messages.OffsetFetchRequestGroup,
+) -> messages.OffsetFetchResponseGroup:
+    response = messages.OffsetFetchResponseGroup(group_id=requested.group_id)
     try:
         _check_fetch(broker, context, requested)
     except KafkaError as error:
@@ -232,7 +218,7 @@ def _fetch_group(
 
 
 def _check_fetch(
-    broker: Broker, context: RequestContext, requested: OffsetFetchRequestGroup
+    broker: Broker, context: RequestContext, requested: messages.OffsetFetchRequestGroup
 ) -> None:
     context.authorize(Operation.DESCRIBE, ResourceType.GROUP, requested.group_id)
     group = broker.groups.groups.find(requested.group_id)
@@ -243,7 +229,7 @@ def _check_fetch(
         raise KafkaError(error)
 
 
-def _committed_topics(broker: Broker, group_id: str) -> list[OffsetFetchRequestTopic]:
+def _committed_topics(broker: Broker, group_id: str) -> list[messages.OffsetFetchRequestTopic]:
     """Topics in which the group has committed offsets."""
     committed = broker.groups.offsets.of_group(group_id)
     topics = []
@@ -252,11 +238,11 @@ def _committed_topics(broker: Broker, group_id: str) -> list[OffsetFetchRequestT
     ).items():
         served = broker.topics.find(name)
         id = NO_ID if served is None else served.id
-        topics.append(OffsetFetchRequestTopic(name, id, numbers))
+        topics.append(messages.OffsetFetchRequestTopic(name, id, numbers))
     return topics
 
 
-def _get_topic_name(context: RequestContext, topic: OffsetFetchRequestTopic) -> str:
+def _get_topic_name(context: RequestContext, topic: messages.OffsetFetchRequestTopic) -> str:
     """By name also of a topic that does not exist."""
     if context.version >= _FIRST_WITH_IDS:
         return context.get_topic(Operation.DESCRIBE, id=topic.topic_id).name
@@ -264,25 +250,29 @@ def _get_topic_name(context: RequestContext, topic: OffsetFetchRequestTopic) -> 
     return topic.name
 
 
-def _failed_topic(topic: OffsetFetchRequestTopic, error: ErrorCode) -> OffsetFetchResponseTopic:
+def _failed_topic(
+    topic: messages.OffsetFetchRequestTopic, error: ErrorCode
+) -> messages.OffsetFetchResponseTopic:
     partitions = [_no_offset(number, error) for number in topic.partition_indexes]
-    return OffsetFetchResponseTopic(topic.name, topic.topic_id, partitions)
+    return messages.OffsetFetchResponseTopic(topic.name, topic.topic_id, partitions)
 
 
-def _no_offset(partition: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartition:
-    return OffsetFetchResponsePartition(
+def _no_offset(
+    partition: int, error: ErrorCode = ErrorCode.NONE
+) -> messages.OffsetFetchResponsePartition:
+    return messages.OffsetFetchResponsePartition(
         partition_index=partition, committed_offset=_NO_OFFSET, error_code=error
     )
 
 
 def _fetch_topic(
     broker: Broker,
-    request: OffsetFetchRequest,
+    request: messages.OffsetFetchRequest,
     group_id: str,
-    topic: OffsetFetchRequestTopic,
+    topic: messages.OffsetFetchRequestTopic,
     name: str,
-) -> OffsetFetchResponseTopic:
-    result = OffsetFetchResponseTopic(name=name, topic_id=topic.topic_id)
+) -> messages.OffsetFetchResponseTopic:
+    result = messages.OffsetFetchResponseTopic(name=name, topic_id=topic.topic_id)
     for number in topic.partition_indexes:
         partition = TopicPartition(name, number)
         if request.require_stable and broker.groups.offsets.is_pending(group_id, partition):
@@ -294,12 +284,12 @@ def _fetch_topic(
 
 def _fetch_offset(
     broker: Broker, group_id: str, partition: TopicPartition, topic_id: UUID
-) -> OffsetFetchResponsePartition:
+) -> messages.OffsetFetchResponsePartition:
     committed = broker.groups.offsets.find(group_id, partition)
     # An offset in a topic that was deleted and recreated does not apply to the new one.
     if committed is None or len({NO_ID, topic_id, committed.topic_id}) > 2:
         return _no_offset(partition.partition)
-    return OffsetFetchResponsePartition(
+    return messages.OffsetFetchResponsePartition(
         partition_index=partition.partition,
         committed_offset=committed.offset,
         committed_leader_epoch=committed.leader_epoch,
@@ -311,21 +301,21 @@ def _fetch_offset(
 
 
 async def handle_offset_delete(
-    broker: Broker, context: RequestContext, request: OffsetDeleteRequest
-) -> OffsetDeleteResponse:
+    broker: Broker, context: RequestContext, request: messages.OffsetDeleteRequest
+) -> messages.OffsetDeleteResponse:
     """Removes committed offsets in topics that the group does not subscribe to."""
     group_id = request.group_id
     context.authorize(Operation.DELETE, ResourceType.GROUP, group_id)
     group = broker.groups.get_for_offset_delete(group_id)
-    response = OffsetDeleteResponse()
-    deleted: list[PartitionErrorCode] = []
+    response = messages.OffsetDeleteResponse()
+    deleted: list[messages.PartitionErrorCode] = []
     partitions: list[TopicPartition] = []
     for topic in request.topics:
         error = _find_delete_error(context, group, topic.name)
-        results: list[PartitionErrorCode] = []
-        response.topics.append(OffsetDeleteResponseTopic(topic.name, results))
+        results: list[messages.PartitionErrorCode] = []
+        response.topics.append(messages.OffsetDeleteResponseTopic(topic.name, results))
         for requested in topic.partitions:
-            results.append(PartitionErrorCode(requested.partition_index, error))
+            results.append(messages.PartitionErrorCode(requested.partition_index, error))
             if error is ErrorCode.NONE:
                 deleted.append(results[-1])
                 partitions.append(TopicPartition(topic.name, requested.partition_index))

@@ -16,7 +16,7 @@ Threads    the table changes off the loop, one change at a time under `_lock`; `
 import math
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -135,9 +135,6 @@ class QuotaTable:
             if quotas != self.quotas:
                 self._file.write({"quotas": [_encode(*item) for item in quotas.items()]})
                 self.quotas = quotas
-
-    def find(self, is_wanted: Callable[[QuotaEntity], bool]) -> Quotas:
-        return {entity: values for entity, values in self.quotas.items() if is_wanted(entity)}
 
 
 def _encode(entity: QuotaEntity, values: Mapping[QuotaKind, float]) -> dict[str, Any]:

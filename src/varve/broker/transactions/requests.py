@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from varve.broker.broker import Broker
-from varve.broker.patterns import find_matching
-from varve.broker.request import Operation, RequestContext, ResourceType
+from varve.broker.request import Operation, RequestContext, ResourceType, find_matching
 from varve.broker.topics import by_topic
 from varve.broker.transactions.transaction import BY_DISPLAY_NAME, Status, Transaction
 from varve.commit_log import TopicPartition

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.broker_kit import BrokerKit
 from varve.broker.request import Principal
-from varve.broker.security.quota_requests import MatchType
+from varve.broker.security.requests import MatchType
 from varve.broker.settings import SecuritySettings
 from varve.wire import ErrorCode
 from varve.wire.messages.security import (

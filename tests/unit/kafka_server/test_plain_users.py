@@ -2,8 +2,8 @@
 
 import pytest
 
-from varve.broker.security.plain_users import PlainUsers, hash_password, parse_jaas, parse_users
 from varve.foundation.errors import InvalidSetting
+from varve.kafka_server.sasl_mechanisms import PlainUsers, hash_password, parse_jaas, parse_users
 
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 HASH = hash_password("wonder land")

@@ -1,0 +1,390 @@
+"""Requests for ACLs, SCRAM credentials and client quotas."""
+
+from collections import Counter
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import TypeVar
+
+from varve.broker.broker import Broker
+from varve.broker.request import Operation, RequestContext, ResourceType
+from varve.broker.security.acls import AclBinding, AclFilter, PatternType, Permission
+from varve.broker.security.credentials import SALT_BYTES_MAX, Change, check_iterations, check_user
+from varve.broker.security.quotas import Changes, EntityType, QuotaEntity, QuotaKind, check_value
+from varve.foundation.errors import InvalidRequest, StoreError
+from varve.foundation.scram import ScramMechanism, credential_of
+from varve.wire import ErrorCode
+from varve.wire.errors import KafkaError, code_for
+from varve.wire.messages import security as messages
+
+E = TypeVar("E", ResourceType, PatternType, Operation, Permission)
+
+
+def _authorize(broker: Broker, context: RequestContext, operation: Operation) -> None:
+    """Raises KafkaError unless the client may see or change ACLs."""
+    if not broker.security.has_authorizer:
+        raise KafkaError(
+            ErrorCode.SECURITY_DISABLED,
+            "No Authorizer is configured on the broker: set varve.authorizer.enable=true",
+        )
+    context.authorize(operation, ResourceType.CLUSTER)
+
+
+def handle_describe_acls(
+    broker: Broker, context: RequestContext, request: messages.DescribeAclsRequest
+) -> messages.DescribeAclsResponse:
+    _authorize(broker, context, Operation.DESCRIBE)
+    resources: dict[tuple[ResourceType, str, PatternType], messages.DescribeAclsResource] = {}
+    for binding in broker.acls.find(_to_filter(request)):
+        key = (binding.type, binding.name, binding.pattern)
+        if key not in resources:
+            resources[key] = messages.DescribeAclsResource(
+                resource_type=binding.type,
+                resource_name=binding.name,
+                pattern_type=binding.pattern,
+            )
+        resources[key].acls.append(
+            messages.AclDescription(
+                principal=binding.principal,
+                host=binding.host,
+                operation=binding.operation,
+                permission_type=binding.permission,
+            )
+        )
+    return messages.DescribeAclsResponse(error_message=None, resources=list(resources.values()))
+
+
+async def handle_create_acls(
+    broker: Broker, context: RequestContext, request: messages.CreateAclsRequest
+) -> messages.CreateAclsResponse:
+    """Creates all valid bindings, or where the table cannot be written none."""
+    _authorize(broker, context, Operation.ALTER)
+    results: list[messages.AclCreationResult] = []
+    bindings: list[AclBinding] = []
+    for creation in request.creations:
+        try:
+            bindings.append(_to_binding(creation))
+            results.append(messages.AclCreationResult(error_message=None))
+        except StoreError as error:
+            results.append(
+                messages.AclCreationResult(error_code=code_for(error), error_message=str(error))
+            )
+    try:
+        await broker.blocking.run(broker.acls.add, bindings)
+    except StoreError as error:
+        failed = messages.AclCreationResult(error_code=code_for(error), error_message=str(error))
+        results = [failed if result.error_code == ErrorCode.NONE else result for result in results]
+    return messages.CreateAclsResponse(results=results)
+
+
+async def handle_delete_acls(
+    broker: Broker, context: RequestContext, request: messages.DeleteAclsRequest
+) -> messages.DeleteAclsResponse:
+    """Deletes what the valid filters match, or where the table cannot be written nothing."""
+    _authorize(broker, context, Operation.ALTER)
+    results: list[messages.DeleteAclsFilterResult] = []
+    filters: list[tuple[messages.DeleteAclsFilterResult, AclFilter]] = []
+    for requested in request.filters:
+        result = messages.DeleteAclsFilterResult(error_message=None)
+        results.append(result)
+        try:
+            filters.append((result, _to_filter(requested)))
+        except StoreError as error:
+            result.error_code, result.error_message = code_for(error), str(error)
+    try:
+        deleted = await broker.blocking.run(broker.acls.remove, [one for _, one in filters])
+        for (result, _), bindings in zip(filters, deleted, strict=True):
+            result.matching_acls = [_deleted_acl(binding) for binding in bindings]
+    except StoreError as error:
+        for result, _ in filters:
+            result.error_code, result.error_message = code_for(error), str(error)
+    return messages.DeleteAclsResponse(filter_results=results)
+
+
+def _to_binding(creation: messages.AclCreation) -> AclBinding:
+    return AclBinding(
+        type=_to_enum(ResourceType, creation.resource_type, "resourceType"),
+        name=creation.resource_name,
+        pattern=_to_enum(PatternType, creation.resource_pattern_type, "patternType"),
+        principal=creation.principal,
+        host=creation.host,
+        operation=_to_enum(Operation, creation.operation, "operation"),
+        permission=_to_enum(Permission, creation.permission_type, "permissionType"),
+    )
+
+
+def _to_filter(requested: messages.AclBindingFilter) -> AclFilter:
+    return AclFilter(
+        type=_to_enum(ResourceType, requested.resource_type_filter, "resourceType"),
+        name=requested.resource_name_filter,
+        pattern=_to_enum(PatternType, requested.pattern_type_filter, "patternType"),
+        principal=requested.principal_filter,
+        host=requested.host_filter,
+        operation=_to_enum(Operation, requested.operation, "operation"),
+        permission=_to_enum(Permission, requested.permission_type, "permissionType"),
+    )
+
+
+def _to_enum(kind: type[E], value: int, field: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Invalid {field} {value}: not a known value"
+        ) from None
+
+
+def _deleted_acl(binding: AclBinding) -> messages.DeleteAclsMatchingAcl:
+    return messages.DeleteAclsMatchingAcl(
+        error_message=None,
+        resource_type=binding.type,
+        resource_name=binding.name,
+        pattern_type=binding.pattern,
+        principal=binding.principal,
+        host=binding.host,
+        operation=binding.operation,
+        permission_type=binding.permission,
+    )
+
+
+_Alteration = messages.ScramCredentialDeletion | messages.ScramCredentialUpsertion
+
+
+def handle_describe_user_scram_credentials(
+    broker: Broker, context: RequestContext, request: messages.DescribeUserScramCredentialsRequest
+) -> messages.DescribeUserScramCredentialsResponse:
+    context.authorize(Operation.DESCRIBE, ResourceType.CLUSTER)
+    # As in Kafka, an empty list stands for all users, like null.
+    requested = Counter(user.name for user in request.users or ())
+    if not requested:
+        requested = Counter(list(broker.credentials.users))
+    return messages.DescribeUserScramCredentialsResponse(
+        error_message=None,
+        results=[_describe_user(broker, user, count) for user, count in requested.items()],
+    )
+
+
+def _describe_user(
+    broker: Broker, user: str, count: int
+) -> messages.DescribeUserScramCredentialsResult:
+    if count > 1:
+        return messages.DescribeUserScramCredentialsResult(
+            user=user,
+            error_code=ErrorCode.DUPLICATE_RESOURCE,
+            error_message="Cannot describe SCRAM credentials for the same user twice in a single "
+            f"request: {user}",
+        )
+    credentials = broker.credentials.users.get(user)
+    if credentials is None:
+        return messages.DescribeUserScramCredentialsResult(
+            user=user,
+            error_code=ErrorCode.RESOURCE_NOT_FOUND,
+            error_message=f"Attempt to describe a user credential that does not exist: {user}",
+        )
+    return messages.DescribeUserScramCredentialsResult(
+        user=user,
+        error_message=None,
+        credential_infos=[
+            messages.CredentialInfo(mechanism=mechanism, iterations=one.iterations)
+            for mechanism, one in sorted(credentials.items())
+        ],
+    )
+
+
+async def handle_alter_user_scram_credentials(
+    broker: Broker, context: RequestContext, request: messages.AlterUserScramCredentialsRequest
+) -> messages.AlterUserScramCredentialsResponse:
+    alterations: list[_Alteration] = [*request.deletions, *request.upsertions]
+    results = {
+        alteration.name: messages.AlterUserScramCredentialsResult(
+            user=alteration.name, error_message=None
+        )
+        for alteration in alterations
+    }
+    response = messages.AlterUserScramCredentialsResponse(results=list(results.values()))
+    try:
+        context.authorize(Operation.ALTER, ResourceType.CLUSTER)
+    except KafkaError as error:
+        for result in results.values():
+            result.error_code, result.error_message = error.code, str(error)
+        return response
+    changes = _plan_changes(broker, alterations, results)
+    try:
+        if changes:
+            await broker.blocking.run(broker.credentials.alter, changes)
+    except StoreError as error:
+        for user, _, _ in changes:
+            results[user].error_code, results[user].error_message = code_for(error), str(error)
+    return response
+
+
+def _plan_changes(
+    broker: Broker,
+    alterations: Iterable[_Alteration],
+    results: dict[str, messages.AlterUserScramCredentialsResult],
+) -> list[Change]:
+    """The valid changes; a user with an invalid one is not changed at all."""
+    changes: dict[tuple[str, int], Change] = {}
+    for alteration in alterations:
+        try:
+            if (alteration.name, alteration.mechanism) in changes:
+                raise KafkaError(
+                    ErrorCode.DUPLICATE_RESOURCE,
+                    "A user credential cannot be altered twice in the same request",
+                )
+            changes[alteration.name, alteration.mechanism] = _to_change(broker, alteration)
+        except KafkaError as error:
+            result = results[alteration.name]
+            result.error_code, result.error_message = error.code, str(error)
+    return [
+        change for change in changes.values() if results[change[0]].error_code == ErrorCode.NONE
+    ]
+
+
+def _to_change(broker: Broker, alteration: _Alteration) -> Change:
+    try:
+        mechanism = ScramMechanism(alteration.mechanism)
+    except ValueError:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"Unknown SCRAM mechanism {alteration.mechanism}"
+        ) from None
+    try:
+        check_user(alteration.name)
+        if isinstance(alteration, messages.ScramCredentialUpsertion):
+            check_iterations(alteration.iterations)
+    except InvalidRequest as error:
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, str(error)) from error
+    if isinstance(alteration, messages.ScramCredentialDeletion):
+        if broker.credentials.find(alteration.name, mechanism) is None:
+            raise KafkaError(
+                ErrorCode.RESOURCE_NOT_FOUND,
+                "Attempt to delete a user credential that does not exist",
+            )
+        return alteration.name, mechanism, None
+    salt, salted = bytes(alteration.salt), bytes(alteration.salted_password)
+    # As in Kafka, a salted password may have a length that the mechanism never produces.
+    if not (1 <= len(salt) <= SALT_BYTES_MAX and 1 <= len(salted) <= SALT_BYTES_MAX):
+        raise KafkaError(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL,
+            f"a salt of {len(salt)} bytes and a salted password of {len(salted)}; each has 1 to "
+            f"{SALT_BYTES_MAX}",
+        )
+    credential = credential_of(mechanism, salted, salt=salt, iterations=alteration.iterations)
+    return alteration.name, mechanism, credential
+
+
+class MatchType(IntEnum):
+    """How a component of an entity is matched."""
+
+    EXACT = 0
+    DEFAULT = 1
+    SPECIFIED = 2
+    """Any name, the default included."""
+
+
+def handle_describe_client_quotas(
+    broker: Broker,
+    context: RequestContext,
+    request: messages.DescribeClientQuotasRequest,
+) -> messages.DescribeClientQuotasResponse:
+    try:
+        context.authorize(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
+        filter = _to_quota_filter(request.components)
+    except (KafkaError, InvalidRequest) as error:
+        return messages.DescribeClientQuotasResponse(
+            error_code=code_for(error), error_message=str(error), entries=None
+        )
+    return messages.DescribeClientQuotasResponse(
+        error_message=None,
+        entries=[
+            messages.DescribedQuotaEntry(
+                entity=[messages.EntityData(type.value, name) for type, name in entity.names],
+                values=[messages.ValueData(kind.value, value) for kind, value in values.items()],
+            )
+            for entity, values in broker.quotas.table.quotas.items()
+            if _matches_entity(entity, filter, strict=request.strict)
+        ],
+    )
+
+
+_QuotaFilter = dict[EntityType, tuple[MatchType, str | None]]
+
+
+def _to_quota_filter(components: list[messages.ComponentData]) -> _QuotaFilter:
+    filter: _QuotaFilter = {}
+    for component in components:
+        type = _to_entity_type(component.entity_type)
+        if type in filter:
+            raise InvalidRequest(f"Entity type {type.value} is in the filter twice")
+        try:
+            match = MatchType(component.match_type)
+        except ValueError:
+            raise InvalidRequest(f"Unknown match type {component.match_type}") from None
+        if (component.match is None) is (match is MatchType.EXACT):
+            raise InvalidRequest("A name must be given for an exact match, and only for that")
+        filter[type] = (match, component.match)
+    return filter
+
+
+def _to_entity_type(text: str) -> EntityType:
+    try:
+        return EntityType(text)
+    except ValueError:
+        raise InvalidRequest(
+            f"Entity type {text!r:.40} is not supported; use user or client-id"
+        ) from None
+
+
+def _matches_entity(entity: QuotaEntity, filter: _QuotaFilter, *, strict: bool) -> bool:
+    if strict and len(entity.names) != len(filter):
+        return False
+    for type, (match, expected_name) in filter.items():
+        is_part, name = entity.get(type)
+        if not is_part or (match is not MatchType.SPECIFIED and name != expected_name):
+            return False
+    return True
+
+
+async def handle_alter_client_quotas(
+    broker: Broker, context: RequestContext, request: messages.AlterClientQuotasRequest
+) -> messages.AlterClientQuotasResponse:
+    results = [
+        messages.EntryDataResponse(error_message=None, entity=entry.entity)
+        for entry in request.entries
+    ]
+    changes: list[tuple[messages.EntryDataResponse, tuple[QuotaEntity, Changes]]] = []
+    for entry, result in zip(request.entries, results, strict=True):
+        try:
+            context.authorize(Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
+            changes.append((result, (_to_entity(entry), _to_changes(entry))))
+        except (KafkaError, InvalidRequest) as error:
+            result.error_code, result.error_message = code_for(error), str(error)
+    try:
+        if changes and not request.validate_only:
+            await broker.blocking.run(broker.quotas.table.alter, [change for _, change in changes])
+    except StoreError as error:
+        for result, _ in changes:
+            result.error_code, result.error_message = code_for(error), str(error)
+    return messages.AlterClientQuotasResponse(entries=results)
+
+
+def _to_entity(entry: messages.AlteredQuotaEntry) -> QuotaEntity:
+    return QuotaEntity.of(
+        (_to_entity_type(entity.entity_type), entity.entity_name) for entity in entry.entity
+    )
+
+
+def _to_changes(entry: messages.AlteredQuotaEntry) -> Changes:
+    changes: dict[QuotaKind, float | None] = {}
+    for op in entry.ops:
+        try:
+            kind = QuotaKind(op.key)
+        except ValueError:
+            raise InvalidRequest(
+                f"Quota {op.key!r:.60} is not supported; use {', '.join(QuotaKind)}"
+            ) from None
+        if kind in changes:
+            raise InvalidRequest(f"Quota {kind.value} is given twice")
+        if not op.remove:
+            check_value(kind, op.value)
+        changes[kind] = None if op.remove else op.value
+    return changes
