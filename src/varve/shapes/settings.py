@@ -6,7 +6,6 @@ Invariant  an instance that exists is valid.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import check_settings, setting
 
 
@@ -145,11 +144,3 @@ class StorageSettings:
     chunk_bytes: int = 10 << 20
     buffer_bytes: int = 64 << 10
     read_bytes: int = 256 << 10
-
-    def __post_init__(self) -> None:
-        for name in ("chunk_bytes", "buffer_bytes", "read_bytes"):
-            value = getattr(self, name)
-            if not 1 <= value <= 1 << 40:
-                raise InvalidSetting(
-                    f"{name} {value} of a shape's storage must lie between 1 and {1 << 40}"
-                )

@@ -22,7 +22,7 @@ from varve.shapes.registry import FILE_NAME
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.storage.entry import ShapeEntry
-from varve.shapes.storage.shape_log import LogFlush
+from varve.shapes.storage.log_writer import LogFlush
 from varve.shapes.storage.shape_storage import ShapeStorage
 
 
@@ -88,7 +88,7 @@ def test_a_shape_that_cannot_be_flushed_is_dropped_and_holds_nobody_up_h17(
     def fail() -> None:
         raise DiskFull("No space left on device")
 
-    monkeypatch.setattr(bad.open()._log, "begin_flush", fail)
+    monkeypatch.setattr(bad.open(), "begin_flush", fail)
     stage.engine.checkpoint_now()
     assert bad.drop_reason is DropReason.STORAGE_FAILED
     stage.crash()
@@ -118,7 +118,7 @@ def test_the_table_is_written_only_behind_the_shapes_h16(
     stage.settle("items")
     order: list[str] = []
     storage, feed = shape.open(), stage.engine.context.topics.get("items").feed
-    end_flush, checkpoint = storage._log.end_flush, feed.checkpoint
+    end_flush, checkpoint = storage.end_flush, feed.checkpoint
 
     def note_flush(flush: LogFlush) -> StoreError | None:
         order.append("shape")
@@ -128,7 +128,7 @@ def test_the_table_is_written_only_behind_the_shapes_h16(
         order.append("table")
         checkpoint(mark)
 
-    monkeypatch.setattr(storage._log, "end_flush", note_flush)
+    monkeypatch.setattr(storage, "end_flush", note_flush)
     monkeypatch.setattr(feed, "checkpoint", note_checkpoint)
     stage.engine.checkpoint_now()
     assert order == ["shape", "table"]

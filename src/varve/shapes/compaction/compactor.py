@@ -25,8 +25,8 @@ from varve.shapes.compaction.spill import compact_ranges
 from varve.shapes.compaction.writer import CompactedLogWriter, remove_compacted
 from varve.shapes.offset import ShapeOffset
 from varve.shapes.settings import CompactionSettings
+from varve.shapes.storage.compacted_log import CompactedLog
 from varve.shapes.storage.layout import COMPACTED, log_path, new_suffix, scratch_directory
-from varve.shapes.storage.shape_log import CompactedLog
 from varve.shapes.storage.shape_storage import ShapeStorage
 
 
@@ -109,7 +109,7 @@ def compact_shape(
     target = _choose(storage, settings, is_forced)
     if target is None:
         return _report(storage, now_ms, CompactionOutcome.NOTHING, balance)
-    with storage.hold_files(), ExitStack() as stack:
+    with ExitStack() as stack:
         ranges = _open_ranges(storage, target[1], stack)
         scratch = scratch_directory(storage.root, storage.handle)
         blocks = compact_ranges(

@@ -6,6 +6,7 @@ Threads    a stream belongs to one thread at a time; many may read one log.
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import numpy as np
@@ -53,20 +54,25 @@ class LogView:
         return self._search(state.manifest.latest, offset, state.edge_count)
 
     def open_ranges(self, after: ShapeOffset, until: ShapeOffset) -> list[LogRange]:
-        """Where the entries lie that are in files; the files are open. Raises OSError."""
+        """Opens the files of the entries in (after, until] that are in files. Raises OSError."""
         state, ranges = self._state, []
         boundary, compacted = state.manifest.boundary, state.manifest.compacted
-        if compacted is not None and after < boundary:
-            chunk = self._search(compacted, after, None)
-            if chunk is not None:
-                file = self._fs.open(log_path(self._directory, compacted))
-                ranges.append(LogRange(file, chunk.start, file.size()))
-            after = boundary
-        if after < min(until, state.written):
-            start = self._live_start(after)
-            file = self._fs.open(log_path(self._directory, state.manifest.latest))
-            ranges.append(LogRange(file, start, state.log_end))
+        with ExitStack() as stack:
+            if compacted is not None and after < boundary:
+                chunk = self._search(compacted, after, None)
+                if chunk is not None:
+                    file = stack.enter_context(self._open_log(compacted))
+                    ranges.append(LogRange(file, chunk.start, file.size()))
+                after = boundary
+            if after < min(until, state.written):
+                start = self._live_start(after)
+                file = stack.enter_context(self._open_log(state.manifest.latest))
+                ranges.append(LogRange(file, start, state.log_end))
+            stack.pop_all()
         return ranges
+
+    def _open_log(self, suffix: str) -> File:
+        return self._fs.open(log_path(self._directory, suffix))
 
     def _live_start(self, after: ShapeOffset) -> int:
         """A byte before which no entry above the offset begins."""

@@ -12,8 +12,9 @@ Threads    all calls of the writer under the storage's lock; states are read by 
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
+from typing import Final, NamedTuple
 
 from varve.disk import Buffer, File, FileSystem
 from varve.foundation.errors import InvalidRequest
@@ -22,7 +23,15 @@ from varve.shapes.offset import SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.chunk_index import EDGE_BYTES, ChunkCache, ChunkEdge, encode_edge
 from varve.shapes.storage.entry import ShapeEntry, kernel_offset
-from varve.shapes.storage.layout import ShapeManifest, index_path, log_directory, log_path
+from varve.shapes.storage.layout import (
+    Pointer,
+    ShapeManifest,
+    index_path,
+    log_directory,
+    log_path,
+)
+
+_OFFSET: Final = itemgetter(0)
 
 
 class Mark(NamedTuple):
@@ -50,7 +59,7 @@ class ShapeLogState(NamedTuple):
 
     def find_mark(self, offset: ShapeOffset) -> Mark | None:
         """The last mark at or before an offset."""
-        at = bisect_right(self.marks, offset, 0, self.mark_count, key=_place)
+        at = bisect_right(self.marks, offset, 0, self.mark_count, key=_OFFSET)
         return self.marks[at - 1] if at else None
 
 
@@ -61,8 +70,8 @@ def tail_pieces(
 
     The entries are taken at the call; a piece exceeds the size only when its first message does.
     """
-    start = bisect_right(state.tail, after, 0, state.tail_count, key=_offset)
-    end = bisect_right(state.tail, until, start, state.tail_count, key=_offset)
+    start = bisect_right(state.tail, after, 0, state.tail_count, key=_OFFSET)
+    end = bisect_right(state.tail, until, start, state.tail_count, key=_OFFSET)
     return _join([entry.json for entry in state.tail[start:end]], size_max)
 
 
@@ -77,14 +86,6 @@ def _join(messages: list[bytes], size_max: int) -> Iterator[bytes]:
         yield b",".join(messages[start:])
 
 
-def _place(mark: Mark) -> ShapeOffset:
-    return mark.offset
-
-
-def _offset(entry: ShapeEntry) -> ShapeOffset:
-    return entry.offset
-
-
 MARKS_MAX = 512
 """Marks that are kept; each stands for `buffer_bytes` of the log at least."""
 
@@ -97,22 +98,15 @@ _FAULTS = {
 }
 
 
-class WriterStart(NamedTuple):
-    """Where the log and its index end when a writer begins."""
+class LogEnd(NamedTuple):
+    """Where a log and its index end: behind `last`. An odd count of edges has an open chunk."""
 
     last: ShapeOffset
     position: int = 0
     edge_count: int = 0
-    is_chunk_open: bool = False
     chunk_json_bytes: int = 0
-
-
-class SyncWork(NamedTuple):
-    """Files that hold what was written and not synced; the caller closes them."""
-
-    files: list[File]
-    directory: str | None
-    """Holds names that are not durable yet."""
+    """JSON bytes of the open chunk."""
+    cache: ChunkCache = ChunkCache()
 
 
 class LogWriter:
@@ -124,22 +118,21 @@ class LogWriter:
         directory: str,
         manifest: ShapeManifest,
         settings: StorageSettings,
-        start: WriterStart,
-        cache: ChunkCache,
+        end: LogEnd,
     ) -> None:
-        self.latest = start.last
-        self.written = start.last
-        self.cache = cache
+        self.latest = end.last
+        self.written = end.last
+        self.cache = end.cache
         self.tail: list[ShapeEntry] = []
-        self.marks: list[Mark] = [Mark(start.last, start.position)]
-        self.log_end = start.position
-        self.edge_count = start.edge_count
+        self.marks: list[Mark] = [Mark(end.last, end.position)]
+        self.log_end = end.position
+        self.edge_count = end.edge_count
         self._fs = fs
         self._directory = directory
         self._manifest = manifest
         self._settings = settings
-        self._is_chunk_open = start.is_chunk_open
-        self._chunk_json_bytes = start.chunk_json_bytes
+        self._is_chunk_open = end.edge_count % 2 == 1
+        self._chunk_json_bytes = end.chunk_json_bytes
         self._buffers: list[Buffer] = []
         self._buffered_bytes = 0
         self._edges: list[bytes] = []
@@ -210,14 +203,14 @@ class LogWriter:
         self.tail = []
         self._add_mark()
 
-    def take_sync(self) -> SyncWork:
-        """Writes the buffer out, and hands over the files that are to be synced."""
+    def take_unsynced(self) -> tuple[list[File], str | None]:
+        """Writes the buffer out; hands over the files to sync, and the directory of new names."""
         self.write_out()
         files = [file for file in (self._index_file, self._log_file) if file is not None]
         directory = log_directory(self._directory) if files and not self._is_named else None
         self._index_file = self._log_file = None
         self._is_named = self._is_named or bool(files)
-        return SyncWork(files, directory)
+        return files, directory
 
     def move(self, manifest: ShapeManifest, position: int, edge_count: int) -> None:
         """Goes on in the live log of a new manifest, which begins so many bytes later.
@@ -234,7 +227,7 @@ class LogWriter:
         self.close()
 
     def close(self) -> None:
-        """Gives the files back unsynced."""
+        """Closes the files unsynced."""
         for file in (self._index_file, self._log_file):
             if file is not None:
                 file.close()
@@ -265,3 +258,62 @@ class LogWriter:
 def _misfit(entry: object, status: EntryStatus, directory: str) -> InvalidRequest:
     what = str(entry.offset) if isinstance(entry, ShapeEntry) else repr(entry)
     return InvalidRequest(f"entry {what:.80} for the shape in {directory} {_FAULTS[status]}")
+
+
+class LogFlush:
+    """A flush of one log up to an offset: its files are synced, then its pointer."""
+
+    __slots__ = ("_directory", "_fs", "_pointer", "error", "files", "is_done", "offset")
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        files: list[File],
+        directory: str | None,
+        pointer: Pointer,
+        offset: ShapeOffset,
+    ) -> None:
+        """`directory` has names that are not durable yet."""
+        self.offset = offset
+        self.files = files
+        """To be synced before the next step."""
+        self.error: OSError | None = None
+        self.is_done = False
+        self._directory = directory
+        self._fs = fs
+        self._pointer = pointer
+
+    def write_pointer(self) -> None:
+        """Writes the pointer once the log is synced. Raises OSError."""
+        self.close()
+        if self._directory is not None:
+            self._fs.sync_directory(self._directory)
+        if self.offset != self._pointer.offset:
+            self.files = [self._pointer.write(self.offset)]
+
+    def close(self) -> None:
+        files, self.files = self.files, []
+        for file in files:
+            file.close()
+
+
+def run_flushes(fs: FileSystem, flushes: Sequence[LogFlush]) -> None:
+    """Completes flushes; each is done then, or has an error."""
+    _sync(fs, flushes)
+    for flush in flushes:
+        if flush.error is None:
+            try:
+                flush.write_pointer()
+            except OSError as error:
+                flush.error = error
+    _sync(fs, flushes)
+    for flush in flushes:
+        flush.close()
+        flush.is_done = flush.error is None
+
+
+def _sync(fs: FileSystem, flushes: Sequence[LogFlush]) -> None:
+    waiting = [(flush, file) for flush in flushes if flush.error is None for file in flush.files]
+    errors = fs.sync_files([file for _, file in waiting])
+    for (flush, _), error in zip(waiting, errors, strict=True):
+        flush.error = flush.error or error

@@ -1,12 +1,10 @@
-"""Cuts a log and its chunk index to the last persisted transaction, and counts what is left.
+"""Finds the end of a log and its chunk index, and cuts both to the last persisted transaction.
 
-Invariant  afterwards the last entry is the durable place, or the log is empty and that place is
-           virtual or the compaction's boundary; a log that ends before it lost data: Corrupt.
-           So did a compacted log whose files do not end together, at the boundary.
+Invariant  afterwards the last entry is the durable one, or the log is empty and the durable offset
+           is virtual or the boundary of the compacted log; a log that ends before it lost data:
+           Corrupt. So did a compacted log whose files do not end together, at the boundary.
 Crash      cutting twice is cutting once.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,31 +27,16 @@ from varve.shapes.storage.layout import (
     log_directory,
     log_path,
 )
-from varve.shapes.storage.log_writer import WriterStart
+from varve.shapes.storage.log_writer import LogEnd
 
 _BLOCK_BYTES = 256 << 10
 
 
-class IndexEnd(NamedTuple):
-    """The edges of a chunk index that hold for a durable place."""
+def _find_index_end(file: File, durable: ShapeOffset) -> tuple[int, int]:
+    """How many edges are valid, and a byte at or before the log's end. Raises Corrupt.
 
-    edge_count: int = 0
-    is_open: bool = False
-    search_start: int = 0
-    """The log's end lies at or behind this byte."""
-
-
-class RecoveredLog(NamedTuple):
-    """Where a writer begins, and the newest chunks."""
-
-    start: WriterStart
-    cache: ChunkCache
-
-
-def find_index_end(file: File, durable: ShapeOffset) -> IndexEnd:
-    """Leaves out torn edges and those above the durable place. Raises Corrupt.
-
-    A closing edge above it is left out alone, so that its chunk is open again.
+    Leaves out torn edges and those above the durable offset: a closing edge alone, so that its
+    chunk is open again.
     """
     count = file.size() // EDGE_BYTES
     while count:
@@ -62,7 +45,7 @@ def find_index_end(file: File, durable: ShapeOffset) -> IndexEnd:
             count -= 1
             continue
         if count % 2:
-            return IndexEnd(count, True, edge.position)
+            return count, edge.position
         if edge.offset < durable:
             raise Corrupt(
                 f"{file.path}: the last chunk ends at {edge.offset}, and the shape is durable up "
@@ -71,30 +54,44 @@ def find_index_end(file: File, durable: ShapeOffset) -> IndexEnd:
         opening = find_edge(file.read_at((count - 2) * EDGE_BYTES, EDGE_BYTES))
         if opening is None:
             raise Corrupt(f"{file.path}: the edge before {edge.offset} does not match its CRC-32C")
-        return IndexEnd(count, False, opening.position)
-    return IndexEnd()
+        return count, opening.position
+    return 0, 0
 
 
-def find_durable_end(
+def locate_end(
     fs: FileSystem, directory: str, manifest: ShapeManifest, durable: ShapeOffset
-) -> tuple[int, int, ChunkCache]:
-    """The byte behind the durable entry, edges that hold and the newest chunks, for readers before
-    a writer begins: what lies behind is cut when it does. Raises OSError, Corrupt.
+) -> LogEnd:
+    """Where the live log ends with its durable entry; nothing is changed. Raises OSError, Corrupt.
+
+    What lies behind is cut off by `recover`.
     """
+    edge_count, search_start, chunks = 0, 0, []
     path = index_path(directory, manifest.latest)
-    end, cache = IndexEnd(), ChunkCache.of([], manifest.boundary)
     if fs.exists(path):
         with fs.open(path) as index:
-            end = find_index_end(index, durable)
-            cache = _newest_chunks(index, end, manifest)
-    if not end.edge_count:
-        _check_reached(path, _log_begin(manifest), durable)
-        return 0, 0, cache
-    path = log_path(directory, manifest.latest)
-    _check_there(fs, path)
-    with fs.open(path) as log:
-        position, _ = _locate_durable_end(log, end, manifest, durable)
-    return position, end.edge_count, cache
+            edge_count, search_start = _find_index_end(index, durable)
+            chunks = ChunkIndexFile(index, edge_count).last_chunks(CACHED_COUNT + 1)
+    last, position, json_bytes = _log_begin(manifest), 0, 0
+    if edge_count:
+        path = log_path(directory, manifest.latest)
+        _check_exists(fs, path)
+        with fs.open(path) as log:
+            last, position, json_bytes = find_log_end(log, search_start, last, durable)
+    if last != durable:
+        raise Corrupt(f"{path} ends at {last}, and the shape is durable up to {durable}: drop it")
+    cache = ChunkCache.of(chunks, manifest.boundary)
+    return LogEnd(durable, position, edge_count, json_bytes if edge_count % 2 else 0, cache)
+
+
+def recover(
+    fs: FileSystem, directory: str, manifest: ShapeManifest, durable: ShapeOffset
+) -> LogEnd:
+    """Cuts both files and removes those that no manifest names. Raises OSError, Corrupt."""
+    _remove_unnamed(fs, directory, manifest)
+    end = locate_end(fs, directory, manifest, durable)
+    _cut(fs, index_path(directory, manifest.latest), end.edge_count * EDGE_BYTES)
+    _cut(fs, log_path(directory, manifest.latest), end.position)
+    return end
 
 
 def find_last_end(fs: FileSystem, directory: str, manifest: ShapeManifest) -> ShapeOffset:
@@ -130,7 +127,7 @@ def check_compacted_end(fs: FileSystem, directory: str, manifest: ShapeManifest)
         return
     paths = (index_path(directory, manifest.compacted), log_path(directory, manifest.compacted))
     for path in paths:
-        _check_there(fs, path)
+        _check_exists(fs, path)
     with fs.open(paths[0]) as file, fs.open(paths[1]) as log:
         index = ChunkIndexFile(file)
         chunk = index.get(index.complete_count - 1) if index.complete_count else None
@@ -142,48 +139,13 @@ def check_compacted_end(fs: FileSystem, directory: str, manifest: ShapeManifest)
             )
 
 
-def recover(
-    fs: FileSystem, directory: str, manifest: ShapeManifest, durable: ShapeOffset
-) -> RecoveredLog:
-    """Cuts both files and removes those that no manifest names. Raises OSError, Corrupt."""
-    _remove_unnamed(fs, directory, manifest)
-    with (
-        fs.open_writable(index_path(directory, manifest.latest)) as index,
-        fs.open_writable(log_path(directory, manifest.latest)) as log,
-    ):
-        end = find_index_end(index, durable)
-        position, json_bytes = _locate_durable_end(log, end, manifest, durable)
-        _cut(index, end.edge_count * EDGE_BYTES)
-        _cut(log, position)
-        cache = _newest_chunks(index, end, manifest)
-    chunk_json_bytes = json_bytes if end.is_open else 0
-    start = WriterStart(durable, position, end.edge_count, end.is_open, chunk_json_bytes)
-    return RecoveredLog(start, cache)
-
-
-def _locate_durable_end(
-    log: File, end: IndexEnd, manifest: ShapeManifest, durable: ShapeOffset
-) -> tuple[int, int]:
-    """The byte behind the durable entry, and the JSON bytes of its chunk up to there."""
-    last, position, json_bytes = _log_begin(manifest), 0, 0
-    if end.edge_count:
-        last, position, json_bytes = find_log_end(log, end.search_start, last, durable)
-    _check_reached(log.path, last, durable)
-    return position, json_bytes
-
-
 def _log_begin(manifest: ShapeManifest) -> ShapeOffset:
     return max(manifest.boundary, SNAPSHOT_END)
 
 
-def _check_there(fs: FileSystem, path: str) -> None:
+def _check_exists(fs: FileSystem, path: str) -> None:
     if not fs.exists(path):
         raise Corrupt(f"{path} is missing: drop the shape")
-
-
-def _check_reached(path: str, last: ShapeOffset, durable: ShapeOffset) -> None:
-    if last != durable:
-        raise Corrupt(f"{path} ends at {last}, and the shape is durable up to {durable}: drop it")
 
 
 def find_log_end(
@@ -208,14 +170,11 @@ def find_log_end(
     return from_kernel_offset(tx, op), position, json_bytes
 
 
-def _newest_chunks(file: File, end: IndexEnd, manifest: ShapeManifest) -> ChunkCache:
-    chunks = ChunkIndexFile(file, end.edge_count).last_chunks(CACHED_COUNT + 1)
-    return ChunkCache.of(chunks, manifest.boundary)
-
-
-def _cut(file: File, size: int) -> None:
-    if file.size() != size:
-        file.truncate(size)
+def _cut(fs: FileSystem, path: str, size: int) -> None:
+    """Cuts a file, which is created if it does not exist."""
+    with fs.open_writable(path) as file:
+        if file.size() != size:
+            file.truncate(size)
 
 
 def _remove_unnamed(fs: FileSystem, directory: str, manifest: ShapeManifest) -> None:

@@ -1,118 +1,53 @@
-"""The directory of one shape: its snapshot, its log, and how both are read and written.
+"""The directory of one shape: its snapshot and its log, how both are read and written.
 
-Invariant  readers take the state of the log once and need no lock; the files that it names stay
-           until their lease ends. A file replaced in one generation is removed when every lease
-           taken until then has ended. A reader takes its lease before it takes the state.
-Crash      until the first write after opening, readers get what is durable. When a directory is
-           created the manifest comes last: without it the directory is wiped before use. Replaced
-           files that were not removed are found by recovery. docs/formats/shape-log.md
-Threads    any; see `ShapeLog` for the locks. Leases have a lock of their own, taken last; files are
-           removed outside of it.
+Invariant  the last persisted transaction advances after the bytes it covers are synced, and a flush
+           is done once the pointer is synced too; a flush that fails delays no other. Readers take
+           the published state once and need no lock; a new state is published after the bytes are
+           where it says. A compacted log changes no file: new ones are written, the manifest names
+           them in one step, and the old ones are removed. A reader that opens a removed file reads
+           the state again; one that has it open reads on.
+Crash      until the first write after opening, readers get what is durable; recovery runs before
+           that write. When a directory is created the manifest comes last: without it the directory
+           is wiped before use. A failed write or sync ends all writing: the files may hold a part
+           of it, and the shape is to be dropped. Files that no manifest names are removed by
+           recovery. docs/formats/shape-log.md
+Threads    any. Lock order: _flush_lock, then _lock; no sync is made under _lock except that of a
+           replacement, so appends do not wait for the disk.
 """
 
+import errno
 import logging
 import threading
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
 
-from varve.disk import FileSystem, make_durable_directory
+from varve.disk import File, FileSystem, make_durable_directory
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, StoreError
+from varve.foundation.errors import (
+    Closed,
+    Corrupt,
+    DiskFull,
+    InvalidRequest,
+    NotFound,
+    StoreError,
+    Unavailable,
+)
 from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import StorageSettings
+from varve.shapes.storage import layout
+from varve.shapes.storage.chunk_index import ChunkIndexFile
+from varve.shapes.storage.compacted_log import CompactedLog, RestCopy, check_compacted
 from varve.shapes.storage.entry import ShapeEntry
-from varve.shapes.storage.layout import (
-    Pointer,
-    ShapeManifest,
-    create_pointer,
-    log_directory,
-    manifest_path,
-    metadata_directory,
-    move_to_trash,
-    read_manifest,
-    read_pointer,
-    shape_directory,
-    write_manifest,
-)
+from varve.shapes.storage.layout import Pointer, ShapeManifest
 from varve.shapes.storage.log_reader import LogView, open_stream
-from varve.shapes.storage.log_writer import ShapeLogState
-from varve.shapes.storage.recovery import check_compacted_end, find_durable_end, find_last_end
-from varve.shapes.storage.shape_log import CompactedLog, LogFlush, ShapeLog, run_flushes
+from varve.shapes.storage.log_writer import LogEnd, LogFlush, LogWriter, ShapeLogState, run_flushes
+from varve.shapes.storage.recovery import check_compacted_end, find_last_end, locate_end, recover
 from varve.shapes.storage.snapshot import ShapeSnapshot
 
 logger = logging.getLogger(__name__)
 
-
-def create_directory(fs: FileSystem, root: str, handle: str) -> str:
-    """Makes it durably, empty; raises InvalidRequest when the shape exists, OSError."""
-    directory = shape_directory(root, handle)
-    if fs.exists(manifest_path(directory)):
-        raise InvalidRequest(f"shape {handle} exists in {root}: a handle is used once")
-    if fs.exists(directory):
-        fs.remove_tree(directory)
-    make_durable_directory(fs, directory)
-    fs.make_directory(log_directory(directory))
-    fs.make_directory(metadata_directory(directory))
-    fs.sync_directory(directory)
-    create_pointer(fs, directory)
-    write_manifest(fs, directory, ShapeManifest())
-    return directory
-
-
-class FileLeases:
-    """Leases, and the files that wait for them."""
-
-    def __init__(self, fs: FileSystem) -> None:
-        self._fs = fs
-        self._lock = threading.Lock()
-        self._current = 0  # guarded by _lock
-        self._held: Counter[int] = Counter()  # guarded by _lock
-        self._retired: list[tuple[int, list[str]]] = []  # guarded by _lock
-
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        """While it is held no file that was published at its beginning is removed."""
-        with self._lock:
-            generation = self._current
-            self._held[generation] += 1
-        try:
-            yield
-        finally:
-            self._give_back(generation)
-
-    def retire(self, paths: list[str]) -> None:
-        """Removes these files when no lease of now is left; what replaces them is published."""
-        with self._lock:
-            self._retired.append((self._current, paths))
-            self._current += 1
-            unused = self._take_unused_locked()
-        self._remove(unused)
-
-    def _give_back(self, generation: int) -> None:
-        with self._lock:
-            self._held[generation] -= 1
-            if not self._held[generation]:
-                del self._held[generation]
-            unused = self._take_unused_locked()
-        self._remove(unused)
-
-    def _take_unused_locked(self) -> list[str]:
-        oldest = min(self._held, default=self._current)
-        unused = [path for number, paths in self._retired if number < oldest for path in paths]
-        self._retired = [retired for retired in self._retired if retired[0] >= oldest]
-        return unused
-
-    def _remove(self, paths: list[str]) -> None:
-        for path in paths:
-            try:
-                self._fs.remove(path)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                # The next recovery removes it; a reader must not fail for it.
-                logger.warning("old file of a shape stays", extra={"path": path, "error": error})
+T = TypeVar("T")
 
 
 class ChunkEnd(NamedTuple):
@@ -122,7 +57,7 @@ class ChunkEnd(NamedTuple):
 
 
 class ShapeStorage:
-    """One shape on disk. Made by `create` or `open`."""
+    """One shape on disk, opened by `create` or `open`."""
 
     def __init__(
         self,
@@ -139,110 +74,187 @@ class ShapeStorage:
         self.fs = fs
         self.root = root
         self.handle = handle
-        self.directory = shape_directory(root, handle)
+        self.directory = layout.shape_directory(root, handle)
         self.settings = settings
         self.snapshot = snapshot
-        self._log = ShapeLog(fs, self.directory, settings, clock, pointer, state)
-        self._leases = FileLeases(fs)
+        self.failure: StoreError | None = None  # set under _lock, read without
+        """Why it takes no more writes."""
+        self._state = state  # replaced under _lock, read without
+        self._clock = clock
+        self._flush_lock = threading.RLock()
+        self._lock = threading.Lock()
+        self._pointer = pointer  # guarded by _flush_lock
+        self._writer: LogWriter | None = None  # guarded by _lock
+        self._is_dropped = False  # set under _lock, read without
+        self._is_closed = False  # guarded by _lock
+
+    # Opening
 
     @classmethod
     def create(
-        cls,
-        fs: FileSystem,
-        root: str,
-        handle: str,
-        settings: StorageSettings,
-        clock: Clock,
+        cls, fs: FileSystem, root: str, handle: str, settings: StorageSettings, clock: Clock
     ) -> "ShapeStorage":
-        """Makes the directory of a new shape; what a crash left there is wiped. Raises OSError."""
-        directory = create_directory(fs, root, handle)
+        """Creates the directory of a new shape; what a crash left there is wiped.
+
+        Raises InvalidRequest if the shape exists, OSError.
+        """
+        directory = layout.shape_directory(root, handle)
+        if fs.exists(layout.manifest_path(directory)):
+            raise InvalidRequest(f"shape {handle} exists in {root}: a handle is used once")
+        if fs.exists(directory):
+            fs.remove_tree(directory)
+        make_durable_directory(fs, directory)
+        fs.make_directory(layout.log_directory(directory))
+        fs.make_directory(layout.metadata_directory(directory))
+        fs.sync_directory(directory)
+        layout.create_pointer(fs, directory)
+        layout.write_manifest(fs, directory, ShapeManifest())
+        snapshot = ShapeSnapshot(fs, layout.log_directory(directory), settings.chunk_bytes)
+        pointer, state = layout.read_pointer(fs, directory), ShapeLogState(ShapeManifest())
         storage = cls(
-            fs,
-            root,
-            handle,
-            settings,
-            clock,
-            snapshot=ShapeSnapshot(fs, log_directory(directory), settings.chunk_bytes),
-            pointer=read_pointer(fs, directory),
-            state=ShapeLogState(ShapeManifest()),
+            fs, root, handle, settings, clock, snapshot=snapshot, pointer=pointer, state=state
         )
-        storage._log.begin_empty()
+        with storage._lock:
+            storage._start_writer_locked(LogEnd(SNAPSHOT_END))
         return storage
 
     @classmethod
     def open(
-        cls,
-        fs: FileSystem,
-        root: str,
-        handle: str,
-        settings: StorageSettings,
-        clock: Clock,
+        cls, fs: FileSystem, root: str, handle: str, settings: StorageSettings, clock: Clock
     ) -> "ShapeStorage":
         """Opens a shape whose snapshot is complete; nothing is changed before the first write.
 
         Raises NotFound and Corrupt: then the shape is to be dropped.
         """
-        directory = shape_directory(root, handle)
-        manifest = read_manifest(fs, directory)
-        snapshot = ShapeSnapshot.open(fs, log_directory(directory))
+        directory = layout.shape_directory(root, handle)
+        manifest = layout.read_manifest(fs, directory)
+        snapshot = ShapeSnapshot.open(fs, layout.log_directory(directory))
         check_compacted_end(fs, directory, manifest)
-        pointer = read_pointer(fs, directory)
+        pointer = layout.read_pointer(fs, directory)
         if not pointer.is_certain:
-            last = find_last_end(fs, directory, manifest)
-            pointer.offset = max(pointer.offset, last)
-        return cls(
-            fs,
-            root,
-            handle,
-            settings,
-            clock,
-            snapshot=snapshot,
-            pointer=pointer,
-            state=_load_state(fs, directory, manifest, pointer.offset),
+            pointer.offset = max(pointer.offset, find_last_end(fs, directory, manifest))
+        durable = pointer.offset
+        end = locate_end(fs, directory, manifest, durable)
+        state = ShapeLogState(
+            manifest, durable, durable, durable, end.position, end.edge_count, end.cache
         )
-
-    # What is known
+        return cls(
+            fs, root, handle, settings, clock, snapshot=snapshot, pointer=pointer, state=state
+        )
 
     @property
     def latest(self) -> ShapeOffset:
         """The end of the last transaction; the end of the snapshot before there is one."""
-        return self._log.state.latest
+        return self._state.latest
 
     @property
     def persisted(self) -> ShapeOffset:
         """The last transaction end that is durable."""
-        return self._log.state.persisted
+        return self._state.persisted
 
     @property
     def manifest(self) -> ShapeManifest:
-        return self._log.state.manifest
+        return self._state.manifest
 
     @property
-    def failure(self) -> StoreError | None:
-        """Why it takes no more writes."""
-        return self._log.failure
+    def live_bytes(self) -> int:
+        """Bytes of the live log's file."""
+        return self._state.log_end
 
-    # Writing
+    # Appending
 
     def append(self, entries: Sequence[ShapeEntry]) -> None:
-        """Takes the entries of whole transactions, which are seen together; leaves out stored ones.
+        """Takes the entries of whole transactions, which are seen together; skips stored ones.
 
         Raises InvalidRequest when offsets do not ascend; a failing disk ends all writing.
         """
-        self._log.append(entries if isinstance(entries, list) else list(entries))
+        listed = entries if isinstance(entries, list) else list(entries)
+        with self._lock:
+            writer = self._get_writer_locked()
+            latest = self._state.latest
+            try:
+                writer.append(listed, _count_stored(listed, latest))
+            except OSError as error:
+                raise self._fail_locked(error) from error
+            except InvalidRequest as error:
+                if writer.latest != latest:
+                    self.failure = error
+                raise
+            self._publish_locked(writer)
+
+    def _get_writer_locked(self) -> LogWriter:
+        """The writer; recovers the log before the first write."""
+        self._check_locked()
+        if self._writer is not None:
+            return self._writer
+        with self._failing_locked():
+            end = recover(self.fs, self.directory, self.manifest, self.persisted)
+        return self._start_writer_locked(end)
+
+    def _start_writer_locked(self, end: LogEnd) -> LogWriter:
+        self._writer = LogWriter(self.fs, self.directory, self.manifest, self.settings, end)
+        self._publish_locked(self._writer)
+        return self._writer
+
+    def _publish_locked(self, writer: LogWriter) -> None:
+        state = self._state
+        self._state = ShapeLogState(
+            state.manifest,
+            writer.written,
+            state.persisted,
+            writer.latest,
+            writer.log_end,
+            writer.edge_count,
+            writer.cache,
+            writer.tail,
+            len(writer.tail),
+            writer.marks,
+            len(writer.marks),
+        )
+
+    # Flushing
 
     def flush(self) -> None:
         """Makes durable what was appended; appends go on meanwhile. A failure ends all writing."""
-        self._log.flush()
+        failed = flush_storages([self])
+        if failed:
+            raise failed[self]
 
-    def close(self) -> None:
-        """Flushes and takes no more writes; reading goes on. Twice is harmless."""
-        self._log.close()
+    def begin_flush(self) -> LogFlush | None:
+        """Starts a flush; None where there is nothing to do. No other runs before `end_flush`."""
+        self._flush_lock.acquire()
+        flush = None
+        try:
+            with self._lock:
+                flush = self._take_flush_locked()
+        finally:
+            if flush is None:
+                self._flush_lock.release()
+        return flush
 
-    def drop(self) -> bool:
-        """Renames the directory into the trash; False when it was gone. Raises OSError."""
-        self._log.drop()
-        return move_to_trash(self.fs, self.root, self.handle)
+    def _take_flush_locked(self) -> LogFlush | None:
+        self._check_locked()
+        writer = self._writer
+        if writer is None or (writer.is_synced and self.persisted == self.latest):
+            return None
+        with self._failing_locked():
+            files, directory = writer.take_unsynced()
+        self._publish_locked(writer)
+        return LogFlush(self.fs, files, directory, self._pointer, writer.latest)
+
+    def end_flush(self, flush: LogFlush) -> StoreError | None:
+        """Publishes the result of a flush; returns what failed."""
+        try:
+            if flush.error is None and not flush.is_done:
+                # The writer has given its files away, so no later flush would sync them.
+                flush.error = OSError(errno.EIO, "the flush was broken off")
+            with self._lock:
+                if flush.error is not None:
+                    return self._fail_locked(flush.error)
+                self._state = self._state._replace(persisted=flush.offset)
+                return None
+        finally:
+            self._flush_lock.release()
 
     # Reading
 
@@ -254,8 +266,9 @@ class ShapeStorage:
         cached = self.find_cached_chunk_end(offset)
         if cached is not None:
             return cached.offset
-        with self._reading() as state:
-            chunk = LogView(self.fs, self.directory, state).find_chunk(offset)
+        chunk = self._read_files(
+            lambda state: LogView(self.fs, self.directory, state).find_chunk(offset)
+        )
         return None if chunk is None else chunk.last
 
     def find_cached_chunk_end(self, offset: ShapeOffset) -> ChunkEnd | None:
@@ -266,16 +279,16 @@ class ShapeStorage:
             last_chunk = self.snapshot.last_chunk
             if last_chunk is None or offset.op < last_chunk:
                 return ChunkEnd(ShapeOffset(0, offset.op + 1))
-        self._log.check_not_dropped()
-        state, log_offset = self._log.state, max(offset, SNAPSHOT_END)
+        self._check_not_dropped()
+        state, log_offset = self._state, max(offset, SNAPSHOT_END)
         if log_offset < state.manifest.boundary or not state.cache.covers(log_offset):
             return None
         chunk = state.cache.find(log_offset)
         return ChunkEnd(None if chunk is None else chunk.last)
 
     def is_in_memory(self, start: ShapeOffset) -> bool:
-        """Whether reading from here on touches no file."""
-        return start >= SNAPSHOT_END and self._log.state.written <= start
+        """Whether reading from here on opens no file."""
+        return start >= SNAPSHOT_END and self._state.written <= start
 
     def read(self, start: ShapeOffset, end: ShapeOffset) -> Iterator[bytes]:
         """Messages in (start, end], in pieces of whole messages that commas are to join.
@@ -286,25 +299,46 @@ class ShapeStorage:
         """
         number = 0 if start < FIRST_CHUNK else start.op + 1
         if start < SNAPSHOT_END and ShapeOffset(0, number) <= end:
-            pieces = self._read_snapshot(number)
+            pieces = self._read_files(lambda _: self.snapshot.read_chunk(number))
             if pieces is not None:
                 return pieces
-        return self._read_log(max(start, SNAPSHOT_END), end)
+        return self._read_files(
+            lambda state: open_stream(
+                self.fs,
+                self.directory,
+                state,
+                after=max(start, SNAPSHOT_END),
+                until=end,
+                read_bytes=self.settings.read_bytes,
+            )
+        )
 
-    def hold_files(self) -> AbstractContextManager[None]:
-        """Keeps the files of now for as long as it is held, whatever compaction replaces."""
-        return self._leases.hold()
+    def _read_files(self, read: Callable[[ShapeLogState], T]) -> T:
+        """Reads files of the published state, again if a compaction replaced them meanwhile."""
+        while True:
+            self._check_not_dropped()
+            state = self._state
+            try:
+                return read(state)
+            except FileNotFoundError as error:
+                if self.manifest != state.manifest:
+                    continue
+                self._check_not_dropped()
+                if not self.fs.exists(self.directory):
+                    raise NotFound(f"shape {self.handle} is gone: request it again") from error
+                raise Corrupt(f"{error.filename} is missing: drop the shape") from error
 
     # Compaction
 
-    @property
-    def live_bytes(self) -> int:
-        """Bytes of the live log's file."""
-        return self._log.state.log_end
-
     def close_chunk(self) -> None:
         """Ends the open chunk, so that it may be compacted, and makes all durable."""
-        self._log.close_chunk()
+        with self._flush_lock:
+            with self._lock:
+                writer = self._get_writer_locked()
+                with self._failing_locked():
+                    writer.close_chunk()
+                self._publish_locked(writer)
+            self.flush()
 
     def compaction_target(self, keep_chunks: int) -> tuple[ShapeOffset, int] | None:
         """Last offset and end byte of what may be compacted in the live log; None: nothing.
@@ -312,76 +346,164 @@ class ShapeStorage:
         Leaves out the newest complete chunks, the open one and all that is not durable. Files of a
         compacted log may be written afterwards only, since this recovers a log just opened.
         """
-        with self._leases.hold():
-            return self._log.compaction_target(keep_chunks)
+        with self._lock:
+            self._get_writer_locked()
+
+        def find(state: ShapeLogState) -> tuple[ShapeOffset, int] | None:
+            number = state.edge_count // 2 - keep_chunks - 1
+            if number < 0:
+                return None
+            with self._open_index(state) as file:
+                chunk = ChunkIndexFile(file, state.edge_count).get(number)
+            if chunk.last is None or chunk.end is None or chunk.last > state.persisted:
+                return None
+            return chunk.last, chunk.end
+
+        return self._read_files(find)
 
     def install(self, compacted: CompactedLog) -> None:
-        """Puts a compacted log, whose files are durable, in the place of what it was made from.
+        """Replaces the entries that a compacted log, whose files are durable, was made from.
 
         Raises InvalidRequest when it does not fit the live log, and then nothing has changed.
         """
-        self._leases.retire(self._log.install(compacted))
+        with self._flush_lock:
+            self.flush()
+            self._check_fits(compacted)
+            old, now_ms = self._state, self._clock.now_ms()
+            latest = layout.new_suffix(self.fs, self.directory, layout.LATEST, now_ms)
+            manifest = ShapeManifest(latest, compacted.boundary, compacted.suffix)
+            copy = RestCopy(self.fs, self.directory, old.manifest, manifest, compacted.position)
+            try:
+                # The bulk is copied beside appends; only what came meanwhile is copied under lock.
+                copy.copy_to(old.log_end)
+            except (OSError, Corrupt) as error:
+                with self._lock:
+                    raise self._fail_locked(error) from error
+            with self._lock, self._failing_locked():
+                self._swap_locked(copy, manifest, compacted.position)
+        for suffix in sorted(old.manifest.suffixes - manifest.suffixes):
+            self._remove(layout.log_path(self.directory, suffix))
+            self._remove(layout.index_path(self.directory, suffix))
 
-    # Phases of reading
+    def _check_fits(self, compacted: CompactedLog) -> None:
+        if compacted.boundary > self.persisted:
+            raise InvalidRequest(
+                f"compacted log {compacted.suffix} of {self.directory} ends at "
+                f"{compacted.boundary}, beyond what is durable, {self.persisted}"
+            )
+        for path_of in (layout.log_path, layout.index_path):
+            path = path_of(self.directory, compacted.suffix)
+            if not self.fs.exists(path):
+                raise InvalidRequest(f"{path} is not there")
+        with self._open_index(self._state) as file:
+            check_compacted(ChunkIndexFile(file, self._state.edge_count), compacted, self.directory)
+
+    def _open_index(self, state: ShapeLogState) -> File:
+        return self.fs.open(layout.index_path(self.directory, state.manifest.latest))
+
+    def _swap_locked(self, copy: RestCopy, manifest: ShapeManifest, position: int) -> None:
+        self._check_locked()
+        writer = self._writer
+        assert writer is not None  # entries up to the boundary are durable, so there is one
+        writer.write_out()
+        copy.copy_to(writer.log_end)
+        edge_count = copy.write_index(writer.edge_count)
+        self.fs.sync_directory(layout.log_directory(self.directory))
+        layout.write_manifest(self.fs, self.directory, manifest)
+        writer.move(manifest, position, edge_count)
+        self._state = self._state._replace(manifest=manifest)
+        self._publish_locked(writer)
+
+    def _remove(self, path: str) -> None:
+        try:
+            self.fs.remove(path)
+        except OSError as error:
+            # The next recovery removes it.
+            logger.warning("old file of a shape stays", extra={"path": path, "error": error})
+
+    # Ending
+
+    def close(self) -> None:
+        """Flushes and takes no more writes; reading goes on. Closing twice is harmless."""
+        with self._flush_lock:
+            if self.failure is None and not self._is_dropped and not self._is_closed:
+                self.flush()
+            with self._lock:
+                self._is_closed = True
+                self._release_locked()
+
+    def drop(self) -> bool:
+        """Renames the directory into the trash; False when it was gone. Raises OSError."""
+        with self._flush_lock, self._lock:
+            self._is_dropped = True
+            self._release_locked()
+        return layout.move_to_trash(self.fs, self.root, self.handle)
+
+    def _release_locked(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _check_not_dropped(self) -> None:
+        if self._is_dropped:
+            raise NotFound(f"the shape in {self.directory} was dropped: request it again")
+
+    def _check_locked(self) -> None:
+        self._check_not_dropped()
+        if self._is_closed:
+            raise Closed(f"the shape in {self.directory} was closed: open it again")
+        if self.failure is not None:
+            raise self.failure.again()
+
+    def _fail_locked(self, error: OSError | Corrupt) -> StoreError:
+        failure = error if isinstance(error, Corrupt) else _to_store_error(error, self.directory)
+        self.failure = failure
+        return failure
 
     @contextmanager
-    def _reading(self) -> Iterator[ShapeLogState]:
-        """What is published, under a lease; a missing file may mean that the shape is gone."""
-        with self._leases.hold():
-            self._log.check_not_dropped()
-            try:
-                yield self._log.state
-            except FileNotFoundError as error:
-                self._log.check_not_dropped()
-                if not self.fs.exists(self.directory):
-                    raise NotFound(f"shape {self.handle} is gone: request it again") from error
-                raise Corrupt(f"{error.filename} is missing: drop the shape") from error
-
-    def _read_log(self, after: ShapeOffset, until: ShapeOffset) -> Iterator[bytes]:
-        with self._reading() as state:
-            return open_stream(
-                self.fs,
-                self.directory,
-                state,
-                after=after,
-                until=until,
-                read_bytes=self.settings.read_bytes,
-            )
-
-    def _read_snapshot(self, number: int) -> Iterator[bytes] | None:
-        last_chunk = self.snapshot.last_chunk
-        if last_chunk is not None and number > last_chunk:
-            return None
-        with self._reading():
-            return self.snapshot.read_chunk(number)
+    def _failing_locked(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._fail_locked(error) from error
+        except Corrupt as error:
+            self._fail_locked(error)
+            raise
 
 
 def flush_storages(storages: Sequence[ShapeStorage]) -> dict[ShapeStorage, StoreError]:
-    """Makes durable what was appended to many shapes, with few syncs; gives those that failed."""
+    """Makes durable what was appended to many shapes, with few syncs; returns those that failed."""
     failed: dict[ShapeStorage, StoreError] = {}
-    begun: list[tuple[ShapeStorage, LogFlush]] = []
+    flushes: dict[ShapeStorage, LogFlush] = {}
     try:
         for storage in storages:
             try:
-                flush = storage._log.begin_flush()
+                flush = storage.begin_flush()
             except StoreError as error:
                 failed[storage] = error
                 continue
             if flush is not None:
-                begun.append((storage, flush))
-        if begun:
-            run_flushes(storages[0].fs, [flush for _, flush in begun])
+                flushes[storage] = flush
+        if flushes:
+            run_flushes(storages[0].fs, list(flushes.values()))
     finally:
-        for storage, flush in begun:
-            failure = storage._log.end_flush(flush)
+        for storage, flush in flushes.items():
+            failure = storage.end_flush(flush)
             if failure is not None:
                 failed[storage] = failure
     return failed
 
 
-def _load_state(
-    fs: FileSystem, directory: str, manifest: ShapeManifest, durable: ShapeOffset
-) -> ShapeLogState:
-    """What readers may know before a writer begins: all that is durable, and nothing else."""
-    log_end, edge_count, cache = find_durable_end(fs, directory, manifest, durable)
-    return ShapeLogState(manifest, durable, durable, durable, log_end, edge_count, cache)
+def _count_stored(entries: list[ShapeEntry], latest: ShapeOffset) -> int:
+    """How many of the entries, which ascend, are stored already."""
+    count = 0
+    while count < len(entries) and entries[count].offset <= latest:
+        count += 1
+    return count
+
+
+def _to_store_error(error: OSError, directory: str) -> StoreError:
+    """The error to raise instead: the shape takes no more writes and is to be dropped."""
+    reason = f"{error.strerror or error} ({error.filename or directory})"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"shape in {directory}: {reason}; free some space and drop the shape")
+    return Unavailable(f"shape in {directory}: {reason}; repair the disk and drop the shape")

@@ -1,7 +1,7 @@
 """Hazards of the design that the log's storage avoids, by their numbers."""
 
 import threading
-from contextlib import ExitStack
+from collections.abc import Callable
 from itertools import accumulate
 
 import pytest
@@ -24,12 +24,13 @@ from tests.support.shape_log import (
     write_compacted,
 )
 from varve.disk import MemoryFileSystem
+from varve.disk.memory import MemoryFile
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.offset import LAST, SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import StorageSettings
+from varve.shapes.storage.compacted_log import CompactedLog
 from varve.shapes.storage.layout import index_path, log_directory, log_path, shape_directory
-from varve.shapes.storage.shape_log import CompactedLog
 from varve.shapes.storage.shape_storage import ShapeStorage
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
@@ -131,22 +132,29 @@ def test_h10_a_chunk_closed_within_a_transaction_is_seen_with_all_of_it() -> Non
     _check(storage, model)
 
 
-def test_h11_files_stay_until_the_last_reader_that_could_look_for_them() -> None:
-    disk = _disk()
+class _CompactingFileSystem(MemoryFileSystem):
+    """Compacts a shape between the moment a reader knows the files and the one it opens them."""
+
+    storage: ShapeStorage | None = None
+
+    def open(self, path: str) -> MemoryFile:
+        if self.storage is not None:
+            storage, self.storage = self.storage, None
+            assert compact_plainly(storage, 1)
+        return super().open(path)
+
+
+@pytest.mark.parametrize("read", [read_messages, follow])
+def test_h11_a_reader_whose_files_were_replaced_reads_the_new_ones(
+    read: Callable[[ShapeStorage], list[object]],
+) -> None:
+    disk = _CompactingFileSystem(ManualClock())
     storage, model = _filled(60, disk)
     storage.flush()
-    old = {log_path(storage.directory, "latest.0"), index_path(storage.directory, "latest.0")}
-    first, second, third = ExitStack(), ExitStack(), ExitStack()
-    first.enter_context(storage.hold_files())
-    second.enter_context(storage.hold_files())
-    assert compact_plainly(storage, 1)
-    assert all(map(disk.exists, old))
-    third.enter_context(storage.hold_files())
-    first.close()
-    assert all(map(disk.exists, old))
-    second.close()
-    assert not any(map(disk.exists, old))
-    third.close()
+    disk.storage = storage
+    assert read(storage) == messages_of(model.committed)
+    assert storage.manifest.compacted is not None
+    assert not disk.exists(log_path(storage.directory, "latest.0"))
     _check(storage, model)
 
 

@@ -25,7 +25,6 @@ from varve.foundation.errors import (
     Corrupt,
     DiskFull,
     InvalidRequest,
-    InvalidSetting,
     NotFound,
     StoreError,
     Unavailable,
@@ -339,9 +338,3 @@ def test_a_failed_call_at_any_step_ends_writing_and_reading_goes_on(
             continue
         break
     assert step > first + 5
-
-
-@pytest.mark.parametrize("name", ["chunk_bytes", "buffer_bytes", "read_bytes"])
-def test_settings_are_positive(name: str) -> None:
-    with pytest.raises(InvalidSetting, match=name):
-        StorageSettings(**{name: 0})
