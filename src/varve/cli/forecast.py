@@ -166,7 +166,7 @@ def _figures(forecast: Forecast) -> list[str]:
 
 def _next_text(forecast: Forecast) -> str:
     """The first segment that goes or, without one, what keeps the first that there is."""
-    rows = [row for row in forecast.rows if row.size]
+    rows = [row for row in forecast.rows if row.segment.size]
     if not rows:
         return "empty"
     first = rows[0]

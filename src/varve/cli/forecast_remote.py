@@ -33,15 +33,17 @@ def remote_text(forecast: Forecast) -> str:
     held = [
         row
         for row in forecast.remote
-        if row.place in (SegmentLocation.REMOTE, SegmentLocation.BOTH)
+        if row.segment.location in (SegmentLocation.REMOTE, SegmentLocation.BOTH)
     ]
-    waiting = [row for row in forecast.remote if row.place is SegmentLocation.LOCAL]
-    leaving = [row for row in forecast.remote if not row.place.is_readable]
-    parts = [f"{len(held)} segments, {sum(row.size for row in held):,} bytes"]
+    waiting = [row for row in forecast.remote if row.segment.location is SegmentLocation.LOCAL]
+    leaving = [row for row in forecast.remote if not row.segment.location.is_readable]
+    parts = [f"{len(held)} segments, {sum(row.segment.size for row in held):,} bytes"]
     if waiting:
-        parts.append(f"{len(waiting)} to be copied, {sum(row.size for row in waiting):,} bytes")
+        parts.append(
+            f"{len(waiting)} to be copied, {sum(row.segment.size for row in waiting):,} bytes"
+        )
     if leaving:
-        last_ms = max(row.gone_ms or forecast.now_ms for row in leaving)
+        last_ms = max(row.deleted_ms or forecast.now_ms for row in leaving)
         parts.append(f"{len(leaving)} leave it by {show_due(last_ms, forecast.now_ms)}")
     first = next(iter([*held, *waiting]), None)
     if first is not None and first.when_ms is None:

@@ -8,14 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from varve.cleaning.compaction.log_cleaner import LogCleaner
-from varve.cleaning.explain.explain import (
-    ExplainContext,
-    LatestRecord,
-    explain_key,
-    explain_log,
-    explain_offset,
-)
-from varve.cleaning.explain.explanation import RecordExplanation, SegmentExplanation
+from varve.cleaning.explain.explain import ExplainContext
 from varve.cleaning.remote_tier import RemoteBounds
 from varve.cleaning.retention.forecast import Forecast, forecast
 from varve.cleaning.retention.segments import RemoteSegments
@@ -23,6 +16,7 @@ from varve.commit_log import Log, LogManager, LogSettings, TopicPartition
 from varve.embedded.store_tier import StoreTier
 from varve.foundation.errors import StoreError, Unavailable
 from varve.foundation.settings import GivenValue, parse_settings
+from varve.records import Record
 
 
 class Insight:
@@ -33,36 +27,11 @@ class Insight:
         self._cleaner = cleaner
         self._tier = tier
 
-    def explain_segments(self, partition: TopicPartition, now_ms: int) -> list[SegmentExplanation]:
-        """Why each segment of a partition is still here, in both tiers.
-
-        While object storage is down the local segments are explained without it.
-        """
-        log = self._logs.get(partition)
-        return explain_log(log, now_ms, self._context(log, now_ms))
-
-    def explain_offset(
-        self, partition: TopicPartition, offset: int, now_ms: int
-    ) -> RecordExplanation:
-        """Why the record with an offset is still here, or that it is not."""
-        log = self._logs.get(partition)
-        return explain_offset(log, offset, now_ms, self._context(log, now_ms))
-
-    def explain_key(
-        self, partition: TopicPartition, key: bytes, now_ms: int
-    ) -> RecordExplanation | None:
-        """Why the newest record of a key is still here; None when there is none."""
-        log = self._logs.get(partition)
-        return explain_key(log, key, now_ms, self._context(log, now_ms))
-
-    def forecast(
-        self, partition: TopicPartition, now_ms: int, settings: Mapping[str, GivenValue]
-    ) -> Forecast:
+    def forecast(self, log: Log, now_ms: int, settings: Mapping[str, GivenValue]) -> Forecast:
         """What a partition's policy removes and when, or would with some settings changed.
 
         Raises Unavailable for a tiered one whose object storage does not answer.
         """
-        log = self._logs.get(partition)
         # What is not compacted now has no plan; what it would lose then nobody has counted.
         stale = self._stale_bytes(log, now_ms) if log.settings.is_compacted else None
         return forecast(
@@ -85,7 +54,8 @@ class Insight:
             return None
         return RemoteSegments((), log.log_start_offset, 0, self._tier.delete_delay_ms)
 
-    def _context(self, log: Log, now_ms: int) -> ExplainContext:
+    def context(self, log: Log, now_ms: int) -> ExplainContext:
+        """What is known of a partition; while object storage is down, without that part."""
         partition = log.topic_partition
         directory = self._logs.directory_of(partition)
         # The plan reads every segment, so that damaged ones are known as uncleanable behind it.
@@ -97,9 +67,8 @@ class Insight:
             for hold in health.holds
         ]
 
-        def find_latest(key: bytes, below: int) -> LatestRecord | None:
-            record = self._cleaner.find_key(partition, key, now_ms, below=below)
-            return None if record is None else LatestRecord(record.offset, record.value is None)
+        def find_latest(key: bytes, below: int) -> Record | None:
+            return self._cleaner.find_key(partition, key, now_ms, below=below)
 
         remote = None
         with suppress(Unavailable):
@@ -109,7 +78,7 @@ class Insight:
             remote=remote,
             is_remote_unavailable=remote is None and log.settings.remote_storage_enable,
             holds=holds,
-            stale_bytes=None if stale is None else stale.get,
+            stale_bytes=stale or {},
             find_latest=find_latest,
             remote_bounds=self._find_bounds(partition),
         )

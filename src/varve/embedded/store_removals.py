@@ -118,32 +118,35 @@ class StoreRemovals(ABC):
 
     def explain(self, topic: str, partition: int | None = None) -> "list[SegmentExplanation]":
         """Why the segments of a topic, or of one of its partitions, are still here."""
-        now_ms = self._clock.now_ms()
+        from varve.cleaning.explain.explain import explain_log
+
+        now_ms, insight = self._clock.now_ms(), self._insight()
         return [
             explanation
-            for topic_partition in self.partitions(topic, partition)
-            for explanation in self._insight().explain_segments(topic_partition, now_ms)
+            for log in map(self._logs.get, self.partitions(topic, partition))
+            for explanation in explain_log(log, now_ms, insight.context(log, now_ms))
         ]
 
     def explain_offset(
         self, topic: str, offset: int, partition: int | None = None
     ) -> "RecordExplanation":
         """Why a record is still here, what keeps it and until when; or that it is gone."""
-        number = self.topic(topic).partition(partition).number
-        now_ms = self._clock.now_ms()
-        return self._insight().explain_offset(TopicPartition(topic, number), offset, now_ms)
+        from varve.cleaning.explain.explain import explain_offset
+
+        log, now_ms = self.topic(topic).partition(partition).log, self._clock.now_ms()
+        return explain_offset(log, offset, now_ms, self._insight().context(log, now_ms))
 
     def explain_key(
         self, topic: str, key: bytes | str, partition: int | None = None
     ) -> "RecordExplanation | None":
         """Why the latest record of a key is still here; None when there is none."""
-        found = self.topic(topic)
+        from varve.cleaning.explain.explain import explain_key
+
         data = key.encode() if isinstance(key, str) else key
+        found = self.topic(topic)
         number = found.partition_for(data) if partition is None else partition
-        now_ms = self._clock.now_ms()
-        return self._insight().explain_key(
-            TopicPartition(topic, found.partition(number).number), data, now_ms
-        )
+        log, now_ms = found.partition(number).log, self._clock.now_ms()
+        return explain_key(log, data, now_ms, self._insight().context(log, now_ms))
 
     def forecast(
         self,
@@ -156,8 +159,8 @@ class StoreRemovals(ABC):
 
         `settings` are tried in place of the topic's own; nothing is changed.
         """
-        now_ms = self._clock.now_ms()
+        now_ms, insight = self._clock.now_ms(), self._insight()
         return [
-            self._insight().forecast(topic_partition, now_ms, settings or {})
+            insight.forecast(self._logs.get(topic_partition), now_ms, settings or {})
             for topic_partition in self.partitions(topic, partition)
         ]

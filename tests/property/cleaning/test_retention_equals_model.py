@@ -65,9 +65,13 @@ def test_a_forecast_is_what_retention_will_delete(
     facts: SegmentList, now_ms: int, later_ms: int
 ) -> None:
     rows = forecast_log(facts, now_ms)
-    assert [row.base_offset for row in rows] == [one.base_offset for one in facts.segments]
+    assert [row.segment.base_offset for row in rows] == [one.base_offset for one in facts.segments]
     then_ms = now_ms + later_ms
-    due = [row.base_offset for row in rows if row.when_ms is not None and row.when_ms <= then_ms]
+    due = [
+        row.segment.base_offset
+        for row in rows
+        if row.when_ms is not None and row.when_ms <= then_ms
+    ]
     assert due == ModelLog(facts).run(then_ms)
 
 

@@ -8,7 +8,6 @@ import pytest
 from tests.support.log_bench import DIRECTORY, NOW_MS, Bench, make_batch, split_batches
 from varve.cleaning.explain.explain import (
     ExplainContext,
-    LatestRecord,
     explain_key,
     explain_log,
     explain_offset,
@@ -41,7 +40,7 @@ class Asked(Bench):
         )
         return self.log.append(build_batch([record], **batch)).base_offset
 
-    def find_latest(self, key: bytes, below: int) -> LatestRecord | None:
+    def find_latest(self, key: bytes, below: int) -> Record | None:
         found = None
         offset = self.log.log_start_offset
         while offset < below:
@@ -49,7 +48,7 @@ class Asked(Bench):
             for batch in split_batches(fetched.data):
                 for record in batch.records():
                     if record.key == key and record.offset < below:
-                        found = LatestRecord(record.offset, record.value is None)
+                        found = record
             if fetched.next_offset == offset:
                 break
             offset = fetched.next_offset
@@ -195,7 +194,7 @@ def test_a_clean_segment_with_little_stale_in_it_is_not_rewritten(compacted: Ask
     compacted.log.roll()
 
     def block(stale: int) -> list[BlockingRule]:
-        known = {"first_dirty_offset": 1, "stale_bytes": lambda base_offset: stale}
+        known = {"first_dirty_offset": 1, "stale_bytes": {0: stale}}
         return rules(compacted.segment(0, **known).compaction)
 
     size = compacted.log.view.closed[0].size
@@ -256,7 +255,7 @@ def test_a_deleted_record_goes_whatever_the_share(compacted: Asked) -> None:
     compacted.put("a", None)
     compacted.log.roll()
     compacted.put("b")
-    known = {"first_dirty_offset": 1, "stale_bytes": lambda base_offset: 1}
+    known = {"first_dirty_offset": 1, "stale_bytes": {0: 1}}
     assert BlockingRule.STALE_SHARE not in rules(compacted.explain(0, **known).compaction)
 
 

@@ -31,7 +31,7 @@ def bench() -> Bench:
 
 def test_each_segment_has_its_time(bench: Bench) -> None:
     found = forecast(bench.log, NOW_MS + 3 * DAY)
-    size = found.rows[0].size
+    size = found.rows[0].segment.size
     assert [row.when_ms for row in found.rows] == [
         NOW_MS + 7 * DAY + 1,
         NOW_MS + 8 * DAY + 1,

@@ -19,7 +19,6 @@ from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.compaction.transactions import TransactionTracker
 from varve.cleaning.explain.explain import (
     ExplainContext,
-    LatestRecord,
     explain_log,
     explain_offset,
 )
@@ -239,7 +238,7 @@ def test_explanations_name_the_copy_and_the_tier() -> None:
     bench.fill(1)
     border = RemoteBounds(copied_offset=4, cleaned_up_to=2)
     known = ExplainContext(
-        remote_bounds=border, find_latest=lambda key, below: LatestRecord(2, True)
+        remote_bounds=border, find_latest=lambda key, below: Record(b"a", None, offset=2)
     )
     _, cleanable, waiting, _ = explain_log(bench.log, bench.now_ms, known)
     assert cleanable.compaction is not None

@@ -44,15 +44,15 @@ def test_what_a_forecast_says_comes_true(settings: dict[str, GivenValue]) -> Non
             kit.run_background()
             kit.run_background()
             local = [row for row in forecast.rows if row.when_ms is None or row.when_ms > moment]
-            local_start = local[0].base_offset if local else 40
+            local_start = local[0].segment.base_offset if local else 40
             remote = [row for row in forecast.remote if row.when_ms is None or row.when_ms > moment]
             offsets = kit.store.topic("t").partition(0).offsets()
             status = kit.store.tier.status(kit.store.partitions("t")[0])
             assert offsets.local_start == local_start
             assert status.cold_segments is not None
-            copied = sum(row.place is not SegmentLocation.LOCAL for row in remote)
+            copied = sum(row.segment.location is not SegmentLocation.LOCAL for row in remote)
             assert copied <= status.cold_segments <= len(remote)
-            assert offsets.log_start == (remote[0].base_offset if remote else local_start)
+            assert offsets.log_start == (remote[0].segment.base_offset if remote else local_start)
 
 
 def test_a_topic_outside_of_the_tier_can_be_tried_in_it() -> None:
@@ -63,7 +63,7 @@ def test_a_topic_outside_of_the_tier_can_be_tried_in_it() -> None:
         tried = {"remote.storage.enable": True, "local.retention.bytes": 0}
         (found,) = kit.store.forecast("t", settings=tried)
     assert found.remote is not None
-    assert {row.place for row in found.remote} == {SegmentLocation.LOCAL}
+    assert {row.segment.location for row in found.remote} == {SegmentLocation.LOCAL}
     assert [row.when_ms for row in found.rows] == [found.now_ms] * len(found.rows)
 
 
@@ -73,7 +73,7 @@ def test_a_topic_that_would_leave_the_tier_has_nothing_left_there() -> None:
         kit.run_background()
         (found,) = kit.store.forecast("t", settings={"remote.storage.enable": False})
     assert found.remote
-    assert {row.place for row in found.remote} == {SegmentLocation.LEAVING}
+    assert {row.segment.location for row in found.remote} == {SegmentLocation.LEAVING}
     assert found.remote_at(found.now_ms).stored_bytes == 0
 
 

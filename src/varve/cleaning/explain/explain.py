@@ -5,16 +5,14 @@ Invariant  nothing is changed. An answer is true for the moment it was asked: wh
 Threads    any; no lock. Each answer is made on facts taken once.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
-
-import numpy as np
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from varve.cleaning.compaction.cleanable_log import KEPT_FOR_REMOTE, judge_cleanable
-from varve.cleaning.explain.both_tiers import explain_both_tiers, removal_path, without_remote
 from varve.cleaning.explain.explanation import (
     COMPACTION,
+    LOCAL_RETENTION,
     RETENTION,
     Blocker,
     RecordExplanation,
@@ -25,41 +23,34 @@ from varve.cleaning.explain.explanation import (
 from varve.cleaning.explain.segment_blockers import SegmentBlockers
 from varve.cleaning.key_index.segment_indexes import UncleanableSegment
 from varve.cleaning.remote_tier import RemoteBounds
-from varve.cleaning.retention.forecast import forecast_log
-from varve.cleaning.retention.rules import BlockingRule, RetentionLimits
+from varve.cleaning.retention.forecast import (
+    covering_row,
+    forecast_evictions,
+    forecast_log,
+    forecast_remote,
+)
+from varve.cleaning.retention.rules import BlockingRule, Due, RetentionLimits
 from varve.cleaning.retention.segments import (
+    RemoteSegmentInfo,
     RemoteSegments,
     SegmentInfo,
+    SegmentList,
+    SegmentLocation,
     list_segments,
     read_consistently,
 )
 from varve.commit_log import Isolation, Log
 from varve.foundation.errors import OffsetOutOfRange, Unavailable
-from varve.records import Batch, BatchHeader
-
-
-class LatestRecord(NamedTuple):
-    """The newest record of a key."""
-
-    offset: int
-    is_tombstone: bool
-
-
-class FindLatest(Protocol):
-    """Looks up the newest record of a key among the segments before an offset.
-
-    `below` is the base offset of a segment or the log end. Gives None when there is none.
-    """
-
-    def __call__(self, key: bytes, below: int) -> LatestRecord | None: ...
+from varve.records import Batch, BatchHeader, Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainContext:
     """What others know of a partition: the cleaner's checkpoint, holds, indexes.
 
-    `stale_bytes` gives, by base offset, how much of a segment is stale; None where unknown.
-    Without `find_latest` nobody can tell whether a record is the newest of its key. `remote_bounds`
+    `stale_bytes` has, by base offset, how much of a segment is stale, where that is known.
+    `find_latest` looks up the newest record of a key among the segments that begin before an
+    offset; without it nobody can tell whether a record is the newest of its key. `remote_bounds`
     are None for a log that is not tiered.
     """
 
@@ -67,8 +58,8 @@ class ExplainContext:
     remote: RemoteSegments | None = None
     is_remote_unavailable: bool = False
     holds: Sequence[UncleanableSegment] = ()
-    stale_bytes: Callable[[int], int | None] | None = None
-    find_latest: FindLatest | None = None
+    stale_bytes: Mapping[int, int] = field(default_factory=dict)
+    find_latest: Callable[[bytes, int], Record | None] | None = None
     remote_bounds: RemoteBounds | None = None
 
 
@@ -78,7 +69,7 @@ NOTHING_KNOWN = ExplainContext()
 def explain_log(
     log: Log, now_ms: int, known: ExplainContext = NOTHING_KNOWN
 ) -> list[SegmentExplanation]:
-    """Why each segment of a log is still here, oldest first."""
+    """Why each segment of a log is still here, of both tiers, oldest first."""
     return read_consistently(log, lambda: _Explainer(log, now_ms, known).all_segments())
 
 
@@ -92,7 +83,7 @@ def explain_offset(
         if start == end:
             held = f"the log is empty, and the next record gets {end}"
         raise OffsetOutOfRange(f"{log.topic_partition}: no record has offset {offset}: {held}")
-    return read_consistently(log, lambda: _Explainer(log, now_ms, known).record_in_tiers(offset))
+    return read_consistently(log, lambda: _Explainer(log, now_ms, known).record(offset))
 
 
 def explain_key(
@@ -103,6 +94,96 @@ def explain_key(
         return None
     latest = known.find_latest(key, log.end_offset)
     return None if latest is None else explain_offset(log, latest.offset, now_ms, known)
+
+
+class _RetainedSegment(NamedTuple):
+    """A segment of either tier, how it expires, and how it leaves the local disk for the other."""
+
+    info: SegmentInfo
+    retention: RemovalPath
+    local: RemovalPath | None = None
+
+    def holds(self, offset: int) -> bool:
+        info = self.info
+        return info.base_offset <= offset < info.next_offset and info.location.is_readable
+
+
+def _retained_segments(
+    log: SegmentList, known: ExplainContext, now_ms: int
+) -> list[_RetainedSegment]:
+    """The segments of both tiers, oldest first, with what the forecast says of each."""
+    if known.is_remote_unavailable:
+        text = "object storage does not answer, `varve tier status` says why"
+        blocks = (Blocker(BlockingRule.REMOTE_TIER, text),)
+        paths = (RemovalPath(by, None, blocks) for by in (RETENTION, LOCAL_RETENTION))
+        retention, local = paths
+        return [_RetainedSegment(info, retention, local) for info in log.segments]
+    expiries = {row.segment.base_offset: row for row in forecast_log(log, now_ms)}
+    if known.remote is None:
+        return [
+            _RetainedSegment(info, _path(RETENTION, expiries[info.base_offset]))
+            for info in log.segments
+        ]
+    rows = forecast_remote(log, known.remote, now_ms)
+    retained = [
+        _RetainedSegment(row.segment, _remote_retention(row))
+        for row in rows
+        if row.segment.is_remote and row.segment.location is not SegmentLocation.BOTH
+    ]
+    if log.settings.copies_to_tier:
+        for eviction in forecast_evictions(log, known.remote.end_offset, now_ms):
+            cover = covering_row(rows, eviction.segment)
+            expiry = cover or expiries[eviction.segment.base_offset]
+            retained.append(_retained_local(eviction, expiry, known.remote.end_offset))
+    else:
+        retained += [
+            _RetainedSegment(row.segment, _path(RETENTION, row)) for row in expiries.values()
+        ]
+    return sorted(retained, key=lambda one: (one.info.base_offset, one.info.next_offset))
+
+
+def _retained_local(
+    eviction: Due[SegmentInfo], expiry: Due[SegmentInfo], copied_offset: int
+) -> _RetainedSegment:
+    """A local segment of a log that is copied."""
+    local, retention = _path(LOCAL_RETENTION, eviction), _path(RETENTION, expiry)
+    if eviction.blocked_by is BlockingRule.COPY:
+        # A segment that is not copied cannot expire either.
+        retention = RemovalPath(RETENTION, None, local.blocks)
+    info = eviction.segment
+    if info.next_offset <= copied_offset:
+        info = replace(info, location=SegmentLocation.BOTH)
+    return _RetainedSegment(info, retention, local)
+
+
+def _path(by: str, row: Due[SegmentInfo]) -> RemovalPath:
+    if row.blocked_by is None:
+        return RemovalPath(by, row.when_ms, ())
+    return RemovalPath(by, row.when_ms, (Blocker(row.blocked_by, row.rule, row.when_ms),))
+
+
+def _remote_retention(row: Due[SegmentInfo]) -> RemovalPath:
+    if row.segment.location is SegmentLocation.LEAVING:
+        blocker = Blocker(BlockingRule.GRACE, row.rule, row.deleted_ms)
+        return RemovalPath(RETENTION, row.deleted_ms, (blocker,))
+    if row.segment.location is SegmentLocation.COPYING:
+        return RemovalPath(RETENTION, None, (Blocker(BlockingRule.COPY, row.rule),))
+    return _path(RETENTION, row)
+
+
+class _StoredRecord(NamedTuple):
+    """A record and the header of its batch; the record of a control batch has no key."""
+
+    header: BatchHeader
+    record: Record
+
+    @property
+    def offset(self) -> int:
+        return self.record.offset
+
+    @property
+    def is_tombstone(self) -> bool:
+        return not self.header.is_control and self.record.value is None
 
 
 class _Explainer:
@@ -117,34 +198,27 @@ class _Explainer:
         self._cleanable = judge_cleanable(
             self._segments, known.first_dirty_offset, now_ms, known.remote_bounds
         )
-        self._forecast = {row.base_offset: row for row in forecast_log(self._segments, now_ms)}
-        self._blocks = SegmentBlockers(
-            facts=self._segments,
+        self._retained = _retained_segments(self._segments, known, now_ms)
+        self._blockers = SegmentBlockers(
+            segments=self._segments,
             cleanable=self._cleanable,
             now_ms=now_ms,
             holds=known.holds,
-            stale_bytes=known.stale_bytes or (lambda base_offset: None),
+            stale_bytes=known.stale_bytes,
             find_producer=self._find_producer,
         )
 
     def all_segments(self) -> list[SegmentExplanation]:
         """Those of both tiers, oldest first."""
-        local = [self._explain(segment) for segment in self._segments.segments]
-        return self._with_remote(local)
+        return [self._explain(retained) for retained in self._retained]
 
-    def _with_remote(self, local: list[SegmentExplanation]) -> list[SegmentExplanation]:
-        if self._known.is_remote_unavailable:
-            return without_remote(local)
-        if self._known.remote is None:
-            return local
-        return explain_both_tiers(self._segments, local, self._known.remote, self._now_ms)
-
-    def _explain(self, segment: SegmentInfo) -> SegmentExplanation:
+    def _explain(self, retained: _RetainedSegment) -> SegmentExplanation:
+        segment = retained.info
         times = segment.times()
-        compaction = stale_bytes = None
-        if self._is_compacted:
-            stale_bytes = self._blocks.stale_bytes(segment.base_offset)
-            compaction = RemovalPath.behind(COMPACTION, self._blocks.find(segment), self._now_ms)
+        dirty_ratio = self._cleanable.ratio if self._is_compacted else None
+        stale_bytes = self._known.stale_bytes.get(segment.base_offset)
+        if isinstance(segment, RemoteSegmentInfo):
+            dirty_ratio, stale_bytes = None, segment.stale_bytes
         return SegmentExplanation(
             partition=self._segments.partition,
             now_ms=self._now_ms,
@@ -156,154 +230,136 @@ class _Explainer:
             first_append_ms=times.first_append_ms,
             last_append_ms=times.last_append_ms,
             age_from=RetentionLimits.total(self._segments.settings).timestamp(times),
-            retention=removal_path(RETENTION, self._forecast[segment.base_offset]),
-            compaction=compaction,
-            dirty_ratio=self._cleanable.ratio if self._is_compacted else None,
+            retention=retained.retention,
+            compaction=self._compaction(segment),
+            dirty_ratio=dirty_ratio,
             stale_bytes=stale_bytes,
+            place=segment.location,
+            local=retained.local,
         )
+
+    def _compaction(self, segment: SegmentInfo) -> RemovalPath | None:
+        if not self._is_compacted or not segment.location.is_readable:
+            return None
+        if not segment.is_remote:
+            return RemovalPath.behind(COMPACTION, self._blockers.find(segment), self._now_ms)
+        assert self._known.remote is not None
+        text = (
+            "the cleaner works on the local disk alone; the remote log is compacted up to offset "
+            f"{self._known.remote.clean_offset}"
+        )
+        return RemovalPath(COMPACTION, None, (Blocker(BlockingRule.REMOTE_TIER, text),))
 
     def _find_producer(self, offset: int) -> int | None:
-        opener = _read_batch(self._log, offset)
-        return opener.header.producer_id if opener else None
-
-    def record_in_tiers(self, offset: int) -> RecordExplanation:
-        """The record with its segment as both tiers have it, and what supersedes a remote one."""
-        record = self.record(offset)
-        settings = self._segments.settings
-        if not settings.remote_storage_enable or offset < self._segments.log_start_offset:
-            return record
-        segment = next(
-            (
-                explanation
-                for explanation in self._with_remote(
-                    [] if record.segment is None else [record.segment]
-                )
-                if explanation.base_offset <= offset < explanation.next_offset
-                and explanation.place.is_readable
-            ),
-            record.segment,
-        )
-        superseded_by = record.superseded_by
-        is_remote = record.state is RecordState.REMOTE and settings.is_compacted
-        if is_remote and record.key is not None and self._known.find_latest is not None:
-            latest = self._known.find_latest(record.key, self._segments.end_offset)
-            if latest is not None and latest.offset > offset:
-                superseded_by = latest.offset
-        return replace(record, segment=segment, superseded_by=superseded_by)
+        batch = _read_batch(self._log, offset)
+        return batch.header.producer_id if batch else None
 
     def record(self, offset: int) -> RecordExplanation:
-        facts = self._segments
-        segment = facts.find_segment(offset)
-        explained = self._explain(segment) if segment.base_offset <= offset else None
-        if offset < facts.log_start_offset:
-            return self._answer(offset, RecordState.BELOW_LOG_START, explained)
-        if explained is None:
-            return self._explain_remote(offset)
-        record = _read_record(self._log, offset)
-        if record is None:
-            return self._answer(offset, RecordState.REMOVED, explained)
-        return self._explain_record(record, explained)
-
-    def _explain_remote(self, offset: int) -> RecordExplanation:
-        """What the cold tier shows of an offset; only where it is, when it cannot be read now."""
+        segment = next(
+            (self._explain(retained) for retained in self._retained if retained.holds(offset)), None
+        )
+        is_local = offset >= self._segments.segments[0].base_offset
+        if offset < self._segments.log_start_offset:
+            return self._answer(offset, RecordState.BELOW_LOG_START, segment)
         try:
-            record = _read_record(self._log, offset)
+            stored = _read_record(self._log, offset)
         except Unavailable:
-            return self._answer(offset, RecordState.REMOTE, None)
-        if record is None:
-            return self._answer(offset, RecordState.REMOVED, None)
+            if is_local:
+                raise
+            return self._answer(offset, RecordState.REMOTE, segment)
+        if stored is None:
+            return self._answer(offset, RecordState.REMOVED, segment)
+        if not is_local:
+            end_offset = self._segments.end_offset
+            latest = self._find_later(stored, end_offset) if self._is_compacted else None
+            return self._answer(offset, RecordState.REMOTE, segment, stored, latest)
+        state, latest, compaction = RecordState.PLAIN, None, None
+        if self._is_compacted:
+            state, latest, blocks = self._judge(stored)
+            compaction = RemovalPath.behind(COMPACTION, blocks, self._now_ms)
         return replace(
-            self._answer(offset, RecordState.REMOTE, None),
-            key=record.key,
-            timestamp=record.timestamp,
-            is_tombstone=record.is_tombstone,
-            producer_id=record.header.producer_id if record.header.has_producer_id else None,
+            self._answer(offset, state, segment, stored, latest),
+            delete_horizon_ms=stored.header.delete_horizon_ms,
+            compaction=compaction,
         )
 
     def _answer(
-        self, offset: int, state: RecordState, segment: SegmentExplanation | None
+        self,
+        offset: int,
+        state: RecordState,
+        segment: SegmentExplanation | None,
+        stored: _StoredRecord | None = None,
+        latest: Record | None = None,
     ) -> RecordExplanation:
-        return RecordExplanation(
+        explanation = RecordExplanation(
             partition=self._segments.partition,
             now_ms=self._now_ms,
             offset=offset,
             state=state,
             segment=segment,
         )
-
-    def _explain_record(
-        self, record: "_FoundRecord", explained: SegmentExplanation
-    ) -> RecordExplanation:
-        state, latest, blocks = RecordState.PLAIN, None, None
-        if self._is_compacted:
-            state, latest, blocks = self._judge(record, explained)
-        header = record.header
-        return RecordExplanation(
-            partition=self._segments.partition,
-            now_ms=self._now_ms,
-            offset=record.offset,
-            state=state,
-            key=record.key,
-            timestamp=record.timestamp,
-            is_tombstone=record.is_tombstone,
+        if stored is None:
+            return explanation
+        header = stored.header
+        return replace(
+            explanation,
+            key=stored.record.key,
+            timestamp=stored.record.timestamp,
+            is_tombstone=stored.is_tombstone,
             producer_id=header.producer_id if header.has_producer_id else None,
-            delete_horizon_ms=header.delete_horizon_ms,
             superseded_by=latest.offset if latest else None,
-            compaction=None
-            if blocks is None
-            else RemovalPath.behind(COMPACTION, blocks, self._now_ms),
-            segment=explained,
         )
 
-    def _judge(
-        self, record: "_FoundRecord", explained: SegmentExplanation
-    ) -> tuple[RecordState, LatestRecord | None, list[Blocker]]:
-        """What a record is, which later one replaces it, and what keeps it."""
-        header = record.header
-        own = list(explained.compaction.blocks) if explained.compaction else []
+    def _judge(self, stored: _StoredRecord) -> tuple[RecordState, Record | None, list[Blocker]]:
+        """What a local record is, which later one replaces it, and what keeps it."""
+        header = stored.header
+        own = self._blockers.find(self._segments.find_segment(stored.offset))
         if header.is_control:
-            blocks = [*own, self._marker(header), *self._remote(header)]
-            return RecordState.CONTROL, None, blocks
-        if header.is_transactional and record.offset >= self._segments.last_stable_offset:
+            return RecordState.CONTROL, None, [*own, self._marker(header), *self._remote(header)]
+        if header.is_transactional and stored.offset >= self._segments.last_stable_offset:
             return RecordState.UNDECIDED, None, own
-        if header.is_transactional and self._is_aborted(record):
+        if header.is_transactional and self._is_aborted(stored):
             return RecordState.ABORTED, None, own
-        if record.key is None:
+        if stored.record.key is None:
             return RecordState.NO_KEY, None, own
         if self._known.find_latest is None:
             text = "whether a later record has its key was not looked up"
             return RecordState.UNKNOWN, None, [*own, Blocker(BlockingRule.UNKNOWN, text)]
-        latest = self._find_later(record, self._known.find_latest)
+        # One that cleaning may see, before one it may not.
+        bounds = self._cleanable.first_uncleanable_offset, self._segments.end_offset
+        latest = self._find_later(stored, *bounds)
         if latest is not None:
             return RecordState.SUPERSEDED, latest, self._until_replaced(own, latest)
-        if record.is_tombstone:
+        if stored.is_tombstone:
             blocks = [*own, self._horizon(header, own), *self._remote(header)]
             return RecordState.TOMBSTONE, None, blocks
         newest = Blocker(BlockingRule.NEWEST_VALUE, "no later record has its key")
         return RecordState.NEWEST, None, [newest]
 
-    def _is_aborted(self, record: "_FoundRecord") -> bool:
+    def _is_aborted(self, stored: _StoredRecord) -> bool:
         return any(
-            transaction.producer_id == record.header.producer_id
-            and transaction.first_offset <= record.offset <= transaction.last_offset
+            transaction.producer_id == stored.header.producer_id
+            and transaction.first_offset <= stored.offset <= transaction.last_offset
             for transaction in self._log.aborted_transactions()
         )
 
-    def _find_later(self, record: "_FoundRecord", find: FindLatest) -> LatestRecord | None:
-        """A later record of the same key: one that cleaning may see, before one it may not."""
-        assert record.key is not None
-        for below in (self._cleanable.first_uncleanable_offset, self._segments.end_offset):
-            latest = find(record.key, below)
-            if latest is not None and latest.offset > record.offset:
+    def _find_later(self, stored: _StoredRecord, *bounds: int) -> Record | None:
+        """A later record of the same key in a segment before a bound, of the first that has one."""
+        key, find_latest = stored.record.key, self._known.find_latest
+        if key is None or find_latest is None:
+            return None
+        for below in bounds:
+            latest = find_latest(key, below)
+            if latest is not None and latest.offset > stored.offset:
                 return latest
         return None
 
-    def _until_replaced(self, own: list[Blocker], latest: LatestRecord) -> list[Blocker]:
+    def _until_replaced(self, own: list[Blocker], latest: Record) -> list[Blocker]:
         """A delete is carried out whatever the share; the later record must be cleanable itself."""
         blocks = [
             blocker
             for blocker in own
-            if not (latest.is_tombstone and blocker.rule is BlockingRule.STALE_SHARE)
+            if not (latest.value is None and blocker.rule is BlockingRule.STALE_SHARE)
         ]
         later = self._segments.find_segment(latest.offset)
         if later.base_offset < self._cleanable.first_uncleanable_offset:
@@ -315,7 +371,7 @@ class _Explainer:
                 f"offset {latest.offset} replaces it, but: {blocker.text}",
                 blocker.until_ms,
             )
-            for blocker in self._blocks.find(later)
+            for blocker in self._blockers.find(later)
             if blocker.rule not in known
         ]
 
@@ -351,15 +407,6 @@ class _Explainer:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _FoundRecord:
-    offset: int
-    header: BatchHeader
-    key: bytes | None
-    is_tombstone: bool
-    timestamp: int
-
-
 def _read_batch(log: Log, offset: int) -> Batch | None:
     """The batch that spans an offset; None where compaction left a hole."""
     fetched = log.read(start_offset=offset, max_bytes=1, isolation=Isolation.LOG_END)
@@ -369,19 +416,11 @@ def _read_batch(log: Log, offset: int) -> Batch | None:
     return batch if batch.header.base_offset <= offset else None
 
 
-def _read_record(log: Log, offset: int) -> _FoundRecord | None:
+def _read_record(log: Log, offset: int) -> _StoredRecord | None:
     batch = _read_batch(log, offset)
-    if batch is None:
-        return None
-    columns = batch.columns()
-    rows = np.flatnonzero(columns.offsets == offset)
-    if not rows.size:
-        return None
-    row, is_control = int(rows[0]), batch.header.is_control
-    return _FoundRecord(
-        offset=offset,
-        header=batch.header,
-        key=None if is_control else columns.key(row),
-        is_tombstone=not is_control and columns.value(row) is None,
-        timestamp=int(columns.timestamps[row]),
-    )
+    for record in batch.records() if batch is not None else ():
+        if record.offset == offset:
+            assert batch is not None
+            key = None if batch.header.is_control else record.key
+            return _StoredRecord(batch.header, replace(record, key=key))
+    return None

@@ -4,7 +4,7 @@ Invariant  nothing is changed. All that stands in the way is named at once, exce
            which cannot be cleaned yet is not asked whether it would be worth it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from varve.cleaning.compaction.cleanable_log import WAITS_FOR_COPY, CleanableLog
@@ -25,15 +25,15 @@ from varve.foundation.settings import LONG_MAX
 class SegmentBlockers:
     """Finds the blocks of one log's segments.
 
-    `stale_bytes` gives, by base offset, how much of a segment is stale; None where unknown.
+    `stale_bytes` has, by base offset, how much of a segment is stale, where that is known.
     `find_producer` gives the producer whose transaction began at an offset.
     """
 
-    facts: SegmentList
+    segments: SegmentList
     cleanable: CleanableLog
     now_ms: int
     holds: Sequence[UncleanableSegment]
-    stale_bytes: Callable[[int], int | None]
+    stale_bytes: Mapping[int, int]
     find_producer: Callable[[int], int | None]
 
     def find(self, segment: SegmentInfo) -> list[Blocker]:
@@ -42,10 +42,10 @@ class SegmentBlockers:
             block
             for block in (
                 self._held(segment),
-                _active(self.facts, segment),
+                _active(self.segments, segment),
                 self._undecided(segment),
                 self._uncopied(segment),
-                _young(self.facts, segment, self.cleanable.first_dirty_offset, self.now_ms),
+                _young(self.segments, segment, self.cleanable.first_dirty_offset, self.now_ms),
             )
             if block is not None
         ]
@@ -65,10 +65,10 @@ class SegmentBlockers:
         return None
 
     def _undecided(self, segment: SegmentInfo) -> Blocker | None:
-        stable = self.facts.last_stable_offset
+        stable = self.segments.last_stable_offset
         if stable >= segment.next_offset:
             return None
-        if self.facts.high_watermark <= stable:
+        if self.segments.high_watermark <= stable:
             return Blocker(
                 BlockingRule.HIGH_WATERMARK,
                 f"records from the high watermark {stable} on may still go",
@@ -102,13 +102,13 @@ class SegmentBlockers:
                     f"{dirt.cleanable_bytes} of {dirt.clean_bytes + dirt.cleanable_bytes} bytes "
                     f"are dirty, a ratio of {dirt.ratio:.3f}; cleaning begins above "
                     f"{dirt.min_ratio}",
-                    _forced_ms(self.facts, dirt),
+                    _forced_ms(self.segments, dirt),
                 )
             )
-        stale = self.stale_bytes(segment.base_offset)
+        stale = self.stale_bytes.get(segment.base_offset)
         if stale is None or segment.base_offset >= dirt.first_dirty_offset:
             return blocks
-        limit = self.facts.settings.min_stale_ratio
+        limit = self.segments.settings.min_stale_ratio
         if stale == 0:
             blocks.append(Blocker(BlockingRule.NOTHING_STALE, "none of its records is superseded"))
         elif stale < limit * segment.size:
@@ -122,30 +122,30 @@ class SegmentBlockers:
         return blocks
 
 
-def _active(facts: SegmentList, segment: SegmentInfo) -> Blocker | None:
+def _active(log: SegmentList, segment: SegmentInfo) -> Blocker | None:
     if not segment.is_active:
         return None
-    roll_ms = max_segment_ms(facts.settings)
+    roll_ms = max_segment_ms(log.settings)
     until_ms = segment.times().first_append_ms + roll_ms if segment.size else None
     return Blocker(
         BlockingRule.ACTIVE_SEGMENT,
         "the active segment is not cleaned; it rolls at segment.bytes="
-        f"{facts.settings.segment_bytes}, or {roll_ms} ms after its first append",
+        f"{log.settings.segment_bytes}, or {roll_ms} ms after its first append",
         until_ms,
     )
 
 
 def _young(
-    facts: SegmentList, segment: SegmentInfo, first_dirty_offset: int, now_ms: int
+    log: SegmentList, segment: SegmentInfo, first_dirty_offset: int, now_ms: int
 ) -> Blocker | None:
     """The segment and the dirty ones before it must all have outlived `min.compaction.lag.ms`."""
-    lag_ms = facts.settings.min_compaction_lag_ms
+    lag_ms = log.settings.min_compaction_lag_ms
     if lag_ms <= 0:
         return None
     until_ms, youngest = max(
         (
-            (lag_timestamp(segment_info.times(), facts.settings) + lag_ms, segment_info.base_offset)
-            for segment_info in facts.closed_from(first_dirty_offset)
+            (lag_timestamp(segment_info.times(), log.settings) + lag_ms, segment_info.base_offset)
+            for segment_info in log.closed_from(first_dirty_offset)
             if segment_info.base_offset <= segment.base_offset
         ),
         default=(now_ms, 0),
@@ -156,14 +156,14 @@ def _young(
     return Blocker(BlockingRule.MIN_COMPACTION_LAG, text, until_ms)
 
 
-def _forced_ms(facts: SegmentList, dirt: CleanableLog) -> int | None:
+def _forced_ms(log: SegmentList, dirt: CleanableLog) -> int | None:
     """When `max.compaction.lag.ms` forces a cleaning whatever the ratio."""
-    lag_ms = facts.settings.max_compaction_lag_ms
+    lag_ms = log.settings.max_compaction_lag_ms
     if lag_ms >= LONG_MAX or dirt.cleanable_bytes == 0:
         return None
     begun = (
-        first_timestamp(segment_info, facts.settings)
-        for segment_info in facts.closed_from(dirt.first_dirty_offset)
+        first_timestamp(segment_info, log.settings)
+        for segment_info in log.closed_from(dirt.first_dirty_offset)
     )
     earliest_ms = min((ms for ms in begun if ms > 0), default=None)
     return None if earliest_ms is None else earliest_ms + lag_ms + 1

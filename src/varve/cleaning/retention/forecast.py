@@ -7,14 +7,7 @@ Invariant  at each moment from now on the rows due until then are what passes of
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from varve.cleaning.removals.removal import Reason
-from varve.cleaning.retention.rules import (
-    BlockingRule,
-    Due,
-    RetentionLimits,
-    RetentionScope,
-    due,
-)
+from varve.cleaning.retention.rules import BlockingRule, Due, RetentionScope, due
 from varve.cleaning.retention.segments import (
     RemoteSegmentInfo,
     RemoteSegments,
@@ -27,33 +20,7 @@ from varve.cleaning.retention.segments import (
 from varve.commit_log import Log, LogSettings, TopicPartition
 from varve.foundation.settings import GivenValue, parse_settings, to_kafka_names
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForecastRow:
-    """One local segment: when it is removed at the earliest, or None and what keeps it.
-
-    `blocked_by` is what it waits for, None for one that is due.
-    """
-
-    when_ms: int | None
-    base_offset: int
-    next_offset: int
-    size: int
-    reason: Reason | None
-    rule: str
-    blocked_by: BlockingRule | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteForecastRow(ForecastRow):
-    """One remote segment: when it expires at the earliest, and when its objects are deleted.
-
-    A local one is still to be copied, which is taken to happen in time.
-    """
-
-    gone_ms: int | None
-    stored_bytes: int
-    place: SegmentLocation
+Row = Due[SegmentInfo]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +48,21 @@ class Forecast:
     """The segments of a log in their order, with the time of each.
 
     Of a tiered topic `rows` are those of the local disk, with the time when they leave it, and
-    `cold` those in object storage; without a tier that is None. `stale_bytes` is what compaction
-    would free now, None where the policy does not compact or it is unknown; it counts bytes of
-    segments that are listed too.
+    `remote` those in object storage or still to be copied; without a tier that is None.
+    `stale_bytes` is what compaction would free now, None where the policy does not compact or it is
+    unknown; it counts bytes of segments that are listed too.
     """
 
     partition: TopicPartition
     now_ms: int
     settings: LogSettings
-    rows: tuple[ForecastRow, ...]
+    rows: tuple[Row, ...]
     stale_bytes: int | None = None
-    remote: tuple[RemoteForecastRow, ...] | None = None
+    remote: tuple[Row, ...] | None = None
 
     @property
     def size(self) -> int:
-        return sum(row.size for row in self.rows)
+        return sum(row.segment.size for row in self.rows)
 
     @property
     def due_now_bytes(self) -> int:
@@ -104,12 +71,11 @@ class Forecast:
     @property
     def kept_bytes(self) -> int:
         """What stays for good under this policy, as far as is known."""
-        return sum(row.size for row in self.rows if row.when_ms is None)
+        return sum(row.segment.size for row in self.rows if row.when_ms is None)
 
     def at(self, when_ms: int) -> ForecastPoint:
-        removed = [row for row in self.rows if row.when_ms is not None and row.when_ms <= when_ms]
-        freed = sum(row.size for row in removed)
-        return ForecastPoint(when_ms, len(removed), freed, self.size - freed)
+        removed = [row.segment.size for row in self.rows if row.is_due(when_ms)]
+        return ForecastPoint(when_ms, len(removed), sum(removed), self.size - sum(removed))
 
     def points(self, at_ms: Iterable[int] | None = None) -> list[ForecastPoint]:
         """The sums at the given moments, or at each at which a segment is removed."""
@@ -119,24 +85,23 @@ class Forecast:
 
     def remote_at(self, when_ms: int) -> RemoteForecastPoint:
         rows = self.remote or ()
-        readable = [row for row in rows if row.when_ms is None or row.when_ms > when_ms]
-        stored = [row for row in rows if row.gone_ms is None or row.gone_ms > when_ms]
-        return RemoteForecastPoint(
-            when_ms,
-            len(readable),
-            sum(row.size for row in readable),
-            sum(row.stored_bytes for row in stored),
-        )
+        readable = [row.segment.size for row in rows if not row.is_due(when_ms)]
+        stored = [
+            row.segment.stored_size
+            for row in rows
+            if row.deleted_ms is None or row.deleted_ms > when_ms
+        ]
+        return RemoteForecastPoint(when_ms, len(readable), sum(readable), sum(stored))
 
     def remote_moments(self) -> list[int]:
         """When a remote segment expires, or its objects are deleted."""
         rows = self.remote or ()
-        times = [moment for row in rows for moment in (row.when_ms, row.gone_ms)]
+        times = [moment for row in rows for moment in (row.when_ms, row.deleted_ms)]
         return sorted({max(moment, self.now_ms) for moment in times if moment is not None})
 
     def to_json(self) -> dict[str, object]:
         remote = self.remote and {
-            "rows": [asdict(row) for row in self.remote],
+            "rows": [_remote_row_json(row) for row in self.remote],
             "points": [asdict(self.remote_at(moment)) for moment in self.remote_moments()],
         }
         return {
@@ -144,13 +109,34 @@ class Forecast:
             "partition": str(self.partition),
             "now_ms": self.now_ms,
             "settings": to_kafka_names(self.settings, only_changed=True),
-            "rows": [asdict(row) for row in self.rows],
+            "rows": [_row_json(row) for row in self.rows],
             "points": [asdict(point) for point in self.points()],
             "size": self.size,
             "due_now_bytes": self.due_now_bytes,
             "kept_bytes": self.kept_bytes,
             "stale_bytes": self.stale_bytes,
         }
+
+
+def _row_json(row: Row) -> dict[str, object]:
+    return {
+        "when_ms": row.when_ms,
+        "base_offset": row.segment.base_offset,
+        "next_offset": row.segment.next_offset,
+        "size": row.segment.size,
+        "reason": row.reason,
+        "rule": row.rule,
+        "blocked_by": row.blocked_by,
+    }
+
+
+def _remote_row_json(row: Row) -> dict[str, object]:
+    return {
+        **_row_json(row),
+        "gone_ms": row.deleted_ms,
+        "stored_bytes": row.segment.stored_size,
+        "place": row.segment.location,
+    }
 
 
 def forecast(
@@ -177,144 +163,84 @@ def forecast(
 
 def _forecast_tiers(
     log: SegmentList, remote: RemoteSegments | None, now_ms: int
-) -> tuple[tuple[ForecastRow, ...], tuple[RemoteForecastRow, ...] | None]:
-    remote_rows = None if remote is None else forecast_remote(log, remote, now_ms)
-    if remote is None or remote_rows is None or not log.settings.copies_to_tier:
+) -> tuple[tuple[Row, ...], tuple[Row, ...] | None]:
+    if remote is None:
+        return forecast_log(log, now_ms), None
+    remote_rows = forecast_remote(log, remote, now_ms)
+    if not log.settings.copies_to_tier:
         return forecast_log(log, now_ms), remote_rows
     copied = max(remote.end_offset, log.last_stable_offset)
     rows = forecast_evictions(log, copied, now_ms)
-    evicted = tuple(_earlier(row, covering_row(remote_rows, row.next_offset)) for row in rows)
+    evicted = tuple(_earlier(row, covering_row(remote_rows, row.segment)) for row in rows)
     return evicted, remote_rows
 
 
-def forecast_log(log: SegmentList, now_ms: int) -> tuple[ForecastRow, ...]:
+def forecast_log(log: SegmentList, now_ms: int) -> tuple[Row, ...]:
     """When each local segment is removed by `retention.*`, of a log that is not copied."""
-    return tuple(map(_row, due(log.segments, RetentionScope.of_log(log), now_ms)))
+    return tuple(due(log.segments, RetentionScope.of_log(log), now_ms))
 
 
-def forecast_evictions(
-    log: SegmentList, remote_end_offset: int, now_ms: int
-) -> tuple[ForecastRow, ...]:
+def forecast_evictions(log: SegmentList, remote_end_offset: int, now_ms: int) -> tuple[Row, ...]:
     """When each local segment is evicted by `local.retention.*`, of a log that is copied."""
-    scope = RetentionScope.of_local_disk(log, remote_end_offset)
-    return tuple(map(_row, due(log.segments, scope, now_ms)))
+    return tuple(due(log.segments, RetentionScope.of_local_disk(log, remote_end_offset), now_ms))
 
 
-def forecast_remote(
-    log: SegmentList, remote: RemoteSegments, now_ms: int
-) -> tuple[RemoteForecastRow, ...]:
+def forecast_remote(log: SegmentList, remote: RemoteSegments, now_ms: int) -> tuple[Row, ...]:
     """When each remote segment expires, and each local one that is still to be copied."""
     readable = [segment for segment in remote.segments if segment.location.is_readable]
-    rows = [
-        _unreadable_row(segment, now_ms)
-        for segment in remote.segments
-        if not segment.location.is_readable
-    ]
-    if not log.settings.remote_storage_enable:
+    unreadable = [segment for segment in remote.segments if not segment.location.is_readable]
+    rows = [_unreadable_row(segment, now_ms) for segment in unreadable]
+    if log.settings.remote_storage_enable:
+        rows += [
+            replace(row, deleted_ms=row.when_ms + remote.delete_delay_ms)
+            if row.when_ms is not None
+            else row
+            for row in _expiries(log, readable, remote.end_offset, now_ms)
+        ]
+    else:
         rule = "a topic that leaves the tier has nothing in it"
-        rows += [_leaving_row(segment, now_ms, rule) for segment in readable]
-        return _in_offset_order(rows)
-    copied = remote.end_offset
-    uncopied_bytes = sum(segment.size for segment in log.segments if segment.base_offset >= copied)
+        leaving = [replace(segment, location=SegmentLocation.LEAVING) for segment in readable]
+        rows += [Due(segment, now_ms, None, rule, deleted_ms=now_ms) for segment in leaving]
+    return tuple(sorted(rows, key=lambda row: (row.segment.base_offset, row.segment.next_offset)))
+
+
+def _expiries(
+    log: SegmentList, readable: Sequence[RemoteSegmentInfo], copied: int, now_ms: int
+) -> Iterable[Row]:
+    uncopied = [segment for segment in log.segments if segment.next_offset > copied]
     # Segments behind the copied offset belong to a history that was truncated: they count for no
     # limit, because nothing else must be removed for their sake.
-    copied_bytes = sum(segment.size for segment in readable if segment.next_offset <= copied)
-    scope = RetentionScope(
-        RetentionLimits.total(log.settings),
-        copied_bytes + uncopied_bytes,
-        log.log_start_offset,
-        log.high_watermark,
-    )
+    counted = [segment for segment in readable if segment.next_offset <= copied]
+    counted_local = [segment for segment in uncopied if segment.base_offset >= copied]
+    size = sum(segment.size for segment in (*counted, *counted_local))
     segments: list[SegmentInfo] = [*readable]
     if log.settings.copies_to_tier:
-        segments += [
-            segment
-            for segment in log.segments
-            if segment.next_offset > copied and (segment.size or not segment.is_active)
-        ]
-    decisions = due(segments, scope, now_ms)
-    rows += [_remote_row(decision, remote.delete_delay_ms) for decision in decisions]
-    return _in_offset_order(rows)
+        segments += [segment for segment in uncopied if segment.size or not segment.is_active]
+    return due(segments, RetentionScope.of_log(log, size), now_ms)
 
 
-def covering_row(rows: Sequence[RemoteForecastRow], next_offset: int) -> RemoteForecastRow | None:
-    """The row of the segment with which the records before an offset expire."""
-    return next(
-        (
-            row
-            for row in rows
-            if row.base_offset < next_offset <= row.next_offset and row.place.is_readable
-        ),
-        None,
-    )
+def _unreadable_row(segment: RemoteSegmentInfo, now_ms: int) -> Row:
+    if segment.location is SegmentLocation.COPYING:
+        rule = "its copy was started, and the next round finishes it or takes it back"
+        return Due(segment, now_ms, None, rule, BlockingRule.COPY, deleted_ms=now_ms)
+    rule = "it is expired or replaced; its objects stay for readers of older manifests"
+    deleted_ms = segment.delete_after_ms or now_ms
+    return Due(segment, now_ms, None, rule, BlockingRule.GRACE, deleted_ms=deleted_ms)
 
 
-def _earlier(row: ForecastRow, cover: RemoteForecastRow | None) -> ForecastRow:
+def covering_row(rows: Sequence[Row], segment: SegmentInfo) -> Row | None:
+    """The row of the readable segment with which the last records of a local one expire."""
+    for row in rows:
+        start, end = row.segment.base_offset, row.segment.next_offset
+        if start < segment.next_offset <= end and row.segment.location.is_readable:
+            return row
+    return None
+
+
+def _earlier(row: Row, cover: Row | None) -> Row:
     """A local segment goes when it is evicted or when it expires, whichever is first."""
     if cover is None or cover.when_ms is None:
         return row
     if row.when_ms is not None and row.when_ms <= cover.when_ms:
         return row
-    return replace(
-        row,
-        when_ms=cover.when_ms,
-        reason=cover.reason,
-        rule=cover.rule,
-        blocked_by=cover.blocked_by,
-    )
-
-
-def _in_offset_order(rows: Iterable[RemoteForecastRow]) -> tuple[RemoteForecastRow, ...]:
-    return tuple(sorted(rows, key=lambda row: (row.base_offset, row.next_offset)))
-
-
-def _row(decision: Due[SegmentInfo]) -> ForecastRow:
-    segment = decision.segment
-    return ForecastRow(
-        when_ms=decision.when_ms,
-        base_offset=segment.base_offset,
-        next_offset=segment.next_offset,
-        size=segment.size,
-        reason=decision.reason,
-        rule=decision.rule,
-        blocked_by=decision.blocked_by,
-    )
-
-
-def _remote_row(decision: Due[SegmentInfo], delete_delay_ms: int) -> RemoteForecastRow:
-    segment, when_ms = decision.segment, decision.when_ms
-    stored, place = segment.size, SegmentLocation.LOCAL
-    if isinstance(segment, RemoteSegmentInfo):
-        stored, place = segment.stored_bytes, segment.location
-    return RemoteForecastRow(
-        **asdict(_row(decision)),
-        gone_ms=None if when_ms is None else when_ms + delete_delay_ms,
-        stored_bytes=stored,
-        place=place,
-    )
-
-
-def _unreadable_row(segment_info: RemoteSegmentInfo, now_ms: int) -> RemoteForecastRow:
-    if segment_info.location is SegmentLocation.COPYING:
-        rule = "its copy was started, and the next round finishes it or takes it back"
-        row = _leaving_row(segment_info, now_ms, rule)
-        return replace(row, place=SegmentLocation.COPYING, blocked_by=BlockingRule.COPY)
-    rule = "it is expired or replaced; its objects stay for readers of older manifests"
-    row = _leaving_row(segment_info, now_ms, rule)
-    return replace(
-        row, gone_ms=segment_info.delete_after_ms or now_ms, blocked_by=BlockingRule.GRACE
-    )
-
-
-def _leaving_row(segment_info: RemoteSegmentInfo, now_ms: int, rule: str) -> RemoteForecastRow:
-    return RemoteForecastRow(
-        when_ms=now_ms,
-        gone_ms=now_ms,
-        base_offset=segment_info.base_offset,
-        next_offset=segment_info.next_offset,
-        size=segment_info.size,
-        stored_bytes=segment_info.stored_bytes,
-        place=SegmentLocation.LEAVING,
-        reason=None,
-        rule=rule,
-    )
+    return replace(cover, segment=row.segment, deleted_ms=None)

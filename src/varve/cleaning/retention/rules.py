@@ -160,10 +160,14 @@ class RetentionScope:
     remote_end_offset: int | None = None
 
     @classmethod
-    def of_log(cls, log: SegmentList) -> "RetentionScope":
-        """A log by its `retention.*`: its local segments are all there is of it."""
+    def of_log(cls, log: SegmentList, total_bytes: int | None = None) -> "RetentionScope":
+        """A log by its `retention.*`.
+
+        `total_bytes` counts each record of both tiers once; without it the local segments are all.
+        """
         limits = RetentionLimits.total(log.settings)
-        return cls(limits, log.size, log.log_start_offset, log.high_watermark)
+        size = log.size if total_bytes is None else total_bytes
+        return cls(limits, size, log.log_start_offset, log.high_watermark)
 
     @classmethod
     def of_local_disk(cls, log: SegmentList, remote_end_offset: int) -> "RetentionScope":
@@ -186,6 +190,7 @@ class Due(Generic[S]):
 
     `when_ms` is None for one that stays, as far as is known; `rule` then says why. `blocked_by`
     is what it waits for, None for one that is due. `age_from` is set where its age was looked at.
+    `deleted_ms` is set by a forecast: when the objects of a remote segment are deleted.
     """
 
     segment: S
@@ -195,6 +200,7 @@ class Due(Generic[S]):
     blocked_by: BlockingRule | None = None
     age_from: RetentionTimestamp | None = None
     is_by_size: bool = False
+    deleted_ms: int | None = None
 
     def is_due(self, now_ms: int) -> bool:
         return self.when_ms is not None and self.when_ms <= now_ms

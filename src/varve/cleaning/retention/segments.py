@@ -66,7 +66,14 @@ class SegmentInfo:
     is_in_lineage: bool = True
     """False for a remote segment whose records the log, after a truncation, does not share."""
 
+    location: SegmentLocation = SegmentLocation.LOCAL
+
     is_remote: ClassVar[bool] = False
+
+    @property
+    def stored_size(self) -> int:
+        """Bytes of all its objects in object storage, or what they will be."""
+        return self.size
 
     @abstractmethod
     def times(self) -> SegmentTimes: ...
@@ -111,6 +118,10 @@ class RemoteSegmentInfo(SegmentInfo):
     stale_bytes: int | None = None
 
     is_remote: ClassVar[bool] = True
+
+    @property
+    def stored_size(self) -> int:
+        return self.stored_bytes
 
     def times(self) -> SegmentTimes:
         return self.known_times
