@@ -9,6 +9,7 @@ from tests.support.erasure_bench import ErasureBench
 from tests.support.tiered_topic import TieredTopic
 from varve.foundation.errors import PowerLoss, StoreError
 from varve.jobs.erase.local import LocalErasure
+from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.scan import Matcher
 from varve.records import Codec
 from varve.testing import FaultKind, FaultyObjectStore
@@ -89,16 +90,14 @@ def test_a_failed_request_fails_the_run_or_nothing(kind: FaultKind) -> None:
 def test_a_kill_at_any_change_of_the_disk_leaves_old_or_new() -> None:
     def erase(bench: ErasureBench) -> None:
         log = bench.topic.log
-        topic_id = bench.topic.topic.id
-        assert topic_id is not None
         LocalErasure(
             log,
             Matcher.of(bench.home.topic_id, [b"ann"]),
+            ErasureRequest(
+                topics=("orders",), id="same", keys=frozenset({b"ann"}), buffer_bytes=1 << 14
+            ),
             fs=bench.fs,
             clock=bench.topic.kit.clock,
-            topic_id=topic_id.bytes,
-            request="same",
-            buffer_bytes=1 << 14,
         ).run(is_dry_run=False)
 
     whole = prepare()

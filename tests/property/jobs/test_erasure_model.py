@@ -15,7 +15,7 @@ from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import LOG
 from varve.jobs.erase.local import LocalErasure
 from varve.jobs.erase.remote import RemoteErasure
-from varve.jobs.erase.request import RescanMode
+from varve.jobs.erase.request import ErasureRequest, RescanMode
 from varve.jobs.erase.rescan import Rescan, rescan_local, rescan_remote
 from varve.jobs.erase.scan import Matcher
 from varve.jobs.tasks import LocalRunner, run_together
@@ -97,15 +97,15 @@ def expect_only_matches_gone(before: list[bytes], after: list[bytes], wanted: se
 def erase(remote: RemoteCompaction, matcher: Matcher, *, first_hot: bool) -> None:
     reach = StoreAccess(remote.bench.bucket, random.Random(5))
 
+    request = ErasureRequest(topics=("t",), id="r", keys=frozenset({b"k"}), buffer_bytes=4096)
+
     def erase_hot() -> None:
         LocalErasure(
             remote.hot.log,
             matcher,
+            request,
             fs=remote.hot.disk,
             clock=remote.hot.clock,
-            topic_id=TOPIC_ID.bytes,
-            request="r",
-            buffer_bytes=4096,
         ).run(is_dry_run=False)
 
     def erase_remote() -> None:
@@ -113,11 +113,9 @@ def erase(remote: RemoteCompaction, matcher: Matcher, *, first_hot: bool) -> Non
             remote.bench.home,
             reach,
             matcher,
+            request,
             clock=remote.hot.clock,
             random=random.Random(6),
-            request="r",
-            grace_ms=0,
-            buffer_bytes=4096,
         )
         (found,) = run_together([run.stages(is_dry_run=False)], LocalRunner())
         assert found.error is None, found.error

@@ -11,6 +11,7 @@ from tests.support.remote_compaction import RemoteCompaction
 from tests.support.store_access import StoreAccess
 from tests.support.verification import verify_bench
 from varve.jobs.erase.remote import RemoteErasure
+from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.scan import Matcher
 from varve.jobs.tasks import LocalRunner, run_together
 
@@ -23,11 +24,14 @@ def erase(remote: RemoteCompaction, source: random.Random) -> None:
         remote.bench.home,
         StoreAccess(remote.bench.bucket, source),
         Matcher.of(remote.bench.home.topic_id, [key]),
+        ErasureRequest(
+            topics=(remote.bench.home.topic,),
+            id=f"request-{source.randrange(10**9)}",
+            keys=frozenset({key}),
+            buffer_bytes=1 << 16,
+        ),
         clock=remote.hot.clock,
         random=source,
-        request=f"request-{source.randrange(10**9)}",
-        grace_ms=0,
-        buffer_bytes=1 << 16,
     )
     (found,) = run_together([run.stages(is_dry_run=False)], LocalRunner())
     assert found.error is None

@@ -76,7 +76,7 @@ def test_partitions_are_shown_before_and_after(capsys: pytest.CaptureFixture[str
                 bytes_after=1024,
                 records={Reason.KEPT: 10, Reason.SUPERSEDED: 30, Reason.NO_KEY: 0},
                 bytes={Reason.SUPERSEDED: 3000},
-                held=(70,),
+                held=[70],
                 note="40% stale, below min.cleanable.dirty.ratio",
                 error="the store is down",
             )

@@ -138,7 +138,7 @@ def test_damaged_data_is_left_alone_and_told() -> None:
     remote.bench.bucket.put(key, bytes(data))
     remote.bench.bucket.delete([remote.bench.home.part_key(first, "keys")])
     result = remote.compact()
-    assert result.held == (0,)
+    assert result.held == [0]
     assert result.cleaned_up_to == 0
     assert first.id in {one.id for one in remote.bench.readable()}
 
@@ -157,7 +157,7 @@ def test_damage_that_a_rewrite_meets_holds_that_segment_alone() -> None:
     remote.bench.bucket.put(key, data[:-1] + bytes([data[-1] ^ 1]))
     result = remote.compact()
     assert result.error is None
-    assert result.held == (bad.base_offset,)
+    assert result.held == [bad.base_offset]
     assert "CRC" in result.note
     assert result.cleaned_up_to == bad.base_offset
     assert result.segments_rewritten == 2, "those before and behind it"

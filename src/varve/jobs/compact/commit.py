@@ -8,15 +8,14 @@ Crash      before the commit the old segments are read, after it the new ones.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import Enum, auto
 
 from varve.cleaning.compaction.plan import sum_by_reason
 from varve.cleaning.compaction.segment_plan import RunRules, SegmentFigures
 from varve.cleaning.removals.removal import Removal, RemovalKind, encode_removal, hex_digest
 from varve.commit_log import LogSettings, TopicPartition
-from varve.jobs.compact.settings import WRITER
-from varve.jobs.compact.tasks import WrittenGroup
+from varve.jobs.compact.tasks import WRITER, WrittenGroup
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
@@ -78,7 +77,7 @@ def encode_evidence(job_id: str, balances: Sequence[Removal]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-class _Standing(Enum):
+class GroupState(Enum):
     """What became of a group's inputs since they were read."""
 
     READY = auto()
@@ -87,6 +86,7 @@ class _Standing(Enum):
     CHANGED = auto()
 
 
+@dataclass
 class CompactCommit:
     """One commit; `committed` and `voided` tell how it went.
 
@@ -95,88 +95,75 @@ class CompactCommit:
     [`start_offset`, `end_offset`). Those of an erasure stand each for itself (`is_ordered` false).
     """
 
-    def __init__(
-        self,
-        manifests: ManifestStore,
-        groups: Sequence[DoneGroup],
-        *,
-        stale: Mapping[str, int],
-        clean_end: int,
-        start_offset: int,
-        end_offset: int,
-        now_ms: int,
-        replaced_ms: int,
-        writer: str = WRITER,
-        is_ordered: bool = True,
-    ) -> None:
-        self._manifests = manifests
-        self._groups = groups
-        self._stale = stale
-        self._clean_end = clean_end
-        self._start_offset = start_offset
-        self._end_offset = end_offset
-        self._writer = writer
-        self._is_ordered = is_ordered
-        self._now_ms = now_ms
-        self._replaced_ms = replaced_ms
-        self.committed: list[DoneGroup] = []
-        self.voided: list[DoneGroup] = []
+    manifests: ManifestStore
+    groups: Sequence[DoneGroup]
+    _: KW_ONLY
+    start_offset: int
+    end_offset: int
+    now_ms: int
+    replaced_ms: int
+    stale: Mapping[str, int] = field(default_factory=dict)
+    clean_end: int = 0
+    writer: str = WRITER
+    is_ordered: bool = True
+    committed: list[DoneGroup] = field(init=False)
+    voided: list[DoneGroup] = field(init=False)
 
     def run(self) -> Manifest:
-        return self._manifests.commit(
-            self._change, leader_epoch=None, writer=self._writer, now_ms=self._now_ms
+        return self.manifests.commit(
+            self._change, leader_epoch=None, writer=self.writer, now_ms=self.now_ms
         )
 
     def _change(self, manifest: Manifest) -> Manifest:
-        near = self._manifests.unfold(
-            manifest, start_offset=self._start_offset, end_offset=self._end_offset
+        near = self.manifests.unfold(
+            manifest, start_offset=self.start_offset, end_offset=self.end_offset
         )
         self.committed, self.voided = [], []
-        clean_end = self._clean_end
-        for number, group in enumerate(self._groups):
-            standing = _judge(near, group, is_ordered=self._is_ordered)
-            if standing is _Standing.CHANGED and self._is_ordered:
+        clean_end = self.clean_end
+        for number, group in enumerate(self.groups):
+            standing = _judge(near, group, is_ordered=self.is_ordered)
+            if standing is GroupState.CHANGED and self.is_ordered:
                 clean_end = min(clean_end, group.base_offset)
-                self.voided += self._groups[number:]
+                self.voided += self.groups[number:]
                 break
-            if standing in (_Standing.EXPIRED, _Standing.CHANGED):
+            if standing in (GroupState.EXPIRED, GroupState.CHANGED):
                 self.voided.append(group)
                 continue
             self.committed.append(group)
-            if standing is _Standing.READY:
+            if standing is GroupState.READY:
                 near = self._put(near, group)
         return self._note_stale(near).raise_cleaned_up_to(clean_end)
 
     def _put(self, manifest: Manifest, group: DoneGroup) -> Manifest:
         changed = manifest.start_delete(
             [segment.id for segment in group.inputs],
-            at_ms=self._now_ms,
-            replaced_until_ms=self._now_ms + self._replaced_ms,
+            at_ms=self.now_ms,
+            replaced_until_ms=self.now_ms + self.replaced_ms,
         )
         announced = changed.get_segment(group.written.segment.id)
         return changed.finish(
-            replace(announced, state=SegmentState.COPY_FINISHED, at_ms=self._now_ms)
+            replace(announced, state=SegmentState.COPY_FINISHED, at_ms=self.now_ms)
         )
 
     def _note_stale(self, manifest: Manifest) -> Manifest:
         for segment in manifest.segments:
-            stale = self._stale.get(segment.id)
+            stale = self.stale.get(segment.id)
             if segment.is_readable and stale is not None and stale != segment.stale_bytes:
                 manifest = manifest.update(replace(segment, stale_bytes=stale))
         return manifest
 
 
-def _judge(manifest: Manifest, group: DoneGroup, *, is_ordered: bool) -> _Standing:
+def _judge(manifest: Manifest, group: DoneGroup, *, is_ordered: bool) -> GroupState:
     output = manifest.find_segment(group.written.segment.id)
     if output is not None and output.is_readable:
-        return _Standing.DONE
+        return GroupState.DONE
     # What is expired need not be compacted any more; an erasure reaches it until it is gone.
     if is_ordered and group.end_offset < manifest.log_start_offset:
-        return _Standing.EXPIRED
+        return GroupState.EXPIRED
     segments = [manifest.find_segment(segment.id) for segment in group.inputs]
     is_same = all(segment is not None and segment.is_readable for segment in segments)
     is_announced = output is not None and output.state is SegmentState.COPY_STARTED
-    return _Standing.READY if is_same and is_announced else _Standing.CHANGED
+    return GroupState.READY if is_same and is_announced else GroupState.CHANGED
 
 
 def add_parts(

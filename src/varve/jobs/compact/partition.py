@@ -19,7 +19,8 @@ Threads    one; the tasks of a stage run wherever the runner has them run.
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Final, TypeVar
 
 from varve.cleaning.compaction.key_plan import ENTRY_BYTES, Integers
@@ -52,9 +53,10 @@ from varve.jobs.compact.commit import (
     balance_group,
     encode_evidence,
 )
-from varve.jobs.compact.result import Findings, PartitionResult, StageTime
-from varve.jobs.compact.settings import WRITER, CompactSettings
+from varve.jobs.compact.result import PartitionResult, StageTime
+from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.compact.tasks import (
+    WRITER,
     IndexTask,
     JudgedSegment,
     PassInputs,
@@ -65,6 +67,7 @@ from varve.jobs.compact.tasks import (
     make_sources,
 )
 from varve.jobs.key_plans import RangeFold, WorkArea, cut_hashes, plan_area, remove_folder
+from varve.jobs.source.record_blocks import aborted_within
 from varve.jobs.tasks import Stage, Stages, TaskError, get_result, pack_by_size, try_stage
 from varve.jobs.tier.bucket import BucketAccess
 from varve.jobs.tier.remote_files import TierFiles, open_files
@@ -84,133 +87,123 @@ _TASK_PLAN_BYTES: Final = 32 << 20
 _TASK_SEGMENTS: Final = 64
 
 
+@dataclass
 class PartitionCompaction:
     """One run over one partition; `job_id` names its evidence.
 
     `history` are the leader epochs of its log, where they are known.
     """
 
-    def __init__(
-        self,
-        home: RemotePath,
-        reach: BucketAccess,
-        settings: CompactSettings,
-        *,
-        clock: Clock,
-        random: random.Random,
-        job_id: str,
-        history: Epochs | None = None,
-    ) -> None:
-        self._home = home
-        self._reach = reach
-        self._settings = settings
-        self._clock = clock
-        self._random = random
-        self._job_id = job_id
-        self._history = history
-        self._now_ms = clock.now_ms()
-        self._manifests = reach.manifests(home)
-        self._topic_id = decode_topic_id(home.topic_id).bytes
-        self._found = Findings(home)
+    home: RemotePath
+    reach: BucketAccess
+    settings: CompactSettings
+    _: KW_ONLY
+    clock: Clock
+    random: random.Random
+    job_id: str
+    history: Epochs | None = None
+
+    def __post_init__(self) -> None:
+        self._now_ms = self.clock.now_ms()
+        self._manifests = self.reach.manifests(self.home)
+        self._topic_id = decode_topic_id(self.home.topic_id).bytes
+        self._result = PartitionResult(home=self.home)
         self._lease: HeldLease | None = None
         self._is_work_stored = False
+        self._is_cut = False  # whether the pass under way was cut short by damage
 
     def stages(self) -> Stages[PartitionResult]:
         """The run; expected failures are part of its result."""
-        error: str | None = None
         try:
-            if self._settings.is_dry_run:
+            if self.settings.is_dry_run:
                 yield from self._run(0)
             else:
                 yield from self._run_leased()
-        except StoreError as failure:
-            error = str(failure)
-        return self._found.result(error)
+        except StoreError as error:
+            self._result.error = str(error)
+        return self._result
 
     def _run_leased(self) -> Stages[None]:
         """All passes, while no other job works on the partition."""
         with hold_lease(
-            self._reach.objects(),
-            self._home,
-            self._job_id,
-            clock=self._clock,
-            takes_over=self._settings.takes_over,
+            self.reach.objects(),
+            self.home,
+            self.job_id,
+            clock=self.clock,
+            takes_over=self.settings.takes_over,
         ) as self._lease:
             for number in range(PASSES_MAX):
-                known = len(self._found.held)
+                known = len(self._result.held)
                 yield from self._run(number)
-                if len(self._found.held) == known or not self._found.is_cut:
+                if len(self._result.held) == known or not self._is_cut:
                     break
 
     def _run(self, number: int) -> Stages[None]:
         """One pass; another follows without the segment whose damage cut it short."""
-        manifest = self._manifests.load() if self._settings.is_dry_run else self._sweep()
-        self._found.begin_pass(manifest)
-        chain = find_chain(manifest, self._manifests.segments(manifest), self._history)
+        manifest = self._manifests.load() if self.settings.is_dry_run else self._sweep()
+        self._is_cut = False
+        self._result.add_manifest(manifest, is_first=number == 0)
+        chain = find_chain(manifest, self._manifests.segments(manifest), self.history)
         if not chain:
-            self._found.notes.append("the cold tier holds nothing of it")
+            self._result.add_note("the cold tier holds nothing of it")
             return
         latest = chain[-1].epochs[-1][0]
-        if self._history is None and manifest.leader_epoch > latest:
-            self._found.notes.append(
+        if self.history is None and manifest.leader_epoch > latest:
+            self._result.add_note(
                 f"a leader of epoch {manifest.leader_epoch} has written the manifest, and what is "
                 f"copied is of epoch {latest} at most: where the log parted from it is not known; "
                 "wait for the next copy, or name the log directory"
             )
             return
         if chain[-1].end_offset < manifest.highest_offset:
-            self._found.notes.append(
+            self._result.add_note(
                 f"what lies from offset {chain[-1].end_offset + 1} on is left alone: there is a "
                 "hole, or it is of a history that the log has left"
             )
-        with open_files(self._reach.objects, self._home, chain) as files:
-            log = self._settings.log
-            scope = find_scope(self._home, manifest, chain, files, log, self._now_ms)
+        with open_files(self.reach.objects, self.home, chain) as files:
+            log = self.settings.log
+            scope = find_scope(self.home, manifest, chain, files, log, self._now_ms)
             if not self._is_due(scope):
                 return
-            aborted = read_aborted(self._home, chain, files, end_offset=scope.end_offset)
+            aborted = read_aborted(self.home, chain, files, end_offset=scope.end_offset)
             rules = RunRules(
                 now_ms=self._now_ms,
                 delete_retention_ms=log.delete_retention_ms,
                 first_uncleanable_offset=scope.end_offset,
-                producers=read_shells(self._home, chain[-1], files),
+                producers=read_shells(self.home, chain[-1], files),
             )
         scope, headers = yield from self._index(scope, aborted)
-        area = WorkArea(self._reach.objects, f"{self._home.work_folder}{self._job_id}/{number}/")
+        area = WorkArea(self.reach.objects, f"{self.home.work_folder}{self.job_id}/{number}/")
         try:
             plan, groups, clean_end = yield from self._clean(
-                _Pass(scope, headers, tuple(aborted), rules, area), manifest
+                _Pass(scope, headers, tuple(aborted), rules, area)
             )
         finally:
             self._remove_work(area)
-        if self._settings.is_dry_run:
+        if self.settings.is_dry_run:
             return
         if len(groups) < len(plan.groups):
             clean_end = min(clean_end, plan.groups[len(groups)][0].base_offset)
-        evidence_id = f"{self._job_id}-{number}" if number else self._job_id
+        evidence_id = f"{self.job_id}-{number}" if number else self.job_id
         self._commit(scope, plan, groups, clean_end, evidence_id)
 
     def _clean(
-        self, run: "_Pass", manifest: Manifest
+        self, run: "_Pass"
     ) -> Stages[tuple[CleaningPlan[SegmentFigures], list[DoneGroup], int]]:
         """The plan, the groups that were written by it, and how far the partition is clean then."""
         segments, inputs = yield from self._find_latest(run)
         plan, clean_end = yield from self._plan(run, segments, inputs)
-        if self._settings.is_dry_run:
-            store = self._reach.objects().name
-            self._found.note_plan(plan, log_bytes=manifest.log_bytes, store=store)
+        if self.settings.is_dry_run:
+            self._result.add_plan(plan, self.reach.objects().name)
             return plan, [], clean_end
         groups = yield from self._rewrite(plan, segments, inputs)
         return plan, groups, clean_end
 
     def _remove_work(self, area: WorkArea) -> None:
         """A store that fails now leaves it to the next run."""
-        if not self._is_work_stored:
-            return
-        try:
-            area.remove(self._reach.objects())
-        except StoreError:
-            return
+        if self._is_work_stored:
+            with suppress(StoreError):
+                area.remove(self.reach.objects())
 
     def _sweep(self) -> Manifest:
         manifest = self._manifests.load()
@@ -218,21 +211,21 @@ class PartitionCompaction:
         removed = self._manifests.remove(
             leftovers, leader_epoch=None, writer=WRITER, now_ms=self._now_ms
         )
-        self._found.swept += len(removed)
-        remove_folder(self._reach.objects(), self._home.work_folder)
+        self._result.swept += len(removed)
+        remove_folder(self.reach.objects(), self.home.work_folder)
         return self._manifests.load() if leftovers else manifest
 
     def _is_due(self, scope: Scope) -> bool:
-        found, notes = scope.cleanable, self._found.notes
+        cleanable = scope.cleanable
         if scope.blocked_by:
-            notes.append(scope.blocked_by)
+            self._result.add_note(scope.blocked_by)
         if not scope.segments:
-            notes.append("nothing of it may be compacted yet")
+            self._result.add_note("nothing of it may be compacted yet")
             return False
-        if not found.is_due and not self._settings.is_forced:
-            notes.append(
-                f"not due: {found.ratio:.3f} of it is dirty, min.cleanable.dirty.ratio is "
-                f"{found.min_ratio}"
+        if not cleanable.is_due and not self.settings.is_forced:
+            self._result.add_note(
+                f"not due: {cleanable.ratio:.3f} of it is dirty, min.cleanable.dirty.ratio is "
+                f"{cleanable.min_ratio}"
             )
             return False
         return True
@@ -240,12 +233,12 @@ class PartitionCompaction:
     # Stages
 
     def _run_stage(self, stage: Stage[T]) -> Stages[list[T | TaskError]]:
-        began_ms = self._clock.now_ms()
+        began_ms = self.clock.now_ms()
         if self._lease is not None:
             self._lease.renew()
         outcomes = yield from try_stage(stage)
-        elapsed_ms = self._clock.now_ms() - began_ms
-        self._found.stages.append(StageTime(stage.name, len(stage.tasks), elapsed_ms))
+        elapsed_ms = self.clock.now_ms() - began_ms
+        self._result.stages.append(StageTime(stage.name, len(stage.tasks), elapsed_ms))
         return outcomes
 
     def _index(
@@ -256,31 +249,28 @@ class PartitionCompaction:
         """
         tasks = [
             IndexTask(
-                self._reach,
-                self._home,
-                remote_segment,
-                tuple(
-                    each
-                    for each in aborted
-                    if each.first_offset <= remote_segment.end_offset
-                    and each.last_offset >= remote_segment.base_offset
+                self.reach,
+                self.home,
+                segment,
+                aborted_within(
+                    aborted, start_offset=segment.base_offset, end_offset=segment.end_offset + 1
                 ),
                 self._topic_id,
-                self._settings.buffer_bytes,
-                self._settings.is_dry_run,
+                self.settings.buffer_bytes,
+                self.settings.is_dry_run,
             )
-            for remote_segment in scope.segments
-            if remote_segment.base_offset not in self._found.held
+            for segment in scope.segments
+            if segment.base_offset not in self._result.held
         ]
         outcomes = yield from self._run_stage(Stage("index", tasks))
         headers: dict[int, KeyIndexHeader] = {}
         segments: dict[str, RemoteSegment] = {}
         for task, outcome in zip(tasks, outcomes, strict=True):
             segment = task.segment
-            if self._found.is_damage(outcome, segment.base_offset):
+            if self._result.is_damage(outcome, segment.base_offset):
                 continue
             if outcome is None:
-                self._found.notes.append(
+                self._result.add_note(
                     f"segment {segment.base_offset} has no key index yet, so nothing of it is in "
                     f"the plan: a run makes one from its {segment.size} bytes"
                 )
@@ -295,12 +285,10 @@ class PartitionCompaction:
                     parts=(*others, indexed.part),
                     key_count=indexed.header.entry_count,
                 )
-        add_parts(self._manifests, self._home, segments, now_ms=self._now_ms)
-        chain = tuple(
-            segments.get(remote_segment.id, remote_segment) for remote_segment in scope.chain
-        )
+        add_parts(self._manifests, self.home, segments, now_ms=self._now_ms)
+        chain = tuple(segments.get(segment.id, segment) for segment in scope.chain)
         return Scope(chain, scope.cleanable), tuple(
-            headers.get(remote_segment.base_offset) for remote_segment in scope.segments
+            headers.get(segment.base_offset) for segment in scope.segments
         )
 
     def _find_latest(self, run: "_Pass") -> Stages[tuple[list[JudgedSegment], PassInputs]]:
@@ -308,7 +296,7 @@ class PartitionCompaction:
         slim = tuple(_only_keys(segment) for segment in run.scope.segments)
         known = [header for header in run.headers if header is not None]
         entries = sum(header.entry_count for header in known)
-        ranges = cut_hashes(-(-entries * ENTRY_BYTES // self._settings.range_bytes))
+        ranges = cut_hashes(-(-entries * ENTRY_BYTES // self.settings.range_bytes))
         index_bytes = sum(header.file_size for header in known)
         tasks = [
             RangeTask(number, hashes, index_bytes // len(ranges))
@@ -318,37 +306,37 @@ class PartitionCompaction:
         area = plan_area(
             run.area,
             record_count=sum(record_counts),
-            inline_bytes=self._settings.inline_bytes,
+            inline_bytes=self.settings.inline_bytes,
         )
         self._is_work_stored = area is not None
         inputs = RangeInputs(
-            self._reach,
-            self._home,
+            self.reach,
+            self.home,
             slim,
             run.headers,
             run.rules,
-            self._settings.buffer_bytes,
+            self.settings.buffer_bytes,
             area,
         )
         fold = RangeFold(record_counts, area)
         yield from self._run_stage(Stage("plan", tasks, inputs, fold))
         latest = fold.result()
         return self._judge(run, latest.tallies), PassInputs(
-            self._reach,
-            self._home,
+            self.reach,
+            self.home,
             run.rules,
             latest.bits,
-            self._settings.grouping,
+            self.settings.grouping,
             self._topic_id,
-            self._settings.buffer_bytes,
+            self.settings.buffer_bytes,
             self._now_ms,
         )
 
     def _judge(self, run: "_Pass", tallies: Integers) -> list[JudgedSegment]:
         """Takes the transactions through all segments that are planned."""
         judged: list[JudgedSegment] = []
-        with open_files(self._reach.objects, self._home, run.scope.segments) as files:
-            sources = run.sources(self._home, files)
+        with open_files(self.reach.objects, self.home, run.scope.segments) as files:
+            sources = run.sources(self.home, files)
             first_held = first_held_offset(sources, run.rules)
             transactions = RunTransactions(run.aborted, first_held, run.rules)
             for segment, source in zip(run.scope.segments, sources, strict=True):
@@ -385,13 +373,13 @@ class PartitionCompaction:
         figures = [
             segment_figures for outcome in outcomes for segment_figures in get_result(outcome)
         ]
-        with open_files(self._reach.objects, self._home, run.scope.segments) as files:
-            sources = run.sources(self._home, files)
+        with open_files(self.reach.objects, self.home, run.scope.segments) as files:
+            sources = run.sources(self.home, files)
         groups = choose_groups(
             sources,
             figures,
-            settings=self._settings.grouping,
-            is_forced=self._settings.is_forced or run.scope.cleanable.is_forced,
+            settings=self.settings.grouping,
+            is_forced=self.settings.is_forced or run.scope.cleanable.is_forced,
         )
         plan = CleaningPlan(tuple(figures), tuple(groups), run.rules)
         return plan, first_held_offset(sources, run.rules)
@@ -408,15 +396,15 @@ class PartitionCompaction:
         for group in plan.groups:
             first = numbers[group[0].base_offset]
             members = tuple(segments[first : first + len(group)])
-            tasks.append(RewriteTask(new_id(self._random), first, members))
+            tasks.append(RewriteTask(new_id(self.random), first, members))
         outcomes = yield from self._run_stage(Stage("rewrite", tasks, inputs))
         done: list[DoneGroup] = []
         for task, group, outcome in zip(tasks, plan.groups, outcomes, strict=True):
-            if self._found.is_damage(outcome):
-                self._found.is_cut = True
+            if self._result.is_damage(outcome):
+                self._is_cut = True
                 break
             done.append(DoneGroup(task.inputs, group, get_result(outcome)))
-        self._found.voided += len(tasks) - len(done)
+        self._result.voided_groups += len(tasks) - len(done)
         return done
 
     # The end
@@ -429,20 +417,20 @@ class PartitionCompaction:
         clean_end: int,
         evidence_id: str,
     ) -> None:
-        partition = TopicPartition(self._home.topic, self._home.partition)
+        partition = TopicPartition(self.home.topic, self.home.partition)
         balances = [
             balance_group(
                 group,
                 id=number,
                 partition=partition,
                 rules=plan.rules,
-                settings=self._settings.log,
+                settings=self.settings.log,
             )
             for number, group in enumerate(groups, 1)
         ]
         if balances:
-            key = self._home.evidence_key(evidence_id)
-            self._reach.objects().put(key, encode_evidence(self._job_id, balances))
+            key = self.home.evidence_key(evidence_id)
+            self.reach.objects().put(key, encode_evidence(self.job_id, balances))
         rewritten = {segment.base_offset for group in groups for segment in group.inputs}
         ids = {segment.base_offset: segment.id for segment in scope.segments}
         commit = CompactCommit(
@@ -457,10 +445,10 @@ class PartitionCompaction:
             start_offset=scope.segments[0].base_offset,
             end_offset=clean_end,
             now_ms=self._now_ms,
-            replaced_ms=self._settings.replaced_ms,
+            replaced_ms=self.settings.replaced_ms,
         )
-        self._found.after = commit.run()
-        self._found.note_commit(commit)
+        self._result.add_manifest(commit.run())
+        self._result.add_commit(commit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """What a compaction did, or would do and cost, by partition."""
 
-from dataclasses import asdict, dataclass, field
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from varve.cleaning.compaction.key_plan import ENTRY_BYTES
 from varve.cleaning.compaction.plan import CleaningPlan, sum_by_reason
@@ -10,7 +11,7 @@ from varve.cleaning.compaction.segment_plan import SegmentFigures
 from varve.cleaning.removals.removal import Reason
 from varve.foundation.errors import Corrupt
 from varve.jobs.compact.commit import CompactCommit
-from varve.jobs.results import JobResult
+from varve.jobs.results import JSON_NAME, JobResult, JsonFields, encode_fields
 from varve.jobs.tasks import TaskError
 from varve.object_store.prices import PriceTable, RequestKind, default_prices
 from varve.tiering.manifest.manifest import Manifest
@@ -25,7 +26,7 @@ _COMMIT_LISTS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactEstimate:
+class CompactEstimate(JsonFields):
     """About what a run will do; `groups` are the segments that will be written.
 
     `bytes_left` is the size of the partition's data afterwards.
@@ -41,9 +42,6 @@ class CompactEstimate:
     cost: float
     currency: str
     prices: str
-
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)
 
 
 def estimate_plan(
@@ -87,9 +85,9 @@ class StageTime:
     elapsed_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionResult:
-    """One partition.
+@dataclass(slots=True, kw_only=True)
+class PartitionResult(JsonFields):
+    """One partition, over all passes; a run adds to it.
 
     `records` and `bytes` are those of the rewritten segments, by what became of them. `note` tells
     in words why nothing, or not everything, was compacted; `error` why it failed. `held` are base
@@ -97,7 +95,7 @@ class PartitionResult:
     `estimate`, and all figures tell what would be.
     """
 
-    home: RemotePath
+    home: RemotePath = field(metadata={JSON_NAME: None})
     segments_before: int = 0
     segments_after: int = 0
     segments_rewritten: int = 0
@@ -105,45 +103,71 @@ class PartitionResult:
     bytes_after: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
-    records: dict[Reason, int]
-    bytes: dict[Reason, int]
+    records: dict[Reason, int] = field(default_factory=dict)
+    bytes: dict[Reason, int] = field(default_factory=dict)
     cleaned_up_to: int = 0
     swept: int = 0
     voided_groups: int = 0
-    held: tuple[int, ...] = ()
-    stages: tuple[StageTime, ...] = ()
+    held: list[int] = field(default_factory=list)
+    stages: list[StageTime] = field(default_factory=list)
     note: str = ""
     error: str | None = None
     estimate: CompactEstimate | None = None
 
-    def to_json(self) -> dict[str, object]:
+    def add_note(self, note: str) -> None:
+        self.note = f"{self.note}; {note}" if self.note else note
+
+    def add_manifest(self, manifest: Manifest, *, is_first: bool = False) -> None:
+        """The partition as it is now, and before the run if it is the first manifest."""
+        self.segments_after, self.bytes_after = manifest.readable_count, manifest.log_bytes
+        self.cleaned_up_to = manifest.cleaned_up_to
+        if is_first:
+            self.segments_before, self.bytes_before = self.segments_after, self.bytes_after
+
+    def is_damage(self, outcome: object, base_offset: int | None = None) -> bool:
+        """Whether a task found a segment damaged: that one is held, and the note says why."""
+        if not isinstance(outcome, TaskError) or not isinstance(outcome.error, Corrupt):
+            return False
+        if base_offset is None and isinstance(outcome.error, DamagedSegment):
+            base_offset = outcome.error.base_offset
+        if base_offset is None:
+            return False
+        self.held.append(base_offset)
+        self.add_note(str(outcome.error))
+        return True
+
+    def add_plan(self, plan: CleaningPlan[SegmentFigures], store: str) -> None:
+        """Of a dry run: what the plan would take and leave."""
+        prices = default_prices(store)
+        self.estimate = estimate_plan(plan, log_bytes=self.bytes_after, prices=prices)
+        self.segments_after += self.estimate.groups - self.estimate.segments
+        self.bytes_after = self.estimate.bytes_left
+        self._add_rewritten([figures for group in plan.groups for figures in group])
+
+    def add_commit(self, commit: CompactCommit) -> None:
+        for group in commit.committed:
+            self._add_rewritten(group.plans)
+            self.bytes_read += group.written.bytes_read
+            self.bytes_written += group.written.segment.size
+        if commit.voided:
+            self.voided_groups += len(commit.voided)
+            self.add_note(
+                f"{len(commit.voided)} groups were left as they are: their segments changed "
+                "meanwhile; the next run takes them up"
+            )
+
+    def _add_rewritten(self, segments: Sequence[SegmentFigures]) -> None:
+        self.segments_rewritten += len(segments)
+        self.records = sum_by_reason([self.records, *(figures.records for figures in segments)])
+        self.bytes = sum_by_reason([self.bytes, *(figures.bytes for figures in segments)])
+
+    def to_json(self) -> dict[str, Any]:
+        names = {"topic": self.home.topic, "partition": self.home.partition}
         return {
-            "topic": self.home.topic,
-            "partition": self.home.partition,
-            "segments_before": self.segments_before,
-            "segments_after": self.segments_after,
-            "segments_rewritten": self.segments_rewritten,
-            "bytes_before": self.bytes_before,
-            "bytes_after": self.bytes_after,
-            "bytes_read": self.bytes_read,
-            "bytes_written": self.bytes_written,
+            **names,
+            **encode_fields(self),
             "records": {reason.name.lower(): count for reason, count in self.records.items()},
             "bytes": {reason.name.lower(): count for reason, count in self.bytes.items()},
-            "cleaned_up_to": self.cleaned_up_to,
-            "swept": self.swept,
-            "voided_groups": self.voided_groups,
-            "held": list(self.held),
-            "stages": [
-                {
-                    "name": stage_time.name,
-                    "tasks": stage_time.tasks,
-                    "elapsed_ms": stage_time.elapsed_ms,
-                }
-                for stage_time in self.stages
-            ],
-            "note": self.note,
-            "error": self.error,
-            "estimate": None if self.estimate is None else self.estimate.to_json(),
         }
 
 
@@ -151,7 +175,7 @@ class PartitionResult:
 class CompactionResult(JobResult):
     """A whole job."""
 
-    job_id: str
+    job_id: str = field(metadata={JSON_NAME: "job"})
     partitions: tuple[PartitionResult, ...]
     elapsed_ms: int
 
@@ -165,97 +189,4 @@ class CompactionResult(JobResult):
             f"{result.home}: {result.error}"
             for result in self.partitions
             if result.error is not None
-        )
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "job": self.job_id,
-            "elapsed_ms": self.elapsed_ms,
-            "partitions": [result.to_json() for result in self.partitions],
-        }
-
-
-# Totals of a run
-
-
-@dataclass(slots=True)
-class Findings:
-    """Of all passes together; `held` are the base offsets of segments found to be damaged."""
-
-    home: RemotePath
-    before: Manifest | None = None
-    after: Manifest | None = None
-    records_of: list[SegmentFigures] = field(default_factory=list)
-    stages: list[StageTime] = field(default_factory=list)
-    held: list[int] = field(default_factory=list)
-    is_cut: bool = False
-    """Whether the pass under way was cut short by damage."""
-    notes: list[str] = field(default_factory=list)
-    swept: int = 0
-    voided: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    estimate: CompactEstimate | None = None
-
-    def begin_pass(self, manifest: Manifest) -> None:
-        self.is_cut = False
-        self.before = self.before or manifest
-        self.after = manifest
-
-    def is_damage(self, outcome: object, base_offset: int | None = None) -> bool:
-        """Whether a task found a segment damaged: that one is held, with a word on it."""
-        if not isinstance(outcome, TaskError) or not isinstance(outcome.error, Corrupt):
-            return False
-        error = outcome.error
-        if base_offset is None and isinstance(error, DamagedSegment):
-            base_offset = error.base_offset
-        if base_offset is None:
-            return False
-        self.held.append(base_offset)
-        self.notes.append(str(error))
-        return True
-
-    def note_plan(self, plan: CleaningPlan[SegmentFigures], *, log_bytes: int, store: str) -> None:
-        """Of a dry run: what the plan would take and leave."""
-        self.records_of = [figures for group in plan.groups for figures in group]
-        self.estimate = estimate_plan(plan, log_bytes=log_bytes, prices=default_prices(store))
-
-    def note_commit(self, commit: CompactCommit) -> None:
-        for group in commit.committed:
-            self.records_of += group.plans
-            self.bytes_read += group.written.bytes_read
-            self.bytes_written += group.written.segment.size
-        if commit.voided:
-            self.voided += len(commit.voided)
-            self.notes.append(
-                f"{len(commit.voided)} groups were left as they are: their segments changed "
-                "meanwhile; the next run takes them up"
-            )
-
-    def result(self, error: str | None) -> PartitionResult:
-        before, after = self.before, self.after
-        segments_after = 0 if after is None else after.readable_count
-        bytes_after = 0 if after is None else after.log_bytes
-        if self.estimate is not None:
-            segments_after += self.estimate.groups - self.estimate.segments
-            bytes_after = self.estimate.bytes_left
-        return PartitionResult(
-            home=self.home,
-            segments_before=0 if before is None else before.readable_count,
-            segments_after=segments_after,
-            segments_rewritten=len(self.records_of),
-            bytes_before=0 if before is None else before.log_bytes,
-            bytes_after=bytes_after,
-            bytes_read=self.bytes_read,
-            bytes_written=self.bytes_written,
-            records=sum_by_reason([figures.records for figures in self.records_of]),
-            bytes=sum_by_reason([figures.bytes for figures in self.records_of]),
-            cleaned_up_to=0 if after is None else after.cleaned_up_to,
-            swept=self.swept,
-            voided_groups=self.voided,
-            held=tuple(self.held),
-            stages=tuple(self.stages),
-            note="; ".join(self.notes),
-            error=error,
-            estimate=self.estimate,
         )

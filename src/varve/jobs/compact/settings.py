@@ -8,7 +8,6 @@ from varve.foundation.errors import InvalidRequest
 from varve.jobs.key_plans import INLINE_BYTES
 from varve.tiering.settings import TierSettings
 
-WRITER: Final = "varve compact"
 _BUFFER_BYTES: Final = 128 << 20
 _RANGE_BYTES: Final = 64 << 20
 

@@ -3,13 +3,16 @@
 Invariant  a task carries all it needs and changes nothing that a reader sees. A task that is run
            twice, even at the same time, writes the same objects: its outcome follows from what it
            carries.
-Crash      a group's objects are announced in the manifest before the first is written. A key index
-           that was missing is put under its segment's own name: until the manifest names it the
-           next run writes it again.
+Crash      a group's objects are announced in the manifest, with sizes and checksums of all parts,
+           before the first is written; what is never finished is taken back by the next run. A key
+           index that was missing is put under its segment's own name: until the manifest names it
+           the next run writes it again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Final
 
 from varve.cleaning.compaction.key_plan import HashRange, Integers
 from varve.cleaning.compaction.plan import (
@@ -25,10 +28,10 @@ from varve.cleaning.key_index.key_index import KeyIndex, KeyIndexHeader
 from varve.cleaning.removals.removal import SegmentSummary
 from varve.cleaning.work_budget import UNLIMITED
 from varve.commit_log import LogSettings
+from varve.commit_log.names import CLEANED, INDEX, KEYS, LOG, TIME_INDEX, TXN_INDEX, log_name
 from varve.commit_log.transaction_index import AbortedTransaction
+from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
-from varve.jobs.compact.group_upload import announce, gather_group
-from varve.jobs.compact.settings import WRITER
 from varve.jobs.key_plans import LatestBits, RangeOutcome, SegmentBits, WorkArea
 from varve.jobs.tier.bucket import BucketAccess
 from varve.jobs.tier.remote_files import (
@@ -40,9 +43,42 @@ from varve.jobs.tier.remote_files import (
     scratch,
 )
 from varve.kernels.key_merge import Tally
-from varve.tiering.copy.segment_upload import KEYS_PART, upload_parts
+from varve.tiering.copy import segment_upload as upload
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
+
+WRITER: Final = "varve compact"
+
+
+@contextmanager
+def open_key_index(source: RemoteInput, topic_id: bytes) -> Iterator[KeyIndex | None]:
+    """The key index of a remote segment; None where there is none that can be used."""
+    if source.remote.find_part(upload.KEYS_PART) is None:
+        yield None
+        return
+    try:
+        index = KeyIndex(source.files.open(source.path(upload.KEYS_PART)))
+        is_usable = index.is_of(source, topic_id)
+    except (Corrupt, UnsupportedFormat, ObjectNotFound):
+        yield None
+        return
+    with index:
+        yield index if is_usable else None
+
+
+def is_whole(index: KeyIndex) -> bool:
+    """Whether all of it is there, with the right checksum."""
+    try:
+        index.verify()
+    except (Corrupt, UnsupportedFormat, ObjectNotFound):
+        return False
+    return True
+
+
+def find_whole_index(source: RemoteInput, topic_id: bytes) -> KeyIndexHeader | None:
+    """The header of the segment's key index if all of it can be used."""
+    with open_key_index(source, topic_id) as index:
+        return index.header if index is not None and is_whole(index) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +107,16 @@ class IndexTask:
 
     @property
     def read_bytes(self) -> int:
-        keys = self.segment.find_part(KEYS_PART)
+        keys = self.segment.find_part(upload.KEYS_PART)
         return self.segment.size if keys is None else keys.size
 
     def run(self, shared: None) -> IndexedSegment | None:
         with open_files(self.reach.objects, self.home, [self.segment]) as files:
             remote_input = RemoteInput(self.home, self.segment, files)
-            header = self._find(remote_input)
+            header = find_whole_index(remote_input, self.topic_id)
             if header is not None:
                 return IndexedSegment(header, None)
             return None if self.is_dry_run else self._build(remote_input)
-
-    def _find(self, remote_input: RemoteInput) -> KeyIndexHeader | None:
-        if self.segment.find_part(KEYS_PART) is None:
-            return None
-        try:
-            with KeyIndex(remote_input.files.open(remote_input.path(KEYS_PART))) as index:
-                index.verify()
-                return index.header if index.is_of(remote_input, self.topic_id) else None
-        except (Corrupt, UnsupportedFormat, ObjectNotFound):
-            return None
 
     def _build(self, remote_input: RemoteInput) -> IndexedSegment:
         fs = ScratchFileSystem()
@@ -105,8 +131,8 @@ class IndexTask:
                 path=path,
             )
             data = fs.read(path)
-        self.reach.objects().put(remote_input.path(KEYS_PART), data)
-        return IndexedSegment(header, ObjectPart(KEYS_PART, len(data), checksum(data)))
+        self.reach.objects().put(remote_input.path(upload.KEYS_PART), data)
+        return IndexedSegment(header, ObjectPart(upload.KEYS_PART, len(data), checksum(data)))
 
 
 def make_sources(
@@ -257,7 +283,7 @@ class WrittenGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupTask:
+class GroupRewrite:
     """Rewrites planned segments as one: into scratch, announced, uploaded, looked up.
 
     The plans read through one TierFiles of their own. `aborted` are the transactions that the key
@@ -280,11 +306,7 @@ class GroupTask:
     stale_bytes: int | None = 0
     writer: str = WRITER
 
-    @property
-    def read_bytes(self) -> int:
-        return sum(segment.size for segment in self.inputs)
-
-    def run(self, shared: None) -> WrittenGroup:
+    def run(self) -> WrittenGroup:
         fs = ScratchFileSystem()
         with scratch() as directory, self.files:
             written = write_group(
@@ -298,14 +320,37 @@ class GroupTask:
                 budget=UNLIMITED,
                 aborted=self.aborted,
             )
-            last = RemoteInput(self.home, self.inputs[-1], self.files)
-            contents = gather_group(fs, directory, written, last, has_keys=self.is_decided)
-            parts = tuple(content.part for content in contents)
-            segment = self._describe(written, parts)
-            manifests = self.reach.manifests(self.home)
-            announce(manifests, segment, now_ms=self.now_ms, writer=self.writer)
-            upload_parts(self.reach.objects(), self.home, segment, contents)
+            contents = self._list_contents(fs, directory, written)
+            segment = self._describe(written, tuple(content.part for content in contents))
+            self.reach.manifests(self.home).commit(
+                lambda manifest: manifest.announce(segment),
+                leader_epoch=None,
+                writer=self.writer,
+                now_ms=self.now_ms,
+            )
+            upload.upload_parts(self.reach.objects(), self.home, segment, contents)
         return WrittenGroup(segment, written.summary, written.digest, written.bytes_read)
+
+    def _list_contents(
+        self, fs: FileSystem, directory: str, written: WrittenSegment
+    ) -> list[upload.PartContent]:
+        """The objects of the new segment; producers and leader epochs are those of its last input.
+
+        It goes without its key index while a transaction in it is not decided.
+        """
+
+        def measure(kind: str) -> upload.PartContent:
+            path = f"{directory}/{log_name(written.base_offset, kind)}{CLEANED}"
+            return upload.measure_file(fs, kind.removeprefix("."), path)
+
+        kinds = [LOG, INDEX, TIME_INDEX, *([TXN_INDEX] if written.has_txn_index else [])]
+        contents = [measure(kind) for kind in kinds]
+        last = RemoteInput(self.home, self.inputs[-1], self.files)
+        for name in (upload.SNAPSHOT_PART, upload.EPOCHS_PART):
+            data, part = last.read_part(name), last.remote.find_part(name)
+            assert part is not None, "it was read by it"
+            contents.append(upload.BytesContent(data, part))
+        return [*contents, measure(KEYS)] if self.is_decided else contents
 
     def _describe(self, written: WrittenSegment, parts: tuple[ObjectPart, ...]) -> RemoteSegment:
         first, last, header = self.inputs[0], self.inputs[-1], written.header
@@ -350,7 +395,7 @@ class RewriteTask:
 
     def run(self, shared: PassInputs) -> WrittenGroup:
         files = open_files(shared.reach.objects, shared.home, self.inputs)
-        return GroupTask(
+        return GroupRewrite(
             shared.reach,
             shared.home,
             self.id,
@@ -361,7 +406,7 @@ class RewriteTask:
             shared.topic_id,
             shared.buffer_bytes,
             shared.now_ms,
-        ).run(None)
+        ).run()
 
 
 def join_epochs(segments: Sequence[RemoteSegment]) -> tuple[tuple[int, int], ...]:

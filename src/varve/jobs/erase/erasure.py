@@ -21,7 +21,6 @@ from functools import partial
 from typing import Any, Final
 
 from varve import __version__, embedded
-from varve.commit_log.directory_files import decode_topic_id
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.disk import RealFileSystem
 from varve.embedded.tier_place import check_remembered, read_place
@@ -167,11 +166,9 @@ class Erasure:
                 local = LocalErasure(
                     log,
                     self._matchers[topic.name],
+                    self.request,
                     fs=hot.fs,
                     clock=self.clock,
-                    topic_id=decode_topic_id(topic.topic_id).bytes,
-                    request=self.request.id,
-                    buffer_bytes=self.request.buffer_bytes,
                 ).run(is_dry_run=is_dry_run)
                 self._figures.add(local.figures, local.offsets)
                 self._local_changes.setdefault(log.directory, []).extend(
@@ -184,14 +181,11 @@ class Erasure:
                 partition,
                 tier.reach,
                 self._matchers[topic.name],
+                self.request,
                 clock=self.clock,
                 random=self.random,
-                request=self.request.id,
-                grace_ms=self.request.grace_ms,
-                buffer_bytes=self.request.buffer_bytes,
                 only=only,
                 waits_for_grace=waits_for_grace,
-                takes_over=self.request.takes_over,
                 owns_copies=bool(topic.logs),
             ).stages(is_dry_run=is_dry_run)
             for topic in self._topics

@@ -14,24 +14,26 @@ from typing import Final
 
 import numpy as np
 
-from varve.cleaning.compaction.erasure import KeyDigest, balance_erasure, plan_erasure
+from varve.cleaning.compaction.erasure import balance_erasure
 from varve.cleaning.compaction.rewrite import WrittenSegment, remove_unfinished, write_group
 from varve.cleaning.compaction.segment_plan import SegmentPlan
-from varve.cleaning.key_index.builder import build_key_index
 from varve.cleaning.key_index.key_index import KeyIndex, SegmentKeys, open_key_index
 from varve.cleaning.removals.removal_log import RemovalLog
 from varve.cleaning.work_budget import UNLIMITED
 from varve.commit_log import Log, Segment
-from varve.commit_log.names import CLEANED, DELETED, KEYS, LOG, SWAP, parse_file_name
-from varve.disk import File, FileSystem, RealFileSystem
+from varve.commit_log.directory_files import decode_topic_id
+from varve.commit_log.names import CLEANED, DELETED, KEYS, LOG, parse_file_name
+from varve.disk import FileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, Unavailable
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
+from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.result import PartitionErasure
 from varve.jobs.erase.scan import Integers, Matcher, Scan, ask_index, scan_log
+from varve.jobs.erase.tasks import plan_rewrite
 from varve.jobs.source.local_log import FileSource
-from varve.jobs.tier.remote_files import scratch
+from varve.jobs.tier.remote_files import FileInput, scratch
 from varve.kernels.crc import extend_crc32c
 
 _CHUNK_BYTES: Final = 4 << 20
@@ -48,19 +50,18 @@ class LocalFindings:
 
 @dataclass
 class LocalErasure:
-    """One pass over one log of an open store; `request` is the erasure's id."""
+    """One pass over one log of an open store."""
 
     log: Log
     matcher: Matcher
+    request: ErasureRequest
     _: KW_ONLY
     fs: FileSystem
     clock: Clock
-    topic_id: bytes
-    request: str
-    buffer_bytes: int
 
     def __post_init__(self) -> None:
         self._now_ms = self.clock.now_ms()
+        self._topic_id = decode_topic_id(self.matcher.topic_id).bytes
         self._evidence = RemovalLog(self.fs, self.log.directory)
         owner = self.log.topic_partition
         self._found = LocalFindings(
@@ -119,7 +120,7 @@ class LocalErasure:
         """Its key index, read as a whole; None where there is none that can be used."""
         index: KeyIndex | None = None
         with contextlib.suppress(Corrupt):
-            index = open_key_index(self.fs, segment, topic_id=self.topic_id)
+            index = open_key_index(self.fs, segment, topic_id=self._topic_id)
         if index is None:
             yield None
             return
@@ -155,7 +156,7 @@ class LocalErasure:
                     id=self._evidence.next_id(),
                     partition=self.log.topic_partition,
                     digest_after=digest_after,
-                    request=self.request,
+                    request=self.request.id,
                 )
                 self._evidence.append(balance)
             except Exception:
@@ -180,27 +181,28 @@ class LocalErasure:
     def _write(
         self, segment: Segment, scan: Scan, directory: str
     ) -> tuple[SegmentPlan, WrittenSegment, tuple[int, int]]:
-        log, aside = self.log, RealFileSystem()
+        log = self.log
         next_offset = self._next_offset(segment)
         aborted = log.collect_aborted(segment.base_offset, next_offset)
-        digest = KeyDigest(aside, f"{directory}/digest{KEYS}", self.topic_id, self.buffer_bytes)
-        plan = plan_erasure(
+        plan, digest = plan_rewrite(
             segment,
-            self._find_keys(segment, f"{directory}/input{KEYS}"),
+            self._find_keys(segment),
             scan.found,
+            directory,
+            topic_id=self._topic_id,
             next_offset=next_offset,
             aborted=aborted,
             producers=log.active_producers(),
+            buffer_bytes=self.request.buffer_bytes,
             now_ms=self._now_ms,
-            digest=digest,
         )
         written = write_group(
             self.fs,
             log.directory,
             [plan],
             settings=log.settings,
-            topic_id=self.topic_id,
-            buffer_bytes=self.buffer_bytes,
+            topic_id=self._topic_id,
+            buffer_bytes=self.request.buffer_bytes,
             modified_ms=self.fs.info(segment.path(LOG)).modified_ms,
             budget=UNLIMITED,
             aborted=aborted,
@@ -208,49 +210,18 @@ class LocalErasure:
         if next_offset > log.last_stable_offset:
             # Which of its records are committed is not known yet.
             self.fs.remove(f"{segment.path(KEYS)}{CLEANED}")
-        return plan, written, self._read_back(segment, written, digest)
+        path = f"{segment.path(LOG)}{CLEANED}"
+        with self.fs.open(path) as file:
+            digest_after = digest.of(FileInput(written.base_offset, written.size, path, file))
+        return plan, written, digest_after
 
-    def _find_keys(self, segment: Segment, aside_path: str) -> SegmentKeys:
-        """Its key index if it is whole, or one made aside."""
+    def _find_keys(self, segment: Segment) -> SegmentKeys | None:
+        """Its key index, if all of it can be used."""
         with contextlib.suppress(Corrupt), self._open_index(segment) as index:
             if index is not None:
                 index.verify()
                 return SegmentKeys(self.fs, segment.path(KEYS), index.header)
-        aside = RealFileSystem()
-        end = self._next_offset(segment)
-        header = build_key_index(
-            aside,
-            segment,
-            topic_id=self.topic_id,
-            aborted=self.log.collect_aborted(segment.base_offset, end),
-            buffer_bytes=self.buffer_bytes,
-            path=aside_path,
-        )
-        return SegmentKeys(aside, aside_path, header)
-
-    def _read_back(
-        self, segment: Segment, written: WrittenSegment, digest: KeyDigest
-    ) -> tuple[int, int]:
-        """The digest of what was written."""
-        path = f"{segment.path(LOG)}{CLEANED}"
-        with self.fs.open(path) as file:
-            return digest.of(_WrittenInput(written.base_offset, written.size, path, file))
-
-
-@dataclass(frozen=True, slots=True)
-class _WrittenInput:
-    """The data file of a segment that was written aside."""
-
-    base_offset: int
-    size: int
-    where: str
-    opened: File
-
-    def file(self) -> File:
-        return self.opened
-
-    def path(self, kind: str) -> str:
-        return self.where
+        return None
 
 
 def _describe(segment: Segment) -> StoredObject:
@@ -259,22 +230,3 @@ def _describe(segment: Segment) -> StoredObject:
         data = np.frombuffer(file.read_at(start, min(_CHUNK_BYTES, size - start)), np.uint8)
         crc = int(extend_crc32c(crc, data, 0, data.size))
     return StoredObject(segment.path(LOG), size, f"{crc:08x}")
-
-
-def list_logs(fs: FileSystem, directory: str) -> list[str]:
-    """Every data file of a partition's directory, also those aside."""
-    paths = []
-    for name in fs.names(directory):
-        file = parse_file_name(name)
-        if file is not None and file.kind == LOG and file.state in ("", CLEANED, SWAP, DELETED):
-            paths.append(f"{directory}/{name}")
-    return paths
-
-
-def rescan_directory(fs: FileSystem, directory: str, matcher: Matcher) -> list[tuple[str, Scan]]:
-    """Reads every data file of a partition's directory as a whole."""
-    scans: list[tuple[str, Scan]] = []
-    for path in list_logs(fs, directory):
-        with fs.open(path) as file:
-            scans.append((path, scan_log(FileSource(file), file.size(), matcher)))
-    return scans

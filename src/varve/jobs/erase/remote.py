@@ -24,6 +24,7 @@ from varve.foundation.errors import ObjectNotFound, StoreError, Unavailable
 from varve.jobs.compact.cleanable import find_chain, find_leftovers, read_aborted, read_shells
 from varve.jobs.compact.commit import CompactCommit, DoneGroup
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
+from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.result import ErasureCost, PartitionErasure
 from varve.jobs.erase.scan import TASK_BYTES, TASK_ITEMS, Integers, Matcher, Scan
 from varve.jobs.erase.tasks import WRITER, EraseTask, LogObject, ScanTask
@@ -68,7 +69,7 @@ class RemoteFindings:
 
 @dataclass
 class RemoteErasure:
-    """One pass over one partition; `request` is the erasure's id.
+    """One pass over one partition.
 
     With `only` just the segments with these log objects are searched, and not by their indexes.
     With `waits_for_grace` what others may still rely on is not removed. With `owns_copies`
@@ -78,15 +79,12 @@ class RemoteErasure:
     partition: RemotePath
     reach: BucketAccess
     matcher: Matcher
+    request: ErasureRequest
     _: KW_ONLY
     clock: Clock
     random: random.Random
-    request: str
-    grace_ms: int
-    buffer_bytes: int
     only: Collection[str] | None = None
     waits_for_grace: bool = False
-    takes_over: bool = False
     owns_copies: bool = False
 
     def __post_init__(self) -> None:
@@ -115,9 +113,9 @@ class RemoteErasure:
         with hold_lease(
             self.reach.objects(),
             self.partition,
-            f"erase-{self.request}",
+            f"erase-{self.request.id}",
             clock=self.clock,
-            takes_over=self.takes_over,
+            takes_over=self.request.takes_over,
         ) as self._lease:
             yield from self._run(is_dry_run=False)
 
@@ -214,12 +212,10 @@ class RemoteErasure:
         commit = CompactCommit(
             self._manifests,
             groups,
-            stale={},
-            clean_end=0,
             start_offset=live[0][0].base_offset,
             end_offset=max(segment.end_offset for segment, _ in live) + 1,
             now_ms=self._now_ms,
-            replaced_ms=self.grace_ms,
+            replaced_ms=self.request.grace_ms,
             writer=WRITER,
             is_ordered=False,
         )
@@ -253,8 +249,8 @@ class RemoteErasure:
                 ),
                 undecided is None or undecided > segment.end_offset,
                 shells,
-                self.request,
-                self.buffer_bytes,
+                self.request.id,
+                self.request.buffer_bytes,
                 self._now_ms,
             )
             for number, (segment, scan) in enumerate(live, 1)
@@ -268,17 +264,18 @@ class RemoteErasure:
         )
 
     def _put_evidence(self, balances: Sequence[Removal], changes: Sequence[ObjectChange]) -> None:
+        job = f"{ERASURE_PREFIX}{self.request.id}"
         document = {
-            "job": f"{ERASURE_PREFIX}{self.request}",
+            "job": job,
             "balances": [encode_removal(balance) for balance in balances],
             "objects": [change.to_json() for change in changes],
         }
-        key = self.partition.evidence_key(f"{ERASURE_PREFIX}{self.request}-{new_id(self.random)}")
+        key = self.partition.evidence_key(f"{job}-{new_id(self.random)}")
         self.reach.objects().put(key, json.dumps(document, separators=(",", ":")).encode())
 
     def _release(self, replaced: Sequence[RemoteSegment]) -> None:
         self._found.replaced_ids += [segment.id for segment in replaced]
-        if self.grace_ms and replaced:
+        if self.request.grace_ms and replaced:
             self._found.is_waiting = True
         else:
             self._remove(replaced)

@@ -11,18 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from varve.commit_log.names import CLEANED, DELETED, LOG, SWAP, parse_file_name
 from varve.disk import FileSystem
 from varve.foundation.errors import StoreError
-from varve.jobs.erase.local import rescan_directory
 from varve.jobs.erase.request import RescanMode
-from varve.jobs.erase.scan import TASK_BYTES, TASK_ITEMS, Matcher, Scan
+from varve.jobs.erase.scan import TASK_BYTES, TASK_ITEMS, Matcher, Scan, scan_log
 from varve.jobs.erase.tasks import LogObject, ScanTask
+from varve.jobs.source.local_log import FileSource
 from varve.jobs.tasks import TaskRunner, pack_by_size
 from varve.jobs.tier.bucket import BucketAccess
 from varve.tiering.copy.segment_upload import LOG_PART
 from varve.tiering.manifest.paths import RemotePath
 
 _SHOWN: Final = 3
+_FILE_STATES: Final = ("", CLEANED, SWAP, DELETED)
 
 
 class NotErased(StoreError):
@@ -41,7 +43,7 @@ class Rescan:
     found: dict[str, int] = field(default_factory=dict)
     """How many records by object, file or output."""
 
-    def note(self, name: str, scan: Scan) -> None:
+    def add(self, name: str, scan: Scan) -> None:
         self.bytes += scan.read_bytes
         self.records += scan.record_count
         if scan.is_matched:
@@ -94,7 +96,7 @@ def rescan_remote(
         for log, scan in zip(task.logs, scans, strict=True):
             if scan is not None:
                 rescan.objects += 1
-                rescan.note(log.key, scan)
+                rescan.add(log.key, scan)
 
 
 def _list_logs(reach: BucketAccess, partition: RemotePath, mode: RescanMode) -> list[LogObject]:
@@ -113,7 +115,13 @@ def _list_logs(reach: BucketAccess, partition: RemotePath, mode: RescanMode) -> 
 
 
 def rescan_local(rescan: Rescan, fs: FileSystem, directory: str, matcher: Matcher) -> None:
-    """All data files of a partition's directory."""
-    for path, scan in rescan_directory(fs, directory, matcher):
+    """All data files of a partition's directory as a whole, also those set aside."""
+    for name in fs.names(directory):
+        file_name = parse_file_name(name)
+        if file_name is None or file_name.kind != LOG or file_name.state not in _FILE_STATES:
+            continue
+        path = f"{directory}/{name}"
+        with fs.open(path) as file:
+            scan = scan_log(FileSource(file), file.size(), matcher)
         rescan.files += 1
-        rescan.note(path, scan)
+        rescan.add(path, scan)

@@ -5,8 +5,7 @@ Invariant  a task carries all it needs and changes nothing that a reader sees; r
 Crash      what a rewrite uploads is announced in the manifest first.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from varve.cleaning.compaction.erasure import (
@@ -15,8 +14,9 @@ from varve.cleaning.compaction.erasure import (
     balance_erasure,
     plan_erasure,
 )
+from varve.cleaning.compaction.segment_plan import SegmentPlan
 from varve.cleaning.key_index.builder import build_key_index
-from varve.cleaning.key_index.key_index import KeyIndex, SegmentKeys
+from varve.cleaning.key_index.key_index import InputSegment, SegmentKeys
 from varve.cleaning.removals.removal import Removal
 from varve.commit_log import LogSettings, TopicPartition
 from varve.commit_log.directory_files import decode_topic_id
@@ -24,33 +24,60 @@ from varve.commit_log.names import KEYS
 from varve.commit_log.producer_state import LastRecord
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import RealFileSystem
-from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
-from varve.jobs.compact.tasks import GroupTask, WrittenGroup
+from varve.foundation.errors import ObjectNotFound
+from varve.jobs.compact.tasks import (
+    GroupRewrite,
+    WrittenGroup,
+    find_whole_index,
+    is_whole,
+    open_key_index,
+)
 from varve.jobs.erase.scan import Matcher, Scan, ask_index, scan_log
 from varve.jobs.source.piece_reading import ObjectSource
 from varve.jobs.tier.bucket import BucketAccess
 from varve.jobs.tier.remote_files import RemoteInput, open_files, scratch
-from varve.tiering.copy.segment_upload import KEYS_PART
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
 
 WRITER = "varve erase"
 
 
-@contextmanager
-def open_remote_index(source: RemoteInput, topic_id: bytes) -> Iterator[KeyIndex | None]:
-    """The key index of a cold segment; None where there is none that can be used."""
-    if source.remote.find_part(KEYS_PART) is None:
-        yield None
-        return
-    try:
-        index = KeyIndex(source.files.open(source.path(KEYS_PART)))
-        is_usable = index.is_of(source, topic_id)
-    except (Corrupt, UnsupportedFormat, ObjectNotFound):
-        yield None
-        return
-    with index:
-        yield index if is_usable else None
+def plan_rewrite(
+    source: InputSegment,
+    keys: SegmentKeys | None,
+    records: ErasedRecords,
+    directory: str,
+    *,
+    topic_id: bytes,
+    next_offset: int,
+    aborted: Sequence[AbortedTransaction],
+    producers: Mapping[int, LastRecord],
+    buffer_bytes: int,
+    now_ms: int,
+) -> tuple[SegmentPlan, KeyDigest]:
+    """The plan of a segment without some records, and what takes the digest of its keys.
+
+    `keys` are those of its key index; where it has none, one is built in `directory`.
+    """
+    fs = RealFileSystem()
+    if keys is None:
+        path = f"{directory}/input{KEYS}"
+        header = build_key_index(
+            fs, source, topic_id=topic_id, aborted=aborted, buffer_bytes=buffer_bytes, path=path
+        )
+        keys = SegmentKeys(fs, path, header)
+    digest = KeyDigest(fs, f"{directory}/digest{KEYS}", topic_id, buffer_bytes)
+    plan = plan_erasure(
+        source,
+        keys,
+        records,
+        next_offset=next_offset,
+        aborted=aborted,
+        producers=producers,
+        now_ms=now_ms,
+        digest=digest,
+    )
+    return plan, digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +123,9 @@ class ScanTask:
         topic_id = decode_topic_id(self.partition.topic_id).bytes
         with (
             open_files(self.reach.objects, self.partition, [segment]) as files,
-            open_remote_index(RemoteInput(self.partition, segment, files), topic_id) as index,
+            open_key_index(RemoteInput(self.partition, segment, files), topic_id) as index,
         ):
-            if index is None or (self.is_proof and not _is_whole(index)):
+            if index is None or (self.is_proof and not is_whole(index)):
                 return None
             scan = ask_index(index, source, matcher)
             if not self.is_proof:
@@ -141,20 +168,20 @@ class EraseTask:
             open_files(self.reach.objects, self.partition, [self.segment]) as files,
         ):
             source = RemoteInput(self.partition, self.segment, files)
-            digest = KeyDigest(
-                RealFileSystem(), f"{directory}/digest{KEYS}", topic_id, self.buffer_bytes
-            )
-            plan = plan_erasure(
+            header = find_whole_index(source, topic_id)
+            plan, digest = plan_rewrite(
                 source,
-                self._find_keys(source, directory, topic_id),
+                None if header is None else source.keys(header),
                 self.records,
+                directory,
+                topic_id=topic_id,
                 next_offset=source.next_offset,
                 aborted=self.aborted,
                 producers=self.shells,
+                buffer_bytes=self.buffer_bytes,
                 now_ms=self.now_ms,
-                digest=digest,
             )
-            written = GroupTask(
+            written = GroupRewrite(
                 self.reach,
                 self.partition,
                 self.id,
@@ -169,7 +196,7 @@ class EraseTask:
                 is_decided=self.is_decided,
                 stale_bytes=self.segment.stale_bytes,
                 writer=WRITER,
-            ).run(None)
+            ).run()
             balance = balance_erasure(
                 plan,
                 written.summary,
@@ -180,31 +207,7 @@ class EraseTask:
             )
         return ErasedGroup(written, balance)
 
-    def _find_keys(self, source: RemoteInput, directory: str, topic_id: bytes) -> SegmentKeys:
-        """Its key index as it is in the store, or one made in scratch."""
-        with open_remote_index(source, topic_id) as index:
-            if index is not None and _is_whole(index):
-                return source.keys(index.header)
-        fs, path = RealFileSystem(), f"{directory}/input{KEYS}"
-        header = build_key_index(
-            fs,
-            source,
-            topic_id=topic_id,
-            aborted=self.aborted,
-            buffer_bytes=self.buffer_bytes,
-            path=path,
-        )
-        return SegmentKeys(fs, path, header)
-
     def _read_back(self, written: WrittenGroup, digest: KeyDigest) -> tuple[int, int]:
         """The digest of what the store holds now."""
         with open_files(self.reach.objects, self.partition, [written.segment]) as files:
             return digest.of(RemoteInput(self.partition, written.segment, files))
-
-
-def _is_whole(index: KeyIndex) -> bool:
-    try:
-        index.verify()
-    except Corrupt:
-        return False
-    return True

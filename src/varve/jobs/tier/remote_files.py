@@ -28,7 +28,7 @@ from typing import Final, Self
 import numpy as np
 
 from varve.cleaning.key_index.key_index import KeyIndexHeader, SegmentKeys
-from varve.disk import RealFileSystem
+from varve.disk import File, RealFileSystem
 from varve.disk.real import RealFile
 from varve.foundation.errors import Corrupt
 from varve.kernels.crc import crc32c
@@ -225,6 +225,22 @@ class RemoteInput:
                 "it back from a mirror or a copy"
             )
         return data
+
+
+@dataclass(frozen=True, slots=True)
+class FileInput:
+    """An InputSegment over one data file that is open."""
+
+    base_offset: int
+    size: int
+    data_path: str
+    data: File
+
+    def file(self) -> File:
+        return self.data
+
+    def path(self, kind: str) -> str:
+        return self.data_path
 
 
 def checksum(data: bytes) -> int:

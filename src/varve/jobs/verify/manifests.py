@@ -8,13 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from varve.commit_log.check.findings import Severity
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.foundation.errors import Corrupt, ObjectNotFound
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.tier.bucket import BucketAccess
 from varve.jobs.tier.remote_files import RemoteInput, open_files
-from varve.jobs.verify.result import PUT_BACK, SWEEP, VerifyFinding
+from varve.jobs.verify.result import VerifyFinding
 from varve.object_store import ObjectStore
 from varve.tiering.expiry import read_remote_removals
 from varve.tiering.fsck import fsck_partition
@@ -86,7 +85,7 @@ class ManifestTask:
             *view.findings,
             *chain.findings,
             *self._check_others(segments, objects),
-            *_check_evidence(objects, manifests, self.partition),
+            *_check_evidence(objects, manifests),
         ]
         return replace(
             view,
@@ -126,12 +125,10 @@ class ManifestTask:
                 segment.state is SegmentState.COPY_STARTED
                 and segment.at_ms < self.now_ms - ANNOUNCEMENT_TIMEOUT_MS
             ):
-                yield VerifyFinding(
-                    severity=Severity.NOTE,
-                    rule="abandoned",
-                    where=self.partition.part_key(segment, ""),
-                    message=f"announced at {segment.at_ms} and never finished",
-                    remedy="the next round of copies, or the next job, takes it back",
+                yield VerifyFinding.of(
+                    "abandoned",
+                    self.partition.part_key(segment, ""),
+                    f"announced at {segment.at_ms} and never finished",
                     base_offset=segment.base_offset,
                 )
             if segment.state is SegmentState.DELETE_STARTED:
@@ -148,12 +145,10 @@ class ManifestTask:
             try:
                 objects.head(key)
             except ObjectNotFound:
-                yield VerifyFinding(
-                    severity=Severity.WARNING,
-                    rule="retained-missing",
-                    where=key,
-                    message=f"readers of older manifests may rely on it until {until_ms}",
-                    remedy="nothing is lost of what is read now; " + PUT_BACK,
+                yield VerifyFinding.of(
+                    "retained-missing",
+                    key,
+                    f"readers of older manifests may rely on it until {until_ms}",
                     base_offset=segment.base_offset,
                     expected=f"{part.size} bytes",
                     found="nothing",
@@ -174,12 +169,10 @@ def check_chain(
     """Holes and overlaps from the log start on; a diverged history is a note."""
     findings: list[VerifyFinding] = []
 
-    def find(rule: str, segment: RemoteSegment, offset: int, **details: Any) -> None:
+    def find(rule: str, segment: RemoteSegment, message: str, **details: Any) -> None:
         where = partition.part_key(segment, "")
-        base_offset = segment.base_offset
-        findings.append(
-            VerifyFinding(rule=rule, where=where, base_offset=base_offset, offset=offset, **details)
-        )
+        base = segment.base_offset
+        findings.append(VerifyFinding.of(rule, where, message, base_offset=base, **details))
 
     last: RemoteSegment | None = None
     for segment in readable:
@@ -191,10 +184,8 @@ def check_chain(
             find(
                 "chain-left",
                 segment,
-                base,
-                severity=Severity.NOTE,
-                message=f"from offset {base} on of a history that the log has left",
-                remedy="nothing: it is not read, and goes when the log is copied as far",
+                f"from offset {base} on of a history that the log has left",
+                offset=base,
                 expected=f"leader epoch {last.epochs[-1][0]} or later",
                 found=f"leader epoch {segment.epochs[0][0]}",
             )
@@ -203,10 +194,8 @@ def check_chain(
             find(
                 "chain-hole",
                 segment,
-                start,
-                message=f"offsets {start} to {base - 1} are in no readable segment",
-                remedy="`varve tier restore --as-of` may still reach an older manifest that has "
-                "them",
+                f"offsets {start} to {base - 1} are in no readable segment",
+                offset=start,
                 expected=f"a segment from offset {start} on",
                 found=f"the next begins at {base}",
             )
@@ -214,9 +203,8 @@ def check_chain(
             find(
                 "chain-overlap",
                 segment,
-                base,
-                message=f"offsets {base} to {start - 1} are in the segment before as well",
-                remedy="`varve tier restore --as-of` to a version before the two came to be",
+                f"offsets {base} to {start - 1} are in the segment before as well",
+                offset=base,
                 expected=f"a segment from offset {start} on",
                 found=f"one from {base} on",
             )
@@ -227,18 +215,12 @@ def check_chain(
 
 def _find_damage(damage: Damage) -> VerifyFinding:
     if damage.expected_size is None:
-        return VerifyFinding(
-            rule="manifest-unreadable",
-            where=damage.key,
-            message=damage.message,
-            remedy="put back what is missing from a mirror or a copy",
-        )
+        return VerifyFinding.of("manifest-unreadable", damage.key, damage.message)
     is_missing = damage.found_size is None
-    return VerifyFinding(
-        rule="object-missing" if is_missing else "object-size",
-        where=damage.key,
-        message="the object is missing" if is_missing else "the object has another size",
-        remedy=PUT_BACK,
+    return VerifyFinding.of(
+        "object-missing" if is_missing else "object-size",
+        damage.key,
+        "the object is missing" if is_missing else "the object has another size",
         base_offset=_base_of(damage.key),
         expected=f"{damage.expected_size} bytes",
         found="nothing" if is_missing else f"{damage.found_size} bytes",
@@ -252,26 +234,15 @@ def _base_of(key: str) -> int | None:
 
 
 def _find_unnamed(listed: Listed) -> VerifyFinding:
-    is_orphan = listed.kind is ObjectClass.ORPHAN
-    return VerifyFinding(
-        severity=Severity.WARNING if is_orphan else Severity.NOTE,
-        rule="orphan" if is_orphan else "foreign",
-        where=listed.key,
-        message=f"{listed.reason}, {listed.size} bytes",
-        remedy=SWEEP if is_orphan else "it is never touched; remove it if nobody needs it",
-    )
+    rule = "orphan" if listed.kind is ObjectClass.ORPHAN else "foreign"
+    return VerifyFinding.of(rule, listed.key, f"{listed.reason}, {listed.size} bytes")
 
 
 def _check_evidence(
-    objects: ObjectStore, manifests: ObjectManifestStore, partition: RemotePath
+    objects: ObjectStore, manifests: ObjectManifestStore
 ) -> Iterable[VerifyFinding]:
     try:
         read_remote_removals(objects, manifests)
     except Corrupt as error:
         key, _, message = str(error).partition(": ")
-        yield VerifyFinding(
-            rule="evidence-corrupt",
-            where=key,
-            message=message,
-            remedy=PUT_BACK,
-        )
+        yield VerifyFinding.of("evidence-corrupt", key, message)

@@ -5,40 +5,105 @@ Invariant  every finding names a rule, of those below or of `commit_log.check.fi
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from varve.commit_log.check.findings import RULES, Severity
 from varve.jobs.results import JSON_NAME, JobResult, JsonFields, encode_fields
 from varve.tiering.manifest.paths import RemotePath
 
-VERIFY_RULES: Final[dict[str, str]] = {
-    "object-missing": "Every object that the newest manifest names is there.",
-    "object-size": "An object has the size that the manifest says.",
-    "object-checksum": "An object has the CRC-32C that the manifest says.",
-    "manifest-unreadable": "The newest manifest, the older ones and their pages can be read.",
-    "segment-figures": "The manifest says of a segment what its objects hold.",
-    "segment-offsets": "A segment's batches lie within its offsets.",
-    "segment-epochs": "The leader epochs of the manifest are those beside the segment.",
-    "chain-hole": "Segments follow each other from the log start on without a hole.",
-    "chain-overlap": "No offset is in two readable segments.",
-    "chain-left": "All readable segments are of one history.",
-    "keys-untrue": "A key index lists the latest record of each key of its segment, and no other.",
-    "keys-twice": "Below the clean bound a key occurs once, but for what the manifest calls stale.",
-    "keys-undercounted": "The manifest knows of all stale bytes below the clean bound.",
-    "retained-missing": "Objects that readers of older manifests may rely on are there.",
-    "orphan": "No object is there that no manifest names.",
-    "foreign": "No object has a name that is not varve's.",
-    "abandoned": "No announced copy was left for a day.",
-    "evidence-corrupt": "The evidence of removals can be read and adds up.",
-    "note-corrupt": "The notes of outputs and the receipts of a topic can be read.",
-    "not-verified": "Everything could be looked at.",
-    "directory-in-use": "The log directory could be looked at.",
-    "tier-hole": "Every offset from the log start on is in one of the tiers.",
-    "tier-lost-tail": "The local log has what was copied of its latest epoch.",
-}
-
 PUT_BACK: Final = "put it back from a mirror or a copy (`varve tier mirror --repair`)"
-SWEEP: Final = "`varve tier fsck --sweep` removes it"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRule:
+    """What should hold, how grave it is where it does not, and what repairs it."""
+
+    text: str
+    severity: Severity = Severity.ERROR
+    remedy: str = PUT_BACK
+
+    def __str__(self) -> str:
+        return self.text
+
+
+_WARNING, _NOTE = Severity.WARNING, Severity.NOTE
+_RESTORE: Final = "`varve tier restore` into another directory has what the bucket holds"
+_FORCE: Final = "`varve job compact --force` removes them; readers are not misled by them"
+
+VERIFY_RULES: Final[dict[str, VerifyRule]] = {
+    "object-missing": VerifyRule("Every object that the newest manifest names is there."),
+    "object-size": VerifyRule("An object has the size that the manifest says."),
+    "object-checksum": VerifyRule("An object has the CRC-32C that the manifest says."),
+    "manifest-unreadable": VerifyRule(
+        "The newest manifest, the older ones and their pages can be read.",
+        remedy="put back what is missing from a mirror or a copy",
+    ),
+    "segment-figures": VerifyRule(
+        "The manifest says of a segment what its objects hold.",
+        remedy="`varve tier restore --as-of` an older manifest, or copy it again",
+    ),
+    "segment-offsets": VerifyRule("A segment's batches lie within its offsets."),
+    "segment-epochs": VerifyRule("The leader epochs of the manifest are those beside the segment."),
+    "chain-hole": VerifyRule(
+        "Segments follow each other from the log start on without a hole.",
+        remedy="`varve tier restore --as-of` may still reach an older manifest that has them",
+    ),
+    "chain-overlap": VerifyRule(
+        "No offset is in two readable segments.",
+        remedy="`varve tier restore --as-of` to a version before the two came to be",
+    ),
+    "chain-left": VerifyRule(
+        "All readable segments are of one history.",
+        _NOTE,
+        "nothing: it is not read, and goes when the log is copied as far",
+    ),
+    "keys-untrue": VerifyRule(
+        "A key index lists the latest record of each key of its segment, and no other.",
+        remedy="remove the object; `varve job compact` makes it again",
+    ),
+    "keys-twice": VerifyRule(
+        "Below the clean bound a key occurs once, but for what the manifest calls stale.",
+        remedy=_FORCE,
+    ),
+    "keys-undercounted": VerifyRule(
+        "The manifest knows of all stale bytes below the clean bound.", _WARNING, _FORCE
+    ),
+    "retained-missing": VerifyRule(
+        "Objects that readers of older manifests may rely on are there.",
+        _WARNING,
+        f"nothing is lost of what is read now; {PUT_BACK}",
+    ),
+    "orphan": VerifyRule(
+        "No object is there that no manifest names.",
+        _WARNING,
+        "`varve tier fsck --sweep` removes it",
+    ),
+    "foreign": VerifyRule(
+        "No object has a name that is not varve's.",
+        _NOTE,
+        "it is never touched; remove it if nobody needs it",
+    ),
+    "abandoned": VerifyRule(
+        "No announced copy was left for a day.",
+        _NOTE,
+        "the next round of copies, or the next job, takes it back",
+    ),
+    "evidence-corrupt": VerifyRule("The evidence of removals can be read and adds up."),
+    "note-corrupt": VerifyRule("The notes of outputs and the receipts of a topic can be read."),
+    "not-verified": VerifyRule("Everything could be looked at.", remedy="run it again"),
+    "directory-in-use": VerifyRule(
+        "The log directory could be looked at.",
+        _NOTE,
+        "close the store and verify again, or `varve check --no-lock`",
+    ),
+    "tier-hole": VerifyRule(
+        "Every offset from the log start on is in one of the tiers.", remedy=_RESTORE
+    ),
+    "tier-lost-tail": VerifyRule(
+        "The local log has what was copied of its latest epoch.", remedy=_RESTORE
+    ),
+}
+_OF_A_LOG: Final = VerifyRule("A rule of `commit_log.check.findings`.")
 _ORDER: Final = list(Severity)
 
 
@@ -66,6 +131,13 @@ class VerifyFinding(JsonFields):
 
     def __post_init__(self) -> None:
         assert self.rule in VERIFY_RULES or self.rule in RULES, f"{self.rule} is not a rule"
+
+    @classmethod
+    def of(cls, rule: str, where: str, message: str, **details: Any) -> "VerifyFinding":
+        """With the severity and the remedy of the rule, unless `details` have others."""
+        known = VERIFY_RULES.get(rule, _OF_A_LOG)
+        defaults = {"severity": known.severity, "remedy": known.remedy}
+        return cls(rule=rule, where=where, message=message, **{**defaults, **details})
 
     @property
     def is_damage(self) -> bool:

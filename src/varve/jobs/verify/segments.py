@@ -25,12 +25,12 @@ from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import INDEX, KEYS, LOG, TIME_INDEX, TXN_INDEX, log_name
 from varve.commit_log.producer_snapshots import SnapshotEntry, decode_producer_snapshot
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
-from varve.disk import File, RealFileSystem
+from varve.disk import RealFileSystem
 from varve.foundation.errors import Corrupt, ObjectNotFound, OffsetOverflow
 from varve.jobs.tier.bucket import BucketAccess
-from varve.jobs.tier.remote_files import checksum, scratch
+from varve.jobs.tier.remote_files import FileInput, checksum, scratch
 from varve.jobs.verify.keys import find_claimed, find_difference
-from varve.jobs.verify.result import PUT_BACK, VerifyFinding
+from varve.jobs.verify.result import VERIFY_RULES, VerifyFinding
 from varve.kernels.crc import extend_crc32c
 from varve.object_store import ObjectStore
 from varve.records import HEADER_BYTES, decode_header
@@ -45,7 +45,6 @@ from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, is_in_lineage
 
 _PRODUCER_EXPIRATION_MS: Final = 86_400_000
-_KEYS_REMEDY: Final = "remove the object; `varve job compact` makes it again"
 _BUILT: Final = "built"
 """The key index as it should be, beside the fetched parts."""
 _KINDS: Final = {LOG_PART: LOG, "index": INDEX, "timeindex": TIME_INDEX, "txnindex": TXN_INDEX}
@@ -103,22 +102,6 @@ class SegmentsTask:
         manifests = self.reach.manifests(self.partition)
         now = manifests.find_listed(base_offset=segment.base_offset, id=segment.id)
         return now is not None and now.is_readable
-
-
-@dataclass(frozen=True, slots=True)
-class _LocalSegment:
-    """A fetched segment as the input of a key index."""
-
-    base_offset: int
-    size: int
-    data: File
-    data_path: str
-
-    def file(self) -> File:
-        return self.data
-
-    def path(self, kind: str) -> str:
-        return self.data_path
 
 
 class _SegmentVerification:
@@ -313,7 +296,7 @@ class _SegmentVerification:
             claimed = find_claimed(self._fs, self._paths[KEYS_PART], from_offset=task.trusted_from)
         path = self._paths[LOG_PART]
         with self._fs.open(path) as file:
-            source = _LocalSegment(segment.base_offset, file.size(), file, path)
+            source = FileInput(segment.base_offset, file.size(), path, file)
             try:
                 return build_key_index(
                     self._fs,
@@ -333,7 +316,7 @@ class _SegmentVerification:
             with self._fs.open(self._paths[KEYS_PART]) as file:
                 self._header = KeyIndexHeader.decode(file.read_at(0, KEYS_HEADER_BYTES))
             return
-        self._add("keys-untrue", KEYS_PART, remedy=_KEYS_REMEDY, **asdict(difference))
+        self._add("keys-untrue", KEYS_PART, **asdict(difference))
 
     def _check_figures(
         self, header: KeyIndexHeader, facts: SegmentFacts, snapshot: KnownSnapshot | None
@@ -344,7 +327,6 @@ class _SegmentVerification:
                     "segment-figures",
                     LOG_PART,
                     f"the manifest has another {name}",
-                    remedy="`varve tier restore --as-of` an older manifest, or copy it again",
                     expected=f"{name} {true}",
                     found=f"{name} {said}",
                 )
@@ -378,18 +360,11 @@ class _SegmentVerification:
 
     # Findings
 
-    def _add(
-        self, rule: str, name: str, message: str, *, remedy: str = PUT_BACK, **details: Any
-    ) -> None:
-        finding = VerifyFinding(
-            rule=rule,
-            where=self._key(name),
-            message=message,
-            remedy=remedy,
-            base_offset=self._segment.base_offset,
-            **details,
+    def _add(self, rule: str, name: str, message: str, **details: Any) -> None:
+        base_offset = self._segment.base_offset
+        self._found.append(
+            VerifyFinding.of(rule, self._key(name), message, base_offset=base_offset, **details)
         )
-        self._found.append(finding)
 
     def _has_bad_data(self) -> bool:
         key = self._key(LOG_PART)
@@ -417,11 +392,12 @@ class _SegmentVerification:
     def _checksum_finding(self, part: ObjectPart, details: list[VerifyFinding]) -> VerifyFinding:
         first = details[0] if details else None
         problem = "its bytes are not those that were copied"
-        return VerifyFinding(
-            rule="object-checksum",
-            where=self._key(part.name),
-            message=problem if first is None else f"{problem}: {first.message}",
-            remedy=_KEYS_REMEDY if part.name == KEYS_PART else PUT_BACK,
+        rule = "keys-untrue" if part.name == KEYS_PART else "object-checksum"
+        return VerifyFinding.of(
+            "object-checksum",
+            self._key(part.name),
+            problem if first is None else f"{problem}: {first.message}",
+            remedy=VERIFY_RULES[rule].remedy,
             base_offset=self._segment.base_offset,
             position=None if first is None else first.position,
             offset=None if first is None else first.offset,

@@ -18,7 +18,7 @@ from varve.cleaning.compaction.key_plan import ENTRY_BYTES
 from varve.cleaning.key_index.key_index import KeyIndexHeader
 from varve.cleaning.key_index.segment_indexes import check_keys
 from varve.commit_log.check import hold_lock, inspect_directory
-from varve.commit_log.check.findings import Finding, Severity
+from varve.commit_log.check.findings import Finding
 from varve.commit_log.check.partition import PartitionContext, PartitionFacts
 from varve.commit_log.directory_files import decode_topic_id
 from varve.commit_log.names import LOG_START_OFFSET_FILE, TopicPartition
@@ -28,6 +28,7 @@ from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import Corrupt, Locked, ObjectNotFound, StoreError
 from varve.jobs.derived_outputs import RemoteOutputRegistry
 from varve.jobs.key_plans import cut_hashes
+from varve.jobs.source.record_blocks import aborted_within
 from varve.jobs.tasks import (
     Stage,
     Stages,
@@ -41,7 +42,6 @@ from varve.jobs.tier.bucket import Bucket, BucketAccess, RemoteTopic, find_topic
 from varve.jobs.verify.keys import CleanSegments, SupersededKeys, UniqueTask
 from varve.jobs.verify.manifests import ManifestTask, PartitionView
 from varve.jobs.verify.result import (
-    PUT_BACK,
     PartitionVerdict,
     SegmentVerdict,
     VerifyFinding,
@@ -166,13 +166,9 @@ class _PartitionRun:
         results: list[T] = []
         for outcome in (yield from try_stage(stage)):
             if isinstance(outcome, TaskError):
-                finding = VerifyFinding(
-                    rule="not-verified",
-                    where=self.partition.prefix,
-                    message=f"{stage.name}: {outcome.error}",
-                    remedy="run it again",
-                )
-                self.findings.append(finding)
+                message = f"{stage.name}: {outcome.error}"
+                where = self.partition.prefix
+                self.findings.append(VerifyFinding.of("not-verified", where, message))
             else:
                 results.append(outcome)
         return results
@@ -185,11 +181,10 @@ class _PartitionRun:
                 reach=self.reach,
                 partition=self.partition,
                 works=tuple(works),
-                aborted=tuple(
-                    transaction
-                    for transaction in view.aborted
-                    if transaction.first_offset <= works[-1].segment.end_offset
-                    and transaction.last_offset >= works[0].segment.base_offset
+                aborted=aborted_within(
+                    view.aborted,
+                    start_offset=works[0].segment.base_offset,
+                    end_offset=works[-1].segment.end_offset + 1,
                 ),
                 trusted_from=view.trusted_from,
                 log_start_offset=view.log_start_offset,
@@ -260,14 +255,11 @@ class _PartitionRun:
     def _superseded_finding(
         self, segment: RemoteSegment, stale_bytes: int, count: int, offset: int | None
     ) -> VerifyFinding:
-        is_noted = bool(segment.stale_bytes)
-        bound = self.view.cleaned_up_to
-        return VerifyFinding(
-            severity=Severity.WARNING if is_noted else Severity.ERROR,
-            rule="keys-undercounted" if is_noted else "keys-twice",
-            where=self.partition.part_key(segment, "log"),
-            message=f"{count} records are superseded by later ones below the clean bound {bound}",
-            remedy="`varve job compact --force` removes them; readers are not misled by them",
+        return VerifyFinding.of(
+            "keys-undercounted" if segment.stale_bytes else "keys-twice",
+            self.partition.part_key(segment, "log"),
+            f"{count} records are superseded by later ones below the clean bound "
+            f"{self.view.cleaned_up_to}",
             base_offset=segment.base_offset,
             offset=offset,
             expected=f"at most {segment.stale_bytes or 0} stale bytes",
@@ -340,9 +332,7 @@ def verify_documents(
 
 
 def _corrupt(topic: str, key: str, message: str) -> VerifyFinding:
-    return VerifyFinding(
-        rule="note-corrupt", where=key, message=message, remedy=PUT_BACK, topic=topic
-    )
+    return VerifyFinding.of("note-corrupt", key, message, topic=topic)
 
 
 # The log directory
@@ -367,15 +357,7 @@ def verify_directory(
                 )
             return findings
     except Locked as error:
-        return [
-            VerifyFinding(
-                severity=Severity.NOTE,
-                rule="directory-in-use",
-                where=directory,
-                message=str(error),
-                remedy="close the store and verify again, or `varve check --no-lock`",
-            )
-        ]
+        return [VerifyFinding.of("directory-in-use", directory, str(error))]
 
 
 def _read_starts(fs: FileSystem, directory: str) -> dict[TopicPartition, int]:
@@ -431,11 +413,10 @@ def _check_join(
         message = f"the log ends at offset {end}, what was copied of its latest epoch at "
         broken.append(("tier-lost-tail", end, f"{message}{copied_end}"))
     for rule, offset, message in broken:
-        yield VerifyFinding(
-            rule=rule,
-            where=facts.directory,
-            message=message,
-            remedy="`varve tier restore` into another directory has what the bucket holds",
+        yield VerifyFinding.of(
+            rule,
+            facts.directory,
+            message,
             topic=partition.topic,
             partition=partition.partition,
             offset=offset,
