@@ -16,14 +16,15 @@ Invariant  keys are written by one writer at a time: of two that replace one obj
 Crash      the backlog is in memory only; a flag that outlives the process says whether it was
            empty, and else the lists are compared. A write that had not returned may be in the first
            store only; nobody relies on it yet.
-Threads    any; no lock is held during requests. `_flag_lock` is taken before `_lock`.
+Threads    any; no lock is held during requests. The backlog's `_flag_lock` is taken before its
+           `_lock`.
 """
 
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import (
@@ -40,14 +41,24 @@ from varve.object_store.mirror_repair import (
     Progress,
     compare,
     copy,
+    no_bytes,
     no_progress,
-    repair_object,
 )
 from varve.object_store.protocol import Buffer, ObjectInfo, ObjectStore
 from varve.object_store.wrapper import ObjectStoreWrapper
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 BACKLOG_KEYS_MAX: Final = 100_000
 """More are only counted; they are found again by comparing lists."""
+
+BREAKER_MS: Final = 30_000
+"""How long a store that was unavailable is not asked."""
+
+_DOWN: Final = (StoreUnavailable, StoreDenied, BucketNotFound)
+"""What makes reads fail over."""
 
 
 class InSyncFlag(Protocol):
@@ -67,12 +78,15 @@ class PendingChange:
     was_deleted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BacklogSnapshot:
-    """All pending changes of a moment, and how many more there were without their keys."""
+class BacklogSnapshot(NamedTuple):
+    """All pending changes of a moment, and how many more there were without their keys.
+
+    `is_known` is False while nobody knows what an earlier process left undone.
+    """
 
     changes: dict[str, PendingChange]
     unlisted_count: int
+    is_known: bool
 
 
 class MirrorBacklog:
@@ -93,11 +107,6 @@ class MirrorBacklog:
         self._unlisted_count = 0  # guarded by _lock
 
     @property
-    def is_known(self) -> bool:
-        with self._lock:
-            return self._is_known
-
-    @property
     def is_complete(self) -> bool:
         """Whether the second store is known to lack nothing."""
         with self._lock:
@@ -105,7 +114,7 @@ class MirrorBacklog:
 
     def snapshot(self) -> BacklogSnapshot:
         with self._lock:
-            return BacklogSnapshot(dict(self._changes), self._unlisted_count)
+            return BacklogSnapshot(dict(self._changes), self._unlisted_count, self._is_known)
 
     def find(self, key: str) -> PendingChange | None:
         with self._lock:
@@ -136,7 +145,7 @@ class MirrorBacklog:
                 self._changes.pop(key, None)
 
     def record_comparison(self, before: BacklogSnapshot) -> None:
-        """The lists were compared after that moment, and what they lacked is done or noted."""
+        """The lists were compared after that moment, and what they lacked is done or pending."""
         with self._lock:
             self._is_known = True
             self._unlisted_count -= before.unlisted_count
@@ -147,10 +156,6 @@ class MirrorBacklog:
             if self._flag is not None and not self._is_flagged and self.is_complete:
                 self._flag.set()
                 self._is_flagged = True
-
-
-BREAKER_MS: Final = 30_000
-"""How long a store that was unavailable is not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,56 +185,38 @@ class MirrorStatus:
         return len(self.missing) + len(self.undeleted) + self.unlisted_count
 
 
-def _describe_trouble(status: MirrorStatus, *, first: str, second: str) -> str:
-    """What is wrong with the stores of these names; empty if nothing is."""
-    sentences = []
-    if status.first_error:
-        sentences.append(f"reads go to {second}, because {status.first_error}")
-    if status.behind_count:
-        why = f", because {status.last_error}" if status.last_error else ""
-        sentences.append(
-            f"{second} is behind by {status.behind_count:,} objects{why}; it is caught up while "
-            "the store is open, or by `varve tier mirror --repair`"
-        )
-    elif not status.is_known:
-        sentences.append(
-            f"{second} was not compared with {first} since it was new or left behind; that is done "
-            "after the next copies"
-        )
-    return "; ".join(sentences)
-
-
 class CircuitBreaker:
     """Keeps requests from a store that was unavailable; now and then one request tries it again.
 
     `error` tells why, also during that request, and is empty when the store answers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.error = ""
-        self._opened_ms = 0
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._opened_ms = 0  # guarded by _lock, and so are the changes of `error`
 
-    def open(self, now_ms: int, error: str) -> None:
-        self.error, self._opened_ms = error, now_ms
+    def open(self, error: str) -> bool:
+        """Whether the store answered until now."""
+        with self._lock:
+            was_closed = not self.error
+            self.error, self._opened_ms = error, self._clock.now_ms()
+            return was_closed
 
     def close(self) -> None:
-        self.error = ""
+        with self._lock:
+            self.error = ""
 
-    def is_open(self, now_ms: int) -> bool:
-        if not self.error:
+    def is_open(self) -> bool:
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            if not self.error:
+                return False
+            if self._opened_ms <= now_ms < self._opened_ms + BREAKER_MS:
+                return True
+            self._opened_ms = now_ms
             return False
-        if self._opened_ms <= now_ms < self._opened_ms + BREAKER_MS:
-            return True
-        self._opened_ms = now_ms
-        return False
-
-
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-_DOWN: Final = (StoreUnavailable, StoreDenied, BucketNotFound)
-"""What makes reads fail over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,42 +250,56 @@ class MirroredObjectStore(ObjectStoreWrapper):
         self._first = first
         self._second = second
         self._clock = clock or SystemClock()
-        self._lock = threading.Lock()
         self._backlog = MirrorBacklog(in_sync)
+        self._first_breaker = CircuitBreaker(self._clock)
+        self._second_breaker = CircuitBreaker(self._clock)
+        self._last_error = ""
+        self._lock = threading.Lock()
         self._failover_count = 0  # guarded by _lock
-        self._last_error = ""  # guarded by _lock
-        self._first_breaker = CircuitBreaker()  # guarded by _lock
-        self._second_breaker = CircuitBreaker()  # guarded by _lock
 
     def status(self) -> MirrorStatus:
-        snapshot = self._backlog.snapshot()
-        behind = sorted(snapshot.changes.items())
-        is_known = self._backlog.is_known
+        changes, unlisted_count, is_known = self._backlog.snapshot()
         with self._lock:
-            return MirrorStatus(
-                missing=tuple(key for key, note in behind if not note.was_deleted),
-                undeleted=tuple(key for key, note in behind if note.was_deleted),
-                unlisted_count=snapshot.unlisted_count,
-                failover_count=self._failover_count,
-                last_error=self._last_error,
-                first_error=self._first_breaker.error,
-                is_known=is_known,
-            )
+            failover_count = self._failover_count
+        return MirrorStatus(
+            missing=tuple(sorted(key for key in changes if not changes[key].was_deleted)),
+            undeleted=tuple(sorted(key for key in changes if changes[key].was_deleted)),
+            unlisted_count=unlisted_count,
+            failover_count=failover_count,
+            last_error=self._last_error,
+            first_error=self._first_breaker.error,
+            is_known=is_known,
+        )
 
     def trouble(self) -> str:
         """A sentence on what is wrong with either store as far as known; empty if nothing is."""
-        return _describe_trouble(self.status(), first=self.first_name, second=self.second_name)
+        status, second = self.status(), self.second_name
+        sentences = []
+        if status.first_error:
+            sentences.append(f"reads go to {second}, because {status.first_error}")
+        if status.behind_count:
+            why = f", because {status.last_error}" if status.last_error else ""
+            sentences.append(
+                f"{second} is behind by {status.behind_count:,} objects{why}; it is caught up "
+                "while the store is open, or by `varve tier mirror --repair`"
+            )
+        elif not status.is_known:
+            sentences.append(
+                f"{second} was not compared with {self.first_name} since it was new or left "
+                "behind; that is done after the next copies"
+            )
+        return "; ".join(sentences)
 
     # Writes
 
     def put(self, key: str, data: Buffer) -> ObjectInfo:
-        info = self._write_first(lambda: self._first.put(key, data))
+        info = self._ask_first(lambda: self._first.put(key, data))
         self._write_second((key,), False, lambda: self._second.put(key, data))
         return info
 
     def put_parts(self, key: str, parts: Iterable[Buffer], *, size: int) -> ObjectInfo:
         is_one_shot = iter(parts) is parts
-        info = self._write_first(lambda: self._first.put_parts(key, parts, size=size))
+        info = self._ask_first(lambda: self._first.put_parts(key, parts, size=size))
         if is_one_shot:
             self._write_second((key,), False, lambda: copy(self._first, self._second, key, size))
         else:
@@ -306,138 +307,113 @@ class MirroredObjectStore(ObjectStoreWrapper):
         return info
 
     def create(self, key: str, data: Buffer) -> ObjectInfo:
-        info = self._write_first(lambda: self._first.create(key, data))
+        info = self._ask_first(lambda: self._first.create(key, data))
         self._write_second((key,), False, lambda: self._second.put(key, data))
         return info
 
     def delete(self, keys: Sequence[str]) -> None:
-        self._write_first(lambda: self._first.delete(keys))
+        self._ask_first(lambda: self._first.delete(keys))
         self._write_second(keys, True, lambda: self._second.delete(keys))
 
-    def _write_first(self, write: Callable[[], T]) -> T:
-        """Write to the first store; any answer of it ends its rest, a refusal as well."""
+    def _ask_first(self, call: Callable[[], T]) -> T:
+        """Any answer of the first store closes its breaker, a refusal as well."""
         try:
-            result = write()
+            result = call()
         except _DOWN as error:
-            self._record_first(error)
+            self._record_first_down(error)
             raise
         except StoreError:
-            self._record_first(None)
+            self._first_breaker.close()
             raise
-        self._record_first(None)
+        self._first_breaker.close()
         return result
 
-    def _write_second(
-        self, keys: Sequence[str], was_deleted: bool, call: Callable[[], object]
-    ) -> None:
-        """Do the same to the second store, or note that it is to be done."""
-        now_ms = self._clock.now_ms()
-        with self._lock:
-            is_skipped = self._second_breaker.is_open(now_ms)
-        if is_skipped:
-            self._backlog.add(keys, was_deleted=was_deleted)
-            return
-        try:
-            call()
-        except StoreError as error:
-            self._backlog.add(keys, was_deleted=was_deleted)
-            self._record_second(error)
-        else:
-            self._backlog.drop(keys)
-            with self._lock:
-                self._second_breaker.close()
-
-    def _record_second(self, error: StoreError) -> None:
-        logger.warning(
-            "the second object store is left behind",
-            extra={"store": self.second_name, "error": str(error)},
-        )
-        now_ms = self._clock.now_ms()
-        with self._lock:
-            self._last_error = str(error)
-            if isinstance(error, StoreUnavailable):
-                self._second_breaker.open(now_ms, str(error))
-
-    def _record_first(self, error: StoreError | None) -> None:
-        now_ms = self._clock.now_ms()
-        with self._lock:
-            was_on = bool(self._first_breaker.error)
-            if error is None:
-                self._first_breaker.close()
-            else:
-                self._first_breaker.open(now_ms, str(error))
-        if error is not None and not was_on:
+    def _record_first_down(self, error: StoreError) -> None:
+        if self._first_breaker.open(str(error)):
             logger.warning(
                 "reads go to the second object store",
                 extra={"store": self.first_name, "error": str(error)},
             )
 
+    def _write_second(
+        self, keys: Sequence[str], was_deleted: bool, call: Callable[[], object]
+    ) -> None:
+        """Do the same to the second store, or record that it is to be done."""
+        try:
+            if not self._second_breaker.is_open():
+                self._ask_second(call)
+                self._backlog.drop(keys)
+                return
+        except StoreError:
+            pass
+        self._backlog.add(keys, was_deleted=was_deleted)
+
+    def _ask_second(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except StoreError as error:
+            logger.warning(
+                "the second object store is left behind",
+                extra={"store": self.second_name, "error": str(error)},
+            )
+            self._last_error = str(error)
+            if isinstance(error, StoreUnavailable):
+                self._second_breaker.open(str(error))
+            raise
+        self._second_breaker.close()
+
     # Reads
 
     def _request(self, operation: str, key: str, call: Callable[[ObjectStore], T]) -> T:
         """A read; a list of directories needs a second store that is known to lack nothing."""
-        return self._read("" if operation == "list directories" else key, call)
-
-    def _read(self, key: str, read: Callable[[ObjectStore], T]) -> T:
-        is_behind = self._backlog.find(key) is not None if key else not self._backlog.is_complete
-        skips_first = not is_behind and self._skips_first()
-        if skips_first:
+        if operation == "list directories":
+            is_behind = not self._backlog.is_complete
+        else:
+            is_behind = self._backlog.find(key) is not None
+        down: StoreError | None = None
+        for store in self._stores(is_behind):
             try:
-                return read(self._second)
-            except (ObjectNotFound, *_DOWN):
-                pass  # The first one knows, or says why it does not.
-        try:
-            result = read(self._first)
-        except ObjectNotFound:
-            self._record_first(None)
-            raise
-        except _DOWN as error:
-            self._record_first(error)
-            if is_behind or skips_first:
-                raise
-            with self._lock:
-                self._failover_count += 1
-            try:
-                return read(self._second)
+                if store is self._first:
+                    return self._ask_first(lambda: call(self._first))
+                return call(store)
             except ObjectNotFound:
-                raise error from None
-        self._record_first(None)
-        return result
+                if store is self._first:
+                    raise
+            except _DOWN as error:
+                down = error
+        assert down is not None
+        raise down
 
-    def _skips_first(self) -> bool:
-        """Whether the first rests, so that the second is to be asked before it."""
-        now_ms = self._clock.now_ms()
-        with self._lock:
-            is_on = self._first_breaker.is_open(now_ms)
-            self._failover_count += is_on
-            return is_on
+    def _stores(self, is_behind: bool) -> Iterator[ObjectStore]:
+        """The stores to read from, in order; the second only if it is not behind."""
+        if is_behind:
+            yield self._first
+            return
+        stores = (self._first, self._second)
+        for store in reversed(stores) if self._first_breaker.is_open() else stores:
+            if store is self._second:
+                with self._lock:
+                    self._failover_count += 1
+            yield store
 
     def _list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
         """Goes on with the second store where the first breaks off, if that one lacks nothing."""
-        is_behind = not self._backlog.is_complete
-        skips_first = not is_behind and self._skips_first()
-        if skips_first:
+        down: StoreError | None = None
+        for store in self._stores(not self._backlog.is_complete):
             try:
-                for info in self._second.list(prefix, start_after=start_after):
+                for info in store.list(prefix, start_after=start_after):
                     yield info
                     start_after = info.key
-                return
-            except _DOWN:
-                pass  # The first one knows, or says why it does not.
-        try:
-            for info in self._first.list(prefix, start_after=start_after):
-                yield info
-                start_after = info.key
-        except _DOWN as error:
-            self._record_first(error)
-            if is_behind or skips_first:
-                raise
-            with self._lock:
-                self._failover_count += 1
-        else:
-            self._record_first(None)
+            except _DOWN as error:
+                down = error
+                if store is self._first:
+                    self._record_first_down(error)
+                continue
+            if store is self._first:
+                self._first_breaker.close()
             return
-        yield from self._second.list(prefix, start_after=start_after)
+        assert down is not None
+        raise down
 
     # Repair
 
@@ -446,16 +422,12 @@ class MirroredObjectStore(ObjectStoreWrapper):
     ) -> MirrorComparison:
         """What the second store has otherwise below a prefix; raises where either fails.
 
-        Objects are compared by key and size, if `deep` by their bytes too; those noted as behind
-        are different in any case. What is written meanwhile may be seen in one of them only.
+        Objects are compared by key and size, if `deep` by their bytes too; those with a pending
+        change are different in any case. What is written meanwhile may be seen in one of them only.
         """
+        suspects = self._backlog.snapshot().changes.keys()
         return compare(
-            self._first,
-            self._second,
-            prefix,
-            deep=deep,
-            is_suspect=lambda key: self._backlog.find(key) is not None,
-            progress=progress,
+            self._first, self._second, prefix, deep=deep, suspects=suspects, progress=progress
         )
 
     def repair_differences(
@@ -470,13 +442,10 @@ class MirroredObjectStore(ObjectStoreWrapper):
         What only the second has is deleted when this process deleted it in the first; the rest is
         reported as extra, and deleted only on request: it may be the last copy.
         """
-        copied: list[str] = []
-        deleted: list[str] = []
+        done: dict[Fault | None, list[str]] = {Fault.DIFFERENT: [], Fault.EXTRA: [], None: []}
         extra: list[str] = []
         done_bytes = 0
-        total_bytes = sum(
-            difference.size for difference in differences if difference.fault is not Fault.EXTRA
-        )
+        total_bytes = sum(each.size for each in differences if each.fault is not Fault.EXTRA)
 
         def show(size: int) -> None:
             nonlocal done_bytes
@@ -484,16 +453,46 @@ class MirroredObjectStore(ObjectStoreWrapper):
             done_bytes += size
 
         for difference in differences:
-            note = self._backlog.find(difference.key)
-            if difference.fault is Fault.EXTRA:
-                if not delete_extra and note is None:
-                    extra.append(difference.key)
-                    continue
+            key, is_extra = difference.key, difference.fault is Fault.EXTRA
+            change = self._backlog.find(key)
+            if is_extra and not delete_extra and change is None:
+                extra.append(key)
+                continue
+            if is_extra:
                 progress("delete", done_bytes, total_bytes)
-            if repair_object(self._first, self._second, difference, show):
-                (deleted if difference.fault is Fault.EXTRA else copied).append(difference.key)
-            self._backlog.resolve(difference.key, note)
-        return MirrorRepair(tuple(copied), tuple(deleted), tuple(extra))
+            fault = self._repair_object(
+                key, may_copy=not is_extra, may_delete=is_extra, progress=show
+            )
+            done[fault].append(key)
+            self._backlog.resolve(key, change)
+        return MirrorRepair(tuple(done[Fault.DIFFERENT]), tuple(done[Fault.EXTRA]), tuple(extra))
+
+    def _repair_object(
+        self,
+        key: str,
+        *,
+        may_copy: bool,
+        may_delete: bool,
+        progress: Callable[[int], None] = no_bytes,
+    ) -> Fault | None:
+        """Make the second store like the first in one object; what was the matter, if anything.
+
+        The first is asked for it once more: it may have changed since the lists.
+        """
+        try:
+            size = self._ask_first(lambda: self._first.head(key).size)
+        except ObjectNotFound:
+            if not may_delete:
+                return None
+            self._ask_second(lambda: self._second.delete([key]))
+            return Fault.EXTRA
+        if not may_copy:
+            return None
+        try:
+            self._ask_second(lambda: copy(self._first, self._second, key, size, progress))
+        except ObjectNotFound:
+            return None
+        return Fault.DIFFERENT
 
     def repair(
         self,
@@ -511,85 +510,56 @@ class MirroredObjectStore(ObjectStoreWrapper):
             comparison.differences, delete_extra=delete_extra, progress=progress
         )
         if not prefix:
-            for key, note in before.changes.items():
-                self._backlog.resolve(key, note)
+            for key, change in before.changes.items():
+                self._backlog.resolve(key, change)
             self._backlog.record_comparison(before)
             self._backlog.flag_in_sync()
-            with self._lock:
-                self._second_breaker.close()
+            self._second_breaker.close()
         return done
 
     def catch_up(self, *, within_ms: int) -> int:
-        """Do what was noted to the second store, for so long; gives to how many objects.
+        """Apply pending changes to the second store, for so long; gives to how many objects.
 
-        Where notes are missing the lists are compared, and what the second lacks is noted first. A
-        failure of either store ends it: what is left stays noted.
+        Where changes are not known the lists are compared, and what the second lacks is pending
+        then. A failure of either store ends it: what is left stays pending.
         """
         end_ms = self._clock.now_ms() + within_ms
-        if not self._backlog.is_complete and not self._record_differences():
-            return 0
         done = 0
-        for key, note in self._backlog.snapshot().changes.items():
-            if self._clock.now_ms() > end_ms or not self._apply_change(key, note):
-                break
-            self._backlog.resolve(key, note)
-            done += 1
+        try:
+            if not self._backlog.is_complete and not self._record_differences():
+                return 0
+            for key, change in self._backlog.snapshot().changes.items():
+                if self._clock.now_ms() > end_ms or self._is_any_open():
+                    break
+                self._repair_object(key, may_copy=True, may_delete=change.was_deleted)
+                self._backlog.resolve(key, change)
+                done += 1
+        except StoreError:
+            pass  # It is recorded, and the breaker of the store keeps the next attempt off.
         self._backlog.flag_in_sync()
         return done
 
     def _record_differences(self) -> bool:
-        """Whether all that the second lacks is noted now, or as much as can be."""
+        """Whether all that the second lacks is pending now, or as much as can be."""
         before = self._backlog.snapshot()
-        if before.changes or (self._backlog.is_known and not before.unlisted_count):
+        if before.changes or (before.is_known and not before.unlisted_count):
             return True
         if self._is_any_open():
             return False
-        try:
-            self._write_first(lambda: next(self._first.list(""), None))
-        except StoreError:
-            return False
-        try:
-            comparison = self.compare()
-        except StoreError as error:
-            self._record_second(error)
-            return False
-        with self._lock:
-            self._second_breaker.close()
-        lacking = [
-            difference.key
-            for difference in comparison.differences
-            if difference.fault is not Fault.EXTRA
-        ]
+        self._ask_first(lambda: next(self._first.list(""), None))
+        lacking: list[str] = []
+
+        def find_lacking() -> None:
+            differences = self.compare().differences
+            lacking.extend(each.key for each in differences if each.fault is not Fault.EXTRA)
+
+        self._ask_second(find_lacking)
         self._backlog.add(lacking, was_deleted=False)
         self._backlog.record_comparison(before)
         return True
 
     def _is_any_open(self) -> bool:
-        now_ms = self._clock.now_ms()
-        with self._lock:
-            return self._second_breaker.is_open(now_ms) or self._first_breaker.is_open(now_ms)
-
-    def _apply_change(self, key: str, change: PendingChange) -> bool:
-        """Whether it was done; a store that rests is not asked."""
-        if self._is_any_open():
-            return False
-        try:
-            size = self._write_first(lambda: self._first.head(key).size)
-        except ObjectNotFound:
-            size = None
-        except StoreError:
-            return False
-        try:
-            if size is not None:
-                copy(self._first, self._second, key, size)
-            elif change.was_deleted:
-                self._second.delete([key])
-        except StoreError as error:
-            self._record_second(error)
-            return False
-        with self._lock:
-            self._second_breaker.close()
-        return True
+        return self._second_breaker.is_open() or self._first_breaker.is_open()
 
     def close(self) -> None:
         self._first.close()

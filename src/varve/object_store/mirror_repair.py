@@ -1,11 +1,10 @@
-"""What two object stores that should hold the same do not, and the second made like the first.
+"""The differences of two object stores that should hold the same, and copies of single objects.
 
-Invariant  nothing is changed in the first store. An object that only the second has is deleted
-           after the first was asked for it once more: it may have come since the lists.
-Crash      each object is repaired by itself; what is left is found by the next comparison.
+Invariant  nothing is changed in the first store.
+Crash      each object is copied by itself; what is left is found by the next comparison.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -23,7 +22,11 @@ Progress = Callable[[str, int, int], None]
 
 
 def no_progress(title: str, done_bytes: int, total_bytes: int) -> None:
-    """Tells nobody."""
+    """Reports to nobody."""
+
+
+def no_bytes(size: int) -> None:
+    """Reports to nobody."""
 
 
 class Fault(StrEnum):
@@ -59,9 +62,7 @@ class MirrorComparison:
 
         The first is then rather another store, not mounted or lost, than the truth.
         """
-        extra = [
-            difference.size for difference in self.differences if difference.fault is Fault.EXTRA
-        ]
+        extra = [each.size for each in self.differences if each.fault is Fault.EXTRA]
         return len(extra) > self.object_count or sum(extra) > self.total_bytes
 
 
@@ -71,7 +72,7 @@ def compare(
     prefix: str,
     *,
     deep: bool,
-    is_suspect: Callable[[str], bool],
+    suspects: Collection[str],
     progress: Progress,
 ) -> MirrorComparison:
     """Compare what is below a prefix by key and size, if `deep` by the bytes too.
@@ -79,7 +80,7 @@ def compare(
     Suspect objects count as different however they look.
     """
     count = total_bytes = second_count = second_bytes = 0
-    found: list[Difference] = []
+    differences: list[Difference] = []
     alike: list[ObjectInfo] = []
     for seen, (mine, other) in enumerate(_pair(first.list(prefix), second.list(prefix))):
         if seen % _SHOWN_COUNT == 0:
@@ -88,18 +89,18 @@ def compare(
             second_count, second_bytes = second_count + 1, second_bytes + other.size
         if mine is None:
             if other is not None:
-                found.append(Difference(Fault.EXTRA, other.key, other.size))
+                differences.append(Difference(Fault.EXTRA, other.key, other.size))
             continue
         count, total_bytes = count + 1, total_bytes + mine.size
         if other is None:
-            found.append(Difference(Fault.MISSING, mine.key, mine.size))
-        elif mine.size != other.size or is_suspect(mine.key):
-            found.append(Difference(Fault.DIFFERENT, mine.key, mine.size))
+            differences.append(Difference(Fault.MISSING, mine.key, mine.size))
+        elif mine.size != other.size or mine.key in suspects:
+            differences.append(Difference(Fault.DIFFERENT, mine.key, mine.size))
         elif deep:
             alike.append(mine)
-    found += _compare_bytes(first, second, alike, progress)
-    found.sort(key=lambda difference: difference.key)
-    return MirrorComparison(count, total_bytes, second_count, second_bytes, tuple(found))
+    differences += _compare_bytes(first, second, alike, progress)
+    differences.sort(key=lambda difference: difference.key)
+    return MirrorComparison(count, total_bytes, second_count, second_bytes, tuple(differences))
 
 
 def _compare_bytes(
@@ -108,12 +109,10 @@ def _compare_bytes(
     done_bytes, total_bytes = 0, sum(info.size for info in alike)
     for info in alike:
         try:
-            pieces = zip(
-                pieces_of(first, info.key, info.size),
-                pieces_of(second, info.key, info.size),
-                strict=True,
+            mine_pieces, other_pieces = (
+                _Pieces(store, info.key, info.size) for store in (first, second)
             )
-            for mine, other in pieces:
+            for mine, other in zip(mine_pieces, other_pieces, strict=True):
                 progress("compare", done_bytes, total_bytes)
                 done_bytes += len(mine)
                 if mine != other:
@@ -124,59 +123,32 @@ def _compare_bytes(
             continue
 
 
-def repair_object(
-    first: ObjectStore, second: ObjectStore, difference: Difference, progress: Callable[[int], None]
-) -> bool:
-    """Make the second store like the first in one object; whether there was something to do.
-
-    There is not when the first has changed meanwhile, so that there is no such difference any
-    more. `progress` takes the bytes of each piece before it is copied.
-    """
-    key, size = difference.key, difference.size
-    try:
-        if difference.fault is Fault.EXTRA:
-            first.head(key)
-            return False
-        copy(first, second, key, size, progress)
-    except ObjectNotFound:
-        if difference.fault is Fault.EXTRA:
-            second.delete([key])
-            return True
-        return False
-    return True
-
-
 def copy(
     first: ObjectStore,
     second: ObjectStore,
     key: str,
     size: int,
-    progress: Callable[[int], None] = lambda size: None,
+    progress: Callable[[int], None] = no_bytes,
 ) -> None:
-    """Copy an object to the second store; raises ObjectNotFound when the first has it not."""
+    """Copy an object to the second store; raises ObjectNotFound when the first has it not.
+
+    `progress` takes the bytes of each piece before it is copied.
+    """
     if size <= COPY_BYTES:
         progress(size)
         second.put(key, first.get(key))
     else:
-        second.put_parts(key, pieces_of(first, key, size, progress), size=size)
-
-
-def pieces_of(
-    store: ObjectStore,
-    key: str,
-    size: int,
-    progress: Callable[[int], None] = lambda size: None,
-) -> "_Pieces":
-    """An object of a store in pieces, as often as it is iterated."""
-    return _Pieces(store, key, size, progress)
+        second.put_parts(key, _Pieces(first, key, size, progress), size=size)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
+    """An object of a store in pieces, as often as it is iterated."""
+
     store: ObjectStore
     key: str
     size: int
-    progress: Callable[[int], None]
+    progress: Callable[[int], None] = no_bytes
 
     def __iter__(self) -> Iterator[Buffer]:
         for start in range(0, self.size, COPY_BYTES):
