@@ -10,16 +10,19 @@ Layout     the object of one range: for each segment the position where its bits
 Invariant  what the driver holds of a plan does not grow with the number of records: it is counts,
            or bits of at most INLINE_BYTES for all plans of a job together. `plan_area` decides.
            Ranges do not overlap, so bits are joined and counts added up.
-Crash      a job that is killed leaves its work area; the owner of the area says who removes it.
+Crash      a job that is killed leaves its work area; the owner of the area says who removes it. A
+           read of the data source does not know when its tasks have ended: its plan is removed
+           when it is older than a day, by a later read or compaction.
 """
 
 import tempfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
+from uuid import uuid4
 
 import numpy as np
 
@@ -33,10 +36,14 @@ from varve.cleaning.compaction.key_plan import (
 )
 from varve.foundation.errors import Corrupt, ObjectNotFound, Unavailable
 from varve.jobs.tasks import TaskError, get_result
-from varve.object_store import ObjectStore
+from varve.object_store import ObjectInfo, ObjectStore
 
 INLINE_BYTES: Final = 4 << 20
 """Bits that may pass through the driver, of all plans of a job: those of 16 million records."""
+
+READ_PLAN_MS: Final = 24 * 3_600_000
+"""A plan of a read is kept for so long: its tasks may run late, and Spark may run them again."""
+_READ_PLANS: Final = "read/"
 
 _LEVEL: Final = 1
 """Of compression: the bits of one range of hashes are mostly zeros."""
@@ -85,9 +92,39 @@ class WorkArea:
         remove_folder(objects, self.folder)
 
 
+def read_plan_area(open_store: Callable[[], ObjectStore], work_folder: str) -> WorkArea:
+    """A new area for the plan of a read, below the work folder of a partition."""
+    return WorkArea(open_store, f"{work_folder}{_READ_PLANS}{uuid4()}/")
+
+
 def remove_folder(objects: ObjectStore, folder: str) -> int:
     """Deletes all objects below a folder; their number."""
-    keys = [entry.key for entry in objects.list(folder)]
+    return _delete(objects, objects.list(folder))
+
+
+def remove_left_work(objects: ObjectStore, work_folder: str, *, now_ms: int) -> int:
+    """Deletes what jobs left in the work folder of a partition that no other job works on."""
+    entries = objects.list(work_folder)
+    return _delete(
+        objects,
+        (
+            entry
+            for entry in entries
+            if not entry.key.startswith(f"{work_folder}{_READ_PLANS}")
+            or entry.modified_ms < now_ms - READ_PLAN_MS
+        ),
+    )
+
+
+def remove_old_read_plans(objects: ObjectStore, work_folder: str, *, now_ms: int) -> int:
+    """Deletes plans of reads that are too old to be used."""
+    entries = objects.list(f"{work_folder}{_READ_PLANS}")
+    old = (entry for entry in entries if entry.modified_ms < now_ms - READ_PLAN_MS)
+    return _delete(objects, old)
+
+
+def _delete(objects: ObjectStore, entries: Iterable[ObjectInfo]) -> int:
+    keys = [entry.key for entry in entries]
     if keys:
         objects.delete(keys)
     return len(keys)

@@ -100,14 +100,17 @@ class LocalRunner(TaskRunner):
 class ThreadRunner(TaskRunner):
     """Some tasks at once in threads of this process; at most twice as many outcomes wait."""
 
+    def __init__(self, threads: int = _THREADS) -> None:
+        self._threads = threads
+
     def try_run(
         self, stage: str, tasks: Sequence[Task[T]], shared: object = None
     ) -> Iterator[T | TaskError]:
-        if len(tasks) < 2:
+        if min(self._threads, len(tasks)) < 2:
             yield from LocalRunner().try_run(stage, tasks, shared)
             return
-        with ThreadPoolExecutor(min(_THREADS, len(tasks)), f"varve-{stage}") as pool:
-            window = 2 * _THREADS
+        with ThreadPoolExecutor(min(self._threads, len(tasks)), f"varve-{stage}") as pool:
+            window = 2 * self._threads
             waiting = [pool.submit(run_task, task, shared) for task in tasks[:window]]
             waiting.reverse()
             for task in tasks[window:]:

@@ -1,5 +1,6 @@
 """The latest state is planned by key indexes: many tasks, and what is superseded is not read."""
 
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -7,15 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.source_topic import SourceTopic, read_rows
+from tests.support.source_topic import NAME, SourceTopic, read_rows
 from varve.cleaning.key_index.key_index import BATCH
-from varve.foundation.errors import Corrupt
+from varve.foundation.clock import SystemClock
+from varve.foundation.errors import Corrupt, Unavailable
+from varve.jobs.key_plans import remove_left_work, remove_old_read_plans
 from varve.jobs.source import plan as source_plan
+from varve.jobs.source.arrow_columns import ArrowColumns
 from varve.jobs.source.latest_plan import cut_kept
 from varve.jobs.source.options import SourceFilters
 from varve.jobs.source.piece_reading import GAP_BYTES, join_places
 from varve.jobs.source.pieces import ChosenPiece, KeptPiece, LocalPiece, RemotePiece
 from varve.jobs.source.plan import plan_read, plan_tasks
+from varve.jobs.source.read import read_task
+from varve.jobs.tier.bucket import find_topic
+from varve.object_store import open_object_store
 from varve.records import Codec, Record
 
 EVERYTHING = SourceFilters()
@@ -68,6 +75,68 @@ def test_a_large_partition_is_read_by_many_tasks_that_skip_what_is_superseded(
     rows = read_rows(options, EVERYTHING)
     assert {row["key"]: row["offset"] for row in rows} == state(topic)
     assert len(rows) == len(state(topic))
+
+
+def test_what_a_plan_sends_through_the_driver_does_not_grow_with_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: dict[int, int] = {}
+    for keys in (40, 4_000):
+        topic = SourceTopic(tmp_path / str(keys), cleanup_policy="compact")
+        fill(topic, tuple(range(keys)), tuple(range(0, keys, 3)))
+        half = plan_read(topic.options(mode="latest"), EVERYTHING).size // 2
+        options = topic.options(is_hot=False, mode="latest", splitBytes=str(half))
+        inline = read_rows(options, EVERYTHING)
+        monkeypatch.setattr(source_plan, "INLINE_BYTES", 0)
+        tasks = plan_tasks(options, EVERYTHING)
+        sent[keys] = sum(len(pickle.dumps(task)) for task in tasks)
+        stored = read_rows(options, EVERYTHING)
+        assert {row["key"]: row["offset"] for row in stored} == state(topic)
+        assert len(stored) == len(inline)
+        monkeypatch.undo()
+        topic.close()
+    assert sent[4_000] < 1.2 * sent[40]
+
+
+def test_plans_of_reads_are_kept_for_a_day(
+    topic: SourceTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(topic, tuple(range(20)), tuple(range(10)))
+    monkeypatch.setattr(source_plan, "INLINE_BYTES", 0)
+    options = topic.options(is_hot=False, mode="latest", splitBytes="400")
+    tasks = plan_tasks(options, EVERYTHING)
+    assert options.address is not None
+    (home,) = find_topic(options.address, NAME).partitions
+    objects = options.address.objects()
+    plans = [entry.key for entry in objects.list(home.work_folder)]
+    assert plans
+    objects.put(f"{home.work_folder}compact-1/0/000000", b"of a job that was killed")
+    remove_left_work(objects, home.work_folder, now_ms=SystemClock().now_ms())
+    assert [entry.key for entry in objects.list(home.work_folder)] == plans
+    columns = ArrowColumns(["key"])
+    rows = sum(
+        batch.num_rows for task in tasks for batch in read_task(task, columns, options, EVERYTHING)
+    )
+    assert rows == len(state(topic))
+    remove_old_read_plans(objects, home.work_folder, now_ms=1 << 60)
+    assert not list(objects.list(home.work_folder))
+    with pytest.raises(Unavailable, match="run it again"):
+        list(read_task(tasks[0], columns, options, EVERYTHING))
+
+
+def test_a_plan_may_be_put_into_another_store(
+    topic: SourceTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(topic, tuple(range(20)), tuple(range(10)))
+    monkeypatch.setattr(source_plan, "INLINE_BYTES", 0)
+    plans = f"file://{tmp_path}/plans"
+    open_object_store(plans).put("x", b"")
+    options = topic.options(is_hot=False, mode="latest", splitBytes="400", planUrl=plans)
+    assert len(read_rows(options, EVERYTHING)) == len(state(topic))
+    assert len(list(open_object_store(plans).list(""))) > 1
+    assert options.address is not None
+    (home,) = find_topic(options.address, NAME).partitions
+    assert not list(options.address.objects().list(home.work_folder))
 
 
 def test_the_local_end_supersedes_what_is_remote(topic: SourceTopic) -> None:

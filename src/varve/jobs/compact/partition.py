@@ -66,7 +66,7 @@ from varve.jobs.compact.tasks import (
     SegmentsTask,
     make_sources,
 )
-from varve.jobs.key_plans import RangeFold, WorkArea, cut_hashes, plan_area, remove_folder
+from varve.jobs.key_plans import RangeFold, WorkArea, cut_hashes, plan_area, remove_left_work
 from varve.jobs.source.record_blocks import aborted_within
 from varve.jobs.tasks import Stage, Stages, TaskError, get_result, pack_by_size, try_stage
 from varve.jobs.tier.bucket import BucketAccess
@@ -212,7 +212,7 @@ class PartitionCompaction:
             leftovers, leader_epoch=None, writer=WRITER, now_ms=self._now_ms
         )
         self._result.swept += len(removed)
-        remove_folder(self.reach.objects(), self.home.work_folder)
+        remove_left_work(self.reach.objects(), self.home.work_folder, now_ms=self._now_ms)
         return self._manifests.load() if leftovers else manifest
 
     def _is_due(self, scope: Scope) -> bool:

@@ -114,6 +114,15 @@ class SourceOptions:
     split_bytes: int = option(
         SPLIT_BYTES, "splitBytes", parse_positive, "about how much one task reads"
     )
+    plan_address: Bucket | None = option(
+        None,
+        "planUrl",
+        Bucket,
+        "where plans of latest-per-key reads of many records are put aside, for tasks to fetch; "
+        "the object store of the remote tier by default",
+        values="a URL",
+        use=OptionUse.BATCH,
+    )
     version: int | Mapping[int, int] | None = option(
         None,
         "version",
@@ -176,6 +185,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     if read.address is not None:
         address = replace(read.address, settings=read.tier_settings, cluster=read.cluster)
         read = replace(read, address=address)
+    if read.plan_address is not None:
+        read = replace(read, plan_address=replace(read.plan_address, settings=read.tier_settings))
     _check_location(read)
     return read
 

@@ -15,8 +15,22 @@ from varve.commit_log.names import TopicPartition
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import FileInfo, RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
-from varve.foundation.errors import Corrupt, InconsistentTopicId, InvalidRequest, NotFound
+from varve.foundation.clock import SystemClock
+from varve.foundation.errors import (
+    Corrupt,
+    InconsistentTopicId,
+    InvalidRequest,
+    NotFound,
+    StoreDenied,
+)
+from varve.jobs.key_plans import (
+    INLINE_BYTES,
+    plan_area,
+    read_plan_area,
+    remove_old_read_plans,
+)
 from varve.jobs.source.latest_plan import (
+    IndexedPiece,
     LatestRequest,
     Planned,
     is_indexed,
@@ -27,7 +41,7 @@ from varve.jobs.source.latest_plan import (
 from varve.jobs.source.local_log import LocalPartitionLog, find_local_partitions
 from varve.jobs.source.options import Mode, SourceFilters, SourceOptions, for_partition
 from varve.jobs.source.piece_reading import open_objects
-from varve.jobs.source.pieces import Piece, RemotePiece, pack
+from varve.jobs.source.pieces import Piece, PlannedPiece, RemotePiece, pack
 from varve.jobs.source.read import TaskRead
 from varve.jobs.source.remote_plan import RemotePartitionLog, check_versions
 from varve.jobs.source.server_log import ServedPartitionLog
@@ -44,6 +58,9 @@ A partition with more of it, such as one that is in no cold tier, is read by a t
 KEYS_PER_TASK: Final = 32 << 20
 """Keys that one task remembers at most, in one to two gigabytes; with more it reads again."""
 
+PLANNED_BITS_MAX: Final = 256 << 20
+"""Of the ranges of hashes that are planned at once, each with two bits for each record."""
+_PLAN_THREADS: Final = 8
 _RECORD_BYTES: Final = 64
 
 
@@ -408,20 +425,15 @@ def _plan_latest(plan: SourcePlan, options: SourceOptions) -> list[TaskRead]:
     loose_bytes_left = LOOSE_BYTES_MAX
     for _, group in groupby(plan.pieces, key=lambda piece: piece.partition):
         pieces = list(group)
-        loose_bytes = sum(one.size for one in pieces if not is_indexed(one))
-        size = sum(one.size for one in pieces)
+        loose_bytes = sum(piece.size for piece in pieces if not is_indexed(piece))
+        size = sum(piece.size for piece in pieces)
         if loose_bytes == size or loose_bytes > loose_bytes_left or size <= options.split_bytes:
             rest += pieces
             continue
         loose_bytes_left -= loose_bytes
         requests.append(_make_request(plan, options, pieces))
-    made = plan_latest(
-        requests,
-        runner=ThreadRunner(),
-        split_bytes=options.split_bytes,
-        with_tombstones=False,
-    )
-    runs = pack([one for some in made for one in some], split_bytes=options.split_bytes)
+    planned = _plan_requests(requests, options)
+    runs = pack(planned, split_bytes=options.split_bytes)
     tasks = make_tasks(replace(plan, pieces=tuple(rest)), options)
     return [*tasks, *(TaskRead(plan.topic, plan.topic_id, run) for run in runs)]
 
@@ -437,6 +449,42 @@ def _make_request(
         else:
             planned.append(scan_keys(piece, plan.topic_id, lambda: open_objects(options.address)))
     return LatestRequest(options.address, tuple(planned))
+
+
+def _plan_requests(requests: Sequence[LatestRequest], options: SourceOptions) -> list[PlannedPiece]:
+    """The latest records of all requests; the bits of a large plan are put into an object store."""
+    inline_bytes = INLINE_BYTES // max(len(requests), 1)
+    placed = [_place_plan(request, options, inline_bytes) for request in requests]
+    bits = max((sum(request.record_counts) // 4 for request in requests), default=0)
+    try:
+        planned = plan_latest(
+            placed,
+            runner=ThreadRunner(min(_PLAN_THREADS, PLANNED_BITS_MAX // max(bits, 1)) or 1),
+            split_bytes=options.split_bytes,
+            with_tombstones=False,
+        )
+    except StoreDenied as error:
+        raise StoreDenied(
+            f"{error}. The plan of a latest-per-key read of many records is put aside in the "
+            "bucket, in the folders `work` of the partitions: allow the read to write there, or "
+            "name another store with option planUrl"
+        ) from error
+    return [piece for pieces in planned for piece in pieces]
+
+
+def _place_plan(request: LatestRequest, options: SourceOptions, inline_bytes: int) -> LatestRequest:
+    store = options.plan_address or options.address
+    homes = [keys.piece.home for keys in request.pieces if isinstance(keys, IndexedPiece)]
+    assert store is not None, "a plan is made of key indexes in a store"
+    folder = homes[0].work_folder
+    area = plan_area(
+        read_plan_area(store.objects, folder),
+        record_count=sum(request.record_counts),
+        inline_bytes=inline_bytes,
+    )
+    if area is not None:
+        remove_old_read_plans(store.objects(), folder, now_ms=SystemClock().now_ms())
+    return replace(request, area=area)
 
 
 def make_tasks(plan: SourcePlan, options: SourceOptions) -> list[TaskRead]:
