@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.support.mark_tables import Mark, make_tables
 from varve.cleaning.compaction.transactions import TransactionTracker
 from varve.commit_log.transaction_index import AbortedTransaction
+from varve.foundation.settings import LONG_MAX
 
 EVENTS = st.lists(
     st.tuples(
@@ -77,7 +78,7 @@ def test_a_marker_is_discardable_when_nothing_of_its_transaction_is_left(
     bounds = [0, *sorted(cuts), 60]
     for start, end in pairwise(bounds):
         segment = [mark for mark in history.marks if start <= mark.offset < end]
-        verdicts = tracker.walk(start, *make_tables(start, segment))
+        verdicts = tracker.judge(start, LONG_MAX, *make_tables(start, segment))
         discardable += verdicts.discardable.tolist()
         kept += verdicts.aborted_kept
     assert discardable == history.discardable

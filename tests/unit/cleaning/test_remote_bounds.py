@@ -28,6 +28,7 @@ from varve.cleaning.retention.rules import BlockingRule
 from varve.commit_log import TopicPartition
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import StoreUnavailable
+from varve.foundation.settings import LONG_MAX
 from varve.records import Record, build_batch
 from varve.records.control import ControlType
 
@@ -183,7 +184,9 @@ def test_a_tracker_keeps_an_aborted_transaction_with_its_marker_from_an_offset_o
         Mark(8, 7, ControlType.ABORT),
         Mark(9, 8, ControlType.COMMIT),
     ]
-    verdicts = TransactionTracker(aborted, keep_markers_from_offset).walk(0, *make_tables(0, marks))
+    verdicts = TransactionTracker(aborted, keep_markers_from_offset).judge(
+        0, LONG_MAX, *make_tables(0, marks)
+    )
     assert verdicts.discardable.tolist() == discardable
     assert verdicts.aborted_kept == [aborted[number] for number in kept]
 

@@ -3,6 +3,7 @@
 from tests.support.mark_tables import DATA, EMPTY, Mark, make_tables
 from varve.cleaning.compaction.transactions import TransactionTracker
 from varve.commit_log.transaction_index import AbortedTransaction
+from varve.foundation.settings import LONG_MAX
 from varve.records.control import ControlType
 
 ABORT, COMMIT = int(ControlType.ABORT), int(ControlType.COMMIT)
@@ -16,7 +17,7 @@ def aborted(producer_id: int, first: int, last: int) -> AbortedTransaction:
 def walk(
     tracker: TransactionTracker, base_offset: int, *listed: Mark
 ) -> tuple[list[bool], list[AbortedTransaction]]:
-    verdicts = tracker.walk(base_offset, *make_tables(base_offset, listed))
+    verdicts = tracker.judge(base_offset, LONG_MAX, *make_tables(base_offset, listed))
     return verdicts.discardable.tolist(), verdicts.aborted_kept
 
 
@@ -48,7 +49,7 @@ def test_an_abort_of_no_known_transaction_is_discardable() -> None:
 def test_an_empty_batch_counts_as_seen() -> None:
     batches, marks = make_tables(0, [Mark(0, 7), Mark(1, 7, COMMIT)])
     batches[0]["count"] = 0
-    verdicts = TransactionTracker([]).walk(0, batches, marks)
+    verdicts = TransactionTracker([]).judge(0, LONG_MAX, batches, marks)
     assert verdicts.discardable.tolist() == [False, False]
 
 

@@ -208,6 +208,10 @@ class LogCleaner:
                 ),
                 self.removals.get(log),
                 key,
+                self._store.fs,
+                self._clock,
+                self._budget,
+                self._buffer_bytes,
             )
             self._partitions[name] = partition
             return partition
@@ -241,7 +245,7 @@ class LogCleaner:
         if cleanable is None:
             return None
         try:
-            report = self._carry_out(partition, cleanable, now_ms)
+            report = CompactionRun(partition, cleanable, now_ms).carry_out()
         except CleaningStopped:
             return None
         except Exception as error:
@@ -249,42 +253,6 @@ class LogCleaner:
             return None
         partition.note_success()
         return report
-
-    def _carry_out(
-        self,
-        partition: PartitionCleaner,
-        cleanable: CleanableLog,
-        now_ms: int,
-        *,
-        progress: Progress | None = None,
-    ) -> CleanReport:
-        name = partition.log.topic_partition
-        run = self._new_run(partition, cleanable, now_ms, progress)
-        with partition.work(f"cleaning of {name}"):
-            partition.indexes.forget_vanished()
-            report = run.carry_out(run.plan())
-            if run.is_complete:
-                partition.directory.write_cleaner_offset(name, cleanable.next_first_dirty)
-                partition.indexes.recovered.clear()
-        return report
-
-    def _new_run(
-        self,
-        partition: PartitionCleaner,
-        cleanable: CleanableLog,
-        now_ms: int,
-        progress: Progress | None = None,
-    ) -> CompactionRun:
-        return CompactionRun(
-            partition,
-            cleanable,
-            now_ms,
-            fs=self._store.fs,
-            clock=self._clock,
-            buffer_bytes=self._buffer_bytes,
-            budget=self._budget,
-            progress=progress,
-        )
 
     def clean(
         self,
@@ -301,11 +269,10 @@ class LogCleaner:
         with self._take(partition) as found:
             _check_compacted(found.log)
             cleanable = self._select(found, self.remote.bounds(partition), now_ms)
+            run = CompactionRun(found, cleanable, now_ms, progress)
             if dry_run:
-                run = self._new_run(found, cleanable, now_ms, progress)
-                with found.work(f"plan of {partition}"):
-                    return run.report(run.plan(), is_dry_run=True)
-            report = self._carry_out(found, cleanable, now_ms, progress=progress)
+                return run.preview()
+            report = run.carry_out()
             found.note_success()
             self.metrics.observe_clean(report)
             return report
@@ -316,7 +283,7 @@ class LogCleaner:
             _check_compacted(found.log)
             cleanable = self._select(found, self.remote.bounds(partition), now_ms)
             with found.work(f"plan of {partition}"):
-                return self._new_run(found, cleanable, now_ms).plan()
+                return CompactionRun(found, cleanable, now_ms).plan()
 
     def ensure_keys(
         self, partition: TopicPartition, segment: Segment, next_offset: int, now_ms: int

@@ -22,9 +22,12 @@ from varve.cleaning.key_index.segment_indexes import (
 )
 from varve.cleaning.removals.removal_log import RemovalLog
 from varve.cleaning.report import PartitionHealth
+from varve.cleaning.work_budget import WorkBudget
 from varve.commit_log import Log
 from varve.commit_log.directory_failure import failures
 from varve.commit_log.log_directory import LogDirectory
+from varve.disk import FileSystem
+from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, StoreError, Unavailable, Unbalanced
 
 logger = logging.getLogger(__name__)
@@ -32,13 +35,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class PartitionCleaner:
-    """One log of the cleaner; `is_busy` is held by whoever works on it."""
+    """One log of the cleaner; `is_busy` is held by whoever works on it.
+
+    `budget` is charged for every byte that its work reads and writes, and may raise to stop it.
+    """
 
     log: Log
     directory: LogDirectory
     indexes: SegmentKeyIndexes
     removal_log: RemovalLog
     topic_id: bytes
+    fs: FileSystem
+    clock: Clock
+    budget: WorkBudget
+    buffer_bytes: int
     error: str | None = None
     failures: int = 0
     retry_ms: int | None = None

@@ -10,7 +10,6 @@ Invariant  a segment cleaned for the first time is cleaned completely. One that 
 """
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -36,8 +35,8 @@ from varve.cleaning.compaction.segment_plan import (
     stamped_markers_size,
     summarize_input,
 )
-from varve.cleaning.compaction.transactions import MarkVerdicts, TransactionTracker
-from varve.cleaning.key_index.key_index import NO_HORIZON, InputSegment, SegmentKeys, Table
+from varve.cleaning.compaction.transactions import TransactionTracker
+from varve.cleaning.key_index.key_index import NO_HORIZON, InputSegment, SegmentKeys
 from varve.cleaning.removals.removal import Reason
 from varve.cleaning.work_budget import WorkBudget
 from varve.commit_log import LogSettings
@@ -186,8 +185,22 @@ def plan_cleaning(
     `is_forced` rewrites whatever is stale, be it ever so little.
     """
     latest = find_latest_records(sources, rules=rules, buffer_bytes=buffer_bytes, budget=budget)
-    return finish_plan(
-        sources, latest, aborted=aborted, rules=rules, settings=settings, is_forced=is_forced
+    known = [source for source in sources if source.keys is not None]
+    transactions = track_transactions(sources, aborted, rules)
+    plans = [
+        plan_segment(
+            source,
+            keep=latest.bits_of(number, latest.keep),
+            tombstones=latest.bits_of(number, latest.tombstones),
+            tally={column: latest.tally(number, column) for column in Tally},
+            transactions=transactions,
+            rules=rules,
+        )
+        for number, source in enumerate(known)
+    ]
+    groups = choose_groups(sources, plans, settings=settings, is_forced=is_forced)
+    return CleaningPlan(
+        tuple(plans), tuple(groups), rules, latest.range_count, latest.buffer_utilisation
     )
 
 
@@ -219,35 +232,6 @@ def first_held_offset(sources: Sequence[PlanInput], rules: RunRules) -> int:
     return min(
         (source.segment.base_offset for source in sources if source.keys is None),
         default=rules.first_uncleanable_offset,
-    )
-
-
-def finish_plan(
-    sources: Sequence[PlanInput],
-    latest: KeyPlan,
-    *,
-    aborted: Sequence[AbortedTransaction],
-    rules: RunRules,
-    settings: LogSettings,
-    is_forced: bool,
-) -> CleaningPlan[SegmentPlan]:
-    """The plan, once the latest records of all keys are known."""
-    known = [source for source in sources if source.keys is not None]
-    transactions = RunTransactions(aborted, first_held_offset(sources, rules), rules)
-    plans = [
-        plan_segment(
-            source,
-            keep=latest.bits_of(number, latest.keep),
-            tombstones=latest.bits_of(number, latest.tombstones),
-            tally={column: latest.tally(number, column) for column in Tally},
-            transactions=transactions,
-            rules=rules,
-        )
-        for number, source in enumerate(known)
-    ]
-    groups = choose_groups(sources, plans, settings=settings, is_forced=is_forced)
-    return CleaningPlan(
-        tuple(plans), tuple(groups), rules, latest.range_count, latest.buffer_utilisation
     )
 
 
@@ -287,45 +271,12 @@ def _find_expired(sources: Sequence[PlanInput], rules: RunRules, first_held: int
     return bits
 
 
-class RunTransactions:
-    """Judges the marks of a run's segments, oldest first.
-
-    Behind a held segment everything stays: a transaction may have its records in there.
-    """
-
-    def __init__(
-        self, aborted: Sequence[AbortedTransaction], first_held: int, rules: RunRules
-    ) -> None:
-        self._aborted = aborted
-        self._first_held = first_held
-        self._tracker = TransactionTracker(aborted, rules.keep_markers_from_offset)
-
-    def judge(self, source: PlanInput, batches: Table, marks: Table) -> MarkVerdicts:
-        if self._is_held(source):
-            return MarkVerdicts(np.zeros(len(marks), np.bool_), self._decided_in(source))
-        return self._tracker.walk(source.segment.base_offset, batches, marks)
-
-    def _is_held(self, source: PlanInput) -> bool:
-        return source.segment.base_offset >= self._first_held
-
-    def _decided_in(self, source: PlanInput) -> list[AbortedTransaction]:
-        start, end = source.segment.base_offset, source.next_offset
-        return [
-            transaction for transaction in self._aborted if start <= transaction.last_offset < end
-        ]
-
-    def fork(self, source: PlanInput) -> "RunTransactions":
-        """What judges the next segment alone: a value that travels, and leaves this as it is."""
-        fork = copy(self)
-        fork._tracker = self._tracker.fork(source.next_offset)
-        fork._aborted = self._decided_in(source) if self._is_held(source) else ()
-        return fork
-
-    def skip(self, source: PlanInput) -> None:
-        """Goes on behind the next segment, which is judged by a fork."""
-        if source.keys is not None and source.keys.header.mark_count and not self._is_held(source):
-            with source.keys.open() as index:
-                self.judge(source, index.batches(), index.marks())
+def track_transactions(
+    sources: Sequence[PlanInput], aborted: Sequence[AbortedTransaction], rules: RunRules
+) -> TransactionTracker:
+    """What judges the marks of the segments of a run, oldest first."""
+    first_held = first_held_offset(sources, rules)
+    return TransactionTracker(aborted, rules.keep_markers_from_offset, first_held)
 
 
 def plan_segment(
@@ -334,7 +285,7 @@ def plan_segment(
     keep: Bits,
     tombstones: Bits,
     tally: Mapping[Tally, int],
-    transactions: RunTransactions,
+    transactions: TransactionTracker,
     rules: RunRules,
 ) -> SegmentPlan:
     """The plan of one segment, whose latest records are known; `keep` gets its control records."""
@@ -343,7 +294,7 @@ def plan_segment(
     base_offset = source.segment.base_offset
     with keys.open() as index:
         batches, marks = index.batches(), index.marks()
-    verdicts = transactions.judge(source, batches, marks)
+    verdicts = transactions.judge(base_offset, source.next_offset, batches, marks)
     keep_control_records(batches, marks, verdicts.discardable, keep, now_ms=rules.now_ms)
     decisions = decide_batches(
         batches,

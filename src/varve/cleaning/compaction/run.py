@@ -26,8 +26,6 @@ from varve.cleaning.removals.removal import Removal, RemovalKind, hex_digest
 from varve.cleaning.report import CleanProgress, CleanReport, Progress
 from varve.cleaning.work_budget import WorkBudget
 from varve.commit_log.names import LOG
-from varve.disk import FileSystem
-from varve.foundation.clock import Clock
 from varve.foundation.settings import LONG_MAX
 
 logger = logging.getLogger(__name__)
@@ -50,21 +48,13 @@ class _PhaseBudget(WorkBudget):
 
 
 class CompactionRun:
-    """A run; `plan` may be called alone, to see what would be done.
-
-    `budget` is charged for every byte read and written, and may raise to stop the run.
-    """
+    """A run over the log of a partition, for the holder of its `is_busy`."""
 
     def __init__(
         self,
         partition: PartitionCleaner,
         cleanable: CleanableLog,
         now_ms: int,
-        *,
-        fs: FileSystem,
-        clock: Clock,
-        buffer_bytes: int,
-        budget: WorkBudget,
         progress: Progress | None = None,
     ) -> None:
         log = partition.log
@@ -73,12 +63,9 @@ class CompactionRun:
         self._indexes = partition.indexes
         self._cleanable = cleanable
         self._now_ms = now_ms
-        self._fs = fs
-        self._clock = clock
-        self._buffer_bytes = buffer_bytes
-        self._budget = budget
+        self._fs = partition.fs
         self._progress = progress
-        self._started_ms = clock.now_ms()
+        self._started_ms = partition.clock.now_ms()
         self._closed = [
             segment
             for segment in log.view.closed
@@ -116,7 +103,7 @@ class CompactionRun:
             rules=rules,
             settings=self._log.settings,
             is_forced=self._cleanable.is_forced,
-            buffer_bytes=self._buffer_bytes,
+            buffer_bytes=self._partition.buffer_bytes,
             budget=budget,
         )
 
@@ -135,12 +122,28 @@ class CompactionRun:
             sources.append(PlanInput(segment, end, is_dirty, keys))
         return sources
 
-    def _begin_phase(self, phase: str, total: int) -> "_PhaseBudget":
+    def _begin_phase(self, phase: str, total: int) -> _PhaseBudget:
         progress = CleanProgress(self._log.topic_partition, phase, 0, total)
-        return _PhaseBudget(progress, self._budget, self._progress)
+        return _PhaseBudget(progress, self._partition.budget, self._progress)
 
-    def carry_out(self, plan: CleaningPlan[SegmentPlan]) -> CleanReport:
-        """Rewrites the groups; a run that stops early says why in its report."""
+    def preview(self) -> CleanReport:
+        """What a run would do; only key indexes that are missing are built."""
+        with self._partition.work(f"plan of {self._log.topic_partition}"):
+            return self._report(self.plan(), is_dry_run=True)
+
+    def carry_out(self) -> CleanReport:
+        """Cleans the log; a run that stops early says why in its report."""
+        name, partition = self._log.topic_partition, self._partition
+        with partition.work(f"cleaning of {name}"):
+            self._indexes.forget_vanished()
+            plan = self.plan()
+            self._rewrite(plan)
+            if not self._was_stopped:
+                partition.directory.write_cleaner_offset(name, self._cleanable.next_first_dirty)
+                self._indexes.recovered.clear()
+            return self._report(plan, is_dry_run=False)
+
+    def _rewrite(self, plan: CleaningPlan[SegmentPlan]) -> None:
         budget = self._begin_phase("copy", 2 * plan.copied_bytes)
         remove_unfinished(self._fs, self._log.directory)
         if plan.groups:
@@ -158,7 +161,6 @@ class CompactionRun:
                 break
             if not self._swap(group, written, plan):
                 break
-        return self.report(plan, is_dry_run=False)
 
     def _write(self, group: Sequence[SegmentPlan], budget: WorkBudget) -> WrittenSegment:
         return write_group(
@@ -167,7 +169,7 @@ class CompactionRun:
             group,
             settings=self._log.settings,
             topic_id=self._partition.topic_id,
-            buffer_bytes=self._buffer_bytes,
+            buffer_bytes=self._partition.buffer_bytes,
             modified_ms=self._fs.info(group[-1].segment.path(LOG)).modified_ms,
             budget=budget,
         )
@@ -250,12 +252,7 @@ class CompactionRun:
             end_offset=plan.rules.first_uncleanable_offset,
         )
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether everything below the end of the run is clean now, but for held segments."""
-        return not self._was_stopped
-
-    def report(self, plan: CleaningPlan[SegmentPlan], *, is_dry_run: bool) -> CleanReport:
+    def _report(self, plan: CleaningPlan[SegmentPlan], *, is_dry_run: bool) -> CleanReport:
         rewritten = (
             [segment_plan for group in plan.groups for segment_plan in group]
             if is_dry_run
@@ -283,7 +280,7 @@ class CompactionRun:
             bytes_read=self._bytes_read,
             bytes_written=self._bytes_written,
             buffer_utilisation=plan.buffer_utilisation,
-            elapsed_ms=self._clock.now_ms() - self._started_ms,
+            elapsed_ms=self._partition.clock.now_ms() - self._started_ms,
             holds=tuple(self._indexes.holds.values()),
             note=self._note,
             rewritten=tuple(segment_plan.segment.base_offset for segment_plan in rewritten),

@@ -5,7 +5,8 @@ sees a batch in this run still needs the marker, even if the batch goes in the v
 an offset on markers may be needed by readers of the cold tier, whose batches no run sees.
 
 Invariant  segments are fed once each, all of a run, in offset order. An aborted transaction is
-           kept with its marker while that is needed.
+           kept with its marker while that is needed. From the first held segment on everything
+           stays: a transaction may have its records in there.
 Threads    one; a run has its own.
 """
 
@@ -40,13 +41,18 @@ class MarkVerdicts:
 class TransactionTracker:
     """The transactions of a run; `aborted` are those that touch its range, in any order.
 
-    Markers at `keep_markers_from_offset` and behind it are all needed.
+    Markers at `keep_markers_from_offset` and behind it are all needed, and nothing is judged in
+    segments from `first_held_offset` on.
     """
 
     def __init__(
-        self, aborted: Sequence[AbortedTransaction], keep_markers_from_offset: int = LONG_MAX
+        self,
+        aborted: Sequence[AbortedTransaction],
+        keep_markers_from_offset: int = LONG_MAX,
+        first_held_offset: int = LONG_MAX,
     ) -> None:
         self._kept_from = keep_markers_from_offset
+        self._held_from = first_held_offset
         self._aborted = sorted(aborted, key=lambda transaction: transaction.first_offset)
         self._begun = 0
         self._ongoing: dict[int, AbortedTransaction] = {}
@@ -54,9 +60,14 @@ class TransactionTracker:
         self._seen_committed: set[int] = set()
         self._next_offset = -1
 
-    def walk(self, base_offset: int, batches: Table, marks: Table) -> MarkVerdicts:
-        """Takes the marks of the next segment."""
+    def judge(
+        self, base_offset: int, next_offset: int, batches: Table, marks: Table
+    ) -> MarkVerdicts:
+        """Takes the marks of the next segment, behind which the one after begins."""
         assert base_offset >= self._next_offset, "segments of a run are fed in offset order"
+        if base_offset >= self._held_from:
+            decided = self._decided_between(base_offset, next_offset)
+            return MarkVerdicts(np.zeros(len(marks), np.bool_), decided)
         numbers = marks["batch"]
         attributes = batches["attributes"][numbers]
         verdicts = MarkVerdicts(np.zeros(len(marks), np.bool_), [])
@@ -83,11 +94,19 @@ class TransactionTracker:
             self._next_offset = base_offset + int(batches["last"][-1]) + 1
         return verdicts
 
-    def fork(self, end_offset: int) -> "TransactionTracker":
-        """What it takes to walk the next segment, which ends before an offset, elsewhere."""
-        fork = TransactionTracker((), self._kept_from)
+    def _decided_between(self, start: int, end: int) -> list[AbortedTransaction]:
+        return [
+            transaction for transaction in self._aborted if start <= transaction.last_offset < end
+        ]
+
+    def fork(self, base_offset: int, next_offset: int) -> "TransactionTracker":
+        """What it takes to judge the next segment elsewhere, with the transactions it needs."""
+        fork = TransactionTracker((), self._kept_from, self._held_from)
+        if base_offset >= self._held_from:
+            fork._aborted = self._decided_between(base_offset, next_offset)
+            return fork
         end = bisect_left(
-            self._aborted, end_offset, key=lambda transaction: transaction.first_offset
+            self._aborted, next_offset, key=lambda transaction: transaction.first_offset
         )
         fork._aborted = self._aborted[self._begun : end]
         fork._ongoing = dict(self._ongoing)

@@ -27,9 +27,9 @@ from varve.cleaning.compaction.key_plan import ENTRY_BYTES, Integers
 from varve.cleaning.compaction.plan import (
     CleaningPlan,
     PlanInput,
-    RunTransactions,
     choose_groups,
     first_held_offset,
+    track_transactions,
 )
 from varve.cleaning.compaction.segment_plan import RunRules, SegmentFigures
 from varve.cleaning.key_index.key_index import KeyIndexHeader
@@ -337,8 +337,7 @@ class PartitionCompaction:
         judged: list[JudgedSegment] = []
         with open_files(self.reach.objects, self.home, run.scope.segments) as files:
             sources = run.sources(self.home, files)
-            first_held = first_held_offset(sources, run.rules)
-            transactions = RunTransactions(run.aborted, first_held, run.rules)
+            transactions = track_transactions(sources, run.aborted, run.rules)
             for segment, source in zip(run.scope.segments, sources, strict=True):
                 if source.keys is None:
                     continue
@@ -348,10 +347,15 @@ class PartitionCompaction:
                         source.keys.header,
                         source.is_dirty,
                         tallies[len(judged)],
-                        transactions.fork(source),
+                        transactions.fork(source.segment.base_offset, source.next_offset),
                     )
                 )
-                transactions.skip(source)
+                if source.keys.header.mark_count:
+                    with source.keys.open() as index:
+                        batches, marks = index.batches(), index.marks()
+                    transactions.judge(
+                        source.segment.base_offset, source.next_offset, batches, marks
+                    )
         return judged
 
     def _plan(

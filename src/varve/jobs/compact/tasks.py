@@ -17,12 +17,12 @@ from typing import Final
 from varve.cleaning.compaction.key_plan import HashRange, Integers
 from varve.cleaning.compaction.plan import (
     PlanInput,
-    RunTransactions,
     find_latest_records,
     plan_segment,
 )
 from varve.cleaning.compaction.rewrite import WrittenSegment, write_group
 from varve.cleaning.compaction.segment_plan import RunRules, SegmentFigures, SegmentPlan
+from varve.cleaning.compaction.transactions import TransactionTracker
 from varve.cleaning.key_index.builder import build_key_index
 from varve.cleaning.key_index.key_index import KeyIndex, KeyIndexHeader
 from varve.cleaning.removals.removal import SegmentSummary
@@ -206,7 +206,7 @@ class JudgedSegment:
     header: KeyIndexHeader
     is_dirty: bool
     tally: Integers
-    transactions: RunTransactions
+    transactions: TransactionTracker
 
     @property
     def plan_bytes(self) -> int:
@@ -225,7 +225,7 @@ class JudgedSegment:
             keep=bits.keep.copy(),
             tombstones=bits.tombstones,
             tally={column: int(self.tally[column]) for column in Tally},
-            transactions=self.transactions.fork(source),
+            transactions=self.transactions.fork(remote.base_offset, remote.next_offset),
             rules=rules,
         )
 
