@@ -12,7 +12,7 @@ from varve.shapes.definition import define
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.metrics import EngineMetrics
 from varve.shapes.offset import ShapeOffset
-from varve.shapes.registry import ShapeDatabase, ShapeRegistry
+from varve.shapes.registry import ShapeRegistry
 from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.shapes.shape import Shape
 from varve.shapes.topic import ShapeTopic
@@ -39,7 +39,6 @@ def _topic() -> ShapeTopic:
 @cache
 def _context() -> EngineContext:
     clock = ManualClock()
-    database = ShapeDatabase(sqlite3.connect(":memory:"), clock)
 
     def open_feed(topic: str) -> TopicFeed:
         raise AssertionError("a detached shape has no feed")
@@ -54,5 +53,5 @@ def _context() -> EngineContext:
         compaction=CompactionSettings(),
         metrics=EngineMetrics().table,
         events=ShapeEvents(),
-        registry=ShapeRegistry(database),
+        registry=ShapeRegistry(sqlite3.connect(":memory:"), clock),
     )

@@ -158,9 +158,9 @@ class ShapeEngine:
         # Waits for a shape that is being created.
         context.topics.end()
         context.trash.end()
-        context.compaction.end()
+        context.compaction.compactor.end()
         context.workers.stop()
-        context.compaction.join()
+        context.compaction.compactor.join()
         return context
 
     def _release(self, context: EngineContext) -> None:
@@ -346,7 +346,7 @@ class ShapeEngine:
 
     def end_compactions(self) -> None:
         """Ends running compactions early and starts no more; before the engine is closed."""
-        self.context.compaction.end()
+        self.context.compaction.compactor.end()
 
     def drop(self, shape: Shape, reason: DropReason) -> None:
         """Drops a shape for good; harmless if it was dropped. Raises Closed after the end."""

@@ -10,7 +10,7 @@ Crash      a row is written before the shape's directory; one without a complete
            at the next start, or lost with the power. Completed and removed rows are synced: the
            topic's table continues without a removed shape. A file that is not a database, or a
            damaged one, is moved aside and the registry starts empty.
-Threads    any; `_lock` of each class guards its connection or maps. Maps are locked for look-ups.
+Threads    any; the connection and the maps have a lock each.
 """
 
 import heapq
@@ -52,17 +52,24 @@ class RegisteredShape(NamedTuple):
     created_ms: int
 
 
-class ShapeDatabase:
-    """The open database; `open` creates it."""
+class ShapeRegistry:
+    """All shapes of one engine: by handle, by definition, by when they were read.
+
+    `open` creates the database. Of shapes in memory rows are written before they are added, and
+    removed after they are hidden.
+    """
 
     def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
-        self._connection = connection  # guarded by _lock
+        self._connection = connection  # guarded by _database_lock
         self._clock = clock
+        self._database_lock = threading.Lock()
+        self._unremoved: set[str] = set()  # guarded by _database_lock; removed with a later change
         self._lock = threading.Lock()
-        self._unremoved: set[str] = set()  # guarded by _lock; removed with the next change
+        self._by_handle: dict[str, Shape] = {}  # guarded by _lock
+        self._by_definition: dict[str, Shape] = {}  # guarded by _lock
 
     @classmethod
-    def open(cls, directory: str, clock: Clock) -> "ShapeDatabase":
+    def open(cls, directory: str, clock: Clock) -> "ShapeRegistry":
         """Opens the database of a directory; one that cannot be read is moved aside."""
         path = f"{directory}/{FILE_NAME}"
         try:
@@ -81,9 +88,11 @@ class ShapeDatabase:
                     os.remove(path + suffix)
             return cls(_connect(path), clock)
 
-    def add(self, definition: Definition) -> str:
+    # Rows
+
+    def new_handle(self, definition: Definition) -> str:
         """Adds a shape that has no snapshot yet; returns its new handle."""
-        with self._lock, self._changing_locked() as connection:
+        with self._database_lock, self._changing_locked() as connection:
             stamp = max(_stamp(connection) + 1, self._clock.now_ms() * 1000)
             handle = f"{definition.hash_number}-{stamp}"
             _delete(connection, self._unremoved)
@@ -101,7 +110,7 @@ class ShapeDatabase:
 
     def complete(self, starts: Mapping[str, ShapeOffset]) -> None:
         """Records the offset in the topic of each complete snapshot; synced once for all."""
-        with self._lock, self._changing_locked(is_synced=True) as connection:
+        with self._database_lock, self._changing_locked(is_synced=True) as connection:
             connection.executemany(
                 "UPDATE shapes SET start = ? WHERE handle = ?",
                 [(str(start), handle) for handle, start in starts.items()],
@@ -109,7 +118,7 @@ class ShapeDatabase:
 
     def remove(self, handles: Collection[str]) -> None:
         """Removes shapes; durable on return. A removal that fails is part of the next change."""
-        with self._lock:
+        with self._database_lock:
             self._unremoved.update(handles)
             with self._changing_locked(is_synced=True) as connection:
                 _delete(connection, self._unremoved)
@@ -117,13 +126,13 @@ class ShapeDatabase:
 
     def remove_incomplete(self) -> list[str]:
         """Removes the shapes without a snapshot; returns their handles."""
-        with self._lock, self._changing_locked() as connection:
+        with self._database_lock, self._changing_locked() as connection:
             rows = connection.execute("DELETE FROM shapes WHERE start IS NULL RETURNING handle")
             return [handle for (handle,) in rows.fetchall()]
 
     def rows(self) -> list[RegisteredShape]:
         """All shapes with a snapshot, the oldest first."""
-        with self._lock, _sqlite_errors():
+        with self._database_lock, _sqlite_errors():
             rows = self._connection.execute(
                 "SELECT handle, comparable, start, created_ms FROM shapes "
                 "WHERE start IS NOT NULL ORDER BY created_ms, handle"
@@ -133,8 +142,20 @@ class ShapeDatabase:
             for handle, comparable, start, created_ms in rows
         ]
 
+    def load(self) -> list[tuple[RegisteredShape, Definition]]:
+        """The shapes of earlier runs; removes rows that cannot be read and second ones."""
+        loaded: dict[str, tuple[RegisteredShape, Definition]] = {}
+        for row in self.rows():
+            definition = _find_definition(row)
+            if definition is None or definition.comparable in loaded:
+                self.remove([row.handle])
+            else:
+                loaded[definition.comparable] = row, definition
+        return list(loaded.values())
+
     def close(self) -> None:
-        with self._lock:
+        """Closes the database; shapes are found until the engine is opened again."""
+        with self._database_lock:
             self._connection.close()
 
     @contextmanager
@@ -155,19 +176,7 @@ class ShapeDatabase:
                     connection.execute("ROLLBACK")
                 raise
 
-
-class ShapeRegistry:
-    """All shapes of one engine: by handle, by definition, by when they were read."""
-
-    def __init__(self, database: ShapeDatabase) -> None:
-        self._database = database
-        self._lock = threading.Lock()
-        self._by_handle: dict[str, Shape] = {}  # guarded by _lock
-        self._by_definition: dict[str, Shape] = {}  # guarded by _lock
-
-    @classmethod
-    def open(cls, directory: str, clock: Clock) -> "ShapeRegistry":
-        return cls(ShapeDatabase.open(directory, clock))
+    # Shapes in memory
 
     def __len__(self) -> int:
         return len(self._by_handle)
@@ -188,25 +197,6 @@ class ShapeRegistry:
         evictable = (shape for shape in self.shapes() if shape.is_evictable(now_ms))
         return heapq.nsmallest(count_max, evictable, key=lambda shape: shape.last_read)
 
-    def load(self) -> list[tuple[RegisteredShape, Definition]]:
-        """The shapes of earlier runs; removes rows that cannot be read and second ones."""
-        loaded: dict[str, tuple[RegisteredShape, Definition]] = {}
-        for row in self._database.rows():
-            definition = _find_definition(row)
-            if definition is None or definition.comparable in loaded:
-                self._database.remove([row.handle])
-            else:
-                loaded[definition.comparable] = row, definition
-        return list(loaded.values())
-
-    def remove_incomplete(self) -> list[str]:
-        """Removes the shapes of earlier runs without a snapshot; returns their handles."""
-        return self._database.remove_incomplete()
-
-    def new_handle(self, definition: Definition) -> str:
-        """Records a new shape of a definition; its `Shape` is to be added."""
-        return self._database.add(definition)
-
     def add(self, shape: Shape) -> None:
         """Makes a shape available under its handle and its definition."""
         with self._lock:
@@ -214,24 +204,12 @@ class ShapeRegistry:
             self._by_handle[shape.handle] = shape
             self._by_definition[shape.definition.comparable] = shape
 
-    def complete(self, starts: Mapping[str, ShapeOffset]) -> None:
-        """Records the offset in the topic of each complete snapshot; durable on return."""
-        self._database.complete(starts)
-
     def hide(self, shapes: Iterable[Shape]) -> None:
         """Shapes are no longer found; their rows stay until `remove`."""
         with self._lock:
             for shape in shapes:
                 if self._by_handle.pop(shape.handle, None) is not None:
                     del self._by_definition[shape.definition.comparable]
-
-    def remove(self, handles: Collection[str]) -> None:
-        """Removes the rows of shapes; durable on return. Raises Unavailable."""
-        self._database.remove(handles)
-
-    def close(self) -> None:
-        """Closes the database; shapes are found until the engine is opened again."""
-        self._database.close()
 
 
 def _find_definition(row: RegisteredShape) -> Definition | None:

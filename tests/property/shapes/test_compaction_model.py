@@ -26,7 +26,7 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt
 from varve.shapes.compaction.blocks import Block, LogPrefix, compact_block, index_block, join_blocks
 from varve.shapes.compaction.report import Balance
-from varve.shapes.compaction.spill import compact_ranges
+from varve.shapes.compaction.spill import LogCompaction
 from varve.shapes.kernels.log_entries import encode_entries
 from varve.shapes.offset import ShapeOffset
 from varve.shapes.storage.entry import ShapeEntry
@@ -262,7 +262,7 @@ def test_in_parts_it_is_the_same(drawn: list[Any], memory_bytes: int, is_split: 
         ranges.append(LogPrefix(file, piece.size))
     balance = Balance()
     blocks = list(
-        compact_ranges(
+        LogCompaction(
             ranges,
             memory_bytes=memory_bytes,
             secret=SECRET,
@@ -270,7 +270,7 @@ def test_in_parts_it_is_the_same(drawn: list[Any], memory_bytes: int, is_split: 
             scratch="/scratch/handle",
             balance=balance,
             check_open=lambda: None,
-        )
+        ).blocks()
     )
     once = compact_block(block, SECRET, "log")
     assert b"".join(part.data.tobytes() for part in blocks) == once.block.data.tobytes()

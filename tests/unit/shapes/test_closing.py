@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,15 +12,14 @@ from tests.support.shape_engine import Follower, Stage
 from tests.support.shape_engine_door import open_stage
 from varve.disk import RealFileSystem
 from varve.foundation.errors import Closed, Unavailable
-from varve.shapes.compaction import compactor
 from varve.shapes.compaction.blocks import Block
 from varve.shapes.compaction.compactor import Compactor
-from varve.shapes.compaction.spill import compact_ranges
+from varve.shapes.compaction.spill import LogCompaction
 from varve.shapes.definition import Definition, define
 from varve.shapes.engine import LOCK_FILE
 from varve.shapes.kernels import compaction_plan, compaction_rewrite
 from varve.shapes.offset import LAST, SNAPSHOT_END, ShapeOffset
-from varve.shapes.registry import ShapeDatabase
+from varve.shapes.registry import ShapeRegistry
 from varve.shapes.removal import ShapeRemoval
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.storage.layout import log_path
@@ -38,18 +36,18 @@ def test_a_compaction_ends_before_the_directory_is_let_go(
     compaction_plan.warm()
     compaction_rewrite.warm()
     begun, joining, leave = (threading.Event() for _ in range(3))
-    join = Compactor.join
+    join, blocks = Compactor.join, LogCompaction.blocks
 
-    def compact_slowly(*given: Any, **options: Any) -> Generator[Block]:
+    def compact_slowly(compaction: LogCompaction) -> Generator[Block]:
         begun.set()
         assert leave.wait(PATIENCE_SECONDS)
-        yield from compact_ranges(*given, **options)
+        yield from blocks(compaction)
 
     def tell_and_join(compactor: Compactor) -> None:
         joining.set()
         join(compactor)
 
-    monkeypatch.setattr(compactor, "compact_ranges", compact_slowly)
+    monkeypatch.setattr(LogCompaction, "blocks", compact_slowly)
     monkeypatch.setattr(Compactor, "join", tell_and_join)
     shape = stage.create("items")
     for number in range(20):
@@ -133,14 +131,14 @@ def test_a_shape_that_is_being_made_is_made_before_the_end(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, leave = threading.Event(), threading.Event()
-    add = ShapeDatabase.add
+    add = ShapeRegistry.new_handle
 
-    def add_slowly(registry: ShapeDatabase, definition: Definition) -> str:
+    def add_slowly(registry: ShapeRegistry, definition: Definition) -> str:
         begun.set()
         assert leave.wait(PATIENCE_SECONDS)
         return add(registry, definition)
 
-    monkeypatch.setattr(ShapeDatabase, "add", add_slowly)
+    monkeypatch.setattr(ShapeRegistry, "new_handle", add_slowly)
     stage = open_stage(path)
     stage.store.create_topic("made-last")
     with ThreadPoolExecutor(2) as pool:

@@ -18,7 +18,7 @@ from varve.foundation.errors import Closed, Corrupt, InvalidRequest, Unavailable
 from varve.shapes.compaction.blocks import LogPrefix, read_blocks
 from varve.shapes.compaction.compactor import Compactor
 from varve.shapes.compaction.report import Balance, CompactionOutcome, read_reports
-from varve.shapes.compaction.spill import compact_windows
+from varve.shapes.compaction.spill import LogCompaction
 from varve.shapes.offset import LAST, SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import CompactionSettings, StorageSettings
 from varve.shapes.storage.compacted_log import CompactedLog
@@ -131,8 +131,16 @@ def test_windows_of_which_little_goes_are_left_to_the_parts(row_count: int) -> N
     with bench.fs.open(path) as file:
         ranges = [LogPrefix(file, file.size())]
         before = [block.data.tobytes() for block in read_blocks(ranges, 2048)]
-        windows = compact_windows(ranges, 2048, (1, 2), Balance())
-        after = [block.data.tobytes() for block in windows]
+        compaction = LogCompaction(
+            ranges,
+            memory_bytes=4096,
+            secret=(1, 2),
+            fs=bench.fs,
+            scratch="/scratch",
+            balance=Balance(),
+            check_open=lambda: None,
+        )
+        after = [block.data.tobytes() for block in compaction.windows(2048)]
     assert len(before) == len(after) > 3
     are_kept = [left == block for left, block in zip(after[1:], before[1:], strict=True)]
     assert set(are_kept) == {row_count > 1}

@@ -13,7 +13,7 @@ from tests.support.shape_engine import Follower, Stage
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound, Unavailable
 from varve.shapes.definition import define
-from varve.shapes.registry import ShapeDatabase
+from varve.shapes.registry import ShapeRegistry
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.storage.compacted_log import RestCopy
@@ -49,10 +49,10 @@ def _mend(files: FaultyFileSystem, directory: str) -> None:
 
 
 def _fail_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(registry: ShapeDatabase, handles: object) -> None:
+    def fail(registry: ShapeRegistry, handles: object) -> None:
         raise Unavailable("registry: disk I/O error")
 
-    monkeypatch.setattr(ShapeDatabase, "remove", fail)
+    monkeypatch.setattr(ShapeRegistry, "remove", fail)
 
 
 def test_a_shape_whose_files_can_be_neither_written_nor_moved_takes_nothing_from_others(
@@ -197,10 +197,10 @@ def test_a_drop_that_is_broken_off_holds_up_the_table(
     dropping = stage.engine.context.removal
     with monkeypatch.context() as failing:
 
-        def fail(registry: ShapeDatabase, handles: object) -> None:
+        def fail(registry: ShapeRegistry, handles: object) -> None:
             raise MemoryError
 
-        failing.setattr(ShapeDatabase, "remove", fail)
+        failing.setattr(ShapeRegistry, "remove", fail)
         with pytest.raises(MemoryError):
             stage.engine.drop(shape, DropReason.DELETED)
         with pytest.raises(MemoryError):
@@ -221,13 +221,13 @@ def test_a_checkpoint_waits_for_a_shape_that_is_being_dropped(
     stage.engine.checkpoint_now()
     dropping = stage.engine.context.removal
     seen: list[bool] = []
-    remove = ShapeDatabase.remove
+    remove = ShapeRegistry.remove
 
-    def look(registry: ShapeDatabase, handles: list[str]) -> None:
+    def look(registry: ShapeRegistry, handles: list[str]) -> None:
         seen.append(dropping.wait_until_durable("items", 0))
         remove(registry, handles)
 
-    monkeypatch.setattr(ShapeDatabase, "remove", look)
+    monkeypatch.setattr(ShapeRegistry, "remove", look)
     stage.engine.drop(stage.engine.shapes()[0], DropReason.DELETED)
     assert (seen, dropping.wait_until_durable("items", 0)) == ([False], True)
 
@@ -237,7 +237,7 @@ def test_who_asks_while_a_shape_is_being_dropped_gets_another_one(
 ) -> None:
     first = stage.create("items")
     made: list[Shape] = []
-    mark, remove = Shape.mark_dropped, ShapeDatabase.remove
+    mark, remove = Shape.mark_dropped, ShapeRegistry.remove
 
     def ask() -> None:
         made.append(stage.engine.find_or_create(first.definition))
@@ -247,12 +247,12 @@ def test_who_asks_while_a_shape_is_being_dropped_gets_another_one(
         ask()
         return is_first
 
-    def ask_before_remove(registry: ShapeDatabase, handles: list[str]) -> None:
+    def ask_before_remove(registry: ShapeRegistry, handles: list[str]) -> None:
         ask()
         remove(registry, handles)
 
     monkeypatch.setattr(Shape, "mark_dropped", ask_after_mark)
-    monkeypatch.setattr(ShapeDatabase, "remove", ask_before_remove)
+    monkeypatch.setattr(ShapeRegistry, "remove", ask_before_remove)
     stage.engine.drop(first, DropReason.DELETED)
     monkeypatch.undo()
     assert len({shape.handle for shape in made}) == 1

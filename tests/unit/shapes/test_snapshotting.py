@@ -12,7 +12,7 @@ from varve.shapes.definition import define
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.table import TableView
 from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, ShapeOffset
-from varve.shapes.registry import ShapeDatabase
+from varve.shapes.registry import ShapeRegistry
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.snapshotting import Snapshotter
 from varve.shapes.storage.shape_storage import ShapeStorage
@@ -39,7 +39,7 @@ def _fail_once(
         (SnapshotWriter, "__init__"),
         (SnapshotWriter, "add"),
         (SnapshotWriter, "finish"),
-        (ShapeDatabase, "complete"),
+        (ShapeRegistry, "complete"),
         (Shape, "snapshot_complete"),
     ],
 )
@@ -196,13 +196,13 @@ def test_the_shapes_of_one_scan_are_complete_together(
     """Each sync of the registry is waited for by all topics."""
     shapes = [stage.engine.find_or_create(define("items", where=f"n = {at}")) for at in range(5)]
     noted: list[set[str]] = []
-    complete = ShapeDatabase.complete
+    complete = ShapeRegistry.complete
 
-    def note(registry: ShapeDatabase, starts: dict[str, ShapeOffset]) -> None:
+    def note(registry: ShapeRegistry, starts: dict[str, ShapeOffset]) -> None:
         noted.append(set(starts))
         complete(registry, starts)
 
-    monkeypatch.setattr(ShapeDatabase, "complete", note)
+    monkeypatch.setattr(ShapeRegistry, "complete", note)
     stage.engine.run_turn("items")
     assert noted == [{shape.handle for shape in shapes}]
     assert all(shape.is_snapshot_complete for shape in shapes)

@@ -9,7 +9,7 @@ Threads    one compaction of a shape at a time, beside any reads and writes.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from random import Random
 
@@ -21,7 +21,7 @@ from varve.shapes.compaction.report import (
     CompactionReport,
     record_report,
 )
-from varve.shapes.compaction.spill import compact_ranges
+from varve.shapes.compaction.spill import LogCompaction
 from varve.shapes.compaction.writer import CompactedLogWriter, remove_compacted
 from varve.shapes.offset import ShapeOffset
 from varve.shapes.settings import CompactionSettings
@@ -34,47 +34,46 @@ class Compactor:
     """Compacts shapes, each at most once at a time."""
 
     def __init__(self, settings: CompactionSettings, random: Random) -> None:
-        self.settings = settings
+        self._settings = settings
         self._random = random
         self._changed = threading.Condition()
         self._running: set[str] = set()  # guarded by _changed
-        self._is_ended = False
+        self.is_ended = False
 
     def compact(
         self, storage: ShapeStorage, *, now_ms: int, is_forced: bool = False
     ) -> CompactionReport:
-        """Compacts one shape; forced, all of it and however little would go.
+        """Compacts one shape; forced, all of it, however few entries are removed.
 
         Raises Unavailable while the same shape is being compacted, Corrupt when its files are
-        broken, OSError when the new files cannot be written, and Closed behind `end`: the shape is
+        broken, OSError when the new files cannot be written, and Closed after `end`: the shape is
         then as before.
         """
         with self._one_at_a_time(storage.handle) as secret:
-            return compact_shape(
-                storage,
-                self.settings,
-                now_ms=now_ms,
-                secret=secret,
-                is_forced=is_forced,
-                check_open=self._check_open,
-            )
-
-    @property
-    def is_ended(self) -> bool:
-        return self._is_ended
+            target = self._choose_target(storage, is_forced)
+            if target is None:
+                return _report(storage, now_ms, CompactionOutcome.NOTHING, Balance())
+            balance = Balance()
+            min_ratio = 0.0 if is_forced else self._settings.min_cleanable_ratio
+            suffix = self._write(storage, *target, now_ms, secret, min_ratio, balance)
+            if suffix is None:
+                return _report(storage, now_ms, CompactionOutcome.NOT_WORTH, balance, target)
+            report = _report(storage, now_ms, CompactionOutcome.DONE, balance, target, suffix)
+            self._install(storage, report, CompactedLog(*target, suffix))
+            return report
 
     def end(self) -> None:
-        """There are no more compactions, and those under way end with the step in hand."""
+        """No more compactions start, and running ones end with their current step."""
         with self._changed:
-            self._is_ended = True
+            self.is_ended = True
 
     def join(self) -> None:
-        """Returns when none is under way. Behind `end`."""
+        """Returns when none is running. After `end`."""
         with self._changed:
             self._changed.wait_for(lambda: not self._running)
 
     def _check_open(self) -> None:
-        if self._is_ended:
+        if self.is_ended:
             raise Closed(
                 "the server stops and compacts no more shapes: try again after the restart"
             )
@@ -94,60 +93,56 @@ class Compactor:
                 self._running.discard(handle)
                 self._changed.notify_all()
 
+    def _choose_target(
+        self, storage: ShapeStorage, is_forced: bool
+    ) -> tuple[ShapeOffset, int] | None:
+        """How far to go: to the newest chunks, or to the end of a log without old chunks."""
+        target = None if is_forced else storage.compaction_target(self._settings.keep_chunks)
+        if target is None and (is_forced or storage.live_bytes >= self._settings.min_bytes):
+            storage.close_chunk()
+            target = storage.compaction_target(0)
+        return target
 
-def compact_shape(
-    storage: ShapeStorage,
-    settings: CompactionSettings,
-    *,
-    now_ms: int,
-    secret: Secret,
-    is_forced: bool,
-    check_open: Callable[[], None],
-) -> CompactionReport:
-    """One compaction, by a caller who sees to it that there is no other of this shape."""
-    balance = Balance()
-    target = _choose(storage, settings, is_forced)
-    if target is None:
-        return _report(storage, now_ms, CompactionOutcome.NOTHING, balance)
-    with ExitStack() as stack:
-        ranges = _open_ranges(storage, target[1], stack)
-        scratch = scratch_directory(storage.root, storage.handle)
-        blocks = compact_ranges(
-            ranges,
-            memory_bytes=settings.memory_bytes,
-            secret=secret,
-            fs=storage.fs,
-            scratch=scratch,
-            balance=balance,
-            check_open=check_open,
-        )
-        with closing(blocks):
+    def _write(
+        self,
+        storage: ShapeStorage,
+        boundary: ShapeOffset,
+        position: int,
+        now_ms: int,
+        secret: Secret,
+        min_ratio: float,
+        balance: Balance,
+    ) -> str | None:
+        """Writes what stays up to a boundary; the suffix, or None if too little is removed."""
+        with ExitStack() as stack:
+            compaction = LogCompaction(
+                _open_ranges(storage, position, stack),
+                memory_bytes=self._settings.memory_bytes,
+                secret=secret,
+                fs=storage.fs,
+                scratch=scratch_directory(storage.root, storage.handle),
+                balance=balance,
+                check_open=self._check_open,
+            )
+            blocks = stack.enter_context(closing(compaction.blocks()))
             first = next(blocks)
-            if not is_forced and balance.removed_ratio < settings.min_cleanable_ratio:
-                return _report(storage, now_ms, CompactionOutcome.NOT_WORTH, balance, target)
-            suffix = _write(storage, now_ms, first, blocks, balance, target[0])
-    report = _report(storage, now_ms, CompactionOutcome.DONE, balance, target, suffix)
-    try:
-        check_open()
-        record_report(storage.fs, storage.directory, report, reports_max=settings.reports_max)
-        storage.install(CompactedLog(boundary=target[0], position=target[1], suffix=suffix))
-    except Exception:
-        # Whatever the manifest names behind a swap that failed, that shape goes as a whole.
-        if storage.failure is None:
-            remove_compacted(storage.fs, storage.directory, suffix)
-        raise
-    return report
+            if balance.removed_ratio < min_ratio:
+                return None
+            return _write_blocks(storage, now_ms, first, blocks, balance, boundary)
 
-
-def _choose(
-    storage: ShapeStorage, settings: CompactionSettings, is_forced: bool
-) -> tuple[ShapeOffset, int] | None:
-    """How far to go: to the newest chunks, or to the end of a log that has none so old."""
-    target = None if is_forced else storage.compaction_target(settings.keep_chunks)
-    if target is None and (is_forced or storage.live_bytes >= settings.min_bytes):
-        storage.close_chunk()
-        target = storage.compaction_target(0)
-    return target
+    def _install(
+        self, storage: ShapeStorage, report: CompactionReport, compacted: CompactedLog
+    ) -> None:
+        try:
+            self._check_open()
+            reports_max = self._settings.reports_max
+            record_report(storage.fs, storage.directory, report, reports_max=reports_max)
+            storage.install(compacted)
+        except Exception:
+            # A shape whose files could not be replaced is dropped as a whole.
+            if storage.failure is None:
+                remove_compacted(storage.fs, storage.directory, compacted.suffix)
+            raise
 
 
 def _open_ranges(storage: ShapeStorage, position: int, stack: ExitStack) -> list[LogPrefix]:
@@ -161,7 +156,7 @@ def _open_ranges(storage: ShapeStorage, position: int, stack: ExitStack) -> list
     return [*ranges, LogPrefix(live, position)]
 
 
-def _write(
+def _write_blocks(
     storage: ShapeStorage,
     now_ms: int,
     first: Block,
@@ -169,7 +164,7 @@ def _write(
     balance: Balance,
     boundary: ShapeOffset,
 ) -> str:
-    """Writes what stays under a new suffix, and sees that the figures add up."""
+    """Writes blocks under a new suffix; raises Unbalanced unless the counts add up."""
     fs, directory = storage.fs, storage.directory
     suffix = new_suffix(fs, directory, COMPACTED, now_ms)
     writer = CompactedLogWriter(fs, directory, suffix, chunk_bytes=storage.settings.chunk_bytes)

@@ -8,14 +8,13 @@ Crash      a report is durable before its log replaces the old one; one whose lo
            named was not carried out.
 """
 
-import json
 import logging
 import posixpath
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from varve.disk import FileSystem, write_atomically
+from varve.disk import FileSystem, JsonDocument
 from varve.foundation.errors import Corrupt, Unbalanced
 from varve.shapes.offset import ShapeOffset
 from varve.shapes.settings import CompactionSettings
@@ -73,15 +72,12 @@ class Balance:
         )
         if not all(rules):
             raise Unbalanced(
-                f"{place}: the compaction does not add up, nothing was changed: {self.to_json()}"
+                f"{place}: the compaction does not add up, nothing was changed: {asdict(self)}"
             )
 
-    def to_json(self) -> dict[str, int]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
-
-VERSION: Final = 1
 NAME: Final = "compactions.json"
+_DOCUMENT: Final = JsonDocument(version=1, version_name="version", max_bytes=64 << 20, indent=None)
 
 
 class CompactionOutcome(StrEnum):
@@ -134,7 +130,7 @@ class CompactionReport:
             "boundary": None if self.boundary is None else str(self.boundary),
             "suffix": self.suffix,
             "snapshot_rows": self.snapshot_rows,
-            "balance": self.balance.to_json(),
+            "balance": asdict(self.balance),
         }
 
 
@@ -148,25 +144,17 @@ def record_report(
         logger.warning("damaged reports of compactions are replaced", extra={"reason": str(error)})
         kept = []
     reports = [*kept, report.to_json()][-reports_max:]
-    document = {"version": VERSION, "reports": reports}
-    write_atomically(fs, _path(directory), json.dumps(document).encode() + b"\n")
+    _DOCUMENT.write(fs, _path(directory), {"reports": reports})
 
 
 def read_reports(fs: FileSystem, directory: str) -> list[dict[str, Any]]:
     """The reports kept, oldest first; raises Corrupt."""
     path = _path(directory)
-    if not fs.exists(path):
-        return []
-    try:
-        document = json.loads(fs.read(path))
-        if document["version"] != VERSION:
-            raise ValueError(f"version {document['version']!r}, known is {VERSION}")
-        reports = document["reports"]
-        if not all(isinstance(report, dict) for report in reports):
-            raise ValueError("a report is no object")
-        return list(reports)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Corrupt(f"{path} holds no reports of compactions: {error!r:.200}") from None
+    document = _DOCUMENT.read(fs, path)
+    reports = [] if document is None else document.get("reports")
+    if not isinstance(reports, list) or not all(isinstance(report, dict) for report in reports):
+        raise Corrupt(f"{path} holds no reports of compactions")
+    return reports
 
 
 def _path(directory: str) -> str:

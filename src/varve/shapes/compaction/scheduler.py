@@ -95,14 +95,6 @@ class CompactionScheduler:
         self._apply(reports)
         return reports
 
-    def end(self) -> None:
-        """Ends running compactions early and starts no more."""
-        self.compactor.end()
-
-    def join(self) -> None:
-        """Returns when none is running. After `end`."""
-        self.compactor.join()
-
     def _open_storages(self) -> dict[str, ShapeStorage]:
         return {
             shape.handle: storage

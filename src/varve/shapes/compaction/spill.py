@@ -1,8 +1,8 @@
 """Compacts logs that are larger than the memory for it, in parts by the hash of keys.
 
-The log is read window by window. What stays of a window, or all of it where little goes, is put
-into scratch files, a part of the keys in each; every part is compacted in memory; their entries are
-joined again by offset.
+The log is read window by window. What stays of a window, or all of it where little is removed, is
+written to scratch files, a part of the keys in each; every part is compacted in memory; their
+entries are joined again by offset.
 
 Layout     scratch files `part.<n>` and `part.<n>.out` hold entries as a log does. They are removed
            at the end; those of a crash at the next start.
@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from varve.disk import File, FileSystem
+from varve.disk import FileSystem
 from varve.shapes.compaction.blocks import (
     EMPTY,
     Block,
@@ -27,7 +27,6 @@ from varve.shapes.compaction.blocks import (
     compact_block,
     count_block,
     divide_block,
-    index_block,
     join_blocks,
     operation_counts,
     read_blocks,
@@ -38,179 +37,162 @@ PARTS_MAX: Final = 256
 WINDOW_BYTES_MIN: Final = 1 << 9
 
 
-def compact_ranges(
-    ranges: Sequence[LogPrefix],
-    *,
-    memory_bytes: int,
-    secret: Secret,
-    fs: FileSystem,
-    scratch: str,
-    balance: Balance,
-    check_open: Callable[[], None],
-) -> Generator[Block]:
-    """What stays of all entries, in order, counted in the balance.
+class LogCompaction:
+    """Compacts the entries of log files, and counts them in a balance."""
 
-    The first block comes when it is known what goes; what stays is counted as it is given.
-    `check_open` is called between steps, and ends it by what it raises.
-    """
-    balance.bytes_in = sum(piece.size for piece in ranges)
-    if balance.bytes_in <= memory_bytes:
-        block = _compact_at_once(ranges, secret, balance)
-        count_block(block, balance)
-        yield block
-        return
-    in_parts = _compact_in_parts(ranges, memory_bytes, secret, fs, scratch, balance, check_open)
-    with closing(in_parts) as blocks:
-        for block in blocks:
-            check_open()
-            count_block(block, balance)
+    def __init__(
+        self,
+        ranges: Sequence[LogPrefix],
+        *,
+        memory_bytes: int,
+        secret: Secret,
+        fs: FileSystem,
+        scratch: str,
+        balance: Balance,
+        check_open: Callable[[], None],
+    ) -> None:
+        """`check_open` is called between steps, and ends the compaction by what it raises."""
+        self._ranges = ranges
+        self._memory_bytes = memory_bytes
+        self._secret = secret
+        self._fs = fs
+        self._scratch = scratch
+        self._balance = balance
+        self._check_open = check_open
+        balance.bytes_in = sum(piece.size for piece in ranges)
+
+    def blocks(self) -> Generator[Block]:
+        """The entries that stay, in order; each block is counted as it is returned.
+
+        The first one comes once all entries that are removed have been counted.
+        """
+        is_small = self._balance.bytes_in <= self._memory_bytes
+        with closing(self._compact_at_once() if is_small else self._compact_in_parts()) as blocks:
+            for block in blocks:
+                self._check_open()
+                count_block(block, self._balance)
+                yield block
+
+    def _compact_at_once(self) -> Generator[Block]:
+        blocks = list(self._read(self._balance.bytes_in))
+        joined = join_blocks(blocks) if len(blocks) > 1 else blocks[0]
+        blocks.clear()
+        compacted = self.compact(joined)
+        self.count_keys(compacted)
+        yield compacted.block
+
+    def _compact_in_parts(self) -> Generator[Block]:
+        window = max(WINDOW_BYTES_MIN, self._memory_bytes // 2)
+        count = min(PARTS_MAX, math.ceil(self._balance.bytes_in / window))
+        with ExitStack() as stack:
+            stack.enter_context(self._scratch_directory())
+            parts = [
+                _Part(self._fs, f"{self._scratch}/part.{number}", stack) for number in range(count)
+            ]
+            for block in self.windows(window):
+                self._check_open()
+                divided = divide_block(block, self._secret, count)
+                for part, entries in zip(parts, divided, strict=True):
+                    part.add(entries)
+            for part in parts:
+                part.compact(self, window)
+            yield from _join([part.output for part in parts], window // count)
+
+    def windows(self, window: int) -> Iterator[Block]:
+        """What stays of each window; the parts fold the rest in any case.
+
+        Once little is removed, as where a row changes in many windows, the others are left as they
+        are: their entries would be written twice.
+        """
+        is_worth_it = True
+        for block in self._read(window):
+            if is_worth_it:
+                compacted = self.compact(block).block
+                is_worth_it = 2 * compacted.data.size < block.data.size
+                yield compacted
+            else:
+                yield block
+
+    def _read(self, window: int) -> Iterator[Block]:
+        for block in read_blocks(self._ranges, window):
+            self._balance.entries_in += block.starts.size
+            self._balance.controls_in += int(operation_counts(block)[ord("c")])
             yield block
 
+    def compact(self, block: Block) -> CompactedBlock:
+        """Compacts a block, and counts what it removes."""
+        self._check_open()
+        compacted = compact_block(block, self._secret, self._ranges[0].file.path)
+        self._balance.merged += compacted.merged
+        self._balance.superseded += compacted.superseded
+        return compacted
 
-def _compact_at_once(ranges: Sequence[LogPrefix], secret: Secret, balance: Balance) -> Block:
-    blocks = list(_counted(read_blocks(ranges, balance.bytes_in), balance))
-    joined = join_blocks(blocks) if len(blocks) > 1 else blocks[0]
-    blocks.clear()
-    stayed = _compact(joined, secret, ranges[0].file.path, balance)
-    balance.keys += stayed.keys
-    balance.rows += stayed.rows
-    return stayed.block
+    def count_keys(self, compacted: CompactedBlock) -> None:
+        """Counts the keys of a block that has all entries of its keys."""
+        self._balance.keys += compacted.keys
+        self._balance.rows += compacted.rows
 
+    @contextmanager
+    def _scratch_directory(self) -> Iterator[None]:
+        """Creates it without what a crash left there, and removes it at the end."""
+        self._remove_scratch()
+        try:
+            self._fs.make_directory(self._scratch)
+            yield
+        finally:
+            # What stays is removed by the next compaction or start; the error before it counts
+            # more.
+            with suppress(OSError):
+                self._remove_scratch()
 
-def _compact_in_parts(
-    ranges: Sequence[LogPrefix],
-    memory_bytes: int,
-    secret: Secret,
-    fs: FileSystem,
-    scratch: str,
-    balance: Balance,
-    check_open: Callable[[], None],
-) -> Generator[Block]:
-    window = max(WINDOW_BYTES_MIN, memory_bytes // 2)
-    count = min(PARTS_MAX, math.ceil(balance.bytes_in / window))
-    with ExitStack() as stack:
-        stack.enter_context(_removing_scratch(fs, scratch))
-        fs.make_directory(scratch)
-        parts = [_Part(fs, f"{scratch}/part.{number}", stack) for number in range(count)]
-        for stayed in compact_windows(ranges, window, secret, balance):
-            check_open()
-            for part, divided in zip(parts, divide_block(stayed, secret, count), strict=True):
-                part.add(divided)
-        for part in parts:
-            part.compact(secret, window, balance, check_open)
-        yield from _join([part.output for part in parts], window // count)
-
-
-def compact_windows(
-    ranges: Sequence[LogPrefix], window: int, secret: Secret, balance: Balance
-) -> Iterator[Block]:
-    """What stays of each window; the parts fold what is left in any case.
-
-    Once little goes, as where a row changes in many windows, the others are left as they are:
-    their entries would be written twice.
-    """
-    is_worth_it = True
-    for block in _counted(read_blocks(ranges, window), balance):
-        if not is_worth_it:
-            yield block
-            continue
-        stayed = _compact(block, secret, ranges[0].file.path, balance).block
-        is_worth_it = 2 * stayed.data.size < block.data.size
-        yield stayed
-
-
-@contextmanager
-def _removing_scratch(fs: FileSystem, scratch: str) -> Iterator[None]:
-    """Removes what a crash left, then what is written now."""
-    _remove_scratch(fs, scratch)
-    try:
-        yield
-    finally:
-        # What stays is removed by the next compaction or start; the error before it counts more.
-        with suppress(OSError):
-            _remove_scratch(fs, scratch)
-
-
-def _remove_scratch(fs: FileSystem, scratch: str) -> None:
-    if fs.exists(scratch):
-        fs.remove_tree(scratch)
-
-
-def _counted(blocks: Iterator[Block], balance: Balance) -> Iterator[Block]:
-    for block in blocks:
-        balance.entries_in += block.starts.size
-        balance.controls_in += int(operation_counts(block)[ord("c")])
-        yield block
-
-
-def _compact(block: Block, secret: Secret, path: str, balance: Balance) -> CompactedBlock:
-    compacted = compact_block(block, secret, path)
-    balance.merged += compacted.merged
-    balance.superseded += compacted.superseded
-    return compacted
+    def _remove_scratch(self) -> None:
+        if self._fs.exists(self._scratch):
+            self._fs.remove_tree(self._scratch)
 
 
 class _Part:
     """The entries of some keys in a scratch file, and what stays of them in another."""
 
     def __init__(self, fs: FileSystem, path: str, stack: ExitStack) -> None:
-        self._input = stack.enter_context(fs.open_writable(path))
-        self._output = stack.enter_context(fs.open_writable(f"{path}.out"))
-        self._input_size = 0
-        self._output_size = 0
-
-    @property
-    def output(self) -> LogPrefix:
-        return LogPrefix(self._output, self._output_size)
+        self._input = LogPrefix(stack.enter_context(fs.open_writable(path)), 0)
+        self.output = LogPrefix(stack.enter_context(fs.open_writable(f"{path}.out")), 0)
 
     def add(self, block: Block) -> None:
-        if block.data.size:
-            self._input.write_at(self._input_size, memoryview(block.data))
-            self._input_size += block.data.size
+        self._input = _append(self._input, block)
 
-    def compact(
-        self, secret: Secret, window: int, balance: Balance, check_open: Callable[[], None]
-    ) -> None:
+    def compact(self, compaction: LogCompaction, window: int) -> None:
         """A row that changed more often than memory holds shrinks window by window."""
-        stayed = CompactedBlock(EMPTY, 0, 0, 0, 0)
-        for block in read_blocks([LogPrefix(self._input, self._input_size)], window):
-            check_open()
-            joined = join_blocks([stayed.block, block]) if stayed.block.starts.size else block
-            stayed = _compact(joined, secret, self._input.path, balance)
-        self._input.truncate(0)
-        if stayed.block.data.size:
-            self._output.write_at(0, memoryview(stayed.block.data))
-        self._output_size = stayed.block.data.size
-        balance.keys += stayed.keys
-        balance.rows += stayed.rows
+        compacted = CompactedBlock(EMPTY, 0, 0, 0, 0)
+        for block in read_blocks([self._input], window):
+            kept = compacted.block
+            compacted = compaction.compact(
+                join_blocks([kept, block]) if kept.starts.size else block
+            )
+        self._input.file.truncate(0)
+        self.output = _append(self.output, compacted.block)
+        compaction.count_keys(compacted)
+
+
+def _append(prefix: LogPrefix, block: Block) -> LogPrefix:
+    if block.data.size:
+        prefix.file.write_at(prefix.size, memoryview(block.data))
+    return LogPrefix(prefix.file, prefix.size + block.data.size)
 
 
 class _Cursor:
-    """Reads a part's output piece by piece."""
+    """Reads the output of a part piece by piece."""
 
     def __init__(self, source: LogPrefix, piece_bytes: int) -> None:
-        self._file: File = source.file
-        self._size = source.size
-        self._position = 0
-        self._piece_bytes = max(piece_bytes, WINDOW_BYTES_MIN)
+        self._blocks = read_blocks([source], max(piece_bytes, WINDOW_BYTES_MIN))
         self.block = EMPTY
 
-    @property
-    def is_at_end(self) -> bool:
-        return self._position >= self._size
-
     def fill(self) -> None:
-        """Has entries in hand, unless there are no more."""
-        wanted = self._piece_bytes
-        while not self.block.starts.size and not self.is_at_end:
-            data = np.empty(min(wanted, self._size - self._position), np.uint8)
-            self._file.read_into(self._position, memoryview(data))
-            self.block = index_block(data, self._file.path, self._position)
-            self._position += self.block.data.size
-            wanted *= 2
+        """Reads entries if none are left; the block is empty at the end."""
+        if not self.block.starts.size:
+            self.block = next(self._blocks, EMPTY)
 
     def take_until(self, tx: int, op: int) -> Block:
-        """The entries in hand up to an offset; the others stay in hand."""
+        """Removes the entries up to an offset from the block, and returns them."""
         all_tx, all_op = self.block.offsets()
         count = int(np.count_nonzero((all_tx < tx) | ((all_tx == tx) & (all_op <= op))))
         taken = self.block.take(np.arange(count))

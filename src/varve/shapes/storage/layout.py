@@ -19,7 +19,6 @@ Crash      the manifest is written last when a shape is created: a directory wit
            its parent is synced.
 """
 
-import json
 import posixpath
 import re
 import struct
@@ -27,8 +26,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from varve.disk import File, FileSystem, write_atomically
-from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, UnsupportedFormat
+from varve.disk import File, FileSystem, JsonDocument
+from varve.foundation.errors import Corrupt, InvalidRequest, NotFound
 from varve.shapes.offset import BEFORE_ALL, INFINITE_OP, SNAPSHOT_END, ShapeOffset, parse_offset
 from varve.shapes.storage.entry import checksum
 
@@ -109,8 +108,8 @@ def _folders(fs: FileSystem, path: str, length: int) -> list[str]:
     return [info.name for info in fs.scan(path) if info.is_directory and len(info.name) == length]
 
 
-MANIFEST_VERSION: Final = 2
-"""The reference's layout is 1; ours has checksums."""
+_MANIFEST: Final = JsonDocument(version=2, version_name="version", indent=None)
+"""The reference's layout is version 1; ours has checksums."""
 
 
 class ShapeManifest(NamedTuple):
@@ -129,51 +128,30 @@ def manifest_path(directory: str) -> str:
     return posixpath.join(metadata_directory(directory), "manifest.json")
 
 
-def encode_manifest(manifest: ShapeManifest) -> bytes:
-    is_compacted = manifest.compacted is not None
-    document = {
-        "version": MANIFEST_VERSION,
-        "latest": manifest.latest,
-        "boundary": str(manifest.boundary) if is_compacted else None,
-        "compacted": manifest.compacted,
-    }
-    return json.dumps(document).encode()
-
-
-def decode_manifest(data: bytes, path: str) -> ShapeManifest:
-    """Raises UnsupportedFormat for another version, and Corrupt."""
-    try:
-        document = json.loads(data)
-        version = document["version"]
-        if version != MANIFEST_VERSION:
-            raise UnsupportedFormat(
-                f"{path} has version {version!r}, and only {MANIFEST_VERSION} is read"
-            )
-        latest, boundary = document["latest"], document["boundary"]
-        compacted = document["compacted"]
-        if not isinstance(latest, str) or not isinstance(compacted, str | None):
-            raise Corrupt(f"{path}: a name of a log is no text")
-        if (boundary is None) != (compacted is None):
-            raise Corrupt(f"{path}: a compacted log has a name and a boundary, or neither")
-        place = BEFORE_ALL if boundary is None else parse_offset(boundary)
-    except (ValueError, KeyError, TypeError, InvalidRequest) as error:
-        raise Corrupt(f"{path} is no manifest of a shape: {error}") from error
-    return ShapeManifest(latest, place, compacted)
-
-
 def write_manifest(fs: FileSystem, directory: str, manifest: ShapeManifest) -> None:
     """Replaces it; durable on return."""
-    write_atomically(fs, manifest_path(directory), encode_manifest(manifest))
+    boundary = None if manifest.compacted is None else str(manifest.boundary)
+    _MANIFEST.write(fs, manifest_path(directory), manifest._asdict() | {"boundary": boundary})
 
 
 def read_manifest(fs: FileSystem, directory: str) -> ShapeManifest:
-    """Raises NotFound where no shape is."""
+    """Raises NotFound where no shape is, UnsupportedFormat for a later version, and Corrupt."""
     path = manifest_path(directory)
+    document = _MANIFEST.read(fs, path)
+    if document is None:
+        raise NotFound(f"there is no shape in {directory}: it has no manifest")
     try:
-        data = fs.read(path)
-    except FileNotFoundError:
-        raise NotFound(f"there is no shape in {directory}: it has no manifest") from None
-    return decode_manifest(data, path)
+        latest, boundary, compacted = (
+            document[name] for name in ("latest", "boundary", "compacted")
+        )
+        if not isinstance(latest, str) or not isinstance(compacted, str | None):
+            raise Corrupt(f"{path}: the name of a log is not a text")
+        if (boundary is None) != (compacted is None):
+            raise Corrupt(f"{path}: a compacted log has a name and a boundary, or neither")
+        offset = BEFORE_ALL if boundary is None else parse_offset(boundary)
+    except (KeyError, TypeError, InvalidRequest) as error:
+        raise Corrupt(f"{path}: not a manifest: {error!r:.200}") from error
+    return ShapeManifest(latest, offset, compacted)
 
 
 SLOT_DISTANCE: Final = 512

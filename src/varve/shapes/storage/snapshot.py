@@ -10,7 +10,6 @@ Crash      every chunk is synced before snapshot.json is written, which makes th
 Threads    one writer, any number of readers; readers wait for the writer without reading the disk.
 """
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from varve.disk import File, FileSystem, write_atomically
+from varve.disk import File, FileSystem, JsonDocument
 from varve.foundation.errors import (
     Closed,
     Corrupt,
@@ -33,7 +32,7 @@ END: Final = b"\x04"
 """The last byte of every chunk."""
 ROW_END: Final = b",\n"
 NOTE: Final = "snapshot.json"
-SNAPSHOT_VERSION: Final = 1
+_NOTE: Final = JsonDocument(version=1, version_name="version", max_bytes=1 << 30, indent=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,35 +50,23 @@ def chunk_path(directory: str, number: int) -> str:
 
 def write_note(fs: FileSystem, directory: str, chunks: list[SnapshotChunk]) -> None:
     """Says that the snapshot is complete; durable on return, with the names of the chunks."""
-    document = {
-        "version": SNAPSHOT_VERSION,
-        "chunks": [
-            {"bytes": chunk.size, "rows": chunk.rows, "crc32c": chunk.crc} for chunk in chunks
-        ],
-    }
-    data = json.dumps(document, separators=(",", ":")).encode() + b"\n"
-    write_atomically(fs, f"{directory}/{NOTE}", data)
+    fields = [{"bytes": chunk.size, "rows": chunk.rows, "crc32c": chunk.crc} for chunk in chunks]
+    _NOTE.write(fs, f"{directory}/{NOTE}", {"chunks": fields})
 
 
 def read_note(fs: FileSystem, directory: str) -> list[SnapshotChunk]:
-    """The chunks of a complete snapshot; raises NotFound when it never became so."""
+    """The chunks of a complete snapshot; raises NotFound when it is not complete, Corrupt."""
     path = f"{directory}/{NOTE}"
+    document = _NOTE.read(fs, path)
+    if document is None:
+        raise NotFound(f"{path} is missing: the snapshot was never finished, drop the shape")
     try:
-        data = fs.read(path)
-    except FileNotFoundError:
-        raise NotFound(
-            f"{path} is missing: the snapshot was never finished, drop the shape and make it again"
-        ) from None
-    try:
-        document = json.loads(data)
-        if document["version"] != SNAPSHOT_VERSION:
-            raise ValueError(f"version {document['version']!r}, known is {SNAPSHOT_VERSION}")
         chunks = [
             SnapshotChunk(_number(chunk["bytes"]), _number(chunk["rows"]), _number(chunk["crc32c"]))
             for chunk in document["chunks"]
         ]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Corrupt(f"{path} is no note of a snapshot: {error!r:.200}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(f"{path} does not describe a snapshot: {error!r:.200}") from None
     if not chunks:
         raise Corrupt(f"{path} names no chunk: every snapshot has one")
     return chunks
@@ -87,7 +74,7 @@ def read_note(fs: FileSystem, directory: str) -> list[SnapshotChunk]:
 
 def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-        raise ValueError(f"{value!r:.60} is no count")
+        raise ValueError(f"{value!r:.60} is not a count")
     return value
 
 

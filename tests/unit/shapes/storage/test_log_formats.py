@@ -22,8 +22,6 @@ from varve.shapes.storage.layout import (
     SLOT_DISTANCE,
     ShapeManifest,
     create_pointer,
-    decode_manifest,
-    encode_manifest,
     find_suffix,
     list_handles,
     list_trash,
@@ -34,6 +32,7 @@ from varve.shapes.storage.layout import (
     read_manifest,
     read_pointer,
     shape_directory,
+    write_manifest,
 )
 
 GOLDEN = ShapeEntry(ShapeOffset(10, 0), b"test_key", INSERT, b'{"test":1}')
@@ -117,14 +116,19 @@ def test_a_changed_half_of_the_index_is_corrupt() -> None:
 
 def test_a_manifest_comes_back() -> None:
     for manifest in (ShapeManifest(), ShapeManifest("latest.9", ShapeOffset(7, 2), "compacted.8")):
-        assert decode_manifest(encode_manifest(manifest), "m") == manifest
+        disk = _disk()
+        disk.make_directory("/shape/metadata")
+        write_manifest(disk, "/shape", manifest)
+        assert read_manifest(disk, "/shape") == manifest
     assert ShapeManifest().boundary == BEFORE_ALL
 
 
 def test_a_manifest_of_another_version_is_not_read() -> None:
-    data = encode_manifest(ShapeManifest()).replace(b'"version": 2', b'"version": 1')
-    with pytest.raises(UnsupportedFormat, match="only 2"):
-        decode_manifest(data, "m")
+    text = b'{"version":%d,"latest":"latest.0","boundary":null,"compacted":null}'
+    with pytest.raises(Corrupt, match="version is 1, not 2"):
+        _read_manifest(text % 1)
+    with pytest.raises(UnsupportedFormat, match="version 3"):
+        _read_manifest(text % 3)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +146,15 @@ def test_a_manifest_of_another_version_is_not_read() -> None:
 )
 def test_what_is_no_manifest_is_corrupt(data: bytes) -> None:
     with pytest.raises(Corrupt):
-        decode_manifest(data, "m")
+        _read_manifest(data)
+
+
+def _read_manifest(data: bytes) -> ShapeManifest:
+    disk = _disk()
+    disk.make_directory("/shape/metadata")
+    with disk.open_writable("/shape/metadata/manifest.json") as file:
+        file.write_at(0, data)
+    return read_manifest(disk, "/shape")
 
 
 def test_a_directory_without_a_manifest_is_no_shape() -> None:
