@@ -40,21 +40,32 @@ def open(
     root, fs, clock = os.fspath(directory), RealFileSystem(), SystemClock()
     source = _parse_address(cluster) if isinstance(cluster, str) else cluster
     feeds = FeedFactory(source, topics, f"{root}/{TABLES}", fs=fs, clock=clock)
-    with closing(feeds):
-        engine = ShapeEngine(
-            root,
-            feeds.make,
-            fs=fs,
-            clock=clock,
-            random=Random(),
-            settings=settings,
-            compaction=compaction,
-        )
-        with engine.open():
-            try:
-                yield engine
-            finally:
-                feeds.stop_waiting()
+    with open_engine(root, feeds, settings, compaction) as engine:
+        yield engine
+
+
+@contextmanager
+def open_engine(
+    root: str,
+    feeds: FeedFactory,
+    settings: EngineSettings | None,
+    compaction: CompactionSettings | None,
+) -> Iterator[ShapeEngine]:
+    """An engine over feeds, which are closed with it."""
+    engine = ShapeEngine(
+        root,
+        feeds.make,
+        fs=RealFileSystem(),
+        clock=SystemClock(),
+        random=Random(),
+        settings=settings,
+        compaction=compaction,
+    )
+    with closing(feeds), engine.open():
+        try:
+            yield engine
+        finally:
+            feeds.stop_waiting()
 
 
 def _parse_address(text: str) -> ClusterAddress:

@@ -44,6 +44,7 @@ from varve.shapes.kernels import (
     row_messages,
     row_texts,
 )
+from varve.shapes.opening import TABLES, open_engine
 from varve.shapes.registry import FILE_NAME as REGISTRY_FILE
 from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.shapes.storage.layout import SCRATCH, TRASH
@@ -66,9 +67,8 @@ _KERNELS: Final = (
     compaction_rewrite,
 )
 """What the first rows would wait for: loaded while the first clients find their way."""
-_TABLES: Final = "tables"
 _PREFIX_LENGTH: Final = 2
-_OWN_NAMES: Final = frozenset({LOCK_FILE, TRASH, SCRATCH, _TABLES, "lost+found"})
+_OWN_NAMES: Final = frozenset({LOCK_FILE, TRASH, SCRATCH, TABLES, "lost+found"})
 """Of a directory of shapes whose registry is not there, and what file systems put into theirs."""
 _HTTP_PREFIX: Final = "shapes.http."
 _COMPACTION_PREFIX: Final = "shapes.compaction."
@@ -174,33 +174,19 @@ def serve(
     began = time.monotonic()
     raise_open_file_limit()
     _adopt_uvicorn_log()
-    files = RealFileSystem()
-    clock = SystemClock()
     feeds = make_feed_factory(
         source,
         config.topics,
-        str(config.data / _TABLES),
-        fs=files,
-        clock=clock,
+        str(config.data / TABLES),
+        fs=RealFileSystem(),
+        clock=SystemClock(),
         beside=[str(path) for path in config.beside],
     )
     feeds.check_access()
     make_data_directory(config.data)
-    engine = ShapeEngine(
-        str(config.data),
-        feeds.make,
-        fs=files,
-        clock=clock,
-        random=random.Random(),
-        settings=config.engine,
-        compaction=config.compaction,
-    )
-    with engine.open(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        try:
-            runner.run(_run(config, engine, began, echo))
-        finally:
-            feeds.stop_waiting()
-    feeds.close()
+    opened = open_engine(str(config.data), feeds, config.engine, config.compaction)
+    with opened as engine, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run(config, engine, began, echo))
     logger.info("stopped")
 
 

@@ -4,6 +4,7 @@ Invariant  parameters are those that the server reads, from their declarations. 
            docs/shapes-openapi.json and what the server shows are this document.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from varve.http.shapes.parameters import (
@@ -19,6 +20,21 @@ Document = dict[str, Any]
 
 _STRING: Final[Document] = {"type": "string"}
 _OFFSET: Final[Document] = {"type": "string", "pattern": "^(-1|[0-9]+_([0-9]+|inf))$"}
+_HANDLE_IN_PATH: Final = {"name": "handle", "in": "path", "required": True, "schema": _STRING}
+_ERRORS: Final = {
+    "400": ("A parameter cannot be used.", "Invalid"),
+    "401": ("The token is missing or wrong.", "Message"),
+    "403": ("The shape is not among those that may be asked for.", "Message"),
+    "404": ("There is no such shape.", "Message"),
+    "405": ("Shapes may not be deleted here.", "Message"),
+    "408": ("The body did not arrive.", "Message"),
+    "413": ("The body is too large.", "Failure"),
+    "500": ("An internal error.", "Failure"),
+    "503": ("Not now: try again after `retry-after` seconds.", "Message"),
+    "505": ("Events need HTTP/1.1.", "Message"),
+}
+_COMMON: Final = ("401", "500", "503")
+"""Errors that every operation may have, except that of the health."""
 
 
 def make_document() -> Document:
@@ -32,18 +48,7 @@ def make_document() -> Document:
             "docs/shapes-http.md describes how to follow one.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "paths": {
-            "/v1/shape": {
-                "get": _get_shape(),
-                "post": _post_shape(),
-                "delete": _delete_shape(),
-            },
-            "/v1/shapes": {"get": _list_shapes()},
-            "/v1/shapes/{handle}": {"get": _show_shape()},
-            "/v1/shapes/{handle}/compact": {"post": _compact_shape()},
-            "/v1/health": {"get": _health()},
-            "/metrics": {"get": _metrics()},
-        },
+        "paths": _paths(),
         "components": {
             "schemas": _schemas(),
             "securitySchemes": {
@@ -55,168 +60,58 @@ def make_document() -> Document:
     }
 
 
-def _get_shape() -> Document:
+def _paths() -> Document:
     return {
-        "operationId": "readShape",
-        "summary": "What follows an offset: rows first, then changes; live, when they happen.",
-        "parameters": _parameters(*READ_PARAMETERS, *SUBSET_PARAMETERS),
-        "responses": {
-            "200": _data_response(),
-            "304": {"description": "A cache has this response already."},
-            "400": _error("A parameter cannot be used.", "Invalid"),
-            **_common_responses(),
-            "403": _error("The shape is not among those that may be asked for.", "Message"),
-            "409": _refetch_response(),
-            "505": _error("Events need HTTP/1.1.", "Message"),
+        "/v1/shape": {"get": _read_shape(), "post": _query_subset(), "delete": _delete_shape()},
+        "/v1/shapes": {"get": _list_shapes()},
+        "/v1/shapes/{handle}": {
+            "get": _operation(
+                "showShape",
+                "One shape.",
+                {"200": _content("The shape.", "Shape")},
+                errors=("404",),
+                parameters=[_HANDLE_IN_PATH],
+            )
+        },
+        "/v1/shapes/{handle}/compact": {
+            "post": _operation(
+                "compactShape",
+                "Compacts the log of a shape now.",
+                {"200": _content("The report of the compaction.", {"type": "object"})},
+                errors=("404",),
+                parameters=[_HANDLE_IN_PATH],
+            )
+        },
+        "/v1/health": {
+            "get": {
+                "operationId": "health",
+                "summary": "Whether shapes are served.",
+                "security": [],
+                "responses": {
+                    "200": _content("They are.", "Health"),
+                    "202": _content("Not yet.", "Health"),
+                },
+            }
+        },
+        "/metrics": {
+            "get": _operation(
+                "metrics",
+                "Metrics in the format of Prometheus.",
+                {
+                    "200": {
+                        "description": "Metrics.",
+                        "content": {"text/plain": {"schema": _STRING}},
+                    }
+                },
+            )
         },
     }
 
 
-def _post_shape() -> Document:
-    return {
-        "operationId": "querySubset",
-        "summary": "Some rows of a shape, once; the body says which.",
-        "parameters": _parameters(*READ_PARAMETERS),
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Subset"}}},
-        },
-        "responses": {
-            "200": {
-                "description": "The rows.",
-                "headers": _headers("electric-handle", "electric-offset", "electric-schema"),
-                "content": _json("SubsetRows"),
-            },
-            "400": _error("A parameter cannot be used.", "Invalid"),
-            **_common_responses(),
-            "403": _error("The shape is not among those that may be asked for.", "Message"),
-            "408": _error("The body did not arrive.", "Message"),
-            "409": _refetch_response(),
-            "413": _error("The body is too large.", "Failure"),
-        },
-    }
-
-
-def _delete_shape() -> Document:
-    return {
-        "operationId": "deleteShape",
-        "summary": "Drops a shape, by definition, by handle, or by both; its clients refetch.",
-        "parameters": _parameters(HANDLE, *DEFINITION_PARAMETERS),
-        "responses": {
-            "202": {"description": "The shape is gone."},
-            "400": _error("Nothing is named, or handle and definition differ.", "Invalid"),
-            **_common_responses(),
-            "403": _error("The shape is not among those that may be asked for.", "Message"),
-            "404": _error("There is no such shape.", "Message"),
-            "405": _error("Shapes may not be deleted here.", "Message"),
-        },
-    }
-
-
-def _list_shapes() -> Document:
-    return {
-        "operationId": "listShapes",
-        "summary": "All shapes by handle, a thousand at a time.",
-        "parameters": _parameters(
-            QueryParameter("after", "Those after this handle."),
-            QueryParameter("table", "Those of one topic."),
-        ),
-        "responses": {
-            "200": {"description": "Shapes.", "content": _json("Shapes")},
-            "400": _error("The query is not UTF-8.", "Invalid"),
-            **_common_responses(),
-        },
-    }
-
-
-def _show_shape() -> Document:
-    return {
-        "operationId": "showShape",
-        "summary": "One shape.",
-        "parameters": [_handle_in_path()],
-        "responses": {
-            "200": {"description": "The shape.", "content": _json("Shape")},
-            **_common_responses(),
-            "404": _error("There is no such shape.", "Message"),
-        },
-    }
-
-
-def _compact_shape() -> Document:
-    return {
-        "operationId": "compactShape",
-        "summary": "Compacts the log of a shape now.",
-        "parameters": [_handle_in_path()],
-        "responses": {
-            "200": {
-                "description": "The report of the compaction.",
-                "content": {"application/json": {"schema": {"type": "object"}}},
-            },
-            **_common_responses(),
-            "404": _error("There is no such shape.", "Message"),
-        },
-    }
-
-
-def _health() -> Document:
-    content = _json("Health")
-    return {
-        "operationId": "health",
-        "summary": "Whether shapes are served.",
-        "security": [],
-        "responses": {
-            "200": {"description": "They are.", "content": content},
-            "202": {"description": "Not yet.", "content": content},
-        },
-    }
-
-
-def _metrics() -> Document:
-    return {
-        "operationId": "metrics",
-        "summary": "Metrics in the format of Prometheus.",
-        "responses": {
-            "200": {"description": "Metrics.", "content": {"text/plain": {"schema": _STRING}}},
-            **_common_responses(),
-        },
-    }
-
-
-def _parameters(*parameters: QueryParameter) -> list[Document]:
-    return [parameter.to_openapi() for parameter in parameters]
-
-
-def _handle_in_path() -> Document:
-    return {"name": "handle", "in": "path", "required": True, "schema": _STRING}
-
-
-def _json(name: str) -> Document:
-    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
-
-
-def _error(description: str, name: str) -> Document:
-    return {"description": description, "content": _json(name)}
-
-
-def _headers(*names: str) -> Document:
-    return {name: {"schema": _STRING, "required": True} for name in names}
-
-
-def _common_responses() -> Document:
-    return {
-        "401": _error("The token is missing or wrong.", "Message"),
-        "500": _error("An internal error.", "Failure"),
-        "503": {
-            **_error("Not now: try again after `retry-after` seconds.", "Message"),
-            "headers": _headers("retry-after"),
-        },
-    }
-
-
-def _data_response() -> Document:
-    either = {"oneOf": [{"$ref": f"#/components/schemas/{x}"} for x in ("Messages", "SubsetRows")]}
+def _read_shape() -> Document:
+    either = {"oneOf": [_reference("Messages"), _reference("SubsetRows")]}
     optional = ("electric-schema", "electric-cursor", "electric-up-to-date", "electric-has-data")
-    return {
+    data = {
         "description": "Messages in the order of their offsets; the rows of a subset request.",
         "headers": {
             "electric-handle": {"schema": _STRING, "required": True},
@@ -228,13 +123,99 @@ def _data_response() -> Document:
             "text/event-stream": {"schema": _STRING},
         },
     }
+    unchanged = {"description": "A cache has this response already."}
+    return _operation(
+        "readShape",
+        "What follows an offset: rows first, then changes; live, when they happen.",
+        {"200": data, "304": unchanged, "409": _refetch()},
+        errors=("400", "403", "505"),
+        parameters=_parameters(*READ_PARAMETERS, *SUBSET_PARAMETERS),
+    )
 
 
-def _refetch_response() -> Document:
+def _query_subset() -> Document:
+    names = ("electric-handle", "electric-offset", "electric-schema")
+    rows = {**_content("The rows.", "SubsetRows"), "headers": _required_headers(*names)}
+    return _operation(
+        "querySubset",
+        "Some rows of a shape, once; the body says which.",
+        {"200": rows, "409": _refetch()},
+        errors=("400", "403", "408", "413"),
+        parameters=_parameters(*READ_PARAMETERS),
+        requestBody={
+            "required": True,
+            "content": {"application/json": {"schema": _reference("Subset")}},
+        },
+    )
+
+
+def _delete_shape() -> Document:
+    return _operation(
+        "deleteShape",
+        "Drops a shape, by definition, by handle, or by both; its clients refetch.",
+        {
+            "202": {"description": "The shape is gone."},
+            "400": _content("Nothing is named, or handle and definition differ.", "Invalid"),
+        },
+        errors=("403", "404", "405"),
+        parameters=_parameters(HANDLE, *DEFINITION_PARAMETERS),
+    )
+
+
+def _list_shapes() -> Document:
+    return _operation(
+        "listShapes",
+        "All shapes by handle, a thousand at a time.",
+        {
+            "200": _content("Shapes.", "Shapes"),
+            "400": _content("The query is not UTF-8.", "Invalid"),
+        },
+        parameters=_parameters(
+            QueryParameter("after", "Those after this handle."),
+            QueryParameter("table", "Those of one topic."),
+        ),
+    )
+
+
+def _operation(
+    name: str, summary: str, responses: Document, *, errors: Sequence[str] = (), **fields: Any
+) -> Document:
+    """An operation with its own responses, and errors by their status."""
+    described = {status: _content(*_ERRORS[status]) for status in (*errors, *_COMMON)}
+    described["503"]["headers"] = _required_headers("retry-after")
+    every = {**described, **responses}
     return {
-        "description": "The shape was replaced: start again with this handle.",
+        "operationId": name,
+        "summary": summary,
+        **fields,
+        "responses": {status: every[status] for status in sorted(every)},
+    }
+
+
+def _parameters(*parameters: QueryParameter) -> list[Document]:
+    return [parameter.to_openapi() for parameter in parameters]
+
+
+def _reference(name: str) -> Document:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _content(
+    description: str, schema: str | Document, media_type: str = "application/json"
+) -> Document:
+    """A response with a body of a schema, or of the name of one."""
+    named = _reference(schema) if isinstance(schema, str) else schema
+    return {"description": description, "content": {media_type: {"schema": named}}}
+
+
+def _required_headers(*names: str) -> Document:
+    return {name: {"schema": _STRING, "required": True} for name in names}
+
+
+def _refetch() -> Document:
+    return {
+        **_content("The shape was replaced: start again with this handle.", "Messages"),
         "headers": {"electric-handle": {"schema": _STRING}},
-        "content": _json("Messages"),
     }
 
 
@@ -245,7 +226,7 @@ def _object(required: list[str], **properties: Document) -> Document:
 def _schemas() -> Document:
     texts = {"type": "array", "items": _STRING}
     nullable = {"type": ["string", "null"]}
-    rows = {"type": "array", "items": {"$ref": "#/components/schemas/Change"}}
+    rows = {"type": "array", "items": _reference("Change")}
     shape = _object(
         ["handle", "table"],
         handle=_STRING,
@@ -267,7 +248,7 @@ def _schemas() -> Document:
         database_lsn=_STRING,
     )
     values = {"type": ["string", "number", "boolean"]}
-    subset = _object([], **{one.field: one.schema for one in SUBSET_PARAMETERS})
+    subset = _object([], **{field.field: field.schema for field in SUBSET_PARAMETERS})
     subset["properties"][SUBSET_PARAMS.field] = {"type": "object", "additionalProperties": values}
     return {
         "Change": _object(
@@ -283,7 +264,7 @@ def _schemas() -> Document:
         "Shape": shape,
         "Shapes": _object(
             ["shapes"],
-            shapes={"type": "array", "items": {"$ref": "#/components/schemas/Shape"}},
+            shapes={"type": "array", "items": _reference("Shape")},
             after=_STRING,
         ),
         "Health": _object(["status"], status={"enum": ["active", "waiting", "starting"]}),

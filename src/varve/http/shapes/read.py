@@ -55,7 +55,7 @@ class EventStream:
         until = loop.time() + api.settings.events_ms / 1000
         keep_alive_s = api.settings.keep_alive_ms / 1000
         offset = request.offset
-        with api.waiters.at(shape.handle) as waiter, shape.subscribe():
+        with api.waiters.waiting(shape.handle) as waiter, shape.subscribe():
             exchange.watch(waiter.wake)
             while not (shape.is_dropped or exchange.is_disconnected or api.waiters.is_stopping):
                 last = shape.latest
@@ -347,7 +347,7 @@ class ShapeReads:
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
         waiters = self._api.waiters
-        with waiters.at(shape.handle) as waiter, shape.subscribe():
+        with waiters.waiting(shape.handle) as waiter, shape.subscribe():
             exchange.watch(waiter.wake)
             while not is_met():
                 if shape.is_dropped:

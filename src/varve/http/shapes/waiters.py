@@ -7,34 +7,19 @@ Threads    the event loop only, except `note`, which any thread may call; it wak
 
 import asyncio
 import threading
-from collections.abc import Collection
-from types import TracebackType
-from typing import Self
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 
 class Waiter:
     """One request that waits for a shape."""
 
-    __slots__ = ("_future", "_is_woken", "_loop", "_waiters", "handle")
+    __slots__ = ("_future", "_is_woken", "_loop")
 
-    def __init__(self, waiters: "Waiters", handle: str, loop: asyncio.AbstractEventLoop) -> None:
-        self.handle = handle
-        self._waiters = waiters
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._future: asyncio.Future[None] | None = None
         self._is_woken = False
-
-    def __enter__(self) -> Self:
-        self._waiters.join(self)
-        return self
-
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._waiters.leave(self)
 
     def wake(self) -> None:
         self._is_woken = True
@@ -50,8 +35,7 @@ class Waiter:
             finally:
                 timer.cancel()
                 self._future = None
-        was_woken = self._is_woken
-        self._is_woken = False
+        was_woken, self._is_woken = self._is_woken, False
         return was_woken
 
     def _end_wait(self) -> None:
@@ -70,21 +54,19 @@ class Waiters:
         self.is_stopping = False
         self.count = 0
 
-    def at(self, handle: str) -> Waiter:
-        """A waiter for a request; it counts while it is entered."""
-        return Waiter(self, handle, self._loop)
-
-    def join(self, waiter: Waiter) -> None:
-        self._by_handle.setdefault(waiter.handle, set()).add(waiter)
+    @contextmanager
+    def waiting(self, handle: str) -> Iterator[Waiter]:
+        """The waiter of a request while it waits."""
+        waiter = Waiter(self._loop)
+        self._by_handle.setdefault(handle, set()).add(waiter)
         self.count += 1
-
-    def leave(self, waiter: Waiter) -> None:
-        waiting = self._by_handle.get(waiter.handle)
-        if waiting is not None and waiter in waiting:
-            waiting.remove(waiter)
+        try:
+            yield waiter
+        finally:
             self.count -= 1
-            if not waiting:
-                del self._by_handle[waiter.handle]
+            self._by_handle[handle].discard(waiter)
+            if not self._by_handle[handle]:
+                del self._by_handle[handle]
 
     def note(self, handles: Collection[str]) -> None:
         """These shapes have news; called by the engine."""
