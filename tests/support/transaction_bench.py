@@ -1,7 +1,7 @@
 """Producers with transactions on a broker in memory: what clients do, in one call each."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,10 @@ from tests.support.broker_kit import BrokerKit
 from varve.broker.append_scheduler import AppendEntry
 from varve.broker.groups.committed_offsets import CommittedOffset
 from varve.broker.settings import TransactionSettings
-from varve.broker.transactions.coordinator import InitResult, TransactionCoordinator
+from varve.broker.transactions.coordinator import TransactionCoordinator
 from varve.commit_log import Log, TopicPartition
 from varve.records import Record, build_batch
-from varve.wire import ErrorCode
+from varve.wire import ErrorCode, KafkaError
 
 TIMEOUT_MS = 1_000
 QUICK = TransactionSettings(
@@ -32,6 +32,24 @@ class BenchProducer:
     sequences: dict[TopicPartition, int]
 
 
+@dataclass(frozen=True)
+class InitResult:
+    """The id and epoch of a producer, or the error."""
+
+    error: ErrorCode
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+async def code_of(request: Awaitable[object]) -> ErrorCode:
+    """The code that a client would be answered with."""
+    try:
+        await request
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
 class TransactionBench:
     """Talks to the coordinator as the handlers do."""
 
@@ -47,19 +65,29 @@ class TransactionBench:
     async def starting(self, transactional_id: str, timeout_ms: int) -> BenchProducer:
         """A new run, tried until what was open is aborted."""
         for _ in range(_PATIENCE):
-            result = await self.coordinator.init_producer(transactional_id, timeout_ms, -1, -1)
+            result = await self.initializing(transactional_id, timeout_ms)
             if result.error is not ErrorCode.CONCURRENT_TRANSACTIONS:
                 break
             await asyncio.sleep(0)
         assert result.error is ErrorCode.NONE, result
         return BenchProducer(transactional_id, result.producer_id, result.producer_epoch, {})
 
+    async def initializing(
+        self, transactional_id: str, timeout_ms: int, producer_id: int = -1, epoch: int = -1
+    ) -> InitResult:
+        try:
+            transaction = await self.coordinator.init_producer(
+                transactional_id, timeout_ms, producer_id, epoch
+            )
+        except KafkaError as error:
+            return InitResult(error.code)
+        return InitResult(ErrorCode.NONE, transaction.producer_id, transaction.producer_epoch)
+
     def adding(
         self, producer: BenchProducer, *partitions: TopicPartition
     ) -> Coroutine[Any, Any, ErrorCode]:
-        return self.coordinator.add_partitions(
-            producer.transactional_id, producer.producer_id, producer.epoch, frozenset(partitions)
-        )
+        id, number, epoch = producer.transactional_id, producer.producer_id, producer.epoch
+        return code_of(self.coordinator.add_partitions(id, number, epoch, frozenset(partitions)))
 
     async def producing(
         self, producer: BenchProducer, partition: TopicPartition, value: bytes
@@ -88,18 +116,15 @@ class TransactionBench:
     ) -> ErrorCode:
         """Adds the group and commits for it, as one call of a client does."""
         groups = self.kit.broker.groups
-        code = await self.coordinator.add_offsets(
-            producer.transactional_id, producer.producer_id, producer.epoch, group
-        )
+        id, number, epoch = producer.transactional_id, producer.producer_id, producer.epoch
+        code = await code_of(self.coordinator.add_offsets(id, number, epoch, group))
         code = code or self.check(producer, groups.log.partition_of(group))
-        return code or await groups.commit_in_transaction(
-            group, producer.producer_id, producer.epoch, {partition: CommittedOffset(offset)}
-        )
+        offsets = {partition: CommittedOffset(offset)}
+        return code or await code_of(groups.commit_in_transaction(group, number, epoch, offsets))
 
     def ending(self, producer: BenchProducer, *, is_commit: bool) -> Coroutine[Any, Any, ErrorCode]:
-        return self.coordinator.end(
-            producer.transactional_id, producer.producer_id, producer.epoch, is_commit=is_commit
-        )
+        id, number, epoch = producer.transactional_id, producer.producer_id, producer.epoch
+        return code_of(self.coordinator.end(id, number, epoch, is_commit=is_commit))
 
     # The same, done when they return
 
@@ -111,9 +136,7 @@ class TransactionBench:
         producer_id: int = -1,
         epoch: int = -1,
     ) -> InitResult:
-        return self.kit.run(
-            self.coordinator.init_producer(transactional_id, timeout_ms, producer_id, epoch)
-        )
+        return self.kit.run(self.initializing(transactional_id, timeout_ms, producer_id, epoch))
 
     def start(self, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS) -> BenchProducer:
         return self.kit.run(self.starting(transactional_id, timeout_ms))

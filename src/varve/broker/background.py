@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
 
 from varve.foundation.clock import ManualClock
+from varve.wire.errors import KafkaError
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,12 @@ class Timers(Protocol):
     """Schedules calls in the loop's thread."""
 
     def call_later(self, delay_ms: int, call: Callable[[], object]) -> Timer: ...
+
+
+def cancel(timer: Timer | None) -> None:
+    """Does nothing for a timer that was never set, or is cancelled or due already."""
+    if timer is not None:
+        timer.cancel()
 
 
 class LoopTimers:
@@ -135,8 +142,10 @@ class BackgroundTasks:
 
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("background task failed", exc_info=task.exception())
+        error = None if task.cancelled() else task.exception()
+        # A KafkaError is the answer to a request.
+        if error is not None and not isinstance(error, KafkaError):
+            logger.error("background task failed", exc_info=error)
 
 
 class _DaemonPool(Executor):

@@ -45,8 +45,8 @@ from varve.broker.topics import (
     Topics,
     TopicsView,
 )
-from varve.broker.transactions.completion import MarkerWriter
 from varve.broker.transactions.coordinator import TransactionCoordinator
+from varve.broker.transactions.markers import MarkerWriter
 from varve.broker.transactions.producer_ids import ProducerIds
 from varve.commit_log import TopicPartition
 from varve.embedded import Store

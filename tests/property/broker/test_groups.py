@@ -2,9 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import hypothesis.strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
@@ -18,7 +18,7 @@ from varve.broker.groups.records import GroupLog, Records
 from varve.broker.settings import GroupSettings
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DirectoryOffline
-from varve.wire import ErrorCode
+from varve.wire import ErrorCode, KafkaError
 from varve.wire.messages.groups import (
     JoinGroupResponse,
     MemberIdentity,
@@ -61,6 +61,33 @@ class FakeLog:
         done: asyncio.Future[int] = self._loop.create_future()
         self.appends.append((done, value))
         return await done
+
+
+R = TypeVar("R")
+
+
+async def _answered(request: Awaitable[R], failed: Callable[[ErrorCode], R]) -> R:
+    """The response as the handlers make it."""
+    try:
+        return await request
+    except KafkaError as error:
+        return failed(error.code)
+
+
+def _failed_join(code: ErrorCode) -> JoinGroupResponse:
+    return JoinGroupResponse(error_code=code)
+
+
+def _failed_sync(code: ErrorCode) -> SyncGroupResponse:
+    return SyncGroupResponse(error_code=code)
+
+
+def _code_of(request: Callable[..., None], *arguments: Any) -> ErrorCode:
+    try:
+        request(*arguments)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE
 
 
 class Groups(RuleBasedStateMachine):
@@ -138,8 +165,8 @@ class Groups(RuleBasedStateMachine):
             self._joined(client, response)
 
         request = self._join_request(client, protocols)
-        future = self.group.join(client.member_id, request, version=version)
-        self.waiting.append((future, joined))
+        joining = self.group.join(client.member_id, request, version=version)
+        self.waiting.append((self.loop.create_task(_answered(joining, _failed_join)), joined))
         self._run()
 
     def _joined(self, client: Client, response: JoinGroupResponse) -> None:
@@ -227,12 +254,15 @@ class Groups(RuleBasedStateMachine):
         request = SyncGroupRequest(
             group_id="group", generation_id=generation, member_id=member_id, assignments=listed
         )
-        self.waiting.append((self.group.sync(request), synced))
+        answered = _answered(self.group.sync(request), _failed_sync)
+        self.waiting.append((self.loop.create_task(answered), synced))
         self._run()
 
     @rule(client=clients)
     def heartbeat(self, client: Client) -> None:
-        code = self.group.heartbeat(client.member_id, client.instance_id, client.generation)
+        code = _code_of(
+            self.group.heartbeat, client.member_id, client.instance_id, client.generation
+        )
         client.needs_join = code is not ErrorCode.NONE
         if code is ErrorCode.NONE:
             assert self.group.generation == client.generation
@@ -240,7 +270,7 @@ class Groups(RuleBasedStateMachine):
     @rule(client=clients, is_by_instance=st.booleans())
     def leave(self, client: Client, is_by_instance: bool) -> None:
         id = "" if is_by_instance and client.instance_id else client.member_id
-        code = self.group.leave(MemberIdentity(id, client.instance_id))
+        code = _code_of(self.group.leave, MemberIdentity(id, client.instance_id))
         self._run()
         if code is ErrorCode.NONE:
             assert client.member_id not in self.group.members or id == ""

@@ -25,11 +25,10 @@ from enum import StrEnum
 from typing import Final, Self
 from uuid import UUID
 
-from varve.broker.background import Timer
+from varve.broker.background import Timer, cancel
 from varve.broker.groups.classic_member import (
     ClassicMember,
     JoinRequest,
-    answer,
     failed_join,
     member_from_record,
 )
@@ -37,6 +36,7 @@ from varve.broker.groups.group import GroupKind, GroupServices, group_error_code
 from varve.broker.groups.records import CONSUMER_PROTOCOL, Records, find_subscribed_topics
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
+from varve.wire.errors import KafkaError
 from varve.wire.messages.groups import (
     JoinGroupResponse,
     JoinGroupResponseMember,
@@ -137,27 +137,22 @@ class ClassicGroup:
         *,
         version: int,
         is_transactional: bool,
-    ) -> ErrorCode:
+    ) -> None:
         """A client without a generation may commit while there are no members."""
         if self.state is ClassicState.DEAD:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if epoch < 0 and self.is_empty:
-            return ErrorCode.NONE
+            return
         if epoch >= 0 or member_id != NO_MEMBER or instance_id is not None:
-            error = self._check_member(member_id, instance_id)
-            if error is ErrorCode.NONE and epoch != self.generation:
-                error = ErrorCode.ILLEGAL_GENERATION
-            if error is not ErrorCode.NONE:
-                return error
+            self._check_member(member_id, instance_id, epoch)
         elif not is_transactional:
-            return ErrorCode.UNKNOWN_MEMBER_ID
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         if not is_transactional and self.state is ClassicState.COMPLETING_REBALANCE:
-            return ErrorCode.REBALANCE_IN_PROGRESS
-        return ErrorCode.NONE
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._note_alive(member_id)
 
-    def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+    def check_fetch(self, member_id: str | None, epoch: int) -> None:
         """Every client may fetch offsets."""
-        return ErrorCode.NONE
 
     def expiry_base_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
         if self.is_empty:
@@ -174,42 +169,40 @@ class ClassicGroup:
         """Members that wait get an error, with which they look for the coordinator again."""
         self.state = ClassicState.DEAD
         for timer in (self._rebalance_timer, self._sync_timer, *self.pending_members.values()):
-            if timer is not None:
-                timer.cancel()
+            cancel(timer)
         self.pending_members.clear()
         for member in self.members.values():
-            member.stop_session()
+            cancel(member.session)
             member.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     # JoinGroup
 
-    def join(
+    async def join(
         self, member_id: str, request: JoinRequest, *, version: int
-    ) -> "asyncio.Future[JoinGroupResponse]":
-        """Answered when the group has a new generation, or at once with an error."""
-        waiting: asyncio.Future[JoinGroupResponse] = self._services.loop.create_future()
-        error = self._check_join(member_id, request)
-        if error is not ErrorCode.NONE:
+    ) -> JoinGroupResponse:
+        """Answered when the group has a new generation; raises KafkaError."""
+        try:
+            self._check_join(member_id, request)
+        except KafkaError:
             self._forget_pending(member_id)
-            answer(waiting, failed_join(member_id, error))
-        elif member_id == NO_MEMBER:
-            self._join_as_new(request, version, waiting)
-        elif member_id in self.pending_members:
-            self._add(member_id, request, waiting)
-        else:
-            self._join_again(member_id, request, waiting)
-        return waiting
+            raise
+        if member_id == NO_MEMBER:
+            return await self._join_as_new(request, version)
+        if member_id in self.pending_members:
+            return await self._add(member_id, request)
+        return await self._join_again(member_id, request)
 
-    def _check_join(self, member_id: str, request: JoinRequest) -> ErrorCode:
+    def _check_join(self, member_id: str, request: JoinRequest) -> None:
         if not self._may_grow(member_id, request):
-            return ErrorCode.GROUP_MAX_SIZE_REACHED
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
         names = {name for name, _ in request.protocols}
         if self.members:
             is_known = request.protocol_type == self.protocol_type
             is_supported = is_known and bool(self._common_protocols() & names)
         else:
             is_supported = bool(request.protocol_type and names)
-        return ErrorCode.NONE if is_supported else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if not is_supported:
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
     def _may_grow(self, member_id: str, request: JoinRequest) -> bool:
         size_max = self._settings.group_max_size
@@ -225,24 +218,20 @@ class ClassicGroup:
             case _:
                 return True
 
-    def _join_as_new(
-        self, request: JoinRequest, version: int, waiting: "asyncio.Future[JoinGroupResponse]"
-    ) -> None:
-        prefix = request.client_id if request.instance_id is None else request.instance_id
+    async def _join_as_new(self, request: JoinRequest, version: int) -> JoinGroupResponse:
+        instance_id = request.instance_id
+        prefix = request.client_id if instance_id is None else instance_id
         random_bits = self._services.random.getrandbits(128)
         member_id = f"{prefix}-{UUID(int=random_bits, version=4)}"
-        if request.instance_id is None:
-            if version >= _FIRST_WITH_REQUIRED_MEMBER_ID:
-                self.pending_members[member_id] = self._timers.call_later(
-                    request.session_timeout_ms, lambda: self._forget_pending(member_id)
-                )
-                answer(waiting, failed_join(member_id, ErrorCode.MEMBER_ID_REQUIRED))
-                return
-        elif request.instance_id in self.static_members:
+        if instance_id in self.static_members:
             may_skip = version >= _FIRST_WITH_SKIPPED_ASSIGNMENT
-            self._rejoin_static(member_id, request, waiting, may_skip=may_skip)
-            return
-        self._add(member_id, request, waiting)
+            return await self._rejoin_static(member_id, request, may_skip=may_skip)
+        if instance_id is None and version >= _FIRST_WITH_REQUIRED_MEMBER_ID:
+            self.pending_members[member_id] = self._timers.call_later(
+                request.session_timeout_ms, lambda: self._forget_pending(member_id)
+            )
+            return failed_join(member_id, ErrorCode.MEMBER_ID_REQUIRED)
+        return await self._add(member_id, request)
 
     def _forget_pending(self, member_id: str) -> None:
         timer = self.pending_members.pop(member_id, None)
@@ -250,58 +239,44 @@ class ClassicGroup:
             timer.cancel()
             self._complete_if_all_joined()
 
-    def _add(
-        self, member_id: str, request: JoinRequest, waiting: "asyncio.Future[JoinGroupResponse]"
-    ) -> None:
+    async def _add(self, member_id: str, request: JoinRequest) -> JoinGroupResponse:
         """A new member waits for its first generation."""
-        timer = self.pending_members.pop(member_id, None)
-        if timer is not None:
-            timer.cancel()
+        cancel(self.pending_members.pop(member_id, None))
+        waiting: asyncio.Future[JoinGroupResponse] = self._services.loop.create_future()
         member = ClassicMember(member_id, request, is_new=True, join=waiting)
         self._put(member)
         if self._initial_wait is not None:
             self._initial_wait.has_new_member = True
         self._renew_session(member)
         self._rebalance()
+        return await waiting
 
-    def _join_again(
-        self, member_id: str, request: JoinRequest, waiting: "asyncio.Future[JoinGroupResponse]"
-    ) -> None:
-        error = self._check_member(member_id, request.instance_id)
-        if error is not ErrorCode.NONE:
-            answer(waiting, failed_join(member_id, error))
-            return
+    async def _join_again(self, member_id: str, request: JoinRequest) -> JoinGroupResponse:
+        self._check_member(member_id, request.instance_id)
         member = self.members[member_id]
         is_same = member.request.protocols == request.protocols
         is_follower = self.state is ClassicState.STABLE and self.leader != member_id
         if is_same and (self.state is ClassicState.COMPLETING_REBALANCE or is_follower):
             # Its response was lost, or nothing has changed that needs another generation.
             self._renew_session(member)
-            answer(waiting, self._joined(member))
-        else:
-            self._wait_for_join(member, request, waiting)
-            self._rebalance()
+            return self._joined(member)
+        waiting = self._wait_for_join(member, request)
+        self._rebalance()
+        return await waiting
 
     def _wait_for_join(
-        self,
-        member: ClassicMember,
-        request: JoinRequest,
-        waiting: "asyncio.Future[JoinGroupResponse]",
-    ) -> None:
+        self, member: ClassicMember, request: JoinRequest
+    ) -> "asyncio.Future[JoinGroupResponse]":
         """A known member waits for a generation; its instance id stays."""
         # A second request replaces the first.
         member.fail(ErrorCode.REBALANCE_IN_PROGRESS)
         member.request = replace(request, instance_id=member.instance_id)
-        member.join = waiting
+        member.join = self._services.loop.create_future()
+        return member.join
 
-    def _rejoin_static(
-        self,
-        member_id: str,
-        request: JoinRequest,
-        waiting: "asyncio.Future[JoinGroupResponse]",
-        *,
-        may_skip: bool,
-    ) -> None:
+    async def _rejoin_static(
+        self, member_id: str, request: JoinRequest, *, may_skip: bool
+    ) -> JoinGroupResponse:
         """A static member returns under another id (KIP-345); the former one is fenced.
 
         Where the group is stable and would select the same protocol, it keeps its assignment, and
@@ -312,20 +287,16 @@ class ClassicGroup:
         old_leader = self.leader or ""
         member.fail(ErrorCode.FENCED_INSTANCE_ID)
         self._rename(member, member_id)
-        self._wait_for_join(member, request, waiting)
+        waiting = self._wait_for_join(member, request)
         self._renew_session(member)
         if self.state is ClassicState.STABLE and self._select_protocol() == self.protocol:
             self._update_subscriptions()
-            record = self._to_record(
-                {
-                    classic_member.id: classic_member.assignment
-                    for classic_member in self.members.values()
-                }
-            )
+            record = self._to_record({id: known.assignment for id, known in self.members.items()})
             keeping = self._keep_assignment(member, record, may_skip, old_leader)
             self._services.tasks.start(keeping)
         else:
             self._rebalance()
+        return await waiting
 
     async def _keep_assignment(
         self, member: ClassicMember, record: GroupMetadataValue, may_skip: bool, old_leader: str
@@ -353,11 +324,11 @@ class ClassicGroup:
         if self.leader == member.id:
             members = [
                 JoinGroupResponseMember(
-                    member_id=classic_member.id,
-                    group_instance_id=classic_member.instance_id,
-                    metadata=classic_member.metadata_of(self.protocol),
+                    member_id=known.id,
+                    group_instance_id=known.instance_id,
+                    metadata=known.metadata_of(self.protocol),
                 )
-                for classic_member in self.members.values()
+                for known in self.members.values()
             ]
         return JoinGroupResponse(
             generation_id=self.generation,
@@ -371,21 +342,17 @@ class ClassicGroup:
 
     # SyncGroup
 
-    def sync(self, request: SyncGroupRequest) -> "asyncio.Future[SyncGroupResponse]":
-        """Answered when the leader's assignment is stored, or at once with an error."""
-        waiting: asyncio.Future[SyncGroupResponse] = self._services.loop.create_future()
-        error = self._check_sync(request)
-        if error is not ErrorCode.NONE:
-            answer(waiting, SyncGroupResponse(error_code=error))
-            return waiting
+    async def sync(self, request: SyncGroupRequest) -> SyncGroupResponse:
+        """Answered when the leader's assignment is stored; raises KafkaError."""
+        self._check_sync(request)
         member = self.members[request.member_id]
         self.unsynced.discard(member.id)
         if self.state is ClassicState.STABLE:
             self._renew_session(member)
-            answer(waiting, self._synced(member))
-            return waiting
+            return self._synced(member)
         # A second request replaces the first.
         member.answer_sync(SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+        waiting: asyncio.Future[SyncGroupResponse] = self._services.loop.create_future()
         member.sync = waiting
         if self.leader == member.id:
             sent = {
@@ -395,21 +362,15 @@ class ClassicGroup:
             assignments = {id: sent.get(id, b"") for id in self.members}
             record = self._to_record(assignments)
             self._services.tasks.start(self._assign(assignments, record))
-        return waiting
+        return await waiting
 
-    def _check_sync(self, request: SyncGroupRequest) -> ErrorCode:
-        error = self._check_member(request.member_id, request.group_instance_id)
-        if error is not ErrorCode.NONE:
-            return error
-        if request.generation_id != self.generation:
-            return ErrorCode.ILLEGAL_GENERATION
-        if request.protocol_type not in (None, self.protocol_type):
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if request.protocol_name not in (None, self.protocol):
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    def _check_sync(self, request: SyncGroupRequest) -> None:
+        self._check_member(request.member_id, request.group_instance_id, request.generation_id)
+        is_same_type = request.protocol_type in (None, self.protocol_type)
+        if not is_same_type or request.protocol_name not in (None, self.protocol):
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if self.state is ClassicState.PREPARING_REBALANCE:
-            return ErrorCode.REBALANCE_IN_PROGRESS
-        return ErrorCode.NONE
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
     async def _assign(self, assignments: Mapping[str, bytes], record: GroupMetadataValue) -> None:
         """Members learn of their assignments once those are in the log."""
@@ -441,44 +402,43 @@ class ClassicGroup:
 
     # Heartbeat and LeaveGroup
 
-    def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        error = self._check_member(member_id, instance_id)
-        if error is not ErrorCode.NONE:
-            return error
-        if generation != self.generation:
-            return ErrorCode.ILLEGAL_GENERATION
-        self.note_alive(member_id)
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> None:
+        """Renews the session of a member; raises KafkaError."""
+        self._check_member(member_id, instance_id, generation)
+        self._note_alive(member_id)
         if self.state is ClassicState.PREPARING_REBALANCE:
-            return ErrorCode.REBALANCE_IN_PROGRESS
-        return ErrorCode.NONE
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
-    def note_alive(self, member_id: str) -> None:
-        """Renews the session of a member; an unknown one is ignored."""
+    def _note_alive(self, member_id: str) -> None:
         member = self.members.get(member_id)
         if member is not None and not member.is_new:
             self._renew_session(member)
 
-    def leave(self, leaving: MemberIdentity) -> ErrorCode:
+    def leave(self, leaving: MemberIdentity) -> None:
+        """Removes a member; raises KafkaError."""
         member_id, instance_id = leaving.member_id, leaving.group_instance_id
         if member_id == NO_MEMBER and instance_id is not None:
             # An operator removes the member with an instance id.
             member_id = self.static_members.get(instance_id, NO_MEMBER)
         if member_id in self.pending_members and instance_id is None:
             self._forget_pending(member_id)
-            return ErrorCode.NONE
-        error = self._check_member(member_id, instance_id)
-        if error is ErrorCode.NONE:
-            self._remove(self.members[member_id])
-        return error
+            return
+        self._check_member(member_id, instance_id)
+        self._remove(self.members[member_id])
 
-    def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+    def _check_member(
+        self, member_id: str, instance_id: str | None, generation: int | None = None
+    ) -> None:
         if instance_id is not None:
             known = self.static_members.get(instance_id)
             if known is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
             if known != member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
-        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
+        if member_id not in self.members:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if generation not in (None, self.generation):
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
 
     # Sessions
 
@@ -491,11 +451,10 @@ class ClassicGroup:
         timeout_ms = member.request.session_timeout_ms
         if member.is_new:
             timeout_ms = _NEW_MEMBER_TIMEOUT_MS
-        member.stop_session()
+        cancel(member.session)
         member.session = self._timers.call_later(timeout_ms, lambda: self._expire_member(member))
 
     def _expire_member(self, member: ClassicMember) -> None:
-        member.session = None
         if self.members.get(member.id) is not member:
             return
         is_waiting = member.is_joining or member.sync is not None
@@ -519,9 +478,7 @@ class ClassicGroup:
         for member in self.members.values():
             response = SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
             self._answer_sync(member, response)
-        if self._sync_timer is not None:
-            self._sync_timer.cancel()
-            self._sync_timer = None
+        cancel(self._sync_timer)
         self._become(ClassicState.PREPARING_REBALANCE)
         timeout_ms = self._rebalance_timeout_ms()
         if was_empty:
@@ -555,9 +512,7 @@ class ClassicGroup:
         self._complete_rebalance()
 
     def _complete_rebalance(self) -> None:
-        if self._rebalance_timer is not None:
-            self._rebalance_timer.cancel()
-            self._rebalance_timer = None
+        cancel(self._rebalance_timer)
         self._initial_wait = None
         for member in list(self.members.values()):
             if not member.is_joining and member.instance_id is None:
@@ -655,7 +610,7 @@ class ClassicGroup:
         self._rebalance()
 
     def _take_out(self, member: ClassicMember) -> None:
-        member.stop_session()
+        cancel(member.session)
         del self.members[member.id]
         self.unsynced.discard(member.id)
         if member.instance_id is not None:

@@ -79,24 +79,19 @@ class ClassicMember:
     def answer_join(self, response: JoinGroupResponse) -> None:
         """Does nothing where it does not wait."""
         waiting, self.join = self.join, None
-        answer(waiting, response)
+        _answer(waiting, response)
 
     def answer_sync(self, response: SyncGroupResponse) -> None:
         waiting, self.sync = self.sync, None
-        answer(waiting, response)
+        _answer(waiting, response)
 
     def fail(self, error: ErrorCode) -> None:
         """Answers what it waits for with an error."""
         self.answer_join(failed_join(self.id, error))
         self.answer_sync(SyncGroupResponse(error_code=error))
 
-    def stop_session(self) -> None:
-        if self.session is not None:
-            self.session.cancel()
-            self.session = None
 
-
-def answer(waiting: "asyncio.Future[R] | None", response: R) -> None:
+def _answer(waiting: "asyncio.Future[R] | None", response: R) -> None:
     # The future is cancelled where the client has disconnected.
     if waiting is not None and not waiting.done():
         waiting.set_result(response)

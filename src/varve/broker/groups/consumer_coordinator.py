@@ -1,4 +1,4 @@
-"""Heartbeats of consumer groups (KIP-848), and the removal of members whose session is over.
+"""Consumer groups (KIP-848): heartbeats of members, and their removal when a session is over.
 
 A heartbeat moves its group to the next state: the member as it describes itself, the
 topics as they are, targets where something changed, and one step of the member towards its target.
@@ -7,6 +7,8 @@ Invariant  heartbeats of one group are handled one after the other; each is answ
            has its changes. A classic group becomes a consumer group only when it has no members:
            members of both kinds do not mix, as in Kafka with
            `group.consumer.migration.policy=disabled`.
+           The `state` of a group is what the log has; it is replaced once the log has the next
+           one. Every member has a session, and one that must revoke partitions a timeout to do so.
 Crash      a group comes back as it was written, with new sessions for its members.
 Threads    the loop's; regular expressions and targets of large groups are computed off the loop.
 """
@@ -18,9 +20,8 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from varve.broker.background import BlockingPool
+from varve.broker.background import BlockingPool, Timer, cancel
 from varve.broker.groups.assignors import ASSIGNORS, Subscriptions
-from varve.broker.groups.consumer_group import ConsumerGroup
 from varve.broker.groups.consumer_membership import (
     Client,
     apply_heartbeat,
@@ -30,16 +31,17 @@ from varve.broker.groups.consumer_membership import (
     is_subscription_changed,
     owned_partitions,
 )
-from varve.broker.groups.consumer_records import changes
+from varve.broker.groups.consumer_records import changes, tombstones
 from varve.broker.groups.consumer_state import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
+    ConsumerMember,
     ConsumerState,
     reconcile,
 )
-from varve.broker.groups.group import GroupKind, Groups, GroupServices, group_error_code
-from varve.broker.groups.records import Records
+from varve.broker.groups.group import GroupKind, Groups, GroupServices, kafka_errors
+from varve.broker.groups.records import CONSUMER_PROTOCOL, Records
 from varve.broker.request import find_matching
 from varve.broker.topics import ServedTopic, Topics
 from varve.foundation.errors import StoreError
@@ -56,6 +58,155 @@ _SIZE_IN_LOOP_MAX: Final = 200
 """Members and partitions whose targets are computed in about a millisecond."""
 
 
+_FIRST_COMMIT_VERSION: Final = 9
+"""Before this version OffsetCommit had no field for a member epoch."""
+
+
+class ConsumerGroup:
+    """A group whose assignments are made by the coordinator."""
+
+    def __init__(
+        self,
+        id: str,
+        coordinator: "ConsumerCoordinator",
+        state: ConsumerState | None = None,
+    ) -> None:
+        self.id = id
+        self.state = state or ConsumerState()
+        self._coordinator = coordinator
+        self._timers = coordinator.services.timers
+        self._sessions: dict[str, Timer] = {}
+        self._revocations: dict[str, Timer] = {}
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Starts the timers of members that were read from the log."""
+        for member in self.state.members.values():
+            self.renew_session(member.id)
+            self._start_revocation_timer(member)
+
+    def become(self, state: ConsumerState) -> None:
+        """To be called when the log has the state."""
+        before, self.state = self.state, state
+        for id in before.members:
+            if id not in state.members:
+                cancel(self._sessions.pop(id, None))
+                cancel(self._revocations.pop(id, None))
+        for id, member in state.members.items():
+            known = before.members.get(id)
+            if known is not member and (known is None or not member.is_revoking_as(known)):
+                self._start_revocation_timer(member)
+
+    def renew_session(self, member_id: str) -> None:
+        cancel(self._sessions.pop(member_id, None))
+        if not self._is_closed:
+            self._sessions[member_id] = self._timers.call_later(
+                self._coordinator.services.settings.group_consumer_session_timeout_ms,
+                lambda: self._end_session(member_id),
+            )
+
+    def is_expired(self, member_id: str) -> bool:
+        """Whether a member is still to be removed: it may be back."""
+        member = self.state.members.get(member_id)
+        if member is None:
+            return False
+        is_late = member.is_revoking and member_id not in self._revocations
+        return is_late or member_id not in self._sessions
+
+    def postpone_expiry(self, member_id: str) -> None:
+        """A member could not be removed; it expires once more later."""
+        self.renew_session(member_id)
+        self._start_revocation_timer(self.state.members[member_id])
+
+    def _end_session(self, member_id: str) -> None:
+        del self._sessions[member_id]
+        self._coordinator.expire_member(self, member_id)
+
+    def _start_revocation_timer(self, member: ConsumerMember) -> None:
+        cancel(self._revocations.pop(member.id, None))
+        if member.is_revoking and not self._is_closed:
+            self._revocations[member.id] = self._timers.call_later(
+                member.rebalance_timeout_ms, lambda: self._end_revocation(member.id)
+            )
+
+    def _end_revocation(self, member_id: str) -> None:
+        del self._revocations[member_id]
+        self._coordinator.expire_member(self, member_id)
+
+    # As every group
+
+    @property
+    def kind(self) -> GroupKind:
+        return GroupKind.CONSUMER
+
+    @property
+    def protocol_type(self) -> str:
+        return CONSUMER_PROTOCOL
+
+    @property
+    def state_name(self) -> str:
+        return self.state.name.value
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.state.members
+
+    @property
+    def member_count(self) -> int:
+        return len(self.state.members)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return any(topic in self.state.topics_of(member) for member in self.state.members.values())
+
+    def check_commit(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        *,
+        version: int,
+        is_transactional: bool,
+    ) -> None:
+        """A client that is not a member may commit while there are none, or in a transaction."""
+        if epoch < 0 and self.is_empty:
+            return
+        is_nobody = epoch == -1 and not member_id and instance_id is None
+        if is_transactional and is_nobody:
+            return
+        member = self._get_member(member_id)
+        if not is_transactional and version < _FIRST_COMMIT_VERSION:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        if epoch != member.epoch:
+            raise KafkaError(
+                ErrorCode.ILLEGAL_GENERATION if is_transactional else ErrorCode.STALE_MEMBER_EPOCH
+            )
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> None:
+        if member_id is None and epoch < 0:
+            return
+        if epoch != self._get_member(member_id or "").epoch:
+            raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH)
+
+    def _get_member(self, member_id: str) -> ConsumerMember:
+        member = self.state.members.get(member_id)
+        if member is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return member
+
+    def expiry_base_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
+        return None if self.is_subscribed_to(topic) else commit_timestamp_ms
+
+    def tombstones(self) -> Records:
+        return tombstones(self.id, self.state)
+
+    def close(self) -> None:
+        self._is_closed = True
+        for timer in (*self._sessions.values(), *self._revocations.values()):
+            timer.cancel()
+        self._sessions.clear()
+        self._revocations.clear()
+
+
 class ConsumerCoordinator:
     """Serves members of consumer groups."""
 
@@ -63,7 +214,7 @@ class ConsumerCoordinator:
         self, groups: Groups, services: GroupServices, topics: Topics, blocking: BlockingPool
     ) -> None:
         self._groups = groups
-        self._services = services
+        self.services = services
         self._settings = services.settings
         self._topics = topics
         self._blocking = blocking
@@ -71,18 +222,9 @@ class ConsumerCoordinator:
     def load(self, states: Mapping[str, ConsumerState]) -> None:
         """Adds the groups that were read from the log."""
         for id, state in states.items():
-            group = self._make(id, state)
+            group = ConsumerGroup(id, self, state)
             self._groups.put(group)
             group.start()
-
-    def _make(self, id: str, state: ConsumerState | None = None) -> ConsumerGroup:
-        return ConsumerGroup(
-            id,
-            self._services.timers,
-            session_timeout_ms=self._settings.group_consumer_session_timeout_ms,
-            expire_member=self._expire_member,
-            state=state,
-        )
 
     # Heartbeats
 
@@ -99,26 +241,18 @@ class ConsumerCoordinator:
         Raises KafkaError.
         """
         check_request(request, version=version, assignors=self._settings.consumer_assignors)
-        response = await self._services.tasks.finish(
+        return await self.services.tasks.finish(
             self._handle_heartbeat(request, client, may_describe)
         )
-        if isinstance(response, KafkaError):
-            raise response
-        return response
 
     async def _handle_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, client: Client, may_describe: MayDescribe
-    ) -> ConsumerGroupHeartbeatResponse | KafkaError:
-        """Returns a KafkaError instead of raising it: the task has not failed."""
+    ) -> ConsumerGroupHeartbeatResponse:
         async with self._groups.lock(request.group_id):
-            try:
+            with kafka_errors():
                 if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
                     return await self._leave(request)
                 return await self._heartbeat(request, client, may_describe)
-            except KafkaError as error:
-                return error
-            except StoreError as error:
-                return KafkaError(group_error_code(error), str(error))
 
     async def _heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, client: Client, may_describe: MayDescribe
@@ -127,7 +261,7 @@ class ConsumerCoordinator:
         group, replaced = self._get_or_create(request.group_id, may_create=joins)
         # Before version 1 a client has no id of its own to begin with.
         member_id = request.member_id or str(
-            UUID(int=self._services.random.getrandbits(128), version=4)
+            UUID(int=self.services.random.getrandbits(128), version=4)
         )
         before = group.state
         size_max = self._settings.group_consumer_max_size
@@ -155,7 +289,7 @@ class ConsumerCoordinator:
         if isinstance(group, ConsumerGroup):
             return group, []
         if may_create and (group is None or group.is_empty):
-            return self._make(id), [] if group is None else group.tombstones()
+            return ConsumerGroup(id, self), [] if group is None else group.tombstones()
         if group is None:
             reason = f"Group {id} not found."
         elif may_create:
@@ -224,8 +358,9 @@ class ConsumerCoordinator:
 
     # Expiration of members
 
-    def _expire_member(self, group: ConsumerGroup, member_id: str) -> None:
-        self._services.tasks.start(self._remove(group, member_id))
+    def expire_member(self, group: ConsumerGroup, member_id: str) -> None:
+        """The session of a member, or its time to revoke partitions, is over."""
+        self.services.tasks.start(self._remove(group, member_id))
 
     async def _remove(self, group: ConsumerGroup, member_id: str) -> None:
         async with self._groups.lock(group.id):
@@ -247,8 +382,8 @@ class ConsumerCoordinator:
             return
         records = [*replaced, *changes(group.id, group.state, state)]
         if records:
-            await self._services.log.append(group.id, records)
-        self._services.rebalance_counts[GroupKind.CONSUMER] += state.epoch > group.state.epoch
+            await self.services.log.append(group.id, records)
+        self.services.rebalance_counts[GroupKind.CONSUMER] += state.epoch > group.state.epoch
         group.become(state)
         self._groups.put(group)
 

@@ -10,9 +10,8 @@ import logging
 import random as random_module
 from typing import Final
 
-from varve.broker.background import BackgroundTasks, BlockingPool, Timer, Timers
-from varve.broker.groups.classic_coordinator import ClassicCoordinator
-from varve.broker.groups.classic_group import ClassicGroup
+from varve.broker.background import BackgroundTasks, BlockingPool, Timer, Timers, cancel
+from varve.broker.groups.classic_group import NO_MEMBER, ClassicGroup
 from varve.broker.groups.committed_offsets import Commits, CommittedOffsets, OffsetExpiry
 from varve.broker.groups.consumer_coordinator import ConsumerCoordinator
 from varve.broker.groups.consumer_records import ConsumerStateReader
@@ -21,7 +20,7 @@ from varve.broker.groups.group import (
     Groups,
     GroupServices,
     commit_error_code,
-    group_error_code,
+    kafka_errors,
 )
 from varve.broker.groups.records import CONSUMER_PROTOCOL, GroupLog, RecordType
 from varve.broker.settings import GroupSettings
@@ -62,7 +61,6 @@ class GroupCoordinator:
         self.rebalance_counts = self._services.rebalance_counts
         self.groups = Groups()
         self.offsets = CommittedOffsets(log)
-        self.classic = ClassicCoordinator(self.groups, self._services)
         self.consumer = ConsumerCoordinator(self.groups, self._services, topics, blocking)
         self._expiry = OffsetExpiry(
             self.offsets, topics, clock=clock, retention_minutes=settings.offsets_retention_minutes
@@ -71,10 +69,8 @@ class GroupCoordinator:
 
     async def ensure_topic(self) -> None:
         """Creates the topic of group state unless it exists; raises KafkaError."""
-        try:
+        with kafka_errors():
             await self.log.ensure_topic()
-        except StoreError as error:
-            raise KafkaError(group_error_code(error), str(error)) from error
 
     # Loading and stopping
 
@@ -96,7 +92,7 @@ class GroupCoordinator:
                     consumer_states.load(record)
         self.consumer.load(consumer_states.states())
         for group_id in self.offsets.groups():
-            self.classic.get_or_create(group_id)
+            self.get_or_create(group_id)
         for group in self.groups:
             if isinstance(group, ClassicGroup):
                 group.start_sessions()
@@ -104,9 +100,8 @@ class GroupCoordinator:
 
     async def stop(self) -> None:
         """Closes all groups; members that wait get an error and look for the coordinator again."""
-        if self._expiry_timer is not None:
-            self._expiry_timer.cancel()
-            self._expiry_timer = None
+        cancel(self._expiry_timer)
+        self._expiry_timer = None
         for group in self.groups:
             group.close()
         await self._tasks.stop(cancels=False)
@@ -158,49 +153,41 @@ class GroupCoordinator:
         *,
         version: int,
         is_transactional: bool = False,
-    ) -> ErrorCode:
-        """Whether a client may commit offsets of a group; renews the session of a member."""
+    ) -> None:
+        """Raises KafkaError unless a client may commit offsets; renews the session of a member."""
         group = self.groups.find(group_id)
-        if group is None:
-            if epoch < 0:
-                return ErrorCode.NONE
+        if group is not None:
+            group.check_commit(
+                member_id, instance_id, epoch, version=version, is_transactional=is_transactional
+            )
+        elif epoch >= 0:
             is_reported = version >= _FIRST_COMMIT_WITH_MISSING and not is_transactional
-            return ErrorCode.GROUP_ID_NOT_FOUND if is_reported else ErrorCode.ILLEGAL_GENERATION
-        error = group.check_commit(
-            member_id, instance_id, epoch, version=version, is_transactional=is_transactional
-        )
-        if error is ErrorCode.NONE and isinstance(group, ClassicGroup):
-            group.note_alive(member_id)
-        return error
+            raise KafkaError(
+                ErrorCode.GROUP_ID_NOT_FOUND if is_reported else ErrorCode.ILLEGAL_GENERATION
+            )
 
-    async def commit(self, group_id: str, offsets: Commits) -> ErrorCode:
+    async def commit(self, group_id: str, offsets: Commits) -> None:
         """Commits for a client that may; creates the group where there is none."""
-        self.classic.get_or_create(group_id)
-        return await self._tasks.finish(self._commit(group_id, offsets))
+        self.get_or_create(group_id)
+        await self._tasks.finish(self._commit(group_id, offsets))
 
-    async def _commit(self, group_id: str, offsets: Commits) -> ErrorCode:
-        try:
+    async def _commit(self, group_id: str, offsets: Commits) -> None:
+        with kafka_errors(commit_error_code):
             await self.offsets.commit(group_id, offsets)
-        except StoreError as error:
-            return commit_error_code(error)
         # The group may have expired before its first offset was in the log.
-        self.classic.get_or_create(group_id)
-        return ErrorCode.NONE
+        self.get_or_create(group_id)
 
     async def commit_in_transaction(
         self, group_id: str, producer_id: int, epoch: int, offsets: Commits
-    ) -> ErrorCode:
+    ) -> None:
         """Like `commit`, for offsets that count once the producer's transaction is committed.
 
         If the topic exists, they are submitted in the turn of the loop in which this is called.
         """
-        self.classic.get_or_create(group_id)
-        try:
+        self.get_or_create(group_id)
+        with kafka_errors(commit_error_code):
             await self.offsets.commit_in_transaction(group_id, producer_id, epoch, offsets)
-        except StoreError as error:
-            return commit_error_code(error)
-        self.classic.get_or_create(group_id)
-        return ErrorCode.NONE
+        self.get_or_create(group_id)
 
     def get_for_offset_delete(self, group_id: str) -> Group:
         """A group whose offsets, in topics it does not read, may be deleted; raises KafkaError."""
@@ -213,37 +200,77 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
         return group
 
-    async def delete_offsets(self, group_id: str, partitions: list[TopicPartition]) -> ErrorCode:
-        return await self._tasks.finish(self._delete_offsets(group_id, partitions))
+    async def delete_offsets(self, group_id: str, partitions: list[TopicPartition]) -> None:
+        await self._tasks.finish(self._delete_offsets(group_id, partitions))
 
-    async def _delete_offsets(self, group_id: str, partitions: list[TopicPartition]) -> ErrorCode:
+    async def _delete_offsets(self, group_id: str, partitions: list[TopicPartition]) -> None:
         known = self.offsets.known_partitions(group_id)
-        try:
+        with kafka_errors():
             await self.offsets.delete(
                 group_id, [partition for partition in partitions if partition in known]
             )
-        except StoreError as error:
-            return group_error_code(error)
-        return ErrorCode.NONE
 
     # Groups
 
-    async def delete_group(self, group_id: str) -> ErrorCode:
-        """Removes a group without members, and all its offsets, from the log."""
+    def get_or_create(self, id: str) -> Group:
+        """The group with this id, of either kind; an empty classic one where there is none."""
+        group = self.groups.find(id)
+        if group is None:
+            group = ClassicGroup(id, self._services)
+            self.groups.put(group)
+        return group
+
+    def get_classic(self, id: str) -> ClassicGroup:
+        """The classic group of a member; raises KafkaError."""
+        if not id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        group = self.groups.find(id)
+        if not isinstance(group, ClassicGroup):
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return group
+
+    async def get_joined(self, id: str, member_id: str, session_timeout_ms: int) -> ClassicGroup:
+        """The group that a member joins; created, or replaced where it is an empty group of the
+        other kind. Raises KafkaError.
+        """
+        if not id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        settings = self.settings
+        low, high = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
+        if not low <= session_timeout_ms <= high:
+            raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+        group = self.groups.find(id)
+        if group is not None and not isinstance(group, ClassicGroup):
+            await self._replace(group)
+            group = self.groups.find(id)
+        if group is None and member_id != NO_MEMBER:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        group = self.get_or_create(id)
+        if not isinstance(group, ClassicGroup):
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        return group
+
+    async def _replace(self, group: Group) -> None:
+        """Replaces a consumer group without members by a classic one."""
+        async with self.groups.lock(group.id):
+            if self.groups.find(group.id) is not group:
+                return
+            if not group.is_empty:
+                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            with kafka_errors():
+                await self.log.append(group.id, group.tombstones())
+            self.groups.put(ClassicGroup(group.id, self._services))
+
+    async def delete_group(self, group_id: str) -> None:
+        """Removes a group without members, and all its offsets, from the log; raises KafkaError."""
         group = self.groups.find(group_id)
         if group is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         if not group.is_empty:
-            return ErrorCode.NON_EMPTY_GROUP
-        return await self._tasks.finish(self._delete_group(group))
-
-    async def _delete_group(self, group: Group) -> ErrorCode:
-        try:
-            await self._remove_group(group)
-        except StoreError as error:
-            return group_error_code(error)
-        is_kept = self.groups.find(group.id) is group
-        return ErrorCode.NON_EMPTY_GROUP if is_kept else ErrorCode.NONE
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+        await self._tasks.finish(self._remove_group(group))
+        if self.groups.find(group_id) is group:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
 
     async def _remove_group(self, group: Group) -> None:
         """A member that joins meanwhile creates another group, whose records follow these.
@@ -255,9 +282,10 @@ class GroupCoordinator:
                 return
             self.groups.take(group)
             try:
-                await self.offsets.delete(group.id, self.offsets.known_partitions(group.id))
-                await self.log.append(group.id, group.tombstones())
-            except StoreError:
+                with kafka_errors():
+                    await self.offsets.delete(group.id, self.offsets.known_partitions(group.id))
+                    await self.log.append(group.id, group.tombstones())
+            except KafkaError:
                 if self.groups.find(group.id) is None:
                     self.groups.put(group)
                 raise

@@ -7,7 +7,8 @@ Threads    the loop's.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -17,8 +18,9 @@ from varve.broker.background import BackgroundTasks, Timers
 from varve.broker.groups.records import GroupLog, Records
 from varve.broker.settings import GroupSettings
 from varve.foundation.clock import Clock
+from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
-from varve.wire.errors import code_for
+from varve.wire.errors import KafkaError, code_for
 
 
 class GroupKind(StrEnum):
@@ -80,14 +82,16 @@ class Group(Protocol):
         *,
         version: int,
         is_transactional: bool,
-    ) -> ErrorCode:
-        """Whether a member may commit; `epoch` is its generation or member epoch, `version` that
-        of the request.
+    ) -> None:
+        """Raises KafkaError unless a member may commit; `epoch` is its generation or member epoch,
+        `version` that of the request.
         """
         ...
 
-    def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether a member may fetch offsets; others have no id and an epoch below 0."""
+    def check_fetch(self, member_id: str | None, epoch: int) -> None:
+        """Raises KafkaError unless a member may fetch offsets; clients that are not members have
+        no id and an epoch below 0.
+        """
         ...
 
     def expiry_base_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
@@ -161,3 +165,16 @@ def commit_error_code(error: Exception) -> ErrorCode:
             return code
         case _:
             return group_error_code(error)
+
+
+@contextmanager
+def kafka_errors(
+    code_of: Callable[[Exception], ErrorCode] = group_error_code,
+) -> Iterator[None]:
+    """Raises a KafkaError for what the log rejected."""
+    try:
+        yield
+    except KafkaError:
+        raise
+    except StoreError as error:
+        raise KafkaError(code_of(error), str(error)) from error

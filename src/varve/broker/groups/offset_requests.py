@@ -71,12 +71,15 @@ class _RequestedCommits:
             self._accepted.append(result)
         return results
 
-    async def finish(self, committing: Callable[[Commits], Awaitable[ErrorCode]]) -> None:
+    async def finish(self, committing: Callable[[Commits], Awaitable[None]]) -> None:
         """Commits the offsets together; all results have the error of that."""
-        if self.offsets:
-            code = await committing(self.offsets)
+        if not self.offsets:
+            return
+        try:
+            await committing(self.offsets)
+        except KafkaError as error:
             for result in self._accepted:
-                result.error_code = code
+                result.error_code = error.code
 
 
 # OffsetCommit
@@ -86,15 +89,13 @@ async def handle_offset_commit(
     broker: Broker, context: RequestContext, request: messages.OffsetCommitRequest
 ) -> messages.OffsetCommitResponse:
     context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
-    error = broker.groups.check_commit(
+    broker.groups.check_commit(
         request.group_id,
         request.member_id,
         request.group_instance_id,
         request.generation_id_or_member_epoch,
         version=context.version,
     )
-    if error:
-        raise KafkaError(error)
     commits = _RequestedCommits(broker)
     response = messages.OffsetCommitResponse()
     for topic in request.topics:
@@ -158,7 +159,9 @@ def _check_txn_commit(
     )
     if error is ErrorCode.NOT_ENOUGH_REPLICAS:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    error = error or broker.groups.check_commit(
+    if error:
+        raise KafkaError(error)
+    broker.groups.check_commit(
         group,
         request.member_id,
         request.group_instance_id,
@@ -166,8 +169,6 @@ def _check_txn_commit(
         version=context.version,
         is_transactional=True,
     )
-    if error:
-        raise KafkaError(error)
 
 
 # OffsetFetch
@@ -222,11 +223,8 @@ def _check_fetch(
 ) -> None:
     context.authorize(Operation.DESCRIBE, ResourceType.GROUP, requested.group_id)
     group = broker.groups.groups.find(requested.group_id)
-    error = ErrorCode.NONE
     if group is not None:
-        error = group.check_fetch(requested.member_id, requested.member_epoch)
-    if error:
-        raise KafkaError(error)
+        group.check_fetch(requested.member_id, requested.member_epoch)
 
 
 def _committed_topics(broker: Broker, group_id: str) -> list[messages.OffsetFetchRequestTopic]:
@@ -308,20 +306,22 @@ async def handle_offset_delete(
     context.authorize(Operation.DELETE, ResourceType.GROUP, group_id)
     group = broker.groups.get_for_offset_delete(group_id)
     response = messages.OffsetDeleteResponse()
-    deleted: list[messages.PartitionErrorCode] = []
-    partitions: list[TopicPartition] = []
+    deleted: dict[TopicPartition, messages.PartitionErrorCode] = {}
     for topic in request.topics:
         error = _find_delete_error(context, group, topic.name)
-        results: list[messages.PartitionErrorCode] = []
+        results = [
+            messages.PartitionErrorCode(partition.partition_index, error)
+            for partition in topic.partitions
+        ]
         response.topics.append(messages.OffsetDeleteResponseTopic(topic.name, results))
-        for requested in topic.partitions:
-            results.append(messages.PartitionErrorCode(requested.partition_index, error))
-            if error is ErrorCode.NONE:
-                deleted.append(results[-1])
-                partitions.append(TopicPartition(topic.name, requested.partition_index))
-    code = await broker.groups.delete_offsets(group_id, partitions)
-    for result in deleted:
-        result.error_code = code
+        if error is ErrorCode.NONE:
+            for result in results:
+                deleted[TopicPartition(topic.name, result.partition_index)] = result
+    try:
+        await broker.groups.delete_offsets(group_id, list(deleted))
+    except KafkaError as failure:
+        for result in deleted.values():
+            result.error_code = failure.code
     return response
 
 

@@ -5,8 +5,8 @@ from typing import Final
 from varve.broker.broker import Broker
 from varve.broker.groups.assignors import Partitions
 from varve.broker.groups.classic_group import ClassicGroup, ClassicState
-from varve.broker.groups.classic_member import ClassicMember, failed_join
-from varve.broker.groups.consumer_group import ConsumerGroup
+from varve.broker.groups.classic_member import ClassicMember, JoinRequest, failed_join
+from varve.broker.groups.consumer_coordinator import ConsumerGroup
 from varve.broker.groups.consumer_membership import Client
 from varve.broker.groups.consumer_state import ConsumerMember
 from varve.broker.request import Operation, RequestContext, ResourceType
@@ -25,15 +25,22 @@ _FIRST_LEAVE_WITH_MEMBERS: Final = 3
 async def handle_join_group(
     broker: Broker, context: RequestContext, request: messages.JoinGroupRequest
 ) -> messages.JoinGroupResponse:
-    if context.is_authorized(Operation.READ, ResourceType.GROUP, request.group_id):
-        response = await broker.groups.classic.join(
+    member_id = ""
+    try:
+        context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
+        member_id = request.member_id
+        group = await broker.groups.get_joined(
+            request.group_id, member_id, request.session_timeout_ms
+        )
+        join_request = JoinRequest.from_message(
             request,
             version=context.version,
             client_id=context.client_id,
             client_host=f"/{context.connection.client_host}",
         )
-    else:
-        response = failed_join("", ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        response = await group.join(member_id, join_request, version=context.version)
+    except KafkaError as error:
+        response = failed_join(member_id, error.code)
     if response.protocol_name is None and context.version < _FIRST_JOIN_WITH_NULL_PROTOCOL:
         response.protocol_name = ""
     return response
@@ -46,14 +53,16 @@ async def handle_sync_group(
     protocol = (request.protocol_type, request.protocol_name)
     if context.version >= _FIRST_SYNC_WITH_PROTOCOL and None in protocol:
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    return await broker.groups.classic.sync(request)
+    return await broker.groups.get_classic(request.group_id).sync(request)
 
 
 def handle_heartbeat(
     broker: Broker, context: RequestContext, request: messages.HeartbeatRequest
 ) -> messages.HeartbeatResponse:
     context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
-    return messages.HeartbeatResponse(error_code=broker.groups.classic.heartbeat(request))
+    group = broker.groups.get_classic(request.group_id)
+    group.heartbeat(request.member_id, request.group_instance_id, request.generation_id)
+    return messages.HeartbeatResponse()
 
 
 def handle_leave_group(
@@ -63,17 +72,19 @@ def handle_leave_group(
     context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-    leave = broker.groups.classic.leave
     if context.version < _FIRST_LEAVE_WITH_MEMBERS:
         member = messages.MemberIdentity(member_id=request.member_id)
-        return messages.LeaveGroupResponse(error_code=leave(request.group_id, [member])[0])
-    codes = leave(request.group_id, request.members)
-    return messages.LeaveGroupResponse(
-        members=[
-            messages.MemberResponse(member.member_id, member.group_instance_id, code)
-            for member, code in zip(request.members, codes, strict=True)
-        ]
-    )
+        broker.groups.get_classic(request.group_id).leave(member)
+        return messages.LeaveGroupResponse()
+    response = messages.LeaveGroupResponse()
+    for member in request.members:
+        result = messages.MemberResponse(member.member_id, member.group_instance_id)
+        try:
+            broker.groups.get_classic(request.group_id).leave(member)
+        except KafkaError as error:
+            result.error_code = error.code
+        response.members.append(result)
+    return response
 
 
 # Members of consumer groups
@@ -271,9 +282,11 @@ async def handle_delete_groups(
 ) -> messages.DeleteGroupsResponse:
     results = []
     for id in dict.fromkeys(request.groups_names):
-        if context.is_authorized(Operation.DELETE, ResourceType.GROUP, id):
-            code = await broker.groups.delete_group(id)
-        else:
-            code = ErrorCode.GROUP_AUTHORIZATION_FAILED
-        results.append(messages.DeletableGroupResult(id, code))
+        result = messages.DeletableGroupResult(id)
+        try:
+            context.authorize(Operation.DELETE, ResourceType.GROUP, id)
+            await broker.groups.delete_group(id)
+        except KafkaError as error:
+            result.error_code = error.code
+        results.append(result)
     return messages.DeleteGroupsResponse(results=results)

@@ -3,11 +3,13 @@
 EndTxn is answered when the transaction is complete, so that its producer can start the next one at
 once and a reader of committed records sees it. Kafka answers when the decision is durable, and the
 next request is retried until the markers are written. Where markers take longer than `END_WAIT_MS`,
-EndTxn is answered as in Kafka, and the next request gets CONCURRENT_TRANSACTIONS.
+EndTxn is answered as in Kafka, and the next request gets CONCURRENT_TRANSACTIONS. A completion is
+retried until it is done, with longer and longer pauses.
 
 Invariant  memory follows the log: a step counts once its record is on disk. A transaction is
            committed only when its data is on disk in all its partitions, and forgotten only when
            its markers are, whatever the flush settings of their topics.
+           A request that fails raises KafkaError.
 Crash      `load` reads the steps back: an open transaction runs into its timeout, a decided one is
            completed.
 Threads    the loop's. Requests run in background tasks: a client that disconnects in the middle of
@@ -17,8 +19,7 @@ Threads    the loop's. Requests run in background tasks: a client that disconnec
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
 from typing import Final
 
 from varve.broker.background import BackgroundTasks, Timers, sleep_ms, wait_with_timeout
@@ -26,21 +27,22 @@ from varve.broker.groups.committed_offsets import CommittedOffsets
 from varve.broker.groups.records import GroupLog
 from varve.broker.settings import TransactionSettings
 from varve.broker.state_topic import StateTopic
-from varve.broker.transactions.completion import Completion, MarkerWriter, append_transaction
+from varve.broker.transactions.markers import MarkerWriter
 from varve.broker.transactions.producer_ids import ProducerIds
 from varve.broker.transactions.transaction import (
-    NO_EPOCH,
     NO_PRODUCER_ID,
     Status,
     Transaction,
     TransactionEntry,
     TransactionTable,
     decode_transaction,
+    encode_transaction,
 )
 from varve.commit_log import TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.errors import RecordTooLarge, StoreError
 from varve.wire import ErrorCode
+from varve.wire.errors import KafkaError
 
 logger = logging.getLogger(__name__)
 
@@ -48,15 +50,8 @@ END_WAIT_MS: Final = 1_000
 
 _ENTRIES_AT_ONCE: Final = 1_000
 _CONCURRENT_ABORTS: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class InitResult:
-    """The id and epoch of a producer, or the error."""
-
-    error: ErrorCode
-    producer_id: int = NO_PRODUCER_ID
-    producer_epoch: int = NO_EPOCH
+_PAUSE_FIRST_MS: Final = 50
+_PAUSE_MAX_MS: Final = 10_000
 
 
 class TransactionCoordinator:
@@ -82,16 +77,11 @@ class TransactionCoordinator:
         self._settings = settings
         self._producer_ids = producer_ids
         self._groups = groups
+        self._offsets = offsets
         self._tasks = BackgroundTasks(loop)
         self.table = TransactionTable()
-        self._completion = Completion(
-            self.table, log, markers, clock=clock, timers=timers, offsets=offsets
-        )
-
-    @property
-    def completed_counts(self) -> Mapping[Status, int]:
+        self.completed_counts: Counter[Status] = Counter()
         """Transactions completed since the start, by their last status."""
-        return self._completion.counts
 
     async def load(self) -> None:
         """Reads the log, completes decided transactions, and starts to expire transactions and ids.
@@ -106,7 +96,7 @@ class TransactionCoordinator:
                 self._producer_ids.note_used(transaction.producer_id)
                 entry = self.table.add(transaction)
                 if transaction.is_decided:
-                    self._tasks.start(self._completion.run(entry))
+                    self._tasks.start(self._complete(entry))
         self._tasks.start(self._abort_periodically())
         self._tasks.start(self._expire_periodically())
 
@@ -128,7 +118,9 @@ class TransactionCoordinator:
         async def abort(entry: TransactionEntry) -> None:
             async with slots:
                 try:
-                    await self._fence(entry)
+                    # One that fails is retried in the next round.
+                    with contextlib.suppress(KafkaError):
+                        await self._fence(entry)
                 except Exception:
                     extra = {"id": entry.current.transactional_id}
                     logger.exception("abort of an overdue transaction failed", extra=extra)
@@ -153,7 +145,8 @@ class TransactionCoordinator:
             if not self._is_expired(entry):
                 continue
             try:
-                if not await self._write(entry, entry.current.dead()):
+                with contextlib.suppress(KafkaError):
+                    await self._write(entry, entry.current.dead())
                     self.table.remove(entry)
             except Exception:
                 extra = {"id": entry.current.transactional_id}
@@ -169,16 +162,16 @@ class TransactionCoordinator:
 
     async def init_producer(
         self, transactional_id: str, timeout_ms: int, producer_id: int, producer_epoch: int
-    ) -> InitResult:
+    ) -> Transaction:
         """A new run of a producer: older ones are fenced, and their open transaction is aborted.
 
         Producer id and epoch are those the producer had, or both -1. The error is
         CONCURRENT_TRANSACTIONS until the open transaction is aborted.
         """
         if not transactional_id or (producer_id < 0) != (producer_epoch < 0):
-            return InitResult(ErrorCode.INVALID_REQUEST)
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
         if not 0 < timeout_ms <= self._settings.transaction_max_timeout_ms:
-            return InitResult(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+            raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         return await self._tasks.finish(
             self._init(transactional_id, timeout_ms, producer_id, producer_epoch)
         )
@@ -189,28 +182,28 @@ class TransactionCoordinator:
         producer_id: int,
         producer_epoch: int,
         partitions: frozenset[TopicPartition],
-    ) -> ErrorCode:
+    ) -> None:
         """Adds partitions to the producer's transaction; starts one where none is open."""
-        return await self._tasks.finish(
+        await self._tasks.finish(
             self._add(transactional_id, producer_id, producer_epoch, partitions)
         )
 
     async def add_offsets(
         self, transactional_id: str, producer_id: int, producer_epoch: int, group: str
-    ) -> ErrorCode:
+    ) -> None:
         """Adds the partition of a group's offsets to the producer's transaction."""
         try:
             await self._groups.ensure_topic()
         except StoreError as error:
-            return _code_of(error)
+            raise _to_kafka_error(error) from error
         partitions = frozenset({self._groups.partition_of(group)})
-        return await self.add_partitions(transactional_id, producer_id, producer_epoch, partitions)
+        await self.add_partitions(transactional_id, producer_id, producer_epoch, partitions)
 
     async def end(
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, is_commit: bool
-    ) -> ErrorCode:
+    ) -> None:
         """Commits or aborts the producer's transaction."""
-        return await self._tasks.finish(
+        await self._tasks.finish(
             self._end(transactional_id, producer_id, producer_epoch, is_commit=is_commit)
         )
 
@@ -245,39 +238,38 @@ class TransactionCoordinator:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         return entry.find_batch_error(producer_epoch=producer_epoch, partition=partition)
 
-    def _find_for(
+    def _get_entry(
         self, transactional_id: str, producer_id: int, producer_epoch: int
-    ) -> tuple[TransactionEntry | None, ErrorCode]:
-        """The entry if this producer may change it now, else the error."""
+    ) -> TransactionEntry:
+        """The entry, where this producer may change it now."""
         if not transactional_id:
-            return None, ErrorCode.INVALID_REQUEST
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
         entry = self.table.find(transactional_id)
-        if entry is None:
-            return None, self._unknown_id_code(transactional_id)
-        error = entry.find_error(producer_id=producer_id, producer_epoch=producer_epoch)
-        return (None, error) if error else (entry, ErrorCode.NONE)
-
-    def _unknown_id_code(self, transactional_id: str) -> ErrorCode:
-        if self._log.is_offline(transactional_id):
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if entry is None and self._log.is_offline(transactional_id):
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if entry is None or producer_id != entry.current.producer_id:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if producer_epoch != entry.current.producer_epoch:
+            raise KafkaError(ErrorCode.PRODUCER_FENCED)
+        if entry.next_status is not None:
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        return entry
 
     # Requests, each in a background task
 
     async def _init(
         self, transactional_id: str, timeout_ms: int, producer_id: int, producer_epoch: int
-    ) -> InitResult:
+    ) -> Transaction:
         entry = self.table.find(transactional_id) or self._add_unwritten(transactional_id)
         current = entry.current
         if entry.next_status is not None:
-            return InitResult(ErrorCode.CONCURRENT_TRANSACTIONS)
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         if producer_id >= 0 and not current.knows_producer(producer_id, producer_epoch):
-            return InitResult(ErrorCode.PRODUCER_FENCED)
-        if current.is_decided:
-            return InitResult(ErrorCode.CONCURRENT_TRANSACTIONS)
+            raise KafkaError(ErrorCode.PRODUCER_FENCED)
         if current.status is Status.ONGOING:
-            error = await self._fence(entry)
-            return InitResult(error or ErrorCode.CONCURRENT_TRANSACTIONS)
+            await self._fence(entry)
+        if not current.is_idle:
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         expected_epoch = producer_epoch if producer_id >= 0 else None
         try:
             return await self._renew(entry, expected_epoch, timeout_ms)
@@ -291,112 +283,94 @@ class TransactionCoordinator:
         producer_id: int,
         producer_epoch: int,
         partitions: frozenset[TopicPartition],
-    ) -> ErrorCode:
-        entry, error = self._find_for(transactional_id, producer_id, producer_epoch)
-        if entry is None:
-            return error
+    ) -> None:
+        entry = self._get_entry(transactional_id, producer_id, producer_epoch)
         current = entry.current
         if current.is_decided:
-            return ErrorCode.CONCURRENT_TRANSACTIONS
-        if current.status is Status.ONGOING and partitions <= current.partitions:
-            return ErrorCode.NONE
-        planned = current.with_partitions(partitions, now_ms=self._now_ms())
-        return await self._write(entry, planned)
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        if current.status is not Status.ONGOING or not partitions <= current.partitions:
+            await self._write(entry, current.with_partitions(partitions, now_ms=self._now_ms()))
 
     async def _end(
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, is_commit: bool
-    ) -> ErrorCode:
-        entry, error = self._find_for(transactional_id, producer_id, producer_epoch)
-        if entry is None:
-            return error
-        match entry.current.status:
-            case Status.ONGOING:
-                return await self._decide(entry, is_commit=is_commit)
-            case Status.COMPLETE_COMMIT if is_commit:
-                return ErrorCode.NONE
-            case Status.COMPLETE_ABORT if not is_commit:
-                return ErrorCode.NONE
-            case Status.PREPARE_COMMIT if is_commit:
-                return ErrorCode.CONCURRENT_TRANSACTIONS
-            case Status.PREPARE_ABORT if not is_commit:
-                return ErrorCode.CONCURRENT_TRANSACTIONS
+    ) -> None:
+        entry = self._get_entry(transactional_id, producer_id, producer_epoch)
+        match entry.current.status, is_commit:
+            case Status.ONGOING, _:
+                await self._decide(entry, is_commit=is_commit)
+            case (Status.COMPLETE_COMMIT, True) | (Status.COMPLETE_ABORT, False):
+                return
+            case (Status.PREPARE_COMMIT, True) | (Status.PREPARE_ABORT, False):
+                raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
             case _:
-                return ErrorCode.INVALID_TXN_STATE
+                raise KafkaError(ErrorCode.INVALID_TXN_STATE)
 
     # Steps: `next_status` is set before the first wait
 
     async def _renew(
         self, entry: TransactionEntry, expected_epoch: int | None, timeout_ms: int
-    ) -> InitResult:
+    ) -> Transaction:
         current, now_ms = entry.current, self._now_ms()
+        planned: Transaction | None
         if current.needs_producer_id(expected_epoch):
-            entry.next_status = Status.EMPTY
             try:
-                producer_id = await self._producer_ids.next_id()
+                with entry.becoming(Status.EMPTY):
+                    producer_id = await self._producer_ids.next_id()
             except StoreError as error:
-                return InitResult(_code_of(error))
-            finally:
-                entry.next_status = None
-            planned: Transaction | None = current.with_producer_id(
-                producer_id,
-                keeps_epoch=expected_epoch is not None,
-                timeout_ms=timeout_ms,
-                now_ms=now_ms,
+                raise _to_kafka_error(error) from error
+            keeps_epoch = expected_epoch is not None
+            planned = current.with_producer_id(
+                producer_id, keeps_epoch=keeps_epoch, timeout_ms=timeout_ms, now_ms=now_ms
             )
         else:
             planned = current.with_next_epoch(
                 expected_epoch=expected_epoch, timeout_ms=timeout_ms, now_ms=now_ms
             )
         if planned is None:
-            return InitResult(ErrorCode.PRODUCER_FENCED)
-        error_code = await self._write(entry, planned)
-        if error_code:
-            return InitResult(error_code)
-        return InitResult(ErrorCode.NONE, planned.producer_id, planned.producer_epoch)
+            raise KafkaError(ErrorCode.PRODUCER_FENCED)
+        await self._write(entry, planned)
+        return planned
 
-    async def _fence(self, entry: TransactionEntry) -> ErrorCode:
+    async def _fence(self, entry: TransactionEntry) -> None:
         """Aborts a transaction under a new epoch, which fences its producer."""
         if entry.next_status is not None or entry.current.status is not Status.ONGOING:
-            return ErrorCode.CONCURRENT_TRANSACTIONS
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         fenced = entry.current.fenced()
-        error = await self._write(entry, fenced.prepared(is_commit=False, now_ms=self._now_ms()))
-        if not error:
-            self._tasks.start(self._completion.run(entry))
-        return error
+        await self._write(entry, fenced.prepared(is_commit=False, now_ms=self._now_ms()))
+        self._tasks.start(self._complete(entry))
 
-    async def _decide(self, entry: TransactionEntry, *, is_commit: bool) -> ErrorCode:
+    async def _decide(self, entry: TransactionEntry, *, is_commit: bool) -> None:
         planned = entry.current.prepared(is_commit=is_commit, now_ms=self._now_ms())
         if is_commit:
             # No batch is accepted any more; those accepted before must be on disk first.
-            entry.next_status = planned.status
-            try:
+            with entry.becoming(planned.status):
                 failed = await self._markers.sync(self._markers.logs_of(planned.partitions))
-            finally:
-                entry.next_status = None
             if failed:
-                return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error = await self._write(entry, planned)
-        if not error:
-            completion = self._tasks.start(self._completion.run(entry))
-            with contextlib.suppress(TimeoutError):
-                await wait_with_timeout(self._timers, completion, END_WAIT_MS)
-        return error
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        await self._write(entry, planned)
+        completion = self._tasks.start(self._complete(entry))
+        with contextlib.suppress(TimeoutError):
+            await wait_with_timeout(self._timers, completion, END_WAIT_MS)
 
-    async def _write(self, entry: TransactionEntry, planned: Transaction) -> ErrorCode:
+    async def _write(self, entry: TransactionEntry, planned: Transaction) -> None:
         """Takes a step: on disk first, then in memory."""
-        entry.next_status = planned.status
         try:
-            await append_transaction(self._log, planned)
+            await self._append(entry, planned)
         except StoreError as error:
             logger.warning(
                 "transaction step was not written",
                 extra={"transactional_id": planned.transactional_id, "error": str(error)},
             )
-            return _code_of(error)
-        finally:
-            entry.next_status = None
+            raise _to_kafka_error(error) from error
+
+    async def _append(self, entry: TransactionEntry, planned: Transaction) -> None:
+        """On disk before it counts, whatever the topic's flush settings: the order between a
+        decision, its markers and its completion must survive a loss of power.
+        """
+        with entry.becoming(planned.status):
+            record = encode_transaction(planned)
+            await self._log.append_synced(planned.transactional_id, [record])
         self.table.replace(entry, planned)
-        return ErrorCode.NONE
 
     def _add_unwritten(self, transactional_id: str) -> TransactionEntry:
         """A new id, until its first step is written."""
@@ -412,9 +386,43 @@ class TransactionCoordinator:
     def _now_ms(self) -> int:
         return self._clock.now_ms()
 
+    # Completion: markers in every partition, then the last record of the transaction
 
-def _code_of(error: StoreError) -> ErrorCode:
+    async def _complete(self, entry: TransactionEntry) -> None:
+        """Returns when the transaction is complete, on disk."""
+        remaining = set(entry.current.partitions)
+        pause_ms = _PAUSE_FIRST_MS
+        while not await self._try_complete(entry, remaining):
+            await sleep_ms(self._timers, pause_ms)
+            pause_ms = min(2 * pause_ms, _PAUSE_MAX_MS)
+
+    async def _try_complete(self, entry: TransactionEntry, remaining: set[TopicPartition]) -> bool:
+        """Whether it is complete now; removes from `remaining` the partitions that are done."""
+        decided = entry.current
+        try:
+            if remaining:
+                epoch = self._log.leader_epoch(decided.transactional_id)
+                failed = await self._markers.write(decided, remaining, coordinator_epoch=epoch)
+                remaining.intersection_update(failed)
+            if remaining:
+                return False
+            is_commit = decided.status is Status.PREPARE_COMMIT
+            self._offsets.complete_transaction(decided.producer_id, is_commit)
+            await self._append(entry, decided.completed(now_ms=self._now_ms()))
+        except StoreError as error:
+            extra = {"id": decided.transactional_id, "error": str(error)}
+            logger.warning("completion of a transaction is retried", extra=extra)
+            return False
+        except Exception:
+            extra = {"id": decided.transactional_id}
+            logger.exception("completion of a transaction failed", extra=extra)
+            return False
+        self.completed_counts[entry.current.status] += 1
+        return True
+
+
+def _to_kafka_error(error: StoreError) -> KafkaError:
     """As Kafka answers where its transaction log rejects a record."""
     if isinstance(error, RecordTooLarge):
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+    return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

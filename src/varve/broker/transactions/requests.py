@@ -2,14 +2,14 @@
 ListTransactions.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from varve.broker.broker import Broker
 from varve.broker.request import Operation, RequestContext, ResourceType, find_matching
 from varve.broker.topics import by_topic
-from varve.broker.transactions.transaction import BY_DISPLAY_NAME, Status, Transaction
+from varve.broker.transactions.transaction import BY_DISPLAY_NAME
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
@@ -21,11 +21,15 @@ _FIRST_WITH_FENCED: Final = 2
 """Of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn."""
 
 
-def _known_code(error: ErrorCode, version: int, first_with_fenced: int) -> ErrorCode:
+@contextmanager
+def _known_errors(context: RequestContext, *, first_with_fenced: int) -> Iterator[None]:
     """Older clients do not know PRODUCER_FENCED."""
-    if error is ErrorCode.PRODUCER_FENCED and version < first_with_fenced:
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    return error
+    try:
+        yield
+    except KafkaError as error:
+        if error.code is ErrorCode.PRODUCER_FENCED and context.version < first_with_fenced:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH) from error
+        raise
 
 
 # InitProducerId
@@ -36,12 +40,12 @@ async def handle_init_producer_id(
 ) -> messages.InitProducerIdResponse:
     """For a transactional id the coordinator chooses producer id and epoch, else a new id."""
     try:
-        if request.transactional_id is None:
-            return await _new_producer_id(broker, context)
-        return await _init_transactional_id(broker, context, request, request.transactional_id)
+        with _known_errors(context, first_with_fenced=_FIRST_INIT_WITH_FENCED):
+            if request.transactional_id is None:
+                return await _new_producer_id(broker, context)
+            return await _init_transactional_id(broker, context, request, request.transactional_id)
     except StoreError as error:
-        code = _known_code(code_for(error), context.version, _FIRST_INIT_WITH_FENCED)
-        return messages.InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+        return messages.InitProducerIdResponse(error_code=code_for(error), producer_epoch=-1)
 
 
 async def _init_transactional_id(
@@ -51,16 +55,14 @@ async def _init_transactional_id(
     transactional_id: str,
 ) -> messages.InitProducerIdResponse:
     context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
-    result = await broker.transactions.init_producer(
+    transaction = await broker.transactions.init_producer(
         transactional_id,
         request.transaction_timeout_ms,
         request.producer_id,
         request.producer_epoch,
     )
-    if result.error:
-        raise KafkaError(result.error)
     return messages.InitProducerIdResponse(
-        producer_id=result.producer_id, producer_epoch=result.producer_epoch
+        producer_id=transaction.producer_id, producer_epoch=transaction.producer_epoch
     )
 
 
@@ -88,15 +90,17 @@ async def handle_add_partitions_to_txn(
     errors = _find_partition_errors(context, topics)
     if errors:
         return _added_partitions(topics, errors, ErrorCode.OPERATION_NOT_ATTEMPTED)
-    error = await broker.transactions.add_partitions(
-        transactional_id,
-        request.v3_and_below_producer_id,
-        request.v3_and_below_producer_epoch,
-        frozenset(
-            TopicPartition(topic.name, number) for topic in topics for number in topic.partitions
-        ),
+    partitions = frozenset(
+        TopicPartition(topic.name, number) for topic in topics for number in topic.partitions
     )
-    return _added_partitions(topics, {}, _known_code(error, context.version, _FIRST_WITH_FENCED))
+    with _known_errors(context, first_with_fenced=_FIRST_WITH_FENCED):
+        await broker.transactions.add_partitions(
+            transactional_id,
+            request.v3_and_below_producer_id,
+            request.v3_and_below_producer_epoch,
+            partitions,
+        )
+    return _added_partitions(topics, {}, ErrorCode.NONE)
 
 
 def _find_partition_errors(
@@ -143,11 +147,11 @@ async def handle_add_offsets_to_txn(
     transactional_id = request.transactional_id
     context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
     context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
-    error = await broker.transactions.add_offsets(
-        transactional_id, request.producer_id, request.producer_epoch, request.group_id
-    )
-    code = _known_code(error, context.version, _FIRST_WITH_FENCED)
-    return messages.AddOffsetsToTxnResponse(error_code=code)
+    with _known_errors(context, first_with_fenced=_FIRST_WITH_FENCED):
+        await broker.transactions.add_offsets(
+            transactional_id, request.producer_id, request.producer_epoch, request.group_id
+        )
+    return messages.AddOffsetsToTxnResponse()
 
 
 # EndTxn
@@ -156,14 +160,13 @@ async def handle_add_offsets_to_txn(
 async def handle_end_txn(
     broker: Broker, context: RequestContext, request: messages.EndTxnRequest
 ) -> messages.EndTxnResponse:
-    transactional_id = request.transactional_id
-    context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
-    error = await broker.transactions.end(
-        transactional_id, request.producer_id, request.producer_epoch, is_commit=request.committed
-    )
-    return messages.EndTxnResponse(
-        error_code=_known_code(error, context.version, _FIRST_WITH_FENCED)
-    )
+    id, epoch = request.producer_id, request.producer_epoch
+    context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+    with _known_errors(context, first_with_fenced=_FIRST_WITH_FENCED):
+        await broker.transactions.end(
+            request.transactional_id, id, epoch, is_commit=request.committed
+        )
+    return messages.EndTxnResponse()
 
 
 # DescribeTransactions and ListTransactions
@@ -208,41 +211,25 @@ def _describe(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _TransactionFilter:
-    """The transactions that a client lists; an empty filter matches all."""
-
-    statuses: frozenset[Status] | None
-    producer_ids: frozenset[int]
-    duration_ms: int
-    now_ms: int
-
-    def matches(self, transaction: Transaction) -> bool:
-        duration_ms = self.now_ms - transaction.start_ms
-        return (
-            (self.statuses is None or transaction.status in self.statuses)
-            and (not self.producer_ids or transaction.producer_id in self.producer_ids)
-            and (self.duration_ms < 0 or duration_ms > self.duration_ms)
-        )
-
-
 async def handle_list_transactions(
     broker: Broker, context: RequestContext, request: messages.ListTransactionsRequest
 ) -> messages.ListTransactionsResponse:
-    names = request.state_filters
-    known = frozenset(BY_DISPLAY_NAME[name] for name in names if name in BY_DISPLAY_NAME)
-    filter = _TransactionFilter(
-        known if names else None,
-        frozenset(request.producer_id_filters),
-        request.duration_filter,
-        broker.clock.now_ms(),
-    )
-    listed = [one for one in broker.transactions.known() if filter.matches(one)]
+    """Those that match all filters; an empty filter matches all."""
+    names, producer_ids = request.state_filters, frozenset(request.producer_id_filters)
+    statuses = {BY_DISPLAY_NAME.get(name) for name in names}
+    duration_ms, now_ms = request.duration_filter, broker.clock.now_ms()
+    listed = [
+        transaction
+        for transaction in broker.transactions.known()
+        if (not names or transaction.status in statuses)
+        and (not producer_ids or transaction.producer_id in producer_ids)
+        and (duration_ms < 0 or now_ms - transaction.start_ms > duration_ms)
+    ]
     if request.transactional_id_pattern:
         ids = [transaction.transactional_id for transaction in listed]
         pattern = request.transactional_id_pattern
         matching = await broker.blocking.run(find_matching, pattern, ids)
-        listed = [one for one in listed if one.transactional_id in matching]
+        listed = [listing for listing in listed if listing.transactional_id in matching]
     return messages.ListTransactionsResponse(
         unknown_state_filters=[name for name in names if name not in BY_DISPLAY_NAME],
         transaction_states=[

@@ -15,6 +15,7 @@ Threads    the loop's; decoding is pure.
 
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
@@ -297,15 +298,14 @@ class TransactionEntry:
         """Whether the id is new and its first record is not on disk yet."""
         return self.current.producer_epoch == NO_EPOCH
 
-    def find_error(self, *, producer_id: int, producer_epoch: int) -> ErrorCode:
-        """The error of a request of this producer; NONE if it is valid."""
-        if producer_id != self.current.producer_id:
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        if producer_epoch != self.current.producer_epoch:
-            return ErrorCode.PRODUCER_FENCED
-        if self.next_status is not None:
-            return ErrorCode.CONCURRENT_TRANSACTIONS
-        return ErrorCode.NONE
+    @contextmanager
+    def becoming(self, status: Status) -> Iterator[None]:
+        """While the log is to answer; no other task changes the entry."""
+        self.next_status = status
+        try:
+            yield
+        finally:
+            self.next_status = None
 
     def find_batch_error(self, *, producer_epoch: int, partition: TopicPartition) -> ErrorCode:
         """The error of a batch for a partition; NONE if it belongs to the transaction."""

@@ -12,7 +12,7 @@ from varve.broker.groups.committed_offsets import CommittedOffset
 from varve.broker.settings import GroupSettings
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.commit_log import TopicPartition
-from varve.wire import ErrorCode
+from varve.wire import ErrorCode, KafkaError
 from varve.wire.messages.groups import (
     DeleteGroupsRequest,
     ListGroupsRequest,
@@ -188,8 +188,7 @@ def test_offsets_too_many_for_a_batch_are_refused_and_change_nothing(kit: Broker
 def _commit_in_transaction(kit: BrokerKit, offset: int, producer_id: int = 9) -> None:
     offsets = {EVENTS: CommittedOffset(offset)}
     groups = kit.broker.groups
-    code = kit.run(groups.commit_in_transaction("g", producer_id, 0, offsets))
-    assert code is ErrorCode.NONE
+    kit.run(groups.commit_in_transaction("g", producer_id, 0, offsets))
 
 
 def _end(kit: BrokerKit, committed: bool, producer_id: int = 9) -> None:
@@ -233,8 +232,9 @@ def test_a_transactional_commit_that_the_log_refused_leaves_nothing_pending(
     _end(kit, committed=True)
     offsets = {EVENTS: CommittedOffset(6)}
     groups = kit.broker.groups
-    code = kit.run(groups.commit_in_transaction("g", 9, -1, offsets))
-    assert code is ErrorCode.INVALID_PRODUCER_EPOCH
+    with pytest.raises(KafkaError) as raised:
+        kit.run(groups.commit_in_transaction("g", 9, -1, offsets))
+    assert raised.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
     assert fetch(kit, "g", "events", 0, require_stable=True).committed_offset == 5
 
 

@@ -7,10 +7,16 @@ from dataclasses import replace
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from tests.support.transaction_bench import QUICK, TIMEOUT_MS, BenchProducer, TransactionBench
+from tests.support.transaction_bench import (
+    QUICK,
+    TIMEOUT_MS,
+    BenchProducer,
+    InitResult,
+    TransactionBench,
+)
 from varve.broker.settings import TransactionSettings
 from varve.broker.topics import TRANSACTIONS_TOPIC
-from varve.broker.transactions.coordinator import END_WAIT_MS, InitResult
+from varve.broker.transactions.coordinator import END_WAIT_MS
 from varve.broker.transactions.transaction import EPOCH_MAX, Status
 from varve.commit_log import TopicPartition
 from varve.foundation.clock import ManualClock
@@ -141,10 +147,7 @@ def test_used_up_epochs_lead_to_a_new_producer_id(bench: TransactionBench) -> No
 
 def test_two_at_once_do_not_become_the_same_producer(bench: TransactionBench) -> None:
     bench.kit.hold_work(appends=True)
-    asked = [
-        bench.kit.loop.create_task(bench.coordinator.init_producer("t", 1_000, -1, -1))
-        for _ in range(2)
-    ]
+    asked = [bench.kit.loop.create_task(bench.initializing("t", 1_000)) for _ in range(2)]
     bench.kit.settle()
     bench.kit.release_work()
     errors = [one.result().error for one in asked]
@@ -153,7 +156,7 @@ def test_two_at_once_do_not_become_the_same_producer(bench: TransactionBench) ->
 
 def test_a_client_that_goes_away_does_not_cut_a_step(bench: TransactionBench) -> None:
     bench.kit.hold_work(appends=True)
-    asked = bench.kit.loop.create_task(bench.coordinator.init_producer("t", 1_000, -1, -1))
+    asked = bench.kit.loop.create_task(bench.initializing("t", 1_000))
     bench.kit.settle()
     asked.cancel()
     bench.kit.release_work()
