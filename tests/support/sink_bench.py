@@ -8,7 +8,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 
 import varve
 from varve.disk import FileSystem
-from varve.embedded.packing import packaging_for
+from varve.embedded.topic import packaging_for
 from varve.foundation.clock import ManualClock
 from varve.foundation.settings import GivenValue
 from varve.jobs.sink.batch_builder import BatchBuilder, SinkTarget

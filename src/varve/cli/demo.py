@@ -27,7 +27,7 @@ from varve.cli.demo_stream import PARTITION_COUNT, TOPIC, record_at
 from varve.cli.demo_tier import show_tiering
 from varve.cli.segment_picture import draw_segments, topic_facts
 from varve.commit_log.names import LOG
-from varve.embedded.partitioner import partition_of
+from varve.embedded.topic import partition_of
 from varve.foundation.errors import Corrupt, Unavailable
 
 _TORN_BYTES: Final = 777

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from varve.embedded.partitioner import partition_of
+from varve.embedded.topic import partition_of
 from varve.records import BinaryColumn, Codec, build_batch_from_columns
 
 TOPIC: Final = "customers"

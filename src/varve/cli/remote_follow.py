@@ -11,7 +11,7 @@ from varve.cli.tier_access import open_manifests, open_tier
 from varve.commit_log.directory_files import decode_partition_metadata
 from varve.commit_log.names import PARTITION_METADATA_FILE, TopicPartition
 from varve.disk import FileSystem
-from varve.embedded.reading import columns_within, stored_records
+from varve.embedded.partition import columns_within, stored_records
 from varve.embedded.stored_record import StoredRecord
 from varve.embedded.tier_place import DEFAULT_METADATA, TIER_FILE, TierPlace, read_place
 from varve.foundation.clock import SystemClock

@@ -22,7 +22,7 @@ from varve.commit_log.names import (
 from varve.commit_log.offset_checkpoints import decode_offsets
 from varve.commit_log.segment_reader import BatchTable, BatchWalk
 from varve.disk import FileSystem
-from varve.embedded.reading import columns_within, stored_records
+from varve.embedded.partition import columns_within, stored_records
 from varve.embedded.stored_record import StoredRecord
 from varve.foundation.errors import Corrupt, OffsetOutOfRange
 from varve.kernels.batch_layout import BatchColumn, ScanStatus

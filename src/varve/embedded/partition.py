@@ -1,14 +1,19 @@
-"""One partition of a topic, as the public face shows it."""
+"""One partition of a topic, as the public face shows it: visible records, in order, each checked.
+
+Invariant  a read ends where the log ended, for its isolation, when it began; it never gives a
+           record outside [start, end), of an aborted transaction, or of a batch with a wrong CRC.
+Threads    any; each read stands for itself.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 from varve.commit_log import AppendResult, Isolation, Log, LogManager, TopicPartition
-from varve.embedded.reading import batches_of, columns_of, read_range, records_of
 from varve.embedded.stored_record import StoredRecord
-from varve.foundation.errors import InvalidRequest
-from varve.records import Batch, Buffer, RecordColumns
+from varve.foundation.errors import InvalidRequest, OffsetOutOfRange
+from varve.foundation.settings import LONG_MAX
+from varve.records import Batch, Buffer, CommittedBatches, RecordColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +64,9 @@ class Partition:
         """
         if max_records is not None and max_records < 0:
             raise InvalidRequest(f"max_records {max_records} is below 0")
-        wanted = read_range(self.log, self.number, start=start, end=end, isolation=isolation)
-        return islice(records_of(wanted), max_records)
+        columns = self.columns(start, end, isolation=isolation)
+        records = (record for part in columns for record in stored_records(part, self.number))
+        return islice(records, max_records)
 
     def read_batches(
         self,
@@ -70,8 +76,7 @@ class Partition:
         isolation: str = Isolation.READ_UNCOMMITTED,
     ) -> Iterator[Batch]:
         """The batches that hold these records: whole, so the first may begin before `start`."""
-        wanted = read_range(self.log, self.number, start=start, end=end, isolation=isolation)
-        return batches_of(wanted)
+        return _ReadRange.visible(self.log, start, end, isolation).batches()
 
     def columns(
         self,
@@ -81,8 +86,7 @@ class Partition:
         isolation: str = Isolation.READ_UNCOMMITTED,
     ) -> Iterator[RecordColumns]:
         """The records as numpy columns, a batch at a time."""
-        wanted = read_range(self.log, self.number, start=start, end=end, isolation=isolation)
-        return columns_of(wanted)
+        return _ReadRange.visible(self.log, start, end, isolation).columns()
 
     def offset_for_time(self, timestamp: int) -> int | None:
         """The offset of the first record not older than the timestamp; None without one."""
@@ -106,3 +110,87 @@ class Partition:
     def flush(self) -> None:
         """Brings everything appended so far to the disk."""
         self.log.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadRange:
+    """What to read of one log: offsets [start, end) under an isolation."""
+
+    log: Log
+    start: int
+    end: int
+    isolation: Isolation
+
+    @classmethod
+    def visible(cls, log: Log, start: int | None, end: int | None, isolation: str) -> "_ReadRange":
+        """The range asked for, cut at what is visible now.
+
+        Raises OffsetOutOfRange for a start outside the log.
+        """
+        try:
+            level = Isolation(isolation)
+        except ValueError:
+            raise InvalidRequest(
+                f"isolation {isolation!r} is unknown; use read_uncommitted or read_committed"
+            ) from None
+        log_start, log_end = log.log_start_offset, log.end_offset
+        if start is None:
+            start = log_start
+        elif not log_start <= start <= log_end:
+            raise OffsetOutOfRange(
+                f"{log.topic_partition}: offset {start} is outside the log, which holds "
+                f"{log_start} to {log_end}; read from one of these"
+            )
+        is_committed = level is Isolation.READ_COMMITTED
+        visible = log.last_stable_offset if is_committed else log.high_watermark
+        return cls(log, start, visible if end is None else min(end, visible), level)
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches that hold its records, whole and as stored, without control batches."""
+        offset = self.start
+        while offset < self.end:
+            fetched = self.log.read(start_offset=offset, isolation=self.isolation)
+            if not fetched.data:
+                return
+            batches = CommittedBatches(
+                fetched.data,
+                fetched.aborted,
+                start_offset=offset,
+                where=str(self.log.topic_partition),
+            )
+            for batch in batches:
+                if batch.header.base_offset >= self.end:
+                    return
+                yield batch
+            offset = fetched.next_offset
+
+    def columns(self) -> Iterator[RecordColumns]:
+        """The records as columns, a batch at a time; none is empty."""
+        for batch in self.batches():
+            columns = columns_within(batch, start=self.start, end=self.end)
+            if len(columns):
+                yield columns
+
+
+def columns_within(batch: Batch, *, start: int, end: int = LONG_MAX) -> RecordColumns:
+    """The records of a batch with offsets [start, end)."""
+    columns = batch.columns()
+    if start <= batch.header.base_offset and batch.header.last_offset < end:
+        return columns
+    inside = (columns.offsets >= start) & (columns.offsets < end)
+    return RecordColumns(columns.payload, columns.table[inside])
+
+
+def stored_records(columns: RecordColumns, partition: int) -> Iterator[StoredRecord]:
+    """The records in the columns, as objects."""
+    payload = columns.payload.tobytes()
+    for index, row in enumerate(columns.table.tolist()):
+        offset, timestamp, key, key_size, value, value_size, _, header_count, _, _ = row
+        yield StoredRecord(
+            partition,
+            offset,
+            timestamp,
+            None if key_size < 0 else payload[key : key + key_size],
+            None if value_size < 0 else payload[value : value + value_size],
+            columns.headers(index) if header_count else (),
+        )

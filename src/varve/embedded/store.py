@@ -6,35 +6,37 @@ Threads    any; `_lock` guards the handles made from the table. Who changes topi
            throughout, before `_lock`, and may wait for the object store: nobody else does.
 """
 
+import os
 import random as random_module
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from varve.cleaning.metrics import CleanerMetrics
 from varve.commit_log import LogDirectory, LogManager, LogSettings, TopicPartition
-from varve.disk import FileSystem
-from varve.embedded.lost_settings import check_cluster_id_known, lost_settings_message
+from varve.disk import FileSystem, RealFileSystem
 from varve.embedded.maintenance import StoreHealth, StoreMaintenance
 from varve.embedded.partition import Partition
 from varve.embedded.store_removals import StoreRemovals
 from varve.embedded.store_settings import ParsedSettings, parse_store_settings
 from varve.embedded.store_tier import StoreTier
 from varve.embedded.tier_opening import TierOpening
+from varve.embedded.tier_place import check_cluster_id_known
 from varve.embedded.topic import Topic
 from varve.embedded.topic_admin import TopicAdmin
-from varve.embedded.topic_catalog import TopicCatalog
+from varve.embedded.topic_catalog import TopicCatalog, lost_settings_message
 from varve.embedded.topic_table import TopicEntry
-from varve.foundation.clock import Clock
+from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import (
     Closed,
     InconsistentTopicId,
+    InvalidRequest,
     InvalidSetting,
     StoreError,
 )
-from varve.foundation.metrics import Collector
 from varve.foundation.settings import GivenValue, declared
+from varve.records import Record
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
@@ -44,19 +46,16 @@ if TYPE_CHECKING:
 
 
 class StoreMetrics:
-    """A collector for a registry of prometheus_client.
+    """A collector for a registry of prometheus_client."""
 
-    `find_tier` gives the collector of the cold tier, None while no topic needs one.
-    """
-
-    def __init__(self, cleaner: CleanerMetrics, find_tier: Callable[[], Collector | None]) -> None:
+    def __init__(self, cleaner: CleanerMetrics, tier: StoreTier) -> None:
         self._cleaner = cleaner
-        self._find_tier = find_tier
+        self._tier = tier
 
     def collect(self) -> "Iterator[Family]":
         """What prometheus_client asks a collector for."""
         yield from self._cleaner.collect()
-        tier = self._find_tier()
+        tier = self._tier.metrics()
         if tier is not None:
             yield from tier.collect()
 
@@ -90,30 +89,15 @@ class Store(StoreRemovals):
             settings=parsed.store,
             topic_settings=lambda topic: self._admin.settings_of(topic),
         )
-        opening = TierOpening(
-            logs,
-            clock=clock,
-            random=random,
-            settings=parsed.tier,
-            metadata=parsed.metadata,
-            store_settings=parsed.tier_store,
-            mirror_settings=parsed.mirror_store,
-            objects=objects,
-            cleaner=lambda: self._maintenance.cleaner,
-        )
-        self._tier = StoreTier(logs, clock=clock, opening=opening)
+        self._tier = StoreTier(TierOpening(logs, clock, random, parsed, objects))
         logs.attach_remote(self._tier)
         self._catalog = TopicCatalog(fs, logs.directories)
         self._admin = TopicAdmin(
-            self._catalog,
-            logs,
-            defaults=parsed.defaults,
-            foreign=parsed.foreign,
-            random=random,
-            tier=self._tier,
+            self._catalog, logs, settings=parsed, random=random, tier=self._tier
         )  # changes under _changes
         maintenance = StoreMaintenance(logs, clock=clock, settings=parsed.cleaner, tier=self._tier)
-        self._metrics = StoreMetrics(maintenance.metrics, self._tier.metrics)
+        self._tier.cleaner = maintenance.cleaner
+        self._metrics = StoreMetrics(maintenance.metrics, self._tier)
         super().__init__(logs, maintenance, self._tier, fs=fs, clock=clock)
 
     def __repr__(self) -> str:
@@ -165,32 +149,30 @@ class Store(StoreRemovals):
 
     def _handle_locked(self, entry: TopicEntry) -> Topic:
         if entry.name not in self._topics:
-            self._topics[entry.name] = self._make_topic(entry)
+            settings = self._admin.settings_of(entry.name)
+            self._topics[entry.name] = Topic(
+                self,
+                entry,
+                settings,
+                clock=self._clock,
+                first_partition=self._random.randrange(entry.partition_count),
+            )
         return self._topics[entry.name]
 
-    def _make_topic(self, entry: TopicEntry) -> Topic:
-        return Topic(
-            entry.name,
-            id=entry.id,
-            partition_count=entry.partition_count,
-            settings=self._admin.settings_of(entry.name),
-            clock=self._clock,
-            make_partition=lambda number: self._make_partition(entry, number),
-            find_record=lambda number, key: self._maintenance.cleaner.find_key(
-                TopicPartition(entry.name, number), key, self._clock.now_ms()
-            ),
-            first_partition=self._random.randrange(entry.partition_count),
-        )
-
-    def _make_partition(self, entry: TopicEntry, number: int) -> Partition:
+    def _get_partition(self, topic: Topic, number: int) -> Partition:
+        """For `Topic`; raises InconsistentTopicId where the directory is of another topic."""
         self._check_open()
-        found = self._logs.topic_id(TopicPartition(entry.name, number))
-        if found is not None and entry.id is not None and found != entry.id:
+        topic_id = self._logs.topic_id(TopicPartition(topic.name, number))
+        if topic_id is not None and topic.id is not None and topic_id != topic.id:
             raise InconsistentTopicId(
-                f"{entry.name}-{number} belongs to topic id {found}, not {entry.id}; move its "
+                f"{topic.name}-{number} belongs to topic id {topic_id}, not {topic.id}; move its "
                 "directory away"
             )
-        return Partition(entry.name, number, self._logs)
+        return Partition(topic.name, number, self._logs)
+
+    def _find_record(self, partition: TopicPartition, key: bytes) -> Record | None:
+        """For `Topic`."""
+        return self._maintenance.cleaner.find_key(partition, key, self._clock.now_ms())
 
     def topics(self) -> list[Topic]:
         """All topics, by name."""
@@ -394,3 +376,51 @@ class Store(StoreRemovals):
                 raise
             # What went wrong first is what the caller must see.
             error.add_note(f"and closing the store failed: {failure}")
+
+
+StrPath = str | os.PathLike[str]
+
+
+def open(
+    paths: StrPath | Sequence[StrPath],
+    *,
+    settings: Mapping[str, GivenValue] | None = None,
+    fs: FileSystem | None = None,
+    clock: Clock | None = None,
+    random: random_module.Random | None = None,
+    maintain: bool = True,
+    objects: "ObjectStore | None" = None,
+) -> Store:
+    """Opens a store, or makes an empty one: a directory, or several for several disks.
+
+    `settings` goes by Kafka's names: those of the store, and as `log.segment.bytes` and the like
+    the defaults of its topics. Unless `maintain` is off threads flush and checkpoint, delete what
+    is past its retention, compact what is due, and copy topics with `remote.storage.enable` to the
+    cold tier at `varve.tier.url`. `fs`, `clock`, `random`, and `objects` in place of that URL, are
+    for tests.
+
+    Raises Locked when another process has a directory open.
+    """
+    texts = [_path_text(path) for path in _listed(paths)]
+    store = Store(
+        texts,
+        settings=settings or {},
+        fs=fs or RealFileSystem(),
+        clock=clock or SystemClock(),
+        random=random or random_module.Random(),
+        objects=objects,
+    )
+    return store.open(maintain=maintain)
+
+
+def _listed(paths: object) -> list[object]:
+    if isinstance(paths, Iterable) and not isinstance(paths, str | bytes | os.PathLike):
+        return list(paths)
+    return [paths]
+
+
+def _path_text(path: object) -> str:
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidRequest(f"log directory {path!r:.80} is no path; give text or a pathlib.Path")
+    return text.rstrip("/") or "/"

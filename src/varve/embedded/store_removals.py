@@ -1,26 +1,35 @@
-"""What a store does and tells about removals: clean, audit, explain and forecast.
+"""What a store does and says about removals: clean, audit, explain and forecast.
 
+What the answers import is imported with the first one: a store that is only written to and read
+does not wait for it.
+
+Invariant  an answer changes no record and no setting; key indexes are built where they are missing.
 Threads    any.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from varve.cleaning.remote_tier import RemoteBounds
 from varve.cleaning.report import Progress
-from varve.commit_log import LogManager, TopicPartition
+from varve.cleaning.retention.segments import RemoteSegments
+from varve.commit_log import Log, LogManager, LogSettings, TopicPartition
 from varve.disk import FileSystem
 from varve.embedded.maintenance import Cleaned, StoreMaintenance
 from varve.embedded.store_tier import StoreTier
 from varve.embedded.topic import Topic
 from varve.foundation.clock import Clock
-from varve.foundation.settings import GivenValue
+from varve.foundation.errors import StoreError, Unavailable
+from varve.foundation.settings import GivenValue, parse_settings
+from varve.records import Record
 
 if TYPE_CHECKING:
+    from varve.cleaning.explain.explain import ExplainContext
     from varve.cleaning.explain.explanation import RecordExplanation, SegmentExplanation
     from varve.cleaning.removals.audit import AuditReport
     from varve.cleaning.retention.forecast import Forecast
-    from varve.embedded.insight import Insight
 
 
 class StoreRemovals(ABC):
@@ -110,21 +119,15 @@ class StoreRemovals(ABC):
         ]
         return [audit_partition(self._fs, log.directory, deep=deep) for log in logs]
 
-    def _insight(self) -> "Insight":
-        # A store that is only written to and read does not wait for what this imports.
-        from varve.embedded.insight import Insight
-
-        return Insight(self._logs, self._maintenance.cleaner, self._tier)
-
     def explain(self, topic: str, partition: int | None = None) -> "list[SegmentExplanation]":
         """Why the segments of a topic, or of one of its partitions, are still here."""
         from varve.cleaning.explain.explain import explain_log
 
-        now_ms, insight = self._clock.now_ms(), self._insight()
+        now_ms = self._clock.now_ms()
         return [
             explanation
             for log in map(self._logs.get, self.partitions(topic, partition))
-            for explanation in explain_log(log, now_ms, insight.context(log, now_ms))
+            for explanation in explain_log(log, now_ms, self._explain_context(log, now_ms))
         ]
 
     def explain_offset(
@@ -134,7 +137,7 @@ class StoreRemovals(ABC):
         from varve.cleaning.explain.explain import explain_offset
 
         log, now_ms = self.topic(topic).partition(partition).log, self._clock.now_ms()
-        return explain_offset(log, offset, now_ms, self._insight().context(log, now_ms))
+        return explain_offset(log, offset, now_ms, self._explain_context(log, now_ms))
 
     def explain_key(
         self, topic: str, key: bytes | str, partition: int | None = None
@@ -146,7 +149,7 @@ class StoreRemovals(ABC):
         found = self.topic(topic)
         number = found.partition_for(data) if partition is None else partition
         log, now_ms = found.partition(number).log, self._clock.now_ms()
-        return explain_key(log, data, now_ms, self._insight().context(log, now_ms))
+        return explain_key(log, data, now_ms, self._explain_context(log, now_ms))
 
     def forecast(
         self,
@@ -157,10 +160,83 @@ class StoreRemovals(ABC):
     ) -> "list[Forecast]":
         """What retention will delete and when, and what compaction would free, by partition.
 
-        `settings` are tried in place of the topic's own; nothing is changed.
+        `settings` are tried in place of the topic's own; nothing is changed. Raises Unavailable
+        for a tiered partition whose object storage does not answer.
         """
-        now_ms, insight = self._clock.now_ms(), self._insight()
+        now_ms = self._clock.now_ms()
         return [
-            insight.forecast(self._logs.get(topic_partition), now_ms, settings or {})
+            self._forecast(self._logs.get(topic_partition), now_ms, settings or {})
             for topic_partition in self.partitions(topic, partition)
         ]
+
+    def _forecast(self, log: Log, now_ms: int, settings: Mapping[str, GivenValue]) -> "Forecast":
+        from varve.cleaning.retention.forecast import forecast
+
+        # What is not compacted now has no plan; what it would lose then nobody has counted.
+        stale = self._stale_bytes(log, now_ms) if log.settings.is_compacted else None
+        return forecast(
+            log,
+            now_ms,
+            overrides=settings,
+            stale_bytes=None if stale is None else sum(stale.values()),
+            remote=self._remote_segments(log, settings),
+        )
+
+    def _remote_segments(
+        self, log: Log, settings: Mapping[str, GivenValue]
+    ) -> RemoteSegments | None:
+        """Those of a tiered log; an empty list for one that the settings would make tiered."""
+        if log.settings.remote_storage_enable:
+            return self._tier.get().remote_segments(log.topic_partition)
+        where = f"the forecast of {log.topic_partition}"
+        tried = parse_settings(LogSettings, settings, where, base=log.settings)
+        if not tried.remote_storage_enable:
+            return None
+        return RemoteSegments((), log.log_start_offset, 0, self._tier.delete_delay_ms)
+
+    def _explain_context(self, log: Log, now_ms: int) -> "ExplainContext":
+        """What is known of a partition; while object storage is down, without that part."""
+        from varve.cleaning.explain.explain import ExplainContext
+
+        partition = log.topic_partition
+        directory = self._logs.directory_of(partition)
+        # The plan reads every segment, so that damaged ones are known as uncleanable behind it.
+        stale = self._stale_bytes(log, now_ms) if log.settings.is_compacted else None
+        holds = [
+            hold
+            for health in self._maintenance.cleaner.health()
+            if health.partition == partition
+            for hold in health.holds
+        ]
+
+        def find_latest(key: bytes, below: int) -> Record | None:
+            return self._maintenance.cleaner.find_key(partition, key, now_ms, below=below)
+
+        remote = None
+        with suppress(Unavailable):
+            remote = self._remote_segments(log, {})
+        return ExplainContext(
+            first_dirty_offset=None if directory is None else directory.cleaner_offset(partition),
+            remote=remote,
+            is_remote_unavailable=remote is None and log.settings.remote_storage_enable,
+            holds=holds,
+            stale_bytes=stale or {},
+            find_latest=find_latest,
+            remote_bounds=self._find_bounds(partition),
+        )
+
+    def _find_bounds(self, partition: TopicPartition) -> RemoteBounds | None:
+        """None also while object storage is down: what it keeps is then unknown."""
+        with suppress(Unavailable):
+            return self._tier.bounds(partition)
+        return None
+
+    def _stale_bytes(self, log: Log, now_ms: int) -> dict[int, int] | None:
+        """Stale bytes by base offset; None when no plan can be made."""
+        with suppress(StoreError):
+            plan = self._maintenance.cleaner.plan(log.topic_partition, now_ms)
+            return {
+                segment_plan.segment.base_offset: segment_plan.stale_bytes
+                for segment_plan in plan.segments
+            }
+        return None

@@ -11,18 +11,17 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
+from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.key_index.key_index import KeyEntry
 from varve.cleaning.remote_tier import RemoteBounds
 from varve.commit_log import (
     Log,
-    LogManager,
     RemoteLogReader,
     RemoteRead,
     TimestampOffset,
     TopicPartition,
 )
 from varve.embedded.tier_opening import TierOpening
-from varve.foundation.clock import Clock
 from varve.foundation.errors import (
     Closed,
     InvalidRequest,
@@ -87,11 +86,13 @@ class TierRemoteReader:
 class StoreTier:
     """The tier of one store, or the promise of one."""
 
-    def __init__(self, logs: LogManager, *, clock: Clock, opening: TierOpening) -> None:
-        self._logs = logs
-        self._clock = clock
+    def __init__(self, opening: TierOpening) -> None:
+        self._logs = opening.logs
+        self._clock = opening.clock
         self._opening = opening
-        self._settings = opening.settings
+        self._settings = opening.settings.tier
+        self.cleaner: LogCleaner | None = None
+        """Of the same store; set before the first use, as the cleaner needs the tier as well."""
         self._lock = threading.Lock()
         self._tier: Tier | None = None  # guarded by _lock
         self._failure: StoreError | None = None  # guarded by _lock
@@ -127,7 +128,8 @@ class StoreTier:
         if self._failure is not None and self._clock.now_ms() < self._retry_ms:
             raise self._failure.again()
         try:
-            return self._opening.open()
+            assert self.cleaner is not None
+            return self._opening.open(self.cleaner)
         except MENDABLE as error:
             self._failure, self._retry_ms = error, self._clock.now_ms() + RETRY_MS
             raise

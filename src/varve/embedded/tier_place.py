@@ -3,25 +3,41 @@
 Layout     `varve-tier.json` in every log directory:
            {"format": 1, "url": "...", "metadata": "object"}, and "mirror": "..." where there is a
            second store. docs/tiering.md
+           `varve-mirror-level` in every log directory that is online, with the URLs of both stores,
+           while the mirror lacks nothing. Unless all of them have it the stores are compared.
 Invariant  what is copied stays where readers look for it: another place than the remembered one is
            refused; only a mirror may be added to a place that has none. No secret is written;
            credentials come from settings or the environment.
 Crash      written before anything is copied; any directory's file tells, and one with a mirror
-           tells more than one without.
+           tells more than one without. The mark of the mirror is removed durably from one
+           directory at least before a write that leaves the mirror behind returns; see
+           `varve.object_store.mirror`.
 """
 
 import json
+import logging
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
 
 from varve.commit_log import LogDirectory
+from varve.commit_log.names import META_PROPERTIES_FILE
 from varve.disk import FileSystem, RealFileSystem, write_atomically
-from varve.foundation.errors import Corrupt, InvalidRequest, InvalidSetting, Unavailable
+from varve.foundation.errors import (
+    Corrupt,
+    InconsistentClusterId,
+    InvalidRequest,
+    InvalidSetting,
+    Unavailable,
+)
+
+logger = logging.getLogger(__name__)
 
 TIER_FILE: Final = "varve-tier.json"
+MARK_FILE: Final = "varve-mirror-level"
 DEFAULT_METADATA: Final = "object"
 _FORMAT: Final = 1
 
@@ -218,3 +234,72 @@ def _remembered_url(url: str, path: str) -> str:
         return normal_url(url)
     except InvalidRequest as error:
         raise Corrupt(f"{path} does not tell where the cold tier is: {error}") from error
+
+
+def check_cluster_id_known(fs: FileSystem, directories: Sequence[str]) -> None:
+    """Raises InconsistentClusterId where logs have a cold tier and no directory has the cluster id.
+
+    What cannot be read is passed over: who opens the directory says why.
+    """
+    if any(fs.exists(f"{directory}/{META_PROPERTIES_FILE}") for directory in directories):
+        return
+    for directory in directories:
+        place = None
+        with suppress(OSError):
+            if any(entry.is_directory for entry in fs.scan(directory)):
+                place = read_place(fs, directory)
+        if place is not None:
+            raise InconsistentClusterId(
+                f"{directory}/{META_PROPERTIES_FILE} is missing, and its cluster.id names the "
+                f"objects of the cold tier: the folder at the top of {place.url} has that name; "
+                "recreate the file with the lines version=1, node.id=1 and cluster.id=NAME"
+            )
+
+
+class MirrorInSyncFile:
+    """An InSyncFlag in log directories, for two stores by their URLs."""
+
+    def __init__(
+        self, fs: FileSystem, directories: Sequence[str], *, url: str, mirror: str
+    ) -> None:
+        self._fs = fs
+        self._directories = directories
+        self._data = json.dumps({"url": url, "mirror": mirror}).encode() + b"\n"
+
+    def is_set(self) -> bool:
+        try:
+            return all(
+                self._fs.read(f"{directory}/{MARK_FILE}") == self._data
+                for directory in self._directories
+            )
+        except OSError:
+            return False
+
+    def set(self) -> None:
+        """Where that fails nothing is known, and the next to open compares the stores."""
+        for directory in self._directories:
+            try:
+                write_atomically(self._fs, f"{directory}/{MARK_FILE}", self._data)
+            except OSError as error:
+                logger.warning(
+                    "it cannot be remembered that the mirror of the cold tier lacks nothing",
+                    extra={"directory": directory, "error": str(error)},
+                )
+
+    def clear(self) -> None:
+        """Raises Unavailable where no directory can delete it."""
+        failure: OSError | None = None
+        for directory in self._directories:
+            try:
+                if self._fs.exists(f"{directory}/{MARK_FILE}"):
+                    self._fs.remove(f"{directory}/{MARK_FILE}")
+                self._fs.sync_directory(directory)
+            except OSError as error:
+                failure = error
+            else:
+                return
+        raise Unavailable(
+            f"{MARK_FILE} cannot be removed from {', '.join(self._directories)}: {failure}; the "
+            "mirror of the cold tier is left behind, and who opens the store must know it: mend "
+            "the disk"
+        ) from failure

@@ -1,17 +1,21 @@
 """A topic: append records to it, read them back.
 
+Invariant  records of one partition are appended in the order they came; no batch of several
+           records exceeds the topic's largest batch, whatever its bytes compress to.
 Threads    every method may be called from any thread; records that one thread appends to one
            partition keep their order.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from uuid import UUID
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
-from varve.commit_log import AppendResult, Isolation, LogSettings
-from varve.embedded.packing import AppendSummary, Packer, packaging_for
+import numpy as np
+
+from varve.commit_log import AppendResult, Isolation, LogSettings, TopicPartition
+from varve.commit_log.batch_validator import stored_codec
 from varve.embedded.partition import Partition, PartitionOffsets
-from varve.embedded.partitioner import partition_of
 from varve.embedded.stored_record import (
     GivenHeaders,
     GivenRecord,
@@ -22,9 +26,73 @@ from varve.embedded.stored_record import (
     to_bytes,
     to_record,
 )
+from varve.embedded.topic_table import TopicEntry
 from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest, NotFound
-from varve.records import Batch, Buffer, Codec, Record, RecordColumns, build_batch
+from varve.kernels.hashes import murmur2
+from varve.records import (
+    HEADER_BYTES,
+    Batch,
+    Buffer,
+    Codec,
+    Record,
+    RecordColumns,
+    build_batch,
+)
+
+if TYPE_CHECKING:
+    from varve.embedded.store import Store
+
+BATCH_BYTES: Final = 1 << 20
+
+# The most that the numbers of a record, and those of a header, take besides their bytes.
+_RECORD_OVERHEAD: Final = 40
+_HEADER_OVERHEAD: Final = 10
+# What bytes that do not compress may grow by: a share for block headers, and the frame's own.
+_EXPANSION_SHARE: Final = 256
+_EXPANSION_BYTES: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class AppendSummary:
+    """What `append_many` did; `end_offsets` gives, by partition, the offset after the last."""
+
+    record_count: int
+    batch_count: int
+    end_offsets: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Packaging:
+    """How batches are made: codec, level, and how many bytes of records go into one."""
+
+    codec: Codec
+    level: int | None
+    payload_bytes: int
+
+
+def packaging_for(settings: LogSettings, codec: str | Codec) -> Packaging:
+    """The topic's own codec where it has one, else the asked one."""
+    limit = min(settings.max_message_bytes, settings.segment_bytes, BATCH_BYTES)
+    payload = limit - HEADER_BYTES - limit // _EXPANSION_SHARE - _EXPANSION_BYTES
+    chosen, level = stored_codec(settings)
+    return Packaging(parse_codec(codec) if chosen is None else chosen, level, max(payload, 1))
+
+
+def parse_codec(asked: str | Codec) -> Codec:
+    """A codec by its name, small or capital."""
+    if isinstance(asked, Codec):
+        return asked
+    try:
+        return Codec[asked.upper()]
+    except KeyError:
+        names = ", ".join(codec.name.lower() for codec in Codec)
+        raise InvalidRequest(f"codec {asked!r} is unknown; use one of {names}") from None
+
+
+def partition_of(key: bytes, partition_count: int) -> int:
+    """The partition of a key by Kafka's default partitioner, so that other clients agree."""
+    return (murmur2(np.frombuffer(key, np.uint8)) & 0x7FFFFFFF) % partition_count
 
 
 class Topic:
@@ -36,23 +104,19 @@ class Topic:
 
     def __init__(
         self,
-        name: str,
-        *,
-        id: UUID | None,
-        partition_count: int,
+        store: "Store",
+        entry: TopicEntry,
         settings: LogSettings,
+        *,
         clock: Clock,
-        make_partition: Callable[[int], Partition],
-        find_record: Callable[[int, bytes], Record | None],
         first_partition: int,
     ) -> None:
-        self.name = name
-        self.id = id
-        self.partition_count = partition_count
+        self.name = entry.name
+        self.id = entry.id
+        self.partition_count = entry.partition_count
         self.settings = settings
+        self._store = store
         self._clock = clock
-        self._make_partition = make_partition
-        self._find_record = find_record
         # Where keyless records begin to go round; next() on it is atomic.
         self._rotation = itertools.count(first_partition)
 
@@ -73,7 +137,7 @@ class Topic:
                 f"topic {self.name} has no partition {number}; it has 0 to "
                 f"{self.partition_count - 1}"
             )
-        return self._make_partition(number)
+        return self._store._get_partition(self, number)
 
     @property
     def partitions(self) -> list[Partition]:
@@ -116,7 +180,7 @@ class Topic:
         `compression.type` of its own keeps to it. When the stream or an append raises, batches
         that were full before are in the log, and what was collected since is not.
         """
-        packer = Packer(self.partition, packaging_for(self.settings, codec))
+        packer = _Packer(self, packaging_for(self.settings, codec))
         if partition is not None:
             self.partition(partition)
         resting = self._choose(None)
@@ -211,7 +275,7 @@ class Topic:
         if data is None:
             raise InvalidRequest(f"topic {self.name}: records without a key cannot be looked up")
         number = self.partition(self.partition_for(data) if partition is None else partition).number
-        record = self._find_record(number, data)
+        record = self._store._find_record(TopicPartition(self.name, number), data)
         if record is None:
             return None
         return StoredRecord(
@@ -234,3 +298,60 @@ class Topic:
         """Brings everything appended so far to the disk."""
         for partition in self.partitions:
             partition.flush()
+
+
+@dataclass(slots=True)
+class _PendingBatch:
+    records: list[Record] = field(default_factory=list)
+    size: int = 0
+
+
+class _Packer:
+    """Collects records and appends a batch whenever one is full."""
+
+    def __init__(self, topic: Topic, packaging: Packaging) -> None:
+        self._topic = topic
+        self._packaging = packaging
+        self._pending: dict[int, _PendingBatch] = {}
+        self._end_offsets: dict[int, int] = {}
+        self._record_count = 0
+        self._batch_count = 0
+
+    def add(self, number: int, record: Record) -> bool:
+        """Takes a record; True when a batch of its partition was appended before it."""
+        size = _size_bound(record)
+        pending = self._pending.setdefault(number, _PendingBatch())
+        was_full = bool(pending.records) and pending.size + size > self._packaging.payload_bytes
+        if was_full:
+            self._append(number, pending)
+        pending.records.append(record)
+        pending.size += size
+        return was_full
+
+    def finish(self) -> AppendSummary:
+        """Appends what is left."""
+        for number, pending in self._pending.items():
+            if pending.records:
+                self._append(number, pending)
+        return AppendSummary(self._record_count, self._batch_count, dict(self._end_offsets))
+
+    def _append(self, number: int, pending: _PendingBatch) -> None:
+        records = pending.records
+        pending.records, pending.size = [], 0
+        batch = build_batch(records, codec=self._packaging.codec, level=self._packaging.level)
+        result = self._topic.partition(number).append_batch(batch)
+        self._end_offsets[number] = result.last_offset + 1
+        self._record_count += len(records)
+        self._batch_count += 1
+
+
+def _size_bound(record: Record) -> int:
+    """At most so many bytes does the record take."""
+    size = _RECORD_OVERHEAD
+    if record.key is not None:
+        size += len(record.key)
+    if record.value is not None:
+        size += len(record.value)
+    for name, value in record.headers:
+        size += 4 * len(name) + _HEADER_OVERHEAD + (0 if value is None else len(value))
+    return size

@@ -1,8 +1,7 @@
 """Makes, alters and removes the topics of a store.
 
 Crash      a topic is in the table before its partitions are made, those it grows by too, and
-           leaves it after they went;
-           see `topic_table`.
+           leaves it after they went; see `topic_table`.
 Threads    one at a time, under the store's lock.
 """
 
@@ -16,9 +15,9 @@ from uuid import UUID
 from varve.commit_log import Log, LogManager, LogSettings, TopicPartition
 from varve.commit_log.directory_files import random_topic_id
 from varve.commit_log.names import validate_topic_name
-from varve.embedded.lost_settings import lost_settings_message
+from varve.embedded.store_settings import ParsedSettings
 from varve.embedded.store_tier import StoreTier
-from varve.embedded.topic_catalog import TopicCatalog
+from varve.embedded.topic_catalog import TopicCatalog, lost_settings_message
 from varve.embedded.topic_table import TopicEntry, TopicState, TopicTable
 from varve.foundation.errors import (
     InvalidRequest,
@@ -46,16 +45,14 @@ class TopicAdmin:
         catalog: TopicCatalog,
         logs: LogManager,
         *,
-        defaults: LogSettings,
-        foreign: Mapping[str, str],
+        settings: ParsedSettings,
         random: Random,
         tier: StoreTier,
     ) -> None:
-        """`foreign` are the settings of topics that are in no table."""
         self._catalog = catalog
         self._logs = logs
-        self._opened_defaults = defaults
-        self._foreign = foreign
+        self._opened_defaults = settings.defaults
+        self._foreign = settings.foreign
         self._random = random
         self._tier = tier
 

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from varve.embedded.packing import Packaging, packaging_for
+from varve.embedded.topic import Packaging, packaging_for
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.sink.batch_builder import BatchBuilder, SinkTarget

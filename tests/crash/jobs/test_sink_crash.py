@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.sink_bench import TOPIC, Row, SinkBench
 from varve.disk import PowerLoss
-from varve.embedded.partitioner import partition_of
+from varve.embedded.topic import partition_of
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import StoreError
 from varve.jobs.sink.batch_builder import SinkTarget

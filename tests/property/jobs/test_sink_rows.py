@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.sink_bench import batch_of
 from varve.commit_log import LogSettings
-from varve.embedded.packing import Packaging
-from varve.embedded.partitioner import partition_of
+from varve.embedded.topic import Packaging, partition_of
 from varve.jobs.sink.batch_builder import BatchBuilder, SinkTarget, make_rows
 from varve.records import Batch, Codec, Producer, stamp_producer
 

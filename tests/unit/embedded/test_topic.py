@@ -8,7 +8,7 @@ import pytest
 
 import varve
 from varve.disk import MemoryFileSystem
-from varve.embedded.partitioner import partition_of
+from varve.embedded.topic import partition_of
 from varve.foundation import errors
 from varve.foundation.clock import ManualClock
 from varve.records import build_batch

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from tests.support.sink_bench import TOPIC, batch_of
-from varve.embedded.packing import packaging_for
+from varve.embedded.topic import packaging_for
 from varve.foundation.errors import (
     Corrupt,
     Fenced,

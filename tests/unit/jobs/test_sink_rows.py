@@ -18,8 +18,7 @@ from pyspark.sql.types import (
 
 from tests.support.sink_bench import Row, batch_of
 from varve.commit_log import LogSettings
-from varve.embedded.packing import Packaging
-from varve.embedded.partitioner import partition_of
+from varve.embedded.topic import Packaging, partition_of
 from varve.foundation.errors import InvalidRecord, InvalidRequest, RecordTooLarge
 from varve.jobs.sink.batch_builder import BatchBuilder, SinkTarget, make_rows
 from varve.jobs.sink.options import parse_sink_options

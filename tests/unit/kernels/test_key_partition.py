@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from varve.embedded.partitioner import partition_of
+from varve.embedded.topic import partition_of
 from varve.kernels.hashes import partition_keys
 from varve.records import BinaryColumn
 

@@ -19,7 +19,7 @@ from varve.commit_log.names import (
 )
 from varve.commit_log.offset_checkpoints import decode_offsets, encode_offsets
 from varve.disk.memory import MemoryFileSystem
-from varve.embedded.opening import open as open_store
+from varve.embedded.store import open as open_store
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, InvalidRequest, Locked, NotFound
 from varve.object_store import MemoryObjectStore

@@ -17,7 +17,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]  # ships no types
 
 from varve.commit_log import LogSettings
-from varve.embedded.packing import Packaging
+from varve.embedded.topic import Packaging
 from varve.foundation.errors import InvalidRecord, InvalidRequest, RecordTooLarge
 from varve.kernels.hashes import partition_keys
 from varve.records import BinaryColumn, EncodedHeaders, HeaderColumns, build_batch_from_columns

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from varve.embedded.packing import parse_codec
+from varve.embedded.topic import parse_codec
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.data_source_options import (
     OptionUse,

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from varve.embedded.partitioner import partition_of
+from varve.embedded.topic import partition_of
 from varve.kernels.hashes import murmur2
 
 
