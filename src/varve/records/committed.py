@@ -8,7 +8,7 @@ Invariant  only whole batches with a valid CRC are returned, in offset order, wi
 Threads    nothing changes after construction; the data must stay unchanged too.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 
 import numpy as np
@@ -75,8 +75,20 @@ class CommittedBatches:
         if status not in (ScanStatus.END, ScanStatus.INCOMPLETE):
             self._damage = _explain_damage(data, position, status, where)
         self._all_rows = rows
-        self._rows = rows[self._choose(rows, list(aborted))]
+        self.aborted = tuple(aborted)
+        self._rows = rows[self._choose(rows, self.aborted)]
         self._end_offset = end_offset
+
+    @property
+    def buffer(self) -> Bytes:
+        """All data, to which the positions of `rows` refer."""
+        return self._buffer
+
+    @property
+    def rows(self) -> Table:
+        """A row of `BatchColumn` for each committed batch."""
+        self._check_undamaged()
+        return self._rows
 
     @property
     def next_offset(self) -> int:
@@ -153,7 +165,7 @@ class CommittedBatches:
         if self._damage is not None:
             raise self._damage
 
-    def _choose(self, rows: Table, aborted: list[tuple[int, int]]) -> Flags:
+    def _choose(self, rows: Table, aborted: Sequence[tuple[int, int]]) -> Flags:
         chosen: Flags = (rows[:, BatchColumn.ATTRIBUTES] & CONTROL_BIT) == 0
         chosen &= rows[:, BatchColumn.LAST_OFFSET] >= self._start_offset
         chosen &= rows[:, BatchColumn.RECORD_COUNT] != 0
@@ -161,7 +173,7 @@ class CommittedBatches:
             chosen &= ~self._find_aborted(rows, aborted)
         return chosen
 
-    def _find_aborted(self, rows: Table, aborted: list[tuple[int, int]]) -> Flags:
+    def _find_aborted(self, rows: Table, aborted: Sequence[tuple[int, int]]) -> Flags:
         pending = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
         open_producers: set[int] = set()
         is_aborted = np.zeros(len(rows), np.bool_)

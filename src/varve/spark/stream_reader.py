@@ -32,7 +32,6 @@ from varve.foundation.errors import (
 )
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.history_mark import find_break, find_mark
 from varve.jobs.source.options import Mode, SourceFilters, SourceOptions
 from varve.jobs.source.plan import PartitionSource, SourcePlan, TopicSource, make_tasks
 from varve.jobs.source.read import TaskRead, read_task
@@ -268,13 +267,13 @@ def _find_loss(source: PartitionSource, begin: int, mark: HistoryMark | None) ->
     if begin > end and begin > source.end_offset:
         where = "the log" if source.has_end else "the cold tier, which may lie behind the log,"
         return f"{where} ends at offset {source.end_offset}, and was read up to {begin} before"
-    return find_break(source, begin, mark) if begin < end else None
+    return source.find_break(begin, mark) if begin < end else None
 
 
 def _next_mark(source: PartitionSource, before: StreamOffset, offset: int) -> HistoryMark | None:
     if offset == before.offsets[source.number]:
         return before.marks.get(source.number)
-    return find_mark(source, offset)
+    return source.find_mark(offset)
 
 
 def _limit(

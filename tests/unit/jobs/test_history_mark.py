@@ -16,7 +16,6 @@ from varve.foundation.settings import parse_settings
 from varve.jobs.compact.job import compact
 from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.snapshot.document import SnapshotDocument
-from varve.jobs.source.history_mark import find_break, find_mark
 from varve.jobs.source.plan import PartitionSource, open_partitions
 from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
 from varve.jobs.table.table_state import BATCH_MARKS, SyncState, commit, read_sync_state
@@ -66,34 +65,34 @@ def look(topic: SourceTopic, *, is_hot: bool = True) -> PartitionSource:
 def test_a_batch_is_known_again_in_either_tier(topic: SourceTopic) -> None:
     topic.put(("a", "1"), ("b", "2"))
     topic.put(("c", "3"), ("d", "4"), ("e", "5"))
-    mark = find_mark(look(topic), 5)
+    mark = look(topic).find_mark(5)
     assert mark is not None
     assert (mark.base_offset, mark.last_offset) == (2, 4)
-    assert find_mark(look(topic), 4) == mark
+    assert look(topic).find_mark(4) == mark
     assert mark.is_in_front_of(4)
     assert not mark.is_in_front_of(2)
-    assert find_mark(look(topic), 0) is None
-    assert find_mark(look(topic), 6) is None
+    assert look(topic).find_mark(0) is None
+    assert look(topic).find_mark(6) is None
     topic.roll()
     topic.copy()
     topic.move()
-    assert find_mark(look(topic, is_hot=False), 5) == mark
-    assert find_break(look(topic, is_hot=False), 5, mark) is None
+    assert look(topic, is_hot=False).find_mark(5) == mark
+    assert look(topic, is_hot=False).find_break(5, mark) is None
 
 
 def test_what_was_lost_and_written_anew_is_told(topic: SourceTopic) -> None:
     topic.put(("a", "1"))
     topic.put(("b", "2"), ("c", "3"))
-    mark = find_mark(look(topic), 3)
+    mark = look(topic).find_mark(3)
     lose(topic, 1)
-    told = find_break(look(topic), 3, mark)
+    told = look(topic).find_break(3, mark)
     assert told is not None
     assert "ends at offset 1, and was read up to 3" in told
     topic.put(("b", "2"), ("c", "other"))
-    told = find_break(look(topic), 3, mark)
+    told = look(topic).find_break(3, mark)
     assert told is not None
     assert "in front of offset 3 the batch was 1 to 2 of epoch" in told
-    assert find_break(look(topic), 3, None) is None
+    assert look(topic).find_break(3, None) is None
 
 
 def test_a_tier_that_lies_behind_has_lost_nothing(topic: SourceTopic) -> None:
@@ -101,29 +100,29 @@ def test_a_tier_that_lies_behind_has_lost_nothing(topic: SourceTopic) -> None:
     topic.roll()
     topic.copy()
     topic.put(("b", "2"))
-    mark = find_mark(look(topic), 2)
-    assert find_break(look(topic, is_hot=False), 2, mark) is None
+    mark = look(topic).find_mark(2)
+    assert look(topic, is_hot=False).find_break(2, mark) is None
 
 
 def test_a_batch_that_was_compacted_is_no_other(local: SourceTopic) -> None:
     topic = local
     topic.put(("a", "1"), ("b", "2"), ("c", "3"))
-    mark = find_mark(look(topic), 3)
+    mark = look(topic).find_mark(3)
     assert mark is not None
     topic.put(("a", "4"))
     topic.roll()
     topic.kit.clean_now(roll=False)
-    now = find_mark(look(topic), 3)
+    now = look(topic).find_mark(3)
     assert now is not None
     assert now.crc != mark.crc
-    assert find_break(look(topic), 3, mark) is None
-    assert find_break(look(topic), 3, replace(mark, leader_epoch=mark.leader_epoch + 1))
-    assert find_break(look(topic), 3, replace(mark, base_offset=1))
+    assert look(topic).find_break(3, mark) is None
+    assert look(topic).find_break(3, replace(mark, leader_epoch=mark.leader_epoch + 1))
+    assert look(topic).find_break(3, replace(mark, base_offset=1))
     topic.put(("b", None), ("c", "5"))
     topic.roll()
     topic.kit.clean_now(roll=False)
-    assert find_mark(look(topic), 3) is None
-    assert find_break(look(topic), 3, mark) is None
+    assert look(topic).find_mark(3) is None
+    assert look(topic).find_break(3, mark) is None
 
 
 def test_a_snapshot_does_not_go_on_from_records_that_were_lost(topic: SourceTopic) -> None:
@@ -158,7 +157,7 @@ def test_a_snapshot_goes_on_where_its_last_batch_was_compacted(local: SourceTopi
     after = kit.take()
     mark = before.document.partitions[0].mark
     assert mark is not None
-    assert find_mark(look(local), 3) not in (None, mark)
+    assert look(local).find_mark(3) not in (None, mark)
     assert (after.partitions[0].read_from, after.partitions[0].note) == (3, "")
     assert kit.rows() == kit.model()
 
@@ -234,7 +233,7 @@ def test_a_table_goes_on_where_its_last_batch_was_compacted(bench: TableBench) -
         runner=LocalRunner(),
     )
     bench.topic.put(("a", "4"))
-    assert find_mark(look(bench.topic), 3) not in (None, mark)
+    assert look(bench.topic).find_mark(3) not in (None, mark)
     assert bench.sync().records == 1
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from varve.foundation.errors import InconsistentTopicId, InvalidRequest, OffsetOutOfRange
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.snapshot.document import SnapshotDocument, SnapshotPartition
-from varve.jobs.source.history_mark import find_break, find_mark
 from varve.jobs.source.options import SourceFilters, SourceOptions, for_partition
 from varve.jobs.source.plan import PartitionSource
 
@@ -121,7 +120,7 @@ def _find_bounds(source: PartitionSource, options: SourceOptions) -> PartitionPl
             read_from=start,
             manifest_version=source.manifest_version,
             cleaned_up_to=source.cleaned_up_to,
-            mark=find_mark(source, end),
+            mark=source.find_mark(end),
         ),
         note,
     )
@@ -153,7 +152,7 @@ def _continue_from(scope: PartitionPlan, previous: SnapshotDocument) -> Partitio
             "and older ones may be the latest now"
         )
         return replace(scope, note=note, is_reread=True)
-    broken = find_break(scope.source, known.resume_offset, known.mark)
+    broken = scope.source.find_break(known.resume_offset, known.mark)
     if broken is not None:
         note = (
             f"read in full: {broken}: since snapshot {previous.snapshot} the log has lost records "

@@ -108,7 +108,7 @@ class ReadTask:
             numbers = np.flatnonzero(chosen)
             if not len(numbers):
                 continue
-            partition = block.batch_range.partition
+            partition = block.partition
             batches += columns.batches(block, numbers, topic=self.read.topic, partition=partition)
             hashes = hashed.hash_block(replace(block, records=block.records[numbers]))
             codes.append(bucket_of(hashes, self.buckets) + partition * self.buckets)

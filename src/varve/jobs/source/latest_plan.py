@@ -37,7 +37,7 @@ from varve.jobs.key_plans import (
     cut_hashes,
     plan_area,
 )
-from varve.jobs.source.piece_reading import filter_of, open_batch_ranges
+from varve.jobs.source.piece_reading import filter_of, read_pieces
 from varve.jobs.source.pieces import (
     Bits,
     ChosenPiece,
@@ -48,7 +48,6 @@ from varve.jobs.source.pieces import (
     StoredKeep,
 )
 from varve.jobs.source.read import TopicHash
-from varve.jobs.source.record_blocks import read_blocks
 from varve.jobs.tasks import TaskRunner, ThreadRunner
 from varve.jobs.tier.bucket import Bucket
 from varve.jobs.tier.remote_files import TierFiles, checksum
@@ -80,7 +79,7 @@ def scan_keys(piece: Piece, topic_id: str, objects: Callable[[], ObjectStore]) -
     hashes: list[npt.NDArray[np.uint64]] = [np.empty((0, 2), np.uint64)]
     rows: list[Integers] = [np.empty((0, 3), np.int64)]
     with ExitStack() as stack:
-        for block in read_blocks(open_batch_ranges(piece, filter_of(piece), objects, stack)):
+        for block in read_pieces([piece], filter_of, objects, stack):
             records = block.records
             chosen = block.chosen() & (records[:, RecordColumn.KEY_SIZE] >= 0)
             hashes.append(hashed.hash_block(block)[chosen])

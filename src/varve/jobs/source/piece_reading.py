@@ -9,6 +9,7 @@ Invariant  an object that left since the read was planned raises ObjectNotFound,
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -28,7 +29,7 @@ from varve.jobs.source.pieces import (
     ServedPiece,
 )
 from varve.jobs.source.record_blocks import BatchRange, RecordBlock, RecordFilter, read_blocks
-from varve.jobs.source.server_log import fetch_batch_ranges
+from varve.jobs.source.server_log import read_served
 from varve.jobs.tier.bucket import Bucket
 from varve.jobs.tier.remote_files import TierFiles
 from varve.kernels.batch_layout import BatchColumn, RecordColumn
@@ -82,17 +83,34 @@ def filter_of(piece: Piece, *, min_ms: int = -LONG_MAX, max_ms: int = LONG_MAX) 
     return RecordFilter(piece.start_offset, piece.end_offset, min_ms, max_ms, piece.aborted)
 
 
+def read_pieces(
+    pieces: Iterable[Piece],
+    find_filter: Callable[[Piece], RecordFilter],
+    objects: Callable[[], ObjectStore],
+    stack: ExitStack,
+) -> Iterator[RecordBlock]:
+    """The blocks of pieces in order; the next one is fetched while a block is used."""
+    for kind, some in groupby(pieces, key=type):
+        if kind is ServedPiece:
+            for piece in some:
+                assert isinstance(piece, ServedPiece)
+                yield from read_served(piece, find_filter(piece))
+            continue
+        yield from read_blocks(
+            batch_range
+            for piece in some
+            for batch_range in open_batch_ranges(piece, find_filter(piece), objects, stack)
+        )
+
+
 def open_batch_ranges(
     piece: Piece, wanted: RecordFilter, objects: Callable[[], ObjectStore], stack: ExitStack
-) -> Iterable[BatchRange]:
+) -> list[BatchRange]:
     """Where the wanted records of a piece lie; what is opened stays so as long as the stack."""
-    match piece:
-        case LocalPiece():
-            return open_piece(piece).batch_ranges(wanted, piece.index_entry, stack)
-        case ServedPiece():
-            return fetch_batch_ranges(piece, wanted)
-        case RemotePiece():
-            return [remote_batch_range(objects(), piece, piece.start, piece.end, wanted)]
+    if isinstance(piece, LocalPiece):
+        return open_piece(piece).batch_ranges(wanted, piece.index_entry, stack)
+    assert isinstance(piece, RemotePiece), "what a server has is in no files"
+    return [remote_batch_range(objects(), piece, piece.start, piece.end, wanted)]
 
 
 def remote_batch_range(
@@ -137,8 +155,7 @@ def read_planned(
 def _read_chosen(
     piece: ChosenPiece, objects: Opener, stack: ExitStack
 ) -> Iterator[tuple[RecordBlock, Flags]]:
-    whole = filter_of(piece.piece)
-    for block in read_blocks(open_batch_ranges(piece.piece, whole, objects, stack)):
+    for block in read_pieces([piece.piece], filter_of, objects, stack):
         offsets = block.records[:, RecordColumn.OFFSET]
         yield block, block.chosen() & np.isin(offsets, piece.offsets)
 
@@ -191,7 +208,7 @@ class _KeptReader:
         if not is_known.all():
             offset = int(bases[int(np.argmin(is_known))])
             raise Corrupt(
-                f"{block.batch_range.source.name}: the key index does not know the batch with "
+                f"{block.source_name}: the key index does not know the batch with "
                 f"offset {offset} as it is; `varve tier fsck --deep` tells which object is wrong"
             )
         starts = np.cumsum(counts) - counts

@@ -6,9 +6,13 @@ Invariant  with read_committed nothing at or above an undecided transaction is p
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Final
+
+import numpy as np
 
 from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import TopicPartition
@@ -40,16 +44,20 @@ from varve.jobs.source.latest_plan import (
 )
 from varve.jobs.source.local_log import LocalPartitionLog, find_local_partitions
 from varve.jobs.source.options import Mode, SourceFilters, SourceOptions, for_partition
-from varve.jobs.source.piece_reading import open_objects
+from varve.jobs.source.piece_reading import filter_of, open_batch_ranges, open_objects
 from varve.jobs.source.pieces import Piece, PlannedPiece, RemotePiece, pack
 from varve.jobs.source.read import TaskRead
+from varve.jobs.source.record_blocks import read_batches
 from varve.jobs.source.remote_plan import RemotePartitionLog, check_versions
 from varve.jobs.source.server_log import ServedPartitionLog
 from varve.jobs.tasks import ThreadRunner
 from varve.jobs.tier.bucket import Bucket, RemoteTopic, find_cluster, find_topic, read_topic
 from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import open_client
+from varve.kernels.batch_layout import BatchColumn
+from varve.records import BatchHeader, decode_header
 from varve.tiering.manifest.paths import RemotePath
+from varve.topics import HistoryMark
 
 LOOSE_BYTES_MAX: Final = 256 << 20
 """Data without a key index that is read for its keys while a read of the latest state is planned.
@@ -227,6 +235,52 @@ class PartitionSource:
         elif hot is not None:
             offset = hot.step(start_offset=start_offset, end_offset=end_offset, max_bytes=max_bytes)
         return min(max(offset, start_offset + 1), end_offset)
+
+    # The history in front of an offset
+
+    def find_mark(self, next_offset: int) -> HistoryMark | None:
+        """The mark of what lies in front of an offset; None where no batch is there to be read."""
+        header = self._find_batch_before(next_offset)
+        return None if header is None else HistoryMark.of(header)
+
+    def find_break(self, next_offset: int, mark: HistoryMark | None) -> str | None:
+        """Why the log is not the one that was read up to an offset; None if it may be.
+
+        Without a mark, or where its batch has left the log, nothing can be compared.
+        """
+        end_offset = self.bounds()[1]
+        if self.has_end and end_offset < next_offset:
+            return f"the log ends at offset {end_offset}, and was read up to {next_offset} before"
+        header = None if mark is None else self._find_batch_before(next_offset)
+        if mark is None or header is None:
+            return None
+        difference = mark.find_break(header)
+        return None if difference is None else f"in front of offset {next_offset} {difference}"
+
+    def _find_batch_before(self, next_offset: int) -> BatchHeader | None:
+        """The batch that holds the offset before this one."""
+        offset = next_offset - 1
+        start_offset, end_offset = self.bounds()
+        if not start_offset <= offset < end_offset:
+            return None
+        if isinstance(self._hot, ServedPartitionLog):
+            return self._hot.find_batch_before(next_offset)
+        pieces = self.pieces(start_offset=offset, end_offset=next_offset, filters=SourceFilters())
+        objects = partial(open_objects, self.address)
+        with ExitStack() as stack:
+            batch_ranges = [
+                batch_range
+                for piece in pieces
+                for batch_range in open_batch_ranges(piece, filter_of(piece), objects, stack)
+            ]
+            for buffer, rows, _ in read_batches(batch_ranges):
+                holds = (rows[:, BatchColumn.BASE_OFFSET] <= offset) & (
+                    rows[:, BatchColumn.LAST_OFFSET] >= offset
+                )
+                if holds.any():
+                    position = int(rows[int(np.argmax(holds)), BatchColumn.POSITION])
+                    return decode_header(buffer.data, position)
+        return None
 
     def _is_keyed(self, filters: SourceFilters) -> bool:
         """Whether key indexes tell what is wanted of a segment; they leave out what was aborted."""

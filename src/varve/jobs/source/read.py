@@ -24,6 +24,7 @@ from varve.jobs.source.piece_reading import (
     filter_of,
     open_batch_ranges,
     open_objects,
+    read_pieces,
     read_planned,
     remote_batch_range,
 )
@@ -160,7 +161,7 @@ def read_task(
             block,
             np.flatnonzero(chosen),
             topic=task.topic,
-            partition=block.batch_range.partition,
+            partition=block.partition,
         )
 
 
@@ -198,10 +199,7 @@ class _TaskReader:
             yield from self._latest()
             return
         pieces = (piece for piece in self._pieces if self._may_hold(piece))
-        batch_ranges = (
-            batch_range for piece in pieces for batch_range in self._batch_ranges(piece)
-        )
-        for block in read_blocks(batch_ranges):
+        for block in read_pieces(pieces, self._wanted, self._objects, self._stack):
             chosen = block.chosen()
             if self._keys is not None:
                 chosen &= self._keys.choose(self._hash.hash_block(block))
@@ -231,37 +229,42 @@ class _TaskReader:
     def _wanted(self, piece: Piece) -> RecordFilter:
         return filter_of(piece, min_ms=self._filters.min_ms, max_ms=self._filters.max_ms)
 
-    def _batch_ranges(self, piece: Piece) -> Iterable[BatchRange]:
-        return open_batch_ranges(piece, self._wanted(piece), self._objects, self._stack)
-
     # The latest state
 
     def _latest(self) -> Iterator[tuple[RecordBlock, Flags]]:
         known = _SeenKeys()
-        batch_ranges = (
-            batch_range
-            for piece in reversed(self._pieces)
-            for batch_range in self._latest_batch_ranges(piece)
-        )
-        blocks = read_blocks(batch_ranges, chunk_bytes=2 * CHUNK_BYTES)
-        for _, group in groupby(blocks, key=lambda block: block.batch_range):
-            for block in reversed(list(group)):
-                hashes = self._hash.hash_block(block)
-                chosen = block.chosen()
-                if self._keys is not None:
-                    chosen &= self._keys.choose(hashes)
-                if self._task.parts > 1:
-                    numbers = (hashes[:, 0] >> np.uint64(32)) % np.uint64(self._task.parts)
-                    chosen &= numbers == self._task.part
-                known.mark_latest_unseen(hashes, block, chosen)
-                if not self._task.with_tombstones:
-                    chosen &= block.records[:, RecordColumn.VALUE_SIZE] >= 0
-                yield block, chosen
+        for block in self._newest_first():
+            hashes = self._hash.hash_block(block)
+            chosen = block.chosen()
+            if self._keys is not None:
+                chosen &= self._keys.choose(hashes)
+            if self._task.parts > 1:
+                numbers = (hashes[:, 0] >> np.uint64(32)) % np.uint64(self._task.parts)
+                chosen &= numbers == self._task.part
+            known.mark_latest_unseen(hashes, block, chosen)
+            if not self._task.with_tombstones:
+                chosen &= block.records[:, RecordColumn.VALUE_SIZE] >= 0
+            yield block, chosen
+
+    def _newest_first(self) -> Iterator[RecordBlock]:
+        for is_served, some in groupby(reversed(self._pieces), key=_is_served):
+            if is_served:
+                for piece in some:
+                    blocks = read_pieces([piece], self._wanted, self._objects, self._stack)
+                    yield from reversed(list(blocks))
+                continue
+            batch_ranges = (
+                batch_range for piece in some for batch_range in self._latest_batch_ranges(piece)
+            )
+            found = read_blocks(batch_ranges, chunk_bytes=2 * CHUNK_BYTES)
+            for _, group in groupby(found, key=lambda block: block.batch_range):
+                yield from reversed(list(group))
 
     def _latest_batch_ranges(self, piece: Piece) -> Iterator[BatchRange]:
-        """The batch_ranges of a piece, the newest first."""
+        """The batch ranges of a piece, the newest first."""
         if not isinstance(piece, RemotePiece):
-            yield from reversed(list(self._batch_ranges(piece)))
+            local = open_batch_ranges(piece, self._wanted(piece), self._objects, self._stack)
+            yield from reversed(local)
             return
         entries = self._look_up(piece)
         if entries == {}:
@@ -298,6 +301,10 @@ class _TaskReader:
         if not keys.hashes:
             return {}
         return find_keys(self._objects(), piece.home, piece.segment, keys)
+
+
+def _is_served(piece: Piece) -> bool:
+    return isinstance(piece, ServedPiece)
 
 
 class _SeenKeys:

@@ -8,7 +8,7 @@ Threads    one reads; another fetches the next chunks meanwhile.
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -108,17 +108,35 @@ class BatchRange:
 class RecordBlock:
     """Records of consecutive batches: a row each in `records`, whose starts lie in `payload`.
 
-    `batches` are the rows of their batches, `owners` names the batch of each record.
+    `batches` are the rows of their batches, `owners` names the batch of each record. Blocks that
+    were read from one batch range have it; those of a fetch response have none.
     """
 
     payload: Bytes
     records: Table
     batches: Table
     owners: npt.NDArray[np.int64]
-    batch_range: BatchRange
+    partition: int
+    wanted: RecordFilter
+    source_name: str
+    batch_range: BatchRange | None = None
 
     def chosen(self) -> Flags:
-        return self.batch_range.wanted.choose_records(self.records)
+        return self.wanted.choose_records(self.records)
+
+
+def parse_block(
+    buffer: Bytes, rows: Table, *, partition: int, wanted: RecordFilter, source_name: str
+) -> RecordBlock | None:
+    """The records of the batches that may hold wanted ones; None where no batch does."""
+    batches = rows[wanted.choose_batches(rows)]
+    if not len(batches):
+        return None
+    columns, ends = parse_columns(buffer, batches, where=source_name)
+    owners = np.repeat(np.arange(len(batches)), np.diff(ends, prepend=0))
+    return RecordBlock(
+        columns.payload, columns.table, batches, owners, partition, wanted, source_name
+    )
 
 
 def read_blocks(
@@ -126,15 +144,18 @@ def read_blocks(
 ) -> Iterator[RecordBlock]:
     """The records of all batch ranges in order, at most one block per chunk."""
     for buffer, rows, batch_range in read_batches(batch_ranges, chunk_bytes=chunk_bytes):
-        batches = rows[batch_range.wanted.choose_batches(rows)]
-        if not len(batches):
-            continue
         try:
-            columns, ends = parse_columns(buffer, batches, where=batch_range.source.name)
+            block = parse_block(
+                buffer,
+                rows,
+                partition=batch_range.partition,
+                wanted=batch_range.wanted,
+                source_name=batch_range.source.name,
+            )
         except Corrupt as error:
             raise Corrupt(f"{error}; {_REMEDY}") from error
-        owners = np.repeat(np.arange(len(batches)), np.diff(ends, prepend=0))
-        yield RecordBlock(columns.payload, columns.table, batches, owners, batch_range)
+        if block is not None:
+            yield replace(block, batch_range=batch_range)
 
 
 def read_batches(

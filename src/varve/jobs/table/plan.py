@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.source.history_mark import find_break, find_mark
 from varve.jobs.source.options import SourceFilters, SourceOptions
 from varve.jobs.source.pieces import Piece, pack
 from varve.jobs.source.plan import PartitionSource, open_partitions
@@ -85,7 +84,7 @@ class TablePlan:
         }
         for source in self.sources:
             if source.number in moved:
-                mark = find_mark(source, moved[source.number])
+                mark = source.find_mark(moved[source.number])
                 if mark is not None:
                     marks[source.number] = mark
         return replace(
@@ -149,7 +148,7 @@ def _find_breaks(sources: Sequence[PartitionSource], progress: SyncState) -> tup
     for source in sources:
         reached = progress.offsets.get(source.number)
         if reached is not None:
-            seen = find_break(source, reached, progress.marks.get(source.number))
+            seen = source.find_break(reached, progress.marks.get(source.number))
             breaks += [] if seen is None else [f"{source.topic}-{source.number}: {seen}"]
     return tuple(breaks)
 
