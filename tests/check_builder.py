@@ -63,7 +63,7 @@ def fill(log: Log, clock: ManualClock, *, rounds: int = 8, leader_epoch: int = 0
 
 
 def _sequence(log: Log, producer_id: int) -> int:
-    entry = log._state.producers.entries.get(producer_id)
+    entry = log.producers.entries.get(producer_id)
     return 0 if entry is None else entry.last_sequence + 1
 
 

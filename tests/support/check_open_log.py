@@ -12,7 +12,6 @@ from varve.commit_log.check.findings import RULES, Finding, FindingList
 from varve.commit_log.check.producers import EpochCheck, KnownSnapshot, ProducerCheck
 from varve.commit_log.check.segment import SegmentCheck, SegmentFacts, SegmentIndexes, SegmentPlace
 from varve.commit_log.log import Log
-from varve.commit_log.log_state import LogState
 from varve.commit_log.names import (
     INDEX,
     LEADER_EPOCH_FILE,
@@ -43,63 +42,62 @@ OPEN_LOG_RULES = {
 
 def check_log(log: Log, *, deep: bool = True) -> list[Finding]:
     """Every invariant of an open log; empty when all hold."""
-    state = log._state
-    with state.lock:
-        return OpenLogCheck(state, deep=deep).run()
+    with log.lock:
+        return OpenLogCheck(log, deep=deep).run()
 
 
 class OpenLogCheck:
     """One check of one open log."""
 
-    def __init__(self, state: LogState, *, deep: bool) -> None:
-        self._state = state
+    def __init__(self, log: Log, *, deep: bool) -> None:
+        self._log = log
         self._deep = deep
         self._found = FindingList(RULES | OPEN_LOG_RULES)
-        self._where = state.directory
+        self._where = log.directory
 
     def run(self) -> list[Finding]:
-        state = self._state
+        log = self._log
         self._check_offsets()
-        names = state.fs.names(state.directory)
+        names = log.segments.fs.names(log.directory)
         self._check_names(names)
         epochs = EpochCheck(
             self._found,
             f"{self._where}/{LEADER_EPOCH_FILE}",
-            state.epochs,
-            state.log_start_offset,
+            log.leader_epochs,
+            log.log_start_offset,
         )
         producers = ProducerCheck(
-            self._found, self._read_snapshots(), state.clock.now_ms(), 86_400_000
+            self._found, self._read_snapshots(), log.clock.now_ms(), 86_400_000
         )
-        producers.begin(state.view.first_base_offset, state.log_start_offset)
+        producers.begin(log.view.first_base_offset, log.log_start_offset)
         segments = self._check_segments(producers, epochs)
-        producers.finish(state.end_offset)
+        producers.finish(log.end_offset)
         self._compare_producers(producers)
-        epochs.finish(state.end_offset)
+        epochs.finish(log.end_offset)
         self._check_active(segments[-1])
         self._check_epoch_file(names)
         return self._found.all()
 
     def _check_offsets(self) -> None:
-        state = self._state
-        first = ("first base offset", state.view.first_base_offset)
+        log = self._log
+        first = ("first base offset", log.view.first_base_offset)
         offsets = [
             # Where the cold tier holds the beginning, the local segments begin anywhere.
-            *([] if state.settings.remote_storage_enable else [first]),
-            ("log start offset", state.log_start_offset),
-            ("last stable offset", state.last_stable_offset),
-            ("high watermark", state.high_watermark),
-            ("log end offset", state.end_offset),
+            *([] if log.settings.remote_storage_enable else [first]),
+            ("log start offset", log.log_start_offset),
+            ("last stable offset", log.last_stable_offset),
+            ("high watermark", log.high_watermark),
+            ("log end offset", log.end_offset),
         ]
         for (name, offset), (next_name, next_offset) in pairwise(offsets):
             if offset > next_offset:
                 message = f"{name} {offset} lies above the {next_name} {next_offset}"
                 self._found.error(self._where, "offset-order", message)
-        if state.recovery_point > state.end_offset:
-            message = f"recovery point {state.recovery_point} lies above the log end offset "
-            message += str(state.end_offset)
+        if log.recovery_point > log.end_offset:
+            message = f"recovery point {log.recovery_point} lies above the log end offset "
+            message += str(log.end_offset)
             self._found.error(self._where, "offset-order", message)
-        bases = [segment.base_offset for segment in state.view]
+        bases = [segment.base_offset for segment in log.view]
         if any(later <= base for base, later in pairwise(bases)):
             self._found.error(self._where, "view-order", f"base offsets do not ascend: {bases}")
 
@@ -107,21 +105,21 @@ class OpenLogCheck:
         """The files are those that the log knows."""
         parsed = {name: file for name in names if (file := parse_file_name(name)) is not None}
         plain = [file for file in parsed.values() if not file.state]
-        bases = {segment.base_offset for segment in self._state.view}
+        bases = {segment.base_offset for segment in self._log.view}
         on_disk = {file.offset for file in plain if file.kind == LOG}
         if on_disk != bases:
             message = f"segments {sorted(bases)} in memory, {sorted(on_disk)} on disk"
             self._found.error(self._where, "view-files", message)
         snapshots = {file.offset for file in plain if file.kind == SNAPSHOT}
-        if snapshots != set(self._state.snapshots.offsets):
-            message = f"snapshots {self._state.snapshots.offsets} in memory, "
+        if snapshots != set(self._log.snapshots.offsets):
+            message = f"snapshots {self._log.snapshots.offsets} in memory, "
             message += f"{sorted(snapshots)} on disk"
             self._found.error(self._where, "snapshot-files", message)
         for file in plain:
             if file.kind not in (LOG, SNAPSHOT) and file.offset not in bases:
                 path = f"{self._where}/{log_name(file.offset, file.kind)}"
                 self._found.error(path, "orphan-index", "an index without its data file")
-        pending = {path for _, path in self._state.pending_deletions}
+        pending = {path for _, path in self._log.segments.pending_deletions}
         for name, file in parsed.items():
             if file.state and f"{self._where}/{name}" not in pending:
                 path = f"{self._where}/{name}"
@@ -130,10 +128,10 @@ class OpenLogCheck:
 
     def _read_snapshots(self) -> dict[int, KnownSnapshot]:
         known = {}
-        for offset in self._state.snapshots.offsets:
-            path = self._state.snapshots.path(offset)
+        for offset in self._log.snapshots.offsets:
+            path = self._log.snapshots.path(offset)
             try:
-                data = self._state.fs.read(path)
+                data = self._log.segments.fs.read(path)
                 known[offset] = KnownSnapshot(path, data, decode_producer_snapshot(data, path))
             except FileNotFoundError:
                 continue  # named by _check_names
@@ -150,8 +148,8 @@ class OpenLogCheck:
             advance=lambda size: None,
         )
         facts: list[SegmentFacts] = []
-        for segment in self._state.view:
-            is_last = segment is self._state.view.active
+        for segment in self._log.view:
+            is_last = segment is self._log.view.active
             place = SegmentPlace(
                 directory=self._where,
                 base_offset=segment.base_offset,
@@ -197,7 +195,7 @@ class OpenLogCheck:
             last = segment.time_index().last
             if latest[0] > last[0]:
                 times = _with_entry(times, latest)
-        elif not self._state.fs.exists(segment.path(INDEX)):
+        elif not self._log.segments.fs.exists(segment.path(INDEX)):
             return SegmentIndexes(None, times, aborted)
         return SegmentIndexes(segment.offset_index().entries(), times, aborted)
 
@@ -205,7 +203,7 @@ class OpenLogCheck:
         """The producers in memory against those that the batches tell of."""
         live = {
             entry.producer_id: entry
-            for entry in decode_producer_snapshot(encode_snapshot(self._state.producers))
+            for entry in decode_producer_snapshot(encode_snapshot(self._log.producers))
         }
         for producer_id, replayed in check.states.entries.items():
             entry = live.get(producer_id)
@@ -220,7 +218,7 @@ class OpenLogCheck:
                 self._found.error(self._where, "producer-state", message)
 
     def _check_active(self, facts: SegmentFacts) -> None:
-        active = self._state.view.active
+        active = self._log.view.active
         if facts.base_offset != active.base_offset:
             return
         # After a truncation within a batch the log ends before its last batch would have.
@@ -235,14 +233,14 @@ class OpenLogCheck:
             self._found.error(active.path(LOG), "active-timestamp", message)
 
     def _end(self) -> int:
-        return self._state.end_offset
+        return self._log.end_offset
 
     def _check_epoch_file(self, names: list[str]) -> None:
         path = f"{self._where}/{LEADER_EPOCH_FILE}"
-        stored = self._state.fs.read(path) if LEADER_EPOCH_FILE in names else None
-        if stored is None and not self._state.epochs.entries:
+        stored = self._log.segments.fs.read(path) if LEADER_EPOCH_FILE in names else None
+        if stored is None and not self._log.leader_epochs.entries:
             return
-        if stored != self._state.epochs.encode():
+        if stored != self._log.leader_epochs.encode():
             self._found.error(path, "epochs-file", "is not what the log holds in memory")
 
 

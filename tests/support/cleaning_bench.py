@@ -151,7 +151,7 @@ class CleaningBench:
         transactional: bool = False,
     ) -> int:
         """One batch, with the sequence that is due if it has a producer: its base offset."""
-        known = self.log._state.producers.entries.get(producer_id)
+        known = self.log.producers.entries.get(producer_id)
         sequence = -1 if producer_id < 0 else 0 if known is None else known.last_sequence + 1
         is_inside = known is not None and known.transaction_first_offset is not None
         batch = build_batch(
@@ -166,7 +166,7 @@ class CleaningBench:
 
     def end_transaction(self, producer_id: int, *, committed: bool, bumps: bool = False) -> int:
         """With `bumps` the marker begins a new producer epoch (KIP-890)."""
-        known = self.log._state.producers.entries.get(producer_id)
+        known = self.log.producers.entries.get(producer_id)
         epoch = 0 if known is None else known.epoch
         result = self.log.end_transaction(
             producer_id=producer_id, producer_epoch=epoch + bumps, committed=committed
@@ -242,7 +242,7 @@ class CleaningBench:
             producer_id: Shell(
                 entry.epoch, entry.batches[-1].last_offset if entry.batches else None
             )
-            for producer_id, entry in self.log._state.producers.entries.items()
+            for producer_id, entry in self.log.producers.entries.items()
         }
 
     # What readers see

@@ -63,7 +63,7 @@ class ErasureBench:
             Record(None if key is None else key.encode(), data, timestamp=self.topic.kit.now_ms)
             for key in keys
         ]
-        known = log._state.producers.entries.get(producer_id)
+        known = log.producers.entries.get(producer_id)
         sequence = -1 if producer_id < 0 else 0 if known is None else known.last_sequence + 1
         batch = build_batch(
             records,

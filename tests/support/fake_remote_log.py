@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tests.support.log_bench import split_batches
 from varve.commit_log import Isolation, Log, TimestampOffset
-from varve.commit_log.remote_reader import RemoteRead
+from varve.commit_log.log_reader import RemoteRead
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import StoreError
 from varve.records import Batch

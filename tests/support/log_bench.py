@@ -2,6 +2,7 @@
 
 import errno
 import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,13 +11,13 @@ from varve.commit_log import (
     Isolation,
     LoadRequest,
     Log,
-    LogHooks,
     LogSettings,
     RemoteLogReader,
     SegmentFiles,
     TopicPartition,
 )
 from varve.commit_log.names import log_name
+from varve.commit_log.offset_checkpoints import OffsetCheckpoint
 from varve.disk import FileSystem
 from varve.foundation.clock import ManualClock
 from varve.records import Batch, Record, build_batch, end_transaction_marker
@@ -36,7 +37,6 @@ class Bench:
     clock: ManualClock
     settings: LogSettings = field(default_factory=LogSettings)
     is_alone: bool = True
-    hooks: LogHooks | None = None
     remote: RemoteLogReader | None = None
     log: Log = field(init=False)
 
@@ -57,7 +57,6 @@ class Bench:
                 **request,
             ),
             is_alone=self.is_alone,
-            hooks=self.hooks,
             high_watermark=high_watermark,
         )
         self.log.attach_remote(self.remote)
@@ -102,6 +101,17 @@ class Bench:
 
     def read_file(self, offset: int, kind: str = ".log") -> bytes:
         return self.fs.read(self.path(offset, kind))
+
+
+def before_write(checkpoint: OffsetCheckpoint, act: Callable[[], None]) -> None:
+    """Calls `act`, which may raise, before each write of a checkpoint."""
+    write = checkpoint._write_locked
+
+    def write_after(offsets: Mapping[TopicPartition, int | None]) -> None:
+        act()
+        write(offsets)
+
+    checkpoint._write_locked = write_after  # type: ignore[method-assign]  # a slow or full disk
 
 
 def make_batch(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from tests.support.copied_log import HOME, SMALL, make_parts
 from tests.support.log_bench import NOW_MS, offsets_in
-from varve.commit_log.remote_reader import RemoteRead
+from varve.commit_log.log_reader import RemoteRead
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk.memory import MemoryFileSystem

@@ -195,7 +195,7 @@ class TieredStore:
 
     def _next_sequence(self, producer_id: int) -> int:
         known = self.model.history.producers().get(producer_id)
-        entry = self.log._state.producers.entries.get(producer_id)
+        entry = self.log.producers.entries.get(producer_id)
         is_forgotten = entry is None or not entry.batches
         if known is None or (is_forgotten and self.model.history.is_deleted(producer_id)):
             return 0

@@ -124,7 +124,8 @@ class Broker:
         self.metrics = BrokerMetrics(self.groups, self.transactions, self.dedup_topics)
 
     def _make_security(self, quotas: QuotaSettings) -> None:
-        fs, directories = self.store.fs, self.store.directories
+        fs = self.store.fs
+        directories = [directory.health for directory in self.store.directories]
         self.acls = AclTable(fs, directories)
         self.authorizer: Authorizer = AllowAllAuthorizer()
         if self.security.has_authorizer:
@@ -151,7 +152,10 @@ class Broker:
             for name in ("appends", "dedup")
         )
         self.producer_ids = ProducerIds(
-            self.store.fs, self.store.directories, self.topics, self.blocking
+            self.store.fs,
+            [directory.health for directory in self.store.directories],
+            self.topics,
+            self.blocking,
         )
 
     def _make_dedup(self, boot_id: str | None) -> None:

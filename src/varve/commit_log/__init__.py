@@ -3,14 +3,20 @@ directories.
 """
 
 from varve.commit_log.appender import AppendResult
-from varve.commit_log.log import DEFAULT_FETCH_BYTES, Log, LogHooks
+from varve.commit_log.log import DEFAULT_FETCH_BYTES, Log
 from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.log_loader import LoadRequest
 from varve.commit_log.log_manager import LogManager
-from varve.commit_log.log_reader import AbortedRange, FetchResult, Isolation
+from varve.commit_log.log_reader import (
+    AbortedRange,
+    FetchResult,
+    Isolation,
+    RemoteLogReader,
+    RemoteLogReaders,
+    RemoteRead,
+)
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.producer_state import AppendOrigin, LastRecord
-from varve.commit_log.remote_reader import RemoteLogReader, RemoteLogReaders, RemoteRead
 from varve.commit_log.segment import Segment, SegmentFiles
 from varve.commit_log.segment_reader import TimestampOffset
 from varve.commit_log.settings import LogSettings, StoreSettings
@@ -28,7 +34,6 @@ __all__ = [
     "LoadRequest",
     "Log",
     "LogDirectory",
-    "LogHooks",
     "LogManager",
     "LogSettings",
     "RemoteLogReader",

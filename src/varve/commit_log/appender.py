@@ -10,17 +10,14 @@ Threads    checks run outside the lock; with `flush=ack` the sync does too, so t
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from varve.commit_log.batch_validator import BatchValidator, ValidatedBatch
-from varve.commit_log.flusher import Flusher
-from varve.commit_log.log_state import LogState
 from varve.commit_log.producer_snapshots import summarize_row
 from varve.commit_log.producer_state import AppendOrigin, BatchSummary, ProducerAppendInfo
-from varve.commit_log.rolling import RollRule
-from varve.commit_log.segment import BatchSet
+from varve.commit_log.segment import ActiveSegment, BatchSet
 from varve.commit_log.settings import INT_MAX
 from varve.commit_log.sparse_index import RELATIVE_OFFSET_MAX
 from varve.disk import Buffer
@@ -34,6 +31,9 @@ from varve.foundation.errors import (
 )
 from varve.kernels.batch_layout import CONTROL_BIT, BatchColumn, ScanStatus, status_text
 from varve.kernels.batch_scan import batch_table, scan_batches
+
+if TYPE_CHECKING:
+    from varve.commit_log.log import Log
 
 # Base offset, batch length, leader epoch: the part of a batch that the log may rewrite freely.
 _PREFIX: Final = Struct(">qii")
@@ -55,17 +55,17 @@ class AppendResult(NamedTuple):
 class Appender:
     """Appends to one log."""
 
-    def __init__(self, state: LogState, flusher: Flusher, *, is_alone: bool) -> None:
-        settings = state.settings
-        self._state = state
-        self._flusher = flusher
-        self._is_alone = is_alone
-        self._rules = BatchValidator(settings, str(state.topic_partition))
-        self._roll_rule = RollRule(settings)
+    def __init__(self, log: "Log") -> None:
+        settings = log.settings
+        self._log = log
+        self._segments = log.segments
+        self._health = log.health
+        self._rules = BatchValidator(settings, str(log.topic_partition))
         self._segment_bytes = settings.segment_bytes
+        self._segment_ms = settings.max_segment_ms
         self._flush_messages = settings.flush_messages
         self._flush_each = settings.syncs_every_append
-        self._shows_at_once = is_alone and not self._flush_each
+        self._shows_at_once = log.is_alone and not self._flush_each
         self._log_append_time = settings.message_timestamp_type == "LogAppendTime"
 
     def append(
@@ -75,10 +75,10 @@ class Appender:
 
         The log gives out the offset. Who does not wait calls `settle` later.
         """
-        state = self._state
-        now_ms = state.clock.now_ms()
+        log = self._log
+        now_ms = log.clock.now_ms()
         batch = self._rules.check(data, origin, now_ms)
-        with state.lock:
+        with log.lock:
             result = self._append_checked_locked(batch, origin, leader_epoch, now_ms)
         # A duplicate waits too: its original may not be on disk yet.
         if waits:
@@ -87,23 +87,23 @@ class Appender:
 
     def check(self, data: Buffer) -> ValidatedBatch:
         """A producer's batch as `append` would store it."""
-        return self._rules.check(data, AppendOrigin.CLIENT, self._state.clock.now_ms())
+        return self._rules.check(data, AppendOrigin.CLIENT, self._log.clock.now_ms())
 
     def is_repeated(self, batch: ValidatedBatch) -> bool:
         """Whether its producer has appended it before, as its sequences tell."""
         if not batch.has_producer:
             return False
         summary = batch.summary(0)
-        with self._state.lock:
-            known = self._state.producers.entries.get(summary.producer_id)
+        with self._log.lock:
+            known = self._log.producers.entries.get(summary.producer_id)
         return known is not None and known.find_duplicate(summary) is not None
 
     def append_checked(self, batch: ValidatedBatch, *, waits: bool) -> AppendResult:
         """Appends a producer's batch that `check` gave, whole or thinned."""
-        state = self._state
-        with state.lock:
+        log = self._log
+        with log.lock:
             result = self._append_checked_locked(
-                batch, AppendOrigin.CLIENT, None, state.clock.now_ms()
+                batch, AppendOrigin.CLIENT, None, log.clock.now_ms()
             )
         if waits:
             self.settle(result.last_offset + 1)
@@ -111,17 +111,16 @@ class Appender:
 
     def _new_epoch_locked(self, leader_epoch: int | None) -> int:
         """The epoch to append under where the log's latest one does not simply go on."""
-        latest = self._state.epochs.latest
+        latest = self._log.leader_epochs.latest
         if leader_epoch is not None and not 0 <= leader_epoch <= INT_MAX:
             raise InvalidRequest(
-                f"{self._state.topic_partition}: leader epoch {leader_epoch} is outside "
-                f"0..{INT_MAX}"
+                f"{self._log.topic_partition}: leader epoch {leader_epoch} is outside 0..{INT_MAX}"
             )
         if latest is None:
             return 0 if leader_epoch is None else leader_epoch
         if leader_epoch is None or leader_epoch < latest.epoch:
             raise Fenced(
-                f"{self._state.topic_partition}: leader epoch {leader_epoch} is over, the log has "
+                f"{self._log.topic_partition}: leader epoch {leader_epoch} is over, the log has "
                 f"batches of epoch {latest.epoch}; a newer leader exists"
             )
         return leader_epoch
@@ -129,10 +128,10 @@ class Appender:
     def _append_checked_locked(
         self, batch: ValidatedBatch, origin: AppendOrigin, leader_epoch: int | None, now_ms: int
     ) -> AppendResult:
-        state = self._state
-        state.check_usable()
-        base_offset = state.view.active.extent[0]
-        latest = state.epochs.latest
+        log = self._log
+        self._health.check_usable()
+        base_offset = self._segments.view.active.extent[0]
+        latest = log.leader_epochs.latest
         epochs: tuple[tuple[int, int], ...] = ()
         if latest is not None and leader_epoch in (None, latest.epoch):
             epoch = latest.epoch
@@ -142,13 +141,13 @@ class Appender:
         last_offset = base_offset + batch.last_delta
         plan: ProducerAppendInfo | None = None
         if batch.has_producer:
-            plan = state.producers.check_and_plan([batch.summary(base_offset)], origin)
+            plan = log.producers.check_and_plan([batch.summary(base_offset)], origin)
             if plan.duplicate is not None:
                 return AppendResult(
                     plan.duplicate.first_offset,
                     plan.duplicate.last_offset,
                     plan.duplicate.timestamp if self._log_append_time else -1,
-                    state.log_start_offset,
+                    log.log_start_offset,
                     True,
                 )
         size, max_timestamp = batch.size, batch.max_timestamp
@@ -159,14 +158,15 @@ class Appender:
             now_ms,
         )
         if plan is not None:
-            self._remember_locked(plan)
+            log.producers.apply(plan, self._segments.view.active.txn_index())
         if self._shows_at_once:
-            self._show_locked(last_offset + 1)
+            # After the producer state: a transaction is open before readers reach it.
+            log.advance_high_watermark_locked(last_offset + 1)
         return AppendResult(
             base_offset,
             last_offset,
             batch.max_timestamp if self._log_append_time else -1,
-            state.log_start_offset,
+            log.log_start_offset,
             False,
         )
 
@@ -181,15 +181,15 @@ class Appender:
         end = rows[-1][BatchColumn.POSITION] + rows[-1][BatchColumn.SIZE]
         view = memoryview(data)[:end]
         newest = max(rows, key=lambda row: row[BatchColumn.MAX_TIMESTAMP])
-        where = str(self._state.topic_partition)
+        where = str(self._log.topic_partition)
         summaries = [
             _summary(row, view, where) for row in rows if row[BatchColumn.PRODUCER_ID] >= 0
         ]
-        state = self._state
-        with state.lock:
-            state.check_usable()
+        log = self._log
+        with log.lock:
+            self._health.check_usable()
             self._check_follows_locked(rows)
-            plan = state.producers.check_and_plan(summaries, AppendOrigin.REPLICATION)
+            plan = log.producers.check_and_plan(summaries, AppendOrigin.REPLICATION)
             batches = BatchSet(
                 (view,),
                 end,
@@ -199,11 +199,11 @@ class Appender:
                 newest[BatchColumn.LAST_OFFSET],
             )
             epochs = [(row[BatchColumn.LEADER_EPOCH], row[BatchColumn.BASE_OFFSET]) for row in rows]
-            self._write_locked(batches, epochs, state.clock.now_ms())
-            self._remember_locked(plan)
+            self._write_locked(batches, epochs, log.clock.now_ms())
+            log.producers.apply(plan, self._segments.view.active.txn_index())
             if self._shows_at_once:
-                self._show_locked(rows[-1][BatchColumn.LAST_OFFSET] + 1)
-            log_start_offset = state.log_start_offset
+                log.advance_high_watermark_locked(rows[-1][BatchColumn.LAST_OFFSET] + 1)
+            log_start_offset = log.log_start_offset
         first, last = rows[0][BatchColumn.BASE_OFFSET], rows[-1][BatchColumn.LAST_OFFSET]
         self.settle(last + 1)
         return AppendResult(first, last, -1, log_start_offset, False)
@@ -217,15 +217,15 @@ class Appender:
             count, position, status = scan_batches(buffer, position, buffer.size, True, table)
             rows += table[:count].tolist()
         if status not in (ScanStatus.END, ScanStatus.INCOMPLETE):
-            message = f"{self._state.topic_partition}: position {position}: {status_text(status)}"
+            message = f"{self._log.topic_partition}: position {position}: {status_text(status)}"
             if status == ScanStatus.OLD_MAGIC:
                 raise UnsupportedFormat(message)
             raise Corrupt(f"{message}; nothing was appended")
         return rows
 
     def _check_follows_locked(self, rows: list[list[int]]) -> None:
-        where = self._state.topic_partition
-        end_offset = self._state.end_offset
+        where = self._log.topic_partition
+        end_offset = self._log.end_offset
         first = rows[0][BatchColumn.BASE_OFFSET]
         if first < end_offset:
             raise UnexpectedOffset(
@@ -256,53 +256,55 @@ class Appender:
         self, batches: BatchSet, epochs: Sequence[tuple[int, int]], now_ms: int
     ) -> None:
         """Notes new epochs, rolls if it must, writes the bytes and moves the log end."""
-        state = self._state
+        log = self._log
         if batches.size > self._segment_bytes:
             raise RecordTooLarge(
-                f"{state.topic_partition}: an append of {batches.size} bytes exceeds "
+                f"{log.topic_partition}: an append of {batches.size} bytes exceeds "
                 "segment.bytes = "
                 f"{self._segment_bytes}; send smaller batches or raise the setting"
             )
         try:
             for epoch, start in epochs:
-                if epoch >= 0 and state.epochs.assign(epoch, start):
-                    state.write_epochs()
-            if self._roll_rule.should_roll(state.view.active, batches, now_ms):
-                state.roll_locked(batches.first_offset)
-            state.record_append_locked(now_ms)
-            state.view.active.append(batches)
+                if epoch >= 0 and log.leader_epochs.assign(epoch, start):
+                    log.write_epochs()
+            if self._must_roll(self._segments.view.active, batches, now_ms):
+                log.roll_locked(batches.first_offset)
+            self._segments.record_append_locked(now_ms)
+            self._segments.view.active.append(batches)
         except OSError as error:
-            state.epochs.truncate_from_end(state.end_offset)
-            raise state.failed(error, "append to") from error
-        state.producers.map_end_offset = batches.last_offset + 1
+            log.leader_epochs.truncate_from_end(log.end_offset)
+            raise self._health.failed(error, "append to") from error
+        log.producers.map_end_offset = batches.last_offset + 1
 
-    def _remember_locked(self, plan: ProducerAppendInfo) -> None:
-        """Takes over the producers' new state and records transactions that this append aborted."""
-        self._state.producers.apply(plan, self._state.view.active.txn_index())
-
-    def _show_locked(self, end_offset: int) -> None:
-        """Without followers, what is appended may be read: the high watermark follows.
-
-        Producer state is updated first, so that a transaction is open before readers reach it.
-        """
-        state = self._state
-        if end_offset > state.high_watermark:
-            state.high_watermark = min(end_offset, state.end_offset)
-        state.producers.advance_high_watermark(state.high_watermark)
-        state.notify_readers_locked()
+    def _must_roll(self, active: ActiveSegment, batches: BatchSet, now_ms: int) -> bool:
+        """Size, offsets, a full index, or age: by record time, or by the clock without any."""
+        size = active.extent[1]
+        if (
+            size > self._segment_bytes - batches.size
+            or batches.last_offset - active.base_offset > RELATIVE_OFFSET_MAX
+            or active.has_full_index
+        ):
+            return True
+        if not size:
+            return False
+        if active.first_timestamp >= 0:
+            age_ms = batches.max_timestamp - active.first_timestamp
+        else:
+            age_ms = now_ms - active.created_ms
+        return age_ms > self._segment_ms - active.jitter_ms
 
     def settle(self, end_offset: int) -> None:
         """What is due behind an append: the disk, where the topic promises it, and the readers."""
-        state = self._state
+        log = self._log
         if self._flush_each:
-            self._flusher.flush(end_offset)
-            if self._is_alone:
-                with state.lock:
-                    self._show_locked(end_offset)
-        elif end_offset - state.recovery_point >= self._flush_messages:
-            self._flusher.flush(end_offset)
-        elif len(state.unsynced) > _UNSYNCED_SEGMENTS_MAX:
-            self._flusher.flush(state.view.active.base_offset)
+            log.flush(end_offset)
+            if log.is_alone:
+                with log.lock:
+                    log.advance_high_watermark_locked(end_offset)
+        elif end_offset - log.recovery_point >= self._flush_messages:
+            log.flush(end_offset)
+        elif len(self._segments.unsynced) > _UNSYNCED_SEGMENTS_MAX:
+            log.flush(self._segments.view.active.base_offset)
 
 
 def _summary(row: list[int], data: memoryview, where: str) -> BatchSummary:

@@ -1,24 +1,35 @@
 """One partition's log: append, read, roll, flush, truncate, close.
 
-`Log` is the interface. Each phase has a module: `log_loader` (open), `appender`, `log_reader`,
-`flusher`, `truncation`, `segment_replacement`; `log_state` holds what they share.
+`Log` owns offsets, locks and what is known of producers and leader epochs. `LogSegments` owns the
+segments and their files, `Appender` and `LogReader` do what they say, `Truncation` shortens the log
+at either end, `LogLoader` opens it.
 
-Threads    every method may be called from any thread; see the phases for what waits for what.
+Invariant  log start offset <= last stable offset <= high watermark <= log end offset;
+           recovery point <= log end offset. The recovery point moves only after data, indexes and
+           names below it are synced. The active segment's indexes are not among them: recovery
+           rebuilds those of the segment it starts in.
+Crash      a failed sync poisons the log: what the disk holds is unknown until recovery.
+Threads    every method may be called from any thread. `lock` guards every change; `flush_lock` is
+           taken before it by whoever syncs, truncates or replaces segments. Single fields may be
+           read without it. One sync at a time: appends go on meanwhile, and those that wait find
+           their work done by the first.
 """
 
 import logging
+import posixpath
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from typing import Final
 
 from varve.commit_log.appender import Appender, AppendResult
 from varve.commit_log.batch_validator import ValidatedBatch
-from varve.commit_log.flusher import Flusher
+from varve.commit_log.health import DirectoryHealth, LogHealth
 from varve.commit_log.leader_epochs import EpochEntry
-from varve.commit_log.log_loader import LoadRequest, LogLoader
-from varve.commit_log.log_reader import FetchResult, Isolation, LogReader
-from varve.commit_log.log_state import LogState
-from varve.commit_log.names import TopicPartition
+from varve.commit_log.log_loader import LoadedLog, LoadRequest, LogLoader
+from varve.commit_log.log_reader import FetchResult, Isolation, LogReader, RemoteLogReader
+from varve.commit_log.log_segments import LogSegments, SegmentView
+from varve.commit_log.names import LEADER_EPOCH_FILE
+from varve.commit_log.offset_checkpoints import DirectoryCheckpoints
 from varve.commit_log.producer_snapshots import ProducerSnapshots, read_snapshot
 from varve.commit_log.producer_state import (
     AppendOrigin,
@@ -26,74 +37,63 @@ from varve.commit_log.producer_state import (
     OpenTransaction,
     ProducerStateEntry,
 )
-from varve.commit_log.remote_reader import RemoteLogReader
-from varve.commit_log.rolling import RollRule
 from varve.commit_log.segment import Segment
 from varve.commit_log.segment_reader import ReadableSegment, TimestampOffset
 from varve.commit_log.segment_replacement import SegmentReplacement
-from varve.commit_log.segment_view import SegmentView
 from varve.commit_log.settings import LogSettings
 from varve.commit_log.transaction_index import AbortedTransaction
-from varve.commit_log.truncation import LogStart, SegmentDrop, Truncation
-from varve.disk import Buffer
-from varve.foundation.errors import (
-    StoreError,
-    Unavailable,
-)
+from varve.commit_log.truncation import Truncation
+from varve.disk import Buffer, write_atomically
+from varve.foundation.errors import Unavailable
 from varve.records import end_transaction_marker
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_FETCH_BYTES = 1 << 20
-
-
-def _nothing() -> None:
-    return None
-
-
-def _ignore(failure: StoreError) -> None:
-    return None
-
-
-def _unmoved(offset: int) -> None:
-    return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogHooks:
-    """What a log needs of its log directory."""
-
-    on_failure: Callable[[StoreError], None] = field(default=_ignore)
-    write_recovery_points: Callable[[], None] = field(default=_nothing)
-    write_log_starts: Callable[[], None] = field(default=_nothing)
-    lower_cleaner_offset: Callable[[int], None] = field(default=_unmoved)
+_WRITE_BEHIND_BYTES: Final = 64 << 20
 
 
 class Log:
     """A partition's log. Make one with `Log.open`."""
 
     def __init__(
-        self, state: LogState, *, request: LoadRequest, hooks: LogHooks, is_alone: bool
+        self,
+        request: LoadRequest,
+        loaded: LoadedLog,
+        *,
+        high_watermark: int,
+        is_alone: bool,
+        checkpoints: DirectoryCheckpoints,
     ) -> None:
-        self._state = state
-        self._hooks = hooks
-        self._producer_expiration_ms = request.producer_expiration_ms
-        self._is_alone = is_alone
-        self._flusher = Flusher(state)
-        self._appender = Appender(state, self._flusher, is_alone=is_alone)
-        self._reader = LogReader(state)
-        self._roll_rule = RollRule(state.settings)
-        self._truncation = Truncation(
-            state,
-            write_recovery_points=hooks.write_recovery_points,
-            write_log_starts=hooks.write_log_starts,
-            lower_cleaner_offset=hooks.lower_cleaner_offset,
-            producer_expiration_ms=request.producer_expiration_ms,
+        self.topic_partition = request.topic_partition
+        self.directory = request.directory
+        self.settings = request.settings
+        self.clock = request.clock
+        self.producer_expiration_ms = request.producer_expiration_ms
+        self.is_alone = is_alone
+        self.checkpoints = checkpoints
+        self.recovered = loaded.recovered
+        self.lock = threading.Lock()
+        self.flush_lock = threading.Lock()
+        self.health = LogHealth(
+            request.files.fs, self.directory, self.topic_partition, checkpoints.health
         )
-        self._swap = SegmentReplacement(state, self._flusher)
-        self._drop = SegmentDrop(state, write_log_starts=hooks.write_log_starts)
-        self._start = LogStart(state, write_log_starts=hooks.write_log_starts)
-        self.recovered: list[str] = []
+        self.segments = LogSegments(request, loaded, health=self.health, lock=self.lock)
+        self.leader_epochs = loaded.epochs
+        self.producers = loaded.producers
+        self.snapshots = loaded.snapshots
+        self.snapshots.mark_unsynced_from(loaded.recovery_point)
+        self.log_start_offset = loaded.log_start_offset
+        # False while only the remote part can tell the log start: the checkpoint does not.
+        self.is_start_known = loaded.is_start_known
+        self.recovery_point = loaded.recovery_point  # the first offset not known to be on disk
+        self.high_watermark = min(max(high_watermark, self.log_start_offset), self.end_offset)
+        self.producers.advance_high_watermark(self.high_watermark)
+        self._last_flush_ms = self.clock.now_ms()
+        self._reader_events: tuple[threading.Event, ...] = ()  # replaced under lock
+        self._appender = Appender(self)
+        self._reader = LogReader(self)
+        self._truncation = Truncation(self)
 
     @classmethod
     def open(
@@ -102,102 +102,60 @@ class Log:
         *,
         high_watermark: int = 0,
         is_alone: bool = True,
-        hooks: LogHooks | None = None,
+        checkpoints: DirectoryCheckpoints | None = None,
     ) -> "Log":
         """Loads the directory and recovers what must be; an empty directory becomes an empty log.
 
         `is_alone` says that this is the only replica: the high watermark then follows the log end,
-        with `flush=ack` once it is on disk.
+        with `flush=ack` once it is on disk. `checkpoints` are those of the log directory, by
+        default of the directory above.
         """
-        hooks = hooks or LogHooks()
+        if checkpoints is None:
+            health = DirectoryHealth(posixpath.dirname(request.directory))
+            checkpoints = DirectoryCheckpoints(request.files.fs, health)
         loaded = LogLoader(request).load()
-        end_offset = loaded.active.next_offset
-        state = LogState(
+        return cls(
+            request,
             loaded,
-            files=request.files,
-            directory=request.directory,
-            topic_partition=request.topic_partition,
-            settings=request.settings,
-            clock=request.clock,
-            random=request.random,
-            high_watermark=end_offset if is_alone else high_watermark,
-            on_failure=hooks.on_failure,
+            high_watermark=loaded.active.next_offset if is_alone else high_watermark,
+            is_alone=is_alone,
+            checkpoints=checkpoints,
         )
-        log = cls(state, request=request, hooks=hooks, is_alone=is_alone)
-        log.recovered = loaded.recovered
-        return log
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return self._state.topic_partition
-
-    @property
-    def directory(self) -> str:
-        return self._state.directory
-
-    @property
-    def settings(self) -> LogSettings:
-        return self._state.settings
-
-    @property
-    def log_start_offset(self) -> int:
-        return self._state.log_start_offset
-
-    @property
-    def is_start_known(self) -> bool:
-        """False while only the cold tier can tell the log start: the checkpoint does not."""
-        return self._state.is_start_known
-
-    @property
-    def local_start_offset(self) -> int:
-        """Where the local segments begin; what lies before is in the cold tier."""
-        return self._state.view.first_base_offset
-
-    @property
-    def end_offset(self) -> int:
-        """The offset the next record will have."""
-        return self._state.end_offset
-
-    @property
-    def high_watermark(self) -> int:
-        return self._state.high_watermark
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Where readers of committed records must stop."""
-        return self._state.last_stable_offset
-
-    @property
-    def recovery_point(self) -> int:
-        """The first offset not known to be on disk."""
-        return self._state.recovery_point
-
-    @property
-    def recovery_point_on_disk(self) -> int:
-        """The recovery point as far as the files tell of it.
-
-        A truncation inside a batch leaves the log end beyond the last batch until the next append.
-        A checkpoint beyond what the files hold would read like lost data.
-        """
-        active = self._state.view.active
-        size, end_offset = active.cut
-        recovery_point = self._state.recovery_point
-        return min(recovery_point, end_offset) if size == active.size else recovery_point
 
     @property
     def view(self) -> SegmentView:
         """The segments as they are now."""
-        return self._state.view
+        return self.segments.view
+
+    @property
+    def local_start_offset(self) -> int:
+        """Where the local segments begin; what lies before is in the cold tier."""
+        return self.view.first_base_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset the next record will have."""
+        return self.segments.view.active.extent[0]
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where readers of committed records must stop."""
+        # Appends raise the high watermark last, so a transaction opened after this line lies above.
+        high_watermark = self.high_watermark
+        unstable = self.producers.first_unstable_offset
+        if unstable is None:
+            return high_watermark
+        return min(max(unstable, self.log_start_offset), high_watermark)
 
     @property
     def size(self) -> int:
         """Bytes of all data files."""
-        return sum(segment.size for segment in self._state.view)
+        return sum(segment.size for segment in self.view)
 
     @property
     def epochs(self) -> tuple[EpochEntry, ...]:
         """The leader epochs, oldest first, and the offset at which each began."""
-        return self._state.epochs.entries
+        return self.leader_epochs.entries
 
     @property
     def remote(self) -> RemoteLogReader | None:
@@ -213,21 +171,19 @@ class Log:
 
         If so, all that was read from its files before is of that segment.
         """
-        with self._state.lock:
-            return any(one is segment for one in self._state.view.closed)
+        with self.lock:
+            return self.segments.find([segment]) is not None
 
     def producer_snapshot(self, offset: int) -> bytes:
         """What the file of the producer snapshot at the beginning of a segment holds.
 
         One that is missing or damaged is rebuilt from an older one and the batches behind it.
         """
-        state = self._state
-        with state.lock:
-            offsets = list(state.snapshots.offsets)
-            segments = list(state.view.closed)
-        return read_snapshot(
-            ProducerSnapshots(state.fs, state.directory, offsets), segments, offset=offset
-        )
+        with self.lock:
+            offsets = list(self.snapshots.offsets)
+            segments = list(self.view.closed)
+        snapshots = ProducerSnapshots(self.segments.fs, self.directory, offsets)
+        return read_snapshot(snapshots, segments, offset=offset)
 
     def append(
         self,
@@ -268,7 +224,7 @@ class Log:
 
     def settle(self) -> None:
         """Does for all that is written now what an append waits for: one sync for many."""
-        self._appender.settle(self._state.end_offset)
+        self._appender.settle(self.end_offset)
 
     def append_replicated(self, batches: Buffer) -> AppendResult | None:
         """Appends batches whose offsets and epochs are already given; None when none is whole."""
@@ -289,7 +245,7 @@ class Log:
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             coordinator_epoch=coordinator_epoch,
-            timestamp=self._state.clock.now_ms(),
+            timestamp=self.clock.now_ms(),
         )
         return self.append(marker, origin=AppendOrigin.COORDINATOR, leader_epoch=leader_epoch)
 
@@ -328,75 +284,183 @@ class Log:
         """
         return self._reader.collect_aborted(start, end)
 
+    # Producers, epochs and what can be read
+
     def active_producers(self) -> dict[int, LastRecord]:
         """The producers the log knows now, by id, and where the last data of each ends."""
-        with self._state.lock:
-            entries = self._state.producers.entries
+        with self.lock:
+            entries = self.producers.entries
             return {producer_id: entry.last_record for producer_id, entry in entries.items()}
 
     def producer_entries(self) -> list[ProducerStateEntry]:
         """All that the log remembers of its producers, by id."""
-        with self._state.lock:
-            entries = dict(self._state.producers.entries)
+        with self.lock:
+            entries = dict(self.producers.entries)
         return [entries[producer_id] for producer_id in sorted(entries)]
 
     def open_transactions(self) -> list[OpenTransaction]:
         """The transactions without a marker yet, by first offset."""
-        with self._state.lock:
-            return self._state.producers.ongoing
+        with self.lock:
+            return self.producers.ongoing
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forgets producers that have been silent for too long; gives how many."""
+        with self.lock:
+            return self.producers.expire(now_ms, self.producer_expiration_ms)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int] | None:
         """The largest known epoch up to the asked one, and the offset where it ends."""
-        state = self._state
-        with state.lock:
-            return state.epochs.end_offset_for(epoch, state.end_offset)
+        with self.lock:
+            return self.leader_epochs.end_offset_for(epoch, self.end_offset)
+
+    def write_epochs(self) -> None:
+        path = f"{self.directory}/{LEADER_EPOCH_FILE}"
+        write_atomically(self.segments.fs, path, self.leader_epochs.encode())
+
+    def trim_epochs_locked(self) -> None:
+        """Lets the epochs begin at the log start, once that is on disk: loading would do it."""
+        if self.leader_epochs.truncate_from_start(self.log_start_offset):
+            self.write_epochs()
 
     def advance_high_watermark(self, offset: int) -> int:
         """Raises the high watermark to the offset, at most to the log end; it never falls here."""
-        state = self._state
-        with state.lock:
-            state.high_watermark = max(state.high_watermark, min(offset, state.end_offset))
-            state.producers.advance_high_watermark(state.high_watermark)
-            state.notify_readers_locked()
-            return state.high_watermark
+        with self.lock:
+            self.advance_high_watermark_locked(offset)
+            return self.high_watermark
+
+    def advance_high_watermark_locked(self, offset: int) -> None:
+        if offset > self.high_watermark:
+            self.high_watermark = min(offset, self.end_offset)
+        self.producers.advance_high_watermark(self.high_watermark)
+        for event in self._reader_events:
+            event.set()
 
     def notify_readers(self, event: threading.Event) -> None:
         """Sets the event whenever the high watermark or the last stable offset may have risen."""
-        state = self._state
-        with state.lock:
-            state.reader_events = (*state.reader_events, event)
+        with self.lock:
+            self._reader_events = (*self._reader_events, event)
 
     def stop_notifying(self, event: threading.Event) -> None:
-        state = self._state
-        with state.lock:
-            state.reader_events = tuple(
-                reader_event for reader_event in state.reader_events if reader_event is not event
+        with self.lock:
+            self._reader_events = tuple(
+                reader_event for reader_event in self._reader_events if reader_event is not event
             )
+
+    # The checkpoints of the log directory
+
+    @property
+    def recovery_point_on_disk(self) -> int:
+        """The recovery point as far as the files tell of it.
+
+        A truncation inside a batch leaves the log end beyond the last batch until the next append.
+        A checkpoint beyond what the files hold would read like lost data.
+        """
+        active = self.view.active
+        size, end_offset = active.truncated
+        recovery_point = self.recovery_point
+        return min(recovery_point, end_offset) if size == active.size else recovery_point
+
+    @property
+    def log_start_on_disk(self) -> int | None:
+        """The log start for the checkpoint; None where the first segment's name tells it.
+
+        Of a log in the cold tier it never does: its first segments may be gone from here.
+        """
+        start = self.log_start_offset
+        if self.settings.remote_storage_enable:
+            return start if self.is_start_known else None
+        return start if start > self.local_start_offset else None
+
+    def write_recovery_point(self) -> None:
+        self.checkpoints.recovery_points.write(self.topic_partition, self.recovery_point_on_disk)
+
+    def write_log_start(self) -> None:
+        self.checkpoints.log_starts.write(self.topic_partition, self.log_start_on_disk)
+
+    # Roll and flush
 
     def configure(self, settings: LogSettings) -> None:
         """Takes other settings from the next append on; the active segment keeps its indexes."""
-        state = self._state
-        with state.lock:
-            state.settings = settings
+        with self.lock:
+            self.settings = self.segments.settings = settings
             # An append in flight ends under the rules it began with.
-            self._appender = Appender(state, self._flusher, is_alone=self._is_alone)
-            self._roll_rule = RollRule(settings)
+            self._appender = Appender(self)
         if settings.remote_storage_enable:
             # From now on the first segment's name does not tell where the log starts.
-            with state.io("checkpoint of"):
-                self._hooks.write_log_starts()
+            with self.health.io("checkpoint of"):
+                self.write_log_start()
 
     def roll(self) -> None:
         """Begins a new segment at the log end, unless the active one is empty."""
-        state = self._state
-        with state.lock:
-            state.check_usable()
-            with state.io("roll"):
-                state.roll_locked(state.end_offset)
+        with self.lock:
+            self.health.check_usable()
+            with self.health.io("roll"):
+                self.roll_locked(self.end_offset)
 
-    def flush(self) -> None:
-        """Brings everything appended so far to the disk."""
-        self._flusher.flush()
+    def roll_locked(self, expected_offset: int) -> None:
+        """Closes the active segment and begins one at the later of offset and log end."""
+        segments, active = self.segments, self.view.active
+        base_offset = max(expected_offset, self.end_offset)
+        if base_offset == active.base_offset and active.size == 0:
+            return
+        active.close_indexes()
+        try:
+            # Else a power loss could take the end of this segment and leave the next one.
+            if self.recovery_point < base_offset:
+                active.writer.sync()
+            else:
+                # Recovery would begin in the next one, and not make up for indexes that got lost.
+                active.sync()
+                segments.fs.sync_directory(self.directory)
+        except OSError as error:
+            raise self.health.poison(error) from error
+        self.producers.map_end_offset = base_offset
+        self.snapshots.write(self.producers)
+        segments.record_closing_locked()
+        segments.add_active_locked(base_offset)
+
+    def flush(self, end_offset: int | None = None) -> None:
+        """Brings everything below an offset to the disk, or all that is appended so far."""
+        with self.flush_lock:
+            self.health.check_usable()
+            self._sync_locked(self.end_offset if end_offset is None else end_offset)
+
+    def _sync_locked(self, end_offset: int) -> None:
+        """As `flush`, for callers that hold the flush lock; of a closed log too."""
+        segments = self.segments
+        if end_offset <= self.recovery_point and not segments.has_new_files:
+            return
+        with self.lock:
+            rolled = list(segments.unsynced)
+            snapshots = self.snapshots.take_unsynced()
+            active = segments.view.active
+            (active_end, active_size), has_new_files = active.extent, segments.has_new_files
+            segments.has_new_files = False
+        try:
+            for segment in rolled:
+                segment.sync()
+            lost = [offset for offset in snapshots if not self.snapshots.sync(offset)]
+            if rolled:
+                segments.append_times.sync()
+            if end_offset > active.base_offset:
+                active.writer.sync()
+                active.synced_size = active_size
+            if has_new_files:
+                segments.fs.sync_directory(self.directory)
+        except OSError as error:
+            raise self.health.poison(error) from error
+        with self.lock:
+            for offset in lost:
+                self.snapshots.forget(offset)
+            segments.unsynced = segments.unsynced[len(rolled) :]
+            # A segment that rolled meanwhile has indexes yet to be synced: recovery starts in it.
+            is_active = segments.view.active is active
+            is_reached = end_offset > active.base_offset and is_active
+            reached = active_end if is_reached else active.base_offset
+            self.recovery_point = max(self.recovery_point, reached)
+            self._last_flush_ms = self.clock.now_ms()
+
+    # Shorten and replace
 
     def truncate_to(self, offset: int) -> bool:
         """Drops every batch that reaches the offset or beyond; False when there is none."""
@@ -416,9 +480,29 @@ class Log:
         one of `old` has left the log meanwhile. A full disk, or an error before the first old file
         is touched, leaves the old segments in use and removes the `.cleaned` files.
         """
-        return self._swap.replace(
-            old, base_offset=base_offset, size=size, has_txn_index=has_txn_index
+        assert old
+        assert base_offset == old[0].base_offset
+        new = Segment(
+            self.segments.files,
+            self.directory,
+            base_offset=base_offset,
+            size=size,
+            has_txn_index=has_txn_index,
         )
+        replacement = SegmentReplacement(self.segments, self.health, old, new)
+        with self.flush_lock:
+            self.health.check_usable()
+            if self.segments.find(old) is None:
+                with self.health.io("remove files of"):
+                    replacement.discard()
+                return None
+            self._sync_locked(self.view.active.base_offset)
+            replacement.commit()
+            with self.lock:
+                self.health.check_usable()
+                replacement.exchange_locked(self.snapshots)
+            replacement.sync_names()
+        return new
 
     def drop_segments_before(self, offset: int, *, now_ms: int) -> list[Segment]:
         """Drops the segments below an offset at which a segment begins; gives the dropped ones.
@@ -427,14 +511,38 @@ class Log:
         offset is raised on disk first; the files go `file.delete.delay.ms` after `now_ms`. Raises
         InvalidRequest where no segment begins, OffsetOutOfRange above the high watermark.
         """
-        return self._drop.drop_before(offset, now_ms=now_ms)
+        return self._truncation.drop_before(offset, now_ms=now_ms, is_local=False)
 
     def drop_local_segments_before(self, offset: int, *, now_ms: int) -> list[Segment]:
         """As `drop_segments_before`, of segments that the cold tier holds: the log start stays.
 
         Their records are read from there. The active segment never goes.
         """
-        return self._drop.drop_local_before(offset, now_ms=now_ms)
+        return self._truncation.drop_before(offset, now_ms=now_ms, is_local=True)
+
+    def delete_records(self, before_offset: int) -> int:
+        """Raises the log start offset, -1 meaning the high watermark; gives the new one.
+
+        It is on disk before this returns. Files go with the next retention pass. Raises
+        PolicyViolation for a topic that is only compacted.
+        """
+        return self._truncation.delete_records(before_offset)
+
+    def raise_log_start(self, offset: int) -> int:
+        """Raises the log start offset whatever the topic's policy says, durably; gives it.
+
+        From then on it is known. Raises OffsetOutOfRange above the high watermark; a lower offset
+        changes nothing.
+        """
+        return self._truncation.raise_log_start(offset)
+
+    def raise_log_start_locked(self, offset: int) -> None:
+        """For readers at once; the caller writes the checkpoint, then trims the epochs."""
+        self.is_start_known = True
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.recovery_point = max(self.recovery_point, offset)
+            self.producers.raise_log_start(offset)
 
     def appended_ms(self, segment: ReadableSegment) -> tuple[int, int]:
         """When the first and the last record of a segment were appended, by our clock.
@@ -443,55 +551,58 @@ class Log:
         for a segment that has left the log.
         """
         try:
-            return self._state.appended(segment)
+            return self.segments.appended(segment)
         except FileNotFoundError:
             raise Unavailable(
                 f"{self.topic_partition}: segment {segment.base_offset} has left the log; look at "
                 "its segments again"
             ) from None
 
-    def delete_records(self, before_offset: int) -> int:
-        """Raises the log start offset, -1 meaning the high watermark; gives the new one.
-
-        It is on disk before this returns. Files go with the next retention pass. Raises
-        PolicyViolation for a topic that is only compacted.
-        """
-        return self._start.delete_records(before_offset)
-
-    def raise_log_start(self, offset: int) -> int:
-        """Raises the log start offset whatever the topic's policy says, durably; gives it.
-
-        From then on it is known.
-        """
-        return self._start.raise_to(offset)
+    # Maintain and close
 
     def maintain(self, now_ms: int) -> None:
         """The work that is due without an append.
 
         Flushes, files past their delay, a segment that has waited for too long.
         """
-        state = self._state
-        if state.failure is not None:
+        if not self.health.is_usable:
             return
-        self._flusher.flush_if_due(now_ms)
+        self._flush_if_due(now_ms)
         self.delete_expired_files(now_ms)
         self._write_rebuilt_indexes()
-        if self._roll_rule.should_roll_idle(state.view.active, now_ms):
-            self._roll_idle(now_ms)
+        if self.view.active.is_idle(now_ms, self.settings):
+            with self.lock:
+                self.health.check_usable()
+                if self.view.active.is_idle(now_ms, self.settings):
+                    with self.health.io("roll"):
+                        self.roll_locked(self.end_offset)
+
+    def _flush_if_due(self, now_ms: int) -> None:
+        """Syncs rolled segments, and the rest once it is old enough or much.
+
+        Old enough is `flush.ms`. Much is what would make the next roll wait for the disk, since
+        it syncs what is left of its segment.
+        """
+        active = self.view.active
+        is_old = now_ms - self._last_flush_ms >= self.settings.flush_ms
+        is_much = active.size - active.synced_size > _WRITE_BEHIND_BYTES
+        if self.end_offset > self.recovery_point and (is_old or is_much):
+            self.flush()
+        elif self.segments.unsynced:
+            self.flush(active.base_offset)
 
     def delete_expired_files(self, now_ms: int) -> None:
         """Removes the files of segments that left the log, those whose delay is over by then."""
-        with self._state.io("remove files of"):
-            self._state.delete_expired_files(now_ms)
+        with self.health.io("remove files of"):
+            self.segments.delete_expired_files(now_ms)
 
     def _write_rebuilt_indexes(self) -> None:
         """Replaces the index files that reading found to be missing or wrong.
 
         Readers have the right ones in memory, so a disk that refuses the write stops nothing.
         """
-        state = self._state
-        for opened in state.files.take_rebuilt(state.directory):
-            with state.flush_lock:
+        for opened in self.segments.files.take_rebuilt(self.directory):
+            with self.flush_lock:
                 if not self.holds(opened.segment):
                     continue
                 try:
@@ -502,50 +613,33 @@ class Log:
                         extra={"partition": str(self.topic_partition), "error": str(error)},
                     )
 
-    def _roll_idle(self, now_ms: int) -> None:
-        state = self._state
-        with state.lock:
-            state.check_usable()
-            if self._roll_rule.should_roll_idle(state.view.active, now_ms):
-                with state.io("roll"):
-                    state.roll_locked(state.end_offset)
-
-    def expire_producers(self, now_ms: int) -> int:
-        """Forgets producers that have been silent for too long; gives how many."""
-        with self._state.lock:
-            return self._state.producers.expire(now_ms, self._producer_expiration_ms)
-
     def close(self) -> None:
         """Brings everything to the disk, so that the next open need not recover."""
-        state = self._state
-        with state.flush_lock:
-            state.check_usable()
-            with state.lock, state.io("close"):
-                active = state.view.active
+        segments = self.segments
+        with self.flush_lock:
+            self.health.check_usable()
+            with self.lock, self.health.io("close"):
+                active = self.view.active
                 active.close_indexes()
-                state.record_closing_locked(active)
-                state.producers.map_end_offset = active.next_offset
-                state.snapshots.write(state.producers)
-                state.unsynced.append(active)
-                state.has_new_files = True
+                segments.record_closing_locked()
+                self.producers.map_end_offset = active.next_offset
+                self.snapshots.write(self.producers)
+                segments.unsynced.append(active)
+                segments.has_new_files = True
                 # No append may slip in behind the indexes just written.
-                state.close()
-            self._flusher.sync_locked(state.end_offset)
+                self.health.close()
+            self._sync_locked(self.end_offset)
 
     def retire(self) -> None:
         """Stops using the log for good, once what other threads are doing to its files is done.
 
         Its directory may then go, and another log take its name.
         """
-        state = self._state
-        with state.flush_lock, state.lock:
-            state.close()
+        with self.flush_lock, self.lock:
+            self.health.close()
             # A read in flight would find the other log's files; it retries and fails.
-            state.generation += 2
+            self.segments.generation += 2
 
-    def abandon(self, reason: StoreError | None = None) -> None:
+    def abandon(self) -> None:
         """Stops using the log without touching its files."""
-        state = self._state
-        if reason is not None and state.failure is None:
-            state.failure = reason
-        state.close()
+        self.health.close()

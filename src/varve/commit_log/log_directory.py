@@ -5,20 +5,18 @@ Layout     `.lock`, `meta.properties`, the checkpoint files, `<topic>-<partition
 Invariant  a failure takes this directory's partitions offline and no others; its checkpoints are
            written no more. A partition that cannot be loaded is set apart with its error.
 Crash      the clean-shutdown mark is removed, durably, before anything is loaded.
-Threads    `_lock` guards the maps and the checkpoint files; it is taken after no log's lock but
-           inside a log's hooks, so nothing here takes a log's lock while holding it.
+Threads    `_lock` guards the maps; it is taken under no log's lock, and nothing here takes a log's
+           lock while holding it.
 """
 
 import contextlib
 import logging
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from uuid import UUID
 
-from varve.commit_log.directory_failure import failures
 from varve.commit_log.directory_files import (
     DirectoryMetadata,
     decode_meta_properties,
@@ -29,18 +27,16 @@ from varve.commit_log.directory_files import (
     random_id_text,
     random_topic_id,
 )
-from varve.commit_log.log import Log, LogHooks
+from varve.commit_log.health import DirectoryHealth
+from varve.commit_log.log import Log
 from varve.commit_log.log_loader import LoadRequest
+from varve.commit_log.log_reader import RemoteLogReaders
 from varve.commit_log.names import (
     CLEAN_SHUTDOWN_FILE,
-    CLEANER_OFFSET_FILE,
     CLUSTER_METADATA_DIRECTORY,
-    HIGH_WATERMARK_FILE,
     LOCK_FILE,
-    LOG_START_OFFSET_FILE,
     META_PROPERTIES_FILE,
     PARTITION_METADATA_FILE,
-    RECOVERY_POINT_FILE,
     REMOTE_INDEX_CACHE_DIRECTORY,
     DirectoryState,
     TopicPartition,
@@ -48,16 +44,13 @@ from varve.commit_log.names import (
     parse_partition_directory,
     random_directory_id,
 )
-from varve.commit_log.offset_checkpoints import CleanerCheckpoint, decode_offsets, encode_offsets
+from varve.commit_log.offset_checkpoints import DirectoryCheckpoints
 from varve.commit_log.partition_making import PartitionMaking
-from varve.commit_log.remote_reader import RemoteLogReaders
 from varve.commit_log.segment import SegmentFiles
 from varve.commit_log.settings import LogSettings, StoreSettings
 from varve.disk import FileSystem, Lock, make_durable_directory, write_atomically
 from varve.foundation.clock import Clock
 from varve.foundation.errors import (
-    Corrupt,
-    DirectoryOffline,
     InconsistentClusterId,
     InconsistentTopicId,
     StoreError,
@@ -96,16 +89,21 @@ class LogDirectory:
         self._lock = threading.RLock()
         self._directory_lock: Lock | None = None
         self._was_clean = False
-        self._inherited: dict[str, dict[TopicPartition, int]] = {}
         self._pending_deletions: list[tuple[int, str]] = []  # guarded by _lock
-        self._cleaner = CleanerCheckpoint(
-            self._fs, path, lambda: {*self.logs.copy(), *self.unreadable.copy()}
-        )
         self.metadata: DirectoryMetadata | None = None
         self.logs: dict[TopicPartition, Log] = {}  # guarded by _lock
         self.topic_ids: dict[TopicPartition, UUID] = {}
         self.unreadable: dict[TopicPartition, StoreError] = {}
-        self.failure: StoreError | None = None
+        self.health = DirectoryHealth(path)
+        self.checkpoints = DirectoryCheckpoints(self._fs, self.health, hosted=self)
+
+    def __contains__(self, partition: object) -> bool:
+        return partition in self.logs or partition in self.unreadable
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why the directory is offline; None while it is online."""
+        return self.health.failure
 
     def open(self, cluster_id: str | None = None) -> None:
         """Locks the directory and loads its partitions.
@@ -137,15 +135,14 @@ class LogDirectory:
             # A killed process may have left a checkpoint that only memory knows by its name: what
             # is read from it, as where a log starts, a loss of power must not take back.
             self._fs.sync_directory(self.path)
-        for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE):
-            self._inherited[name] = self._read_offsets(name)
-        self._cleaner.take(self._read_offsets(CLEANER_OFFSET_FILE))
         partitions = self._find_partitions()
+        for checkpoint in self.checkpoints:
+            checkpoint.load()
         with self._pool("varve-load") as pool:
             for _ in pool.map(self._load, partitions):
                 pass
         for topic_partition, log in self.logs.items():
-            self._cleaner.lower(topic_partition, log.end_offset)
+            self.checkpoints.cleaner_offsets.lower(topic_partition, log.end_offset)
 
     def _pool(self, name: str) -> ThreadPoolExecutor:
         threads = self._settings.num_recovery_threads_per_data_dir
@@ -183,17 +180,6 @@ class LogDirectory:
         self._fs.remove(path)
         self._fs.sync_directory(self.path)
         return True
-
-    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint's offsets; an unreadable one counts as empty: slower, nothing lost."""
-        path = f"{self.path}/{name}"
-        try:
-            return decode_offsets(self._fs.read(path), where=path)
-        except FileNotFoundError:
-            return {}
-        except Corrupt as error:
-            logger.warning("unreadable checkpoint", extra={"path": path, "error": str(error)})
-            return {}
 
     def _find_partitions(self) -> list[TopicPartition]:
         partitions = []
@@ -234,6 +220,8 @@ class LogDirectory:
     def _open_log(
         self, topic_partition: TopicPartition, settings: LogSettings, *, is_new: bool = False
     ) -> Log:
+        checkpoints = self.checkpoints
+        log_start_offset = checkpoints.log_starts.find(topic_partition)
         request = LoadRequest(
             files=self._files,
             directory=f"{self.path}/{topic_partition}",
@@ -242,39 +230,21 @@ class LogDirectory:
             clock=self._clock,
             random=self._random,
             clean=self._was_clean,
-            recovery_point=self._inherited[RECOVERY_POINT_FILE].get(topic_partition, 0),
-            log_start_offset=self._inherited[LOG_START_OFFSET_FILE].get(topic_partition, 0),
-            is_start_known=topic_partition in self._inherited[LOG_START_OFFSET_FILE],
+            recovery_point=checkpoints.recovery_points.find(topic_partition) or 0,
+            log_start_offset=log_start_offset or 0,
+            is_start_known=log_start_offset is not None,
             is_new=is_new,
             producer_expiration_ms=self._settings.producer_id_expiration_ms,
         )
         log = Log.open(
             request,
-            high_watermark=self._inherited[HIGH_WATERMARK_FILE].get(topic_partition, 0),
+            high_watermark=checkpoints.high_watermarks.find(topic_partition) or 0,
             is_alone=self._is_alone,
-            hooks=LogHooks(
-                on_failure=self.take_offline,
-                write_recovery_points=self.write_recovery_points,
-                write_log_starts=self.write_log_starts,
-                lower_cleaner_offset=partial(self._cleaner.lower, topic_partition),
-            ),
+            checkpoints=checkpoints,
         )
         if self.remote_readers is not None:
             log.attach_remote(self.remote_readers.remote_reader(topic_partition))
         return log
-
-    def take_offline(self, failure: StoreError) -> None:
-        """Stops serving this directory: its partitions answer everything with this failure."""
-        if self.failure is None:
-            self.failure = failure
-            logger.error("log directory offline", extra={"path": self.path, "error": str(failure)})
-            reason = DirectoryOffline(f"log directory {self.path} is offline: {failure}")
-            for log in list(self.logs.values()):
-                log.abandon(reason)
-
-    def check_online(self) -> None:
-        if self.failure is not None:
-            raise DirectoryOffline(f"log directory {self.path} is offline: {self.failure}")
 
     def create(self, topic_partition: TopicPartition, topic_id: UUID) -> Log:
         """Makes a partition's directory and opens its empty log; durable on return."""
@@ -286,13 +256,15 @@ class LogDirectory:
 
         One caller at a time. After an OSError none of those that were missing is there.
         """
-        self.check_online()
+        self.health.check_online()
         with self._lock:
             missing = [
                 partition for partition in partitions if not self._has_locked(partition, topic_id)
             ]
-            self._forget_offsets(missing)
         if missing:
+            for checkpoint in self.checkpoints:
+                # What it still says of deleted partitions must not reach their successors.
+                checkpoint.forget(missing)
             self._make(missing, topic_id)
         return [self.logs[partition] for partition in partitions]
 
@@ -332,24 +304,12 @@ class LogDirectory:
         write_atomically(self._fs, path, encode_partition_metadata(topic_id))
         self.topic_ids[topic_partition] = topic_id
 
-    def _forget_offsets(self, partitions: Sequence[TopicPartition]) -> None:
-        """What the checkpoints still say of deleted partitions must not reach their successors."""
-        stale = [
-            offsets.pop(partition, None)
-            for partition in partitions
-            for offsets in self._inherited.values()
-        ]
-        if any(offset is not None for offset in stale):
-            self.write_checkpoints()
-        for partition in partitions:
-            self._cleaner.forget(partition)
-
     def delete(self, *topic_partitions: TopicPartition) -> None:
         """Takes partitions out of service; their files go after `file.delete.delay.ms`.
 
         Together they wait for the disk once.
         """
-        self.check_online()
+        self.health.check_online()
         pending: list[tuple[int, str]] = []
         try:
             for partition in topic_partitions:
@@ -359,8 +319,7 @@ class LogDirectory:
             self._fs.sync_directory(self.path)
             with self._lock:
                 self._pending_deletions += pending
-        for partition in topic_partitions:
-            self._cleaner.forget(partition)
+        self.checkpoints.cleaner_offsets.forget(topic_partitions)
         self.write_checkpoints()
 
     def _take_out(self, topic_partition: TopicPartition, pending: list[tuple[int, str]]) -> None:
@@ -376,59 +335,40 @@ class LogDirectory:
             self.topic_ids.pop(topic_partition, None)
             due_ms = self._clock.now_ms() + log.settings.file_delete_delay_ms
             pending.append((due_ms, f"{self.path}/{name}"))
-            for offsets in self._inherited.values():
-                offsets.pop(topic_partition, None)
 
     def write_recovery_points(self) -> None:
-        self._write_offsets(RECOVERY_POINT_FILE, lambda log: log.recovery_point_on_disk)
+        self.checkpoints.recovery_points.replace(
+            (log.topic_partition, log.recovery_point_on_disk) for log in self._each_log()
+        )
 
     def write_log_starts(self) -> None:
-        """Only those that the first segment's name does not tell.
-
-        Of a log in the cold tier it never does: its first segments may be gone from here.
-        """
-
-        def offset_of(log: Log) -> int | None:
-            start = log.log_start_offset
-            if log.settings.remote_storage_enable:
-                return start if log.is_start_known else None
-            return start if start > log.local_start_offset else None
-
-        self._write_offsets(LOG_START_OFFSET_FILE, offset_of)
+        self.checkpoints.log_starts.replace(
+            (log.topic_partition, log.log_start_on_disk) for log in self._each_log()
+        )
 
     def write_high_watermarks(self) -> None:
-        self._write_offsets(HIGH_WATERMARK_FILE, lambda log: log.high_watermark)
+        self.checkpoints.high_watermarks.replace(
+            (log.topic_partition, log.high_watermark) for log in self._each_log()
+        )
 
     def write_checkpoints(self) -> None:
         self.write_recovery_points()
         self.write_log_starts()
         self.write_high_watermarks()
 
+    def _each_log(self) -> Iterator[Log]:
+        """The logs as they are when the first is asked for: under a checkpoint's lock."""
+        yield from list(self.logs.values())
+
     def cleaner_offset(self, partition: TopicPartition) -> int | None:
         """Up to where the partition is clean; None before the first cleaning."""
-        return self._cleaner.find(partition)
+        return self.checkpoints.cleaner_offsets.find(partition)
 
     def write_cleaner_offset(self, partition: TopicPartition, offset: int) -> None:
-        """Notes up to where the partition is clean; on disk when this returns."""
-        self.check_online()
-        with failures(self, f"checkpoint of the cleaner, {partition}"):
-            self._cleaner.write(partition, offset)
-
-    def _write_offsets(self, name: str, offset_of: Callable[[Log], int | None]) -> None:
-        """Replaces a checkpoint; partitions that could not be loaded keep what it said of them."""
-        if self.failure is not None:
-            return
-        with self._lock:
-            offsets = {
-                partition: offset
-                for partition, offset in self._inherited[name].items()
-                if partition in self.unreadable
-            }
-            for partition, log in self.logs.items():
-                offset = offset_of(log)
-                if offset is not None:
-                    offsets[partition] = offset
-            write_atomically(self._fs, f"{self.path}/{name}", encode_offsets(offsets))
+        """Records up to where the partition is clean; on disk when this returns."""
+        self.health.check_online()
+        with self.health.io(f"checkpoint of the cleaner, {partition}"):
+            self.checkpoints.cleaner_offsets.write(partition, offset)
 
     def delete_expired_files(self, now_ms: int) -> None:
         """Removes the directories of deleted partitions whose time has come."""

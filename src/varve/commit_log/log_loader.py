@@ -6,7 +6,6 @@ Crash      loading may be cut anywhere and repeated; it only cuts data files beh
            batch, rebuilds indexes and removes files that a finished step made superfluous.
 """
 
-import contextlib
 import logging
 import random
 from bisect import bisect_right
@@ -20,8 +19,8 @@ from varve.commit_log.names import (
     INDEX,
     LEADER_EPOCH_FILE,
     LOG,
-    OWN_PREFIX,
     SNAPSHOT,
+    SYNC_FAILED_FILE,
     TIME_INDEX,
     TXN_INDEX,
     TopicPartition,
@@ -259,7 +258,7 @@ class LogLoader:
             self._recover_segment(number, is_final=False)
             number += 1
         self._drop_leaving_of_roll()
-        if has_failed_sync(self._fs, self._directory):
+        if self._fs.exists(f"{self._directory}/{SYNC_FAILED_FILE}"):
             self._log_recovery("writing again what an earlier sync failed to bring to the disk")
             rewrite_unsynced(self._fs, self._directory, self._segments[first:])
         return len(self._segments) < count
@@ -466,18 +465,7 @@ class LogLoader:
         self._messages.append(message)
 
 
-SYNC_FAILED_FILE: Final = OWN_PREFIX + "sync-failed"
 _CHUNK_BYTES: Final = 4 << 20
-
-
-def mark_failed_sync(fs: FileSystem, directory: str) -> None:
-    """Leaves the note as far as the disk allows."""
-    with contextlib.suppress(OSError):
-        fs.open_writable(f"{directory}/{SYNC_FAILED_FILE}").close()
-
-
-def has_failed_sync(fs: FileSystem, directory: str) -> bool:
-    return fs.exists(f"{directory}/{SYNC_FAILED_FILE}")
 
 
 def rewrite_unsynced(fs: FileSystem, directory: str, segments: Iterable[Segment]) -> None:

@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 from uuid import UUID
 
-from varve.commit_log.directory_failure import failed, failures, remedy
 from varve.commit_log.directory_files import random_id_text
 from varve.commit_log.log import Log
 from varve.commit_log.log_directory import LogDirectory
+from varve.commit_log.log_reader import RemoteLogReaders
 from varve.commit_log.names import TopicPartition, validate_topic_name
-from varve.commit_log.remote_reader import RemoteLogReaders
 from varve.commit_log.segment import SegmentFiles
 from varve.commit_log.settings import LONG_MAX, LogSettings, StoreSettings
 from varve.disk import FileSystem, RealFileSystem
@@ -130,11 +129,7 @@ class LogManager:
         try:
             directory.open(cluster_id)
         except OSError as error:
-            failure = DirectoryOffline(
-                f"log directory {error.filename or directory.path}: {error.strerror}; "
-                f"{remedy(error)} and reopen"
-            )
-            directory.take_offline(failure)
+            failure = directory.health.offline(error, "log directory")
             if all(log_directory.failure is not None for log_directory in self.directories):
                 raise failure from error
         except Locked:
@@ -178,7 +173,7 @@ class LogManager:
 
     def directory_of(self, partition: TopicPartition) -> LogDirectory | None:
         for directory in self.directories:
-            if partition in directory.logs or partition in directory.unreadable:
+            if partition in directory:
                 return directory
         return None
 
@@ -210,7 +205,7 @@ class LogManager:
                     f"{partition} is unknown, and may be in {offline}, which is offline"
                 )
             raise NotFound(f"there is no partition {partition}; create its topic first")
-        directory.check_online()
+        directory.health.check_online()
         if partition in directory.unreadable:
             raise directory.unreadable[partition].again()
         return directory.logs[partition]
@@ -261,7 +256,7 @@ class LogManager:
             return False
         if partition in existing.unreadable:
             raise existing.unreadable[partition].again()
-        with failures(existing, f"creation of {partition}"):
+        with existing.health.io(f"creation of {partition}"):
             existing.create(partition, topic_id)
         return True
 
@@ -276,7 +271,7 @@ class LogManager:
                 try:
                     directory.create_all(share, topic_id)
                 except OSError as error:
-                    failure = failed(directory, error, f"creation of {share[0]}")
+                    failure = directory.health.failed(error, f"creation of {share[0]}")
                     live.remove(directory)
                     left += share
             missing = left
@@ -292,7 +287,7 @@ class LogManager:
                 if topic_partition in directory.logs
             ]
             if here:
-                with failures(directory, f"deletion of {here[0]}{'' if len(here) == 1 else ' …'}"):
+                with directory.health.io(f"deletion of {here[0]}{'' if len(here) == 1 else ' …'}"):
                     directory.delete(*here)
 
     def run_once(self, now_ms: int) -> None:
@@ -312,7 +307,7 @@ class LogManager:
                     log.expire_producers(now_ms)
         if directory.failure is not None:
             return
-        with _noted(directory), failures(directory, "maintenance"):
+        with _noted(directory), directory.health.io("maintenance"):
             if "recovery points" in due:
                 directory.write_recovery_points()
             if "log starts" in due:
@@ -327,7 +322,7 @@ class LogManager:
             if directory.failure is None:
                 for log in list(directory.logs.values()):
                     log.delete_expired_files(LONG_MAX)
-                with failures(directory, "removal of files"):
+                with directory.health.io("removal of files"):
                     directory.delete_expired_files(LONG_MAX)
 
     def close(self) -> None:
@@ -340,7 +335,7 @@ class LogManager:
         errors: list[StoreError] = []
         for directory in self.directories:
             try:
-                with failures(directory, "closing"):
+                with directory.health.io("closing"):
                     directory.close()
             except StoreError as error:
                 errors.append(error)

@@ -8,13 +8,13 @@ Threads    any number, without the log's lock: each works on one view of the seg
            that left the log meanwhile, or was replaced, makes the read look again.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from enum import StrEnum
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from varve.commit_log.log_state import LogState
-from varve.commit_log.remote_reader import RemoteLogReader
+from varve.commit_log.log_segments import SegmentView
+from varve.commit_log.names import TopicPartition
 from varve.commit_log.segment_reader import (
     BatchRun,
     ReadableSegment,
@@ -23,13 +23,12 @@ from varve.commit_log.segment_reader import (
     find_offset_by_time,
     read_batches,
 )
-from varve.commit_log.segment_view import SegmentView
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import InvalidRequest, OffsetOutOfRange, StoreError, Unavailable
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from varve.commit_log.log import Log
 
-STABLE_READ_ATTEMPTS: Final = 8
 _ENDS_MAX: Final = 1024
 
 
@@ -59,17 +58,66 @@ class FetchResult(NamedTuple):
     aborted: tuple[AbortedRange, ...] = ()
 
 
+class RemoteRead(NamedTuple):
+    """Whole batches of one remote segment, and the offset after them.
+
+    `aborted` are the aborted transactions that touch the offsets read. Unless `is_complete`, later
+    local segments may list more of them.
+    """
+
+    data: memoryview
+    next_offset: int
+    aborted: tuple[AbortedTransaction, ...] = ()
+    is_complete: bool = True
+
+
+class RemoteLogReader(Protocol):
+    """Reads the segments of one partition that have left the local disk for object storage.
+
+    It serves offsets before the log's local start, and may hold later ones. Any number of threads
+    read; it is never called under a log's lock.
+    """
+
+    def read(
+        self,
+        *,
+        start_offset: int,
+        limit_offset: int,
+        max_bytes: int,
+        min_one: bool,
+        with_aborted: bool,
+    ) -> RemoteRead | None:
+        """Whole batches from the first that ends at or after `start_offset`, none at the limit.
+
+        Segments that compaction emptied are skipped; None when no batch is left below the limit.
+        Raises Unavailable, which is worth a retry, when the object store does not answer, and
+        Corrupt for an offset before the limit that is in no segment.
+        """
+
+    def find_offset_by_time(
+        self, timestamp: int, *, start_offset: int, end_offset: int
+    ) -> TimestampOffset | None:
+        """The first record in [start, end) that is not older than the timestamp."""
+
+
+class RemoteLogReaders(Protocol):
+    """Where a log directory gets the remote reader of each log that it opens."""
+
+    def remote_reader(self, partition: TopicPartition) -> RemoteLogReader: ...
+
+
 class LogReader:
     """Reads one log."""
 
-    def __init__(self, state: LogState) -> None:
-        self._state = state
+    def __init__(self, log: "Log") -> None:
+        self._log = log
+        self._segments = log.segments
         self.remote: RemoteLogReader | None = None
         # Where recent reads ended, by the offset that comes next: a reader that goes on needs no
         # look-up. An entry counts only for the very segment object it was made with, and all go
         # when another segment grows: those of a rolled one would keep its file open.
         self._ends: dict[int, tuple[ReadableSegment | None, int]] = {}
-        self._ends_active = state.view.active
+        self._ends_active = log.view.active
 
     def read(
         self, *, start_offset: int, max_bytes: int, isolation: Isolation, min_one: bool
@@ -77,11 +125,11 @@ class LogReader:
         """Raises OffsetOutOfRange outside [log start offset, log end offset]."""
         if max_bytes < 0:
             raise InvalidRequest(
-                f"{self._state.topic_partition}: max_bytes is {max_bytes}; ask for 0 or more"
+                f"{self._log.topic_partition}: max_bytes is {max_bytes}; ask for 0 or more"
             )
         while True:
             look = partial(self._read_once, start_offset, max_bytes, isolation, min_one)
-            found = self._read_stable(look)
+            found = self._segments.read_stable(look)
             if found is not None:
                 return found
             found, start_offset = self._read_remote(start_offset, max_bytes, isolation, min_one)
@@ -92,11 +140,11 @@ class LogReader:
         self, start_offset: int, max_bytes: int, isolation: Isolation, min_one: bool
     ) -> FetchResult | None:
         """None where what is asked for is not in a local segment."""
-        state = self._state
+        log = self._log
         # The limit before the view: markers of what the limit lets through are then in the view.
         limit = self._limit(isolation)
-        high_watermark, stable = state.high_watermark, state.last_stable_offset
-        view = state.view
+        high_watermark, stable = log.high_watermark, log.last_stable_offset
+        view = log.view
         end_offset = view.active.extent[0]
         self._check_range(start_offset, end_offset)
         if start_offset < view.first_base_offset and start_offset < limit:
@@ -106,7 +154,7 @@ class LogReader:
         if isolation is Isolation.READ_COMMITTED and run.data:
             aborted = _aborted_in(view, start_offset, run.next_offset)
         return FetchResult(
-            run.data, run.next_offset, state.log_start_offset, high_watermark, stable, aborted
+            run.data, run.next_offset, log.log_start_offset, high_watermark, stable, aborted
         )
 
     def _read_remote(
@@ -117,10 +165,10 @@ class LogReader:
         That is the local start where no remote batch is left before it, and `start_offset` itself
         when a segment that left the local disk meanwhile may have taken an abort marker along.
         """
-        state = self._state
+        log = self._log
         limit = self._limit(isolation)
-        high_watermark, stable = state.high_watermark, state.last_stable_offset
-        remote_end = state.view.first_base_offset
+        high_watermark, stable = log.high_watermark, log.last_stable_offset
+        remote_end = log.view.first_base_offset
         is_committed = isolation is Isolation.READ_COMMITTED
         try:
             run = self._get_remote(start_offset).read(
@@ -132,21 +180,21 @@ class LogReader:
             )
         except StoreError:
             # Of what was deleted meanwhile the objects may be gone.
-            self._check_range(start_offset, state.end_offset)
+            self._check_range(start_offset, log.end_offset)
             raise
         # What was deleted meanwhile must not be served, wherever it still lies.
-        self._check_range(start_offset, state.end_offset)
+        self._check_range(start_offset, log.end_offset)
         if run is None:
             return None, max(start_offset, remote_end)
         found = list(run.aborted)
         if is_committed and not run.is_complete:
             found += self.collect_aborted(start_offset, run.next_offset)
-            if state.view.first_base_offset != remote_end:
+            if log.view.first_base_offset != remote_end:
                 return None, start_offset
         return FetchResult(
             run.data,
             run.next_offset,
-            state.log_start_offset,
+            log.log_start_offset,
             high_watermark,
             stable,
             _ranges_of(found),
@@ -154,43 +202,13 @@ class LogReader:
 
     def _get_remote(self, offset: int) -> RemoteLogReader:
         if self.remote is None:
-            state = self._state
+            log = self._log
             raise Unavailable(
-                f"{state.topic_partition}: offset {offset} has left the local disk, which holds "
-                f"{state.view.first_base_offset} to {state.end_offset}, for object storage: open "
+                f"{log.topic_partition}: offset {offset} has left the local disk, which holds "
+                f"{log.view.first_base_offset} to {log.end_offset}, for object storage: open "
                 "the store with its cold tier (varve.tier.url)"
             )
         return self.remote
-
-    def _read_stable(self, look: Callable[[], T]) -> T:
-        """What `look` returns if no change of files began or ended meanwhile: a sequence lock.
-
-        It is called again after a truncation, a swap or a segment that left the log. Other I/O
-        errors take the log down.
-        """
-        state = self._state
-        for _ in range(STABLE_READ_ATTEMPTS):
-            generation = state.generation
-            if generation % 2:
-                with state.lock:
-                    generation = state.generation
-            state.check_readable()
-            try:
-                outcome = look()
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise state.failed(error, "read") from error
-            except StoreError:
-                if state.generation == generation:
-                    raise
-                continue
-            if state.generation == generation:
-                return outcome
-        raise Unavailable(
-            f"{state.topic_partition}: segments were replaced {STABLE_READ_ATTEMPTS} times during "
-            "one read; try again"
-        )
 
     def _read_view(
         self, view: SegmentView, start_offset: int, limit: int, max_bytes: int, min_one: bool
@@ -223,33 +241,33 @@ class LogReader:
 
     def _limit(self, isolation: Isolation) -> int:
         if isolation is Isolation.READ_UNCOMMITTED:
-            return self._state.high_watermark
+            return self._log.high_watermark
         if isolation is Isolation.READ_COMMITTED:
-            return self._state.last_stable_offset
-        return self._state.end_offset
+            return self._log.last_stable_offset
+        return self._log.end_offset
 
     def _check_range(self, start_offset: int, end_offset: int) -> None:
-        state = self._state
-        if not state.log_start_offset <= start_offset <= end_offset:
+        log = self._log
+        if not log.log_start_offset <= start_offset <= end_offset:
             raise OffsetOutOfRange(
-                f"{state.topic_partition}: offset {start_offset} is outside the log, which holds "
-                f"{state.log_start_offset} to {end_offset}; read from one of these"
+                f"{log.topic_partition}: offset {start_offset} is outside the log, which holds "
+                f"{log.log_start_offset} to {end_offset}; read from one of these"
             )
 
     def find_offset_by_time(self, timestamp: int) -> TimestampOffset | None:
         """The first record not older than the timestamp, below the high watermark."""
-        state = self._state
+        log = self._log
         while True:
-            start_offset, local_start = state.log_start_offset, state.view.first_base_offset
+            start_offset, local_start = log.log_start_offset, log.view.first_base_offset
             offset = None
             if start_offset < local_start:
                 offset = self._search_remote_time(timestamp, start_offset, local_start)
             if offset is None:
-                offset = self._read_stable(lambda: self._search_time(state.view, timestamp))
+                offset = self._segments.read_stable(lambda: self._search_time(log.view, timestamp))
             # What moved from one side to the other meanwhile was seen on neither.
-            is_steady = state.view.first_base_offset == local_start
-            if state.log_start_offset == start_offset and is_steady:
-                return offset if offset and offset.offset < state.high_watermark else None
+            is_steady = log.view.first_base_offset == local_start
+            if log.log_start_offset == start_offset and is_steady:
+                return offset if offset and offset.offset < log.high_watermark else None
 
     def _search_remote_time(
         self, timestamp: int, start_offset: int, end_offset: int
@@ -259,7 +277,7 @@ class LogReader:
                 timestamp, start_offset=start_offset, end_offset=end_offset
             )
         except StoreError:
-            if self._state.log_start_offset == start_offset:
+            if self._log.log_start_offset == start_offset:
                 raise
             return None  # deleted meanwhile: the caller looks again
 
@@ -271,7 +289,7 @@ class LogReader:
             offset = find_offset_by_time(
                 segment,
                 timestamp=timestamp,
-                start_offset=self._state.log_start_offset,
+                start_offset=self._log.log_start_offset,
                 size=size,
             )
             if offset is not None:
@@ -280,25 +298,25 @@ class LogReader:
 
     def find_max_timestamp(self) -> TimestampOffset | None:
         """The first record with the largest timestamp of the log."""
-        return self._read_stable(self._search_max_timestamp)
+        return self._segments.read_stable(self._search_max_timestamp)
 
     def _search_max_timestamp(self) -> TimestampOffset | None:
-        segments: list[ReadableSegment] = list(self._state.view)
+        segments: list[ReadableSegment] = list(self._log.view)
         newest = max(segments, key=lambda segment: segment.max_timestamp)
         return find_max_timestamp(newest, size=newest.size)
 
     def collect_aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that touch [start, end), in the order of their markers."""
-        return self._read_stable(
-            lambda: _collect_aborted(self._state.view, start_offset, end_offset)
+        return self._segments.read_stable(
+            lambda: _collect_aborted(self._log.view, start_offset, end_offset)
         )
 
     def aborted_transactions(self) -> list[AbortedTransaction]:
         """Every aborted transaction the indexes know."""
-        return self._read_stable(
+        return self._segments.read_stable(
             lambda: [
                 aborted
-                for segment in self._state.view.may_hold_aborted()
+                for segment in self._log.view.may_hold_aborted()
                 for aborted in segment.txn_index().entries()
             ]
         )

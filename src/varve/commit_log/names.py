@@ -29,6 +29,7 @@ LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE = "partition.metadata"
 OWN_PREFIX = "varve-"  # of files in a partition directory that Kafka does not know
 APPEND_TIMES_FILE = OWN_PREFIX + "append-times"
+SYNC_FAILED_FILE = OWN_PREFIX + "sync-failed"
 
 LOCK_FILE = ".lock"
 META_PROPERTIES_FILE = "meta.properties"

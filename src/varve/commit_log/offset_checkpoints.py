@@ -6,20 +6,28 @@ Invariant  an entry of the cleaner's checkpoint never reaches beyond its log: it
            durably, before the log is cut, and removed with the partition.
 Crash      replaced by rename, so a reader sees the old table or the new one. A cleaner offset that
            lags makes the next cleaning look at more than it must.
-Threads    `CleanerCheckpoint`: one lock around the entries and the file.
+Threads    one lock per file around its entries and the file; it may be taken under a log's lock,
+           and no log's lock is taken under it.
 """
 
+import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from varve.commit_log.health import DirectoryHealth
 from varve.commit_log.names import (
     CLEANER_OFFSET_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
     TopicPartition,
 )
 from varve.disk import FileSystem, write_atomically
 from varve.foundation.errors import Corrupt, UnsupportedFormat
+
+logger = logging.getLogger(__name__)
 
 VERSION: Final = 0
 INT32_MAX: Final = 2**31 - 1
@@ -119,29 +127,41 @@ def decode_offsets(
     return offsets
 
 
-class CleanerCheckpoint:
-    """The checkpoint of one log directory; `hosted` returns the partitions it holds now."""
+class OffsetCheckpoint:
+    """One offset for each partition of a log directory, in one file."""
 
     def __init__(
-        self, fs: FileSystem, directory: str, hosted: Callable[[], Collection[TopicPartition]]
+        self,
+        fs: FileSystem,
+        name: str,
+        health: DirectoryHealth,
+        hosted: Container[TopicPartition] | None,
     ) -> None:
         self._fs = fs
-        self._path = f"{directory}/{CLEANER_OFFSET_FILE}"
+        self._path = f"{health.path}/{name}"
+        self._health = health
         self._hosted = hosted
         self._lock = threading.Lock()
         self._offsets: dict[TopicPartition, int] = {}  # guarded by _lock
 
-    def take(self, offsets: dict[TopicPartition, int]) -> None:
-        """What the file said when the directory was opened."""
+    def load(self) -> None:
+        """Takes what the file says; an unreadable one counts as empty: slower, nothing lost."""
+        try:
+            offsets = decode_offsets(self._fs.read(self._path), where=self._path)
+        except FileNotFoundError:
+            offsets = {}
+        except Corrupt as error:
+            logger.warning("unreadable checkpoint", extra={"path": self._path, "error": str(error)})
+            offsets = {}
         with self._lock:
-            self._offsets = dict(offsets)
+            self._offsets = offsets
 
     def find(self, partition: TopicPartition) -> int | None:
         with self._lock:
             return self._offsets.get(partition)
 
-    def write(self, partition: TopicPartition, offset: int) -> None:
-        """On disk when it returns; entries of partitions that are not here any more go."""
+    def write(self, partition: TopicPartition, offset: int | None) -> None:
+        """Sets one entry, or removes it (None); on disk when it returns."""
         with self._lock:
             self._write_locked({**self._offsets, partition: offset})
 
@@ -151,14 +171,52 @@ class CleanerCheckpoint:
             if self._offsets.get(partition, offset) > offset:
                 self._write_locked({**self._offsets, partition: offset})
 
-    def forget(self, partition: TopicPartition) -> None:
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Removes entries, durably."""
         with self._lock:
-            if partition in self._offsets:
-                rest = {one: at for one, at in self._offsets.items() if one != partition}
-                self._write_locked(rest)
+            stale = {partition: None for partition in partitions if partition in self._offsets}
+            if stale:
+                self._write_locked({**self._offsets, **stale})
 
-    def _write_locked(self, offsets: dict[TopicPartition, int]) -> None:
-        hosted = self._hosted()
-        offsets = {one: offset for one, offset in offsets.items() if one in hosted}
-        write_atomically(self._fs, self._path, encode_offsets(offsets))
-        self._offsets = offsets
+    def replace(self, offsets: Iterator[tuple[TopicPartition, int | None]]) -> None:
+        """Sets the entries of all partitions that are served; others stay as they are.
+
+        The iterator runs under the lock: a `write` that comes first is not undone by an older
+        value.
+        """
+        with self._lock:
+            self._write_locked({**self._offsets, **dict(offsets)})
+
+    def _write_locked(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        """Nothing is written to a directory that is offline, or of partitions that are not here."""
+        if self._health.failure is None:
+            hosted = offsets if self._hosted is None else self._hosted
+            entries = {
+                partition: offset
+                for partition, offset in offsets.items()
+                if offset is not None and partition in hosted
+            }
+            write_atomically(self._fs, self._path, encode_offsets(entries))
+            self._offsets = entries
+
+
+class DirectoryCheckpoints:
+    """The checkpoints of one log directory; `hosted` are the partitions it has at any time."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        health: DirectoryHealth,
+        hosted: Container[TopicPartition] | None = None,
+    ) -> None:
+        self.health = health
+        self.recovery_points = OffsetCheckpoint(fs, RECOVERY_POINT_FILE, health, hosted)
+        self.log_starts = OffsetCheckpoint(fs, LOG_START_OFFSET_FILE, health, hosted)
+        self.high_watermarks = OffsetCheckpoint(fs, HIGH_WATERMARK_FILE, health, hosted)
+        self.cleaner_offsets = OffsetCheckpoint(fs, CLEANER_OFFSET_FILE, health, hosted)
+
+    def __iter__(self) -> Iterator[OffsetCheckpoint]:
+        yield self.recovery_points
+        yield self.log_starts
+        yield self.high_watermarks
+        yield self.cleaner_offsets

@@ -437,7 +437,7 @@ class ActiveSegment:
         self.extent = (base_offset, 0)
         self.synced_size = 0
         # The size a truncation left, and the offset after the last batch in it.
-        self.cut = (-1, base_offset)
+        self.truncated = (-1, base_offset)
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
         self.first_timestamp = -1
@@ -503,6 +503,15 @@ class ActiveSegment:
             self._bytes_since_index_entry = 0
         self._bytes_since_index_entry += size
         self.extent = (last_offset + 1, position + size)
+
+    def is_idle(self, now_ms: int, settings: LogSettings) -> bool:
+        """Whether records have waited here for long enough by our clock.
+
+        Without it, retention and compaction would never reach those of a topic gone quiet.
+        """
+        if self.appended is None or not self.size:
+            return False
+        return now_ms - self.appended.first_ms > settings.max_segment_ms - self.jitter_ms
 
     def rebuild_indexes(self) -> bool:
         """False: they grow while readers use them. Closing the segment writes them; a wrong entry

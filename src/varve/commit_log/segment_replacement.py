@@ -22,7 +22,7 @@ Threads    holds the flush lock throughout, so that nothing but a roll changes t
 
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -39,17 +39,24 @@ from varve.commit_log.names import (
     log_name,
     parse_file_name,
 )
+from varve.commit_log.producer_snapshots import ProducerSnapshots
 from varve.commit_log.segment import SEGMENT_KINDS, Segment, SegmentFiles, rename_segment_files
 from varve.commit_log.segment_reader import BatchWalk, find_end
-from varve.commit_log.segment_view import SegmentView
 from varve.commit_log.sparse_index import RELATIVE_OFFSET_MAX
-from varve.disk import DiskProblem, File, FileSystem, classify_error, copy_range
+from varve.disk import (
+    DiskProblem,
+    File,
+    FileSystem,
+    classify_error,
+    copy_range,
+    describe_error,
+)
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreError, Unavailable
 from varve.kernels.batch_layout import BatchColumn
 
 if TYPE_CHECKING:
-    from varve.commit_log.flusher import Flusher
-    from varve.commit_log.log_state import LogState
+    from varve.commit_log.health import LogHealth
+    from varve.commit_log.log_segments import LogSegments
 
 logger = logging.getLogger(__name__)
 
@@ -207,89 +214,60 @@ class _CleanedSegment(Segment):
 
 
 class SegmentReplacement:
-    """Swaps segments of one log."""
+    """The replacement of some closed segments of an open log by a new one."""
 
-    def __init__(self, state: "LogState", flusher: "Flusher") -> None:
-        self._state = state
-        self._flusher = flusher
+    def __init__(
+        self, segments: "LogSegments", health: "LogHealth", old: Sequence[Segment], new: Segment
+    ) -> None:
+        self._segments = segments
+        self._fs = segments.fs
+        self._directory = segments.directory
+        self._health = health
+        self._old = old
+        self._new = new
+        # Of `.swap` files, highest first.
+        self._bases: tuple[int, ...] = (new.base_offset,)
 
-    def replace(
-        self, old: Sequence[Segment], *, base_offset: int, size: int, has_txn_index: bool
-    ) -> Segment | None:
-        """None, with the `.cleaned` files removed, when one of `old` has left the log."""
-        assert old
-        assert base_offset == old[0].base_offset
-        state = self._state
-        new = Segment(
-            state.files,
-            state.directory,
-            base_offset=base_offset,
-            size=size,
-            has_txn_index=has_txn_index,
-        )
-        with state.flush_lock:
-            state.check_usable()
-            if self._find(old) is None:
-                with state.io("remove files of"):
-                    self._discard((base_offset,))
-                return None
-            self._flusher.sync_locked(state.view.active.base_offset)
-            bases = self._commit(new, old)
-            self._exchange(new, old, bases)
-        return new
-
-    def _find(self, old: Sequence[Segment]) -> int | None:
-        """The place of the first of them in the view; None unless all follow each other there."""
-        closed = self._state.view.closed
-        for number, segment in enumerate(closed):
-            if segment is old[0]:
-                there = closed[number : number + len(old)]
-                if len(there) == len(old) and all(map(_is_same, there, old)):
-                    return number
-        return None
-
-    def _commit(self, new: Segment, old: Sequence[Segment]) -> tuple[int, ...]:
-        """Step 1, durable; gives the base offsets that have `.swap` files, highest first."""
-        state = self._state
-        last_base = old[-1].base_offset
-        bases: tuple[int, ...] = (new.base_offset,)
-        span = state.append_times.find(new.base_offset)
+    def commit(self) -> None:
+        """Step 1, durable."""
+        times, base_offset = self._segments.append_times, self._new.base_offset
+        span = times.find(base_offset)
         try:
-            self._write_append_times(old)
-            if self._end_of(new) <= last_base > new.base_offset:
-                bases = (last_base, new.base_offset)
+            self._write_append_times()
+            last_base = self._old[-1].base_offset
+            if self._check_new() <= last_base > base_offset:
+                self._bases = (last_base, base_offset)
                 self._write_mark(last_base)
-            for base in bases:
-                rename_segment_files(state.files, state.directory, base, CLEANED, SWAP)
-            state.fs.sync_directory(state.directory)
+            for base in self._bases:
+                self._rename(base, CLEANED, SWAP)
+            self._fs.sync_directory(self._directory)
         except OSError as error:
-            state.append_times.put_back(new.base_offset, span)
-            self._undo(bases)
+            times.put_back(base_offset, span)
+            self._undo()
             raise self._refused(error) from error
         except StoreError:
-            state.append_times.put_back(new.base_offset, span)
-            with state.io("remove files of"):
-                self._discard(bases)
+            times.put_back(base_offset, span)
+            with self._health.io("remove files of"):
+                self.discard()
             raise
-        return bases
 
-    def _write_append_times(self, old: Sequence[Segment]) -> None:
+    def _write_append_times(self) -> None:
         """Before the commit: too late a time for the first old segment harms less than too early
         a one for the new.
         """
-        state = self._state
-        spans = [state.appended(segment) for segment in old]
+        spans = [self._segments.appended(segment) for segment in self._old]
         first_ms = min(span.first_ms for span in spans)
         last_ms = max(span.last_ms for span in spans)
-        state.append_times.write(old[0].base_offset, AppendSpan(first_ms, last_ms))
-        state.append_times.sync()
+        times = self._segments.append_times
+        times.write(self._new.base_offset, AppendSpan(first_ms, last_ms))
+        times.sync()
 
-    def _end_of(self, new: Segment) -> int:
+    def _check_new(self) -> int:
         """The offset after its last batch; raises unless the files are there and whole."""
-        state = self._state
+        new = self._new
         cleaned = _CleanedSegment(
-            SegmentFiles(state.fs),
-            state.directory,
+            SegmentFiles(self._fs),
+            self._directory,
             base_offset=new.base_offset,
             size=new.size,
             has_txn_index=new.has_txn_index,
@@ -306,81 +284,69 @@ class SegmentReplacement:
         return end_offset
 
     def _check_there(self, path: str, *, expected: bool) -> None:
-        if self._state.fs.exists(path) != expected:
+        if self._fs.exists(path) != expected:
             state = "is missing" if expected else "is there, but not announced"
             raise InvalidRequest(f"{path} {state}; nothing was replaced, clean the log again")
 
     def _write_mark(self, base_offset: int) -> None:
-        path = f"{self._state.directory}/{log_name(base_offset, LOG)}{CLEANED}"
-        with self._state.fs.open_writable(path) as file:
+        path = f"{self._directory}/{log_name(base_offset, LOG)}{CLEANED}"
+        with self._fs.open_writable(path) as file:
             file.truncate(0)
             file.sync()
 
-    def _undo(self, bases: Sequence[int]) -> None:
-        """Takes step 1 back, durably: a swap left behind would undo what comes later."""
-        state = self._state
-        try:
-            for base in reversed(bases):
-                rename_segment_files(state.files, state.directory, base, SWAP, CLEANED)
-            state.fs.sync_directory(state.directory)
-            self._discard(bases)
-        except OSError as error:
-            raise state.fail(state.offline(error, "take back the swap of")) from error
+    def _rename(self, base_offset: int, old: str, new: str) -> None:
+        rename_segment_files(self._segments.files, self._directory, base_offset, old, new)
 
-    def _discard(self, bases: Iterable[int]) -> None:
-        for base in bases:
+    def _undo(self) -> None:
+        """Takes step 1 back, durably: a swap left behind would undo what comes later."""
+        try:
+            for base in reversed(self._bases):
+                self._rename(base, SWAP, CLEANED)
+            self._fs.sync_directory(self._directory)
+            self.discard()
+        except OSError as error:
+            raise self._health.offline(error, "take back the swap of") from error
+
+    def discard(self) -> None:
+        """Removes the `.cleaned` files."""
+        for base in self._bases:
             for kind in SEGMENT_KINDS:
                 with contextlib.suppress(FileNotFoundError):
-                    path = f"{self._state.directory}/{log_name(base, kind)}{CLEANED}"
-                    self._state.fs.remove(path)
+                    self._fs.remove(f"{self._directory}/{log_name(base, kind)}{CLEANED}")
 
     def _refused(self, error: OSError) -> StoreError:
-        state = self._state
-        if classify_error(error) in (DiskProblem.FULL, DiskProblem.NO_DESCRIPTORS):
-            return state.failed(error, "replace segments of")
+        problem = classify_error(error)
+        if problem in (DiskProblem.FULL, DiskProblem.NO_DESCRIPTORS):
+            return self._health.failed(error, "replace segments of")
         return Unavailable(
-            f"{state.topic_partition}: replace segments of {error.filename or state.directory}: "
-            f"{error.strerror}; the old segments stand, mend the disk and clean the log again"
+            f"{self._health.prefix}replace segments of {describe_error(error, self._directory)}; "
+            f"the old segments stand, {problem.remedy} and clean the log again"
         )
 
-    def _exchange(self, new: Segment, old: Sequence[Segment], bases: Sequence[int]) -> None:
+    def exchange_locked(self, snapshots: ProducerSnapshots) -> None:
         """Steps 2 and 3: the old files aside, durably, then the new ones under their names."""
-        state = self._state
-        with state.lock:
-            state.check_usable()
-            number = self._find(old)
-            assert number is not None
-            with state.changing_files_locked("replace segments of"):
-                for segment in old:
-                    state.mark_deleted_locked(segment)
-                state.fs.sync_directory(state.directory)
-                for mark in bases[:-1]:
-                    state.fs.remove(f"{state.directory}/{log_name(mark, LOG)}{SWAP}")
-                rename_segment_files(state.files, state.directory, new.base_offset, SWAP, "")
-                self._set_aside_snapshots_locked(old)
-                for segment in old[1:]:
-                    state.append_times.forget(segment.base_offset)
-                replaced = {segment.base_offset for segment in old}
-                state.unsynced = [
-                    segment for segment in state.unsynced if segment.base_offset not in replaced
-                ]
-                closed = state.view.closed
-                state.view = SegmentView(
-                    [*closed[:number], new, *closed[number + len(old) :]], state.view.active
-                )
+        segments, old = self._segments, self._old
+        number = segments.find(old)
+        assert number is not None
+        with segments.changing_files_locked("replace segments of"):
+            for segment in old:
+                segments.mark_deleted_locked(segment)
+            self._fs.sync_directory(self._directory)
+            for mark in self._bases[:-1]:
+                self._fs.remove(f"{self._directory}/{log_name(mark, LOG)}{SWAP}")
+            self._rename(self._new.base_offset, SWAP, "")
+            for segment in old[1:]:
+                # The newest snapshot of all stays: recovery starts there.
+                if segment.base_offset in snapshots.offsets[:-1]:
+                    snapshots.set_aside(segment.base_offset)
+                segments.append_times.forget(segment.base_offset)
+            view = segments.view
+            closed = [*view.closed[:number], self._new, *view.closed[number + len(old) :]]
+            segments.set_view_locked(closed, view.active)
+
+    def sync_names(self) -> None:
+        """The new files have their names for all who look; a crash would give them again."""
         try:
-            # The new files have their names for all who look; a crash would give them again.
-            state.fs.sync_directory(state.directory)
+            self._fs.sync_directory(self._directory)
         except OSError as error:
-            raise state.fail(state.offline(error, "replace segments of")) from error
-
-    def _set_aside_snapshots_locked(self, old: Sequence[Segment]) -> None:
-        """Those that name no segment any more, except the newest of all: recovery starts there."""
-        snapshots = self._state.snapshots
-        for segment in old[1:]:
-            if segment.base_offset in snapshots.offsets[:-1]:
-                snapshots.set_aside(segment.base_offset)
-
-
-def _is_same(segment: Segment, other: Segment) -> bool:
-    return segment is other
+            raise self._health.offline(error, "replace segments of") from error

@@ -392,6 +392,13 @@ class LogSettings:
         return max(total, -1) if "delete" in self.cleanup_policy else -1
 
     @property
+    def max_segment_ms(self) -> int:
+        """Roll to a new segment when the active one is this old."""
+        if self.is_compacted:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms
+
+    @property
     def is_compacted(self) -> bool:
         return "compact" in self.cleanup_policy
 

@@ -101,7 +101,7 @@ class TopicCatalog:
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise DiskFull(f"{path}: {error.strerror}; free some space") from error
-                directory.take_offline(
+                directory.health.fail(
                     DirectoryOffline(f"{path}: {error.strerror}; mend the disk and reopen")
                 )
         if not self._live:

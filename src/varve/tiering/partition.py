@@ -19,7 +19,6 @@ from uuid import UUID
 from varve.cleaning.key_index.segment_indexes import is_partition_failure, partition_failure
 from varve.cleaning.remote_tier import RemoteBounds
 from varve.commit_log import Log, LogManager, TopicPartition
-from varve.commit_log.directory_failure import failures
 from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.log_directory import LogDirectory
 from varve.disk import FileSystem
@@ -153,7 +152,7 @@ class TieredPartition:
         fails this partition alone, other errors take the log directory offline.
         """
         at = f"{doing} of {self.log.topic_partition}"
-        with failures(self.directory, at):
+        with self.directory.health.io(at):
             try:
                 yield
             except FileNotFoundError as error:

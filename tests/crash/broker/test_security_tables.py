@@ -15,8 +15,8 @@ from varve.broker.security.acls import (
     Permission,
 )
 from varve.broker.security.credentials import CREDENTIALS_FILE, ScramCredentials, make_credential
-from varve.broker.security.directory_document import OfflineDirectory
 from varve.broker.security.quotas import QUOTAS_FILE, EntityType, QuotaEntity, QuotaKind, QuotaTable
+from varve.commit_log.health import DirectoryHealth
 from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, DirectoryOffline, DiskFull, Unavailable
@@ -28,8 +28,8 @@ CREDENTIAL = make_credential("secret", ScramMechanism.SCRAM_SHA_256, iterations=
 Table = AclTable | ScramCredentials | QuotaTable
 
 
-def _directories() -> list[OfflineDirectory]:
-    return [OfflineDirectory(path) for path in PATHS]
+def _directories() -> list[DirectoryHealth]:
+    return [DirectoryHealth(path) for path in PATHS]
 
 
 def _disk(clock: ManualClock, seed: int = 0) -> FaultyFileSystem:

@@ -18,8 +18,8 @@ from varve.broker.security.acls import (
     PatternType,
     Permission,
 )
-from varve.broker.security.directory_document import OfflineDirectory
 from varve.broker.settings import SecuritySettings
+from varve.commit_log.health import DirectoryHealth
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 
@@ -115,7 +115,7 @@ def test_answers_are_those_of_a_slow_reading(
 ) -> None:
     fs = MemoryFileSystem(ManualClock())
     fs.make_directory("/a")
-    table = AclTable(fs, [OfflineDirectory("/a")])
+    table = AclTable(fs, [DirectoryHealth("/a")])
     authorizer = AclAuthorizer(table, SecuritySettings(super_users="User:root"))
 
     def check() -> None:
@@ -137,6 +137,6 @@ def test_answers_are_those_of_a_slow_reading(
         [AclFilter(ResourceType.ANY, gone_name, gone, None, None, Operation.ANY, Permission.ANY)]
     )
     check()
-    again = AclTable(fs, [OfflineDirectory("/a")])
+    again = AclTable(fs, [DirectoryHealth("/a")])
     again.load()
     assert again.bindings == table.bindings

@@ -137,7 +137,7 @@ class CleaningMachine(RuleBasedStateMachine):
 
     @rule(committed=st.booleans())
     def end_all_transactions(self, committed: bool) -> None:
-        for one in self.bench.log._state.producers.ongoing:
+        for one in self.bench.log.producers.ongoing:
             self._end(one.producer_id, committed)
 
     def _end(self, producer_id: int, committed: bool, *, bumps: bool = False) -> None:
@@ -176,7 +176,7 @@ class CleaningMachine(RuleBasedStateMachine):
     @rule(rolls=st.booleans(), ends=st.booleans())
     def clean(self, rolls: bool, ends: bool) -> None:
         if ends:
-            for one in self.bench.log._state.producers.ongoing:
+            for one in self.bench.log.producers.ongoing:
                 self._end(one.producer_id, True)
         if rolls:
             self.bench.roll()

@@ -130,7 +130,7 @@ class LogMachine(RuleBasedStateMachine):
         marker tells; the producer then begins anew.
         """
         known = self.model.producers().get(producer_id)
-        entry = self.log._state.producers.entries.get(producer_id)
+        entry = self.log.producers.entries.get(producer_id)
         if known is None or (entry and not entry.batches and self.model.is_deleted(producer_id)):
             return 0
         return known.last_sequence + 1

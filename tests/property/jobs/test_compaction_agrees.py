@@ -76,7 +76,7 @@ class Twins:
 
     def decide(self) -> None:
         for bench in self.benches:
-            for one in bench.log._state.producers.ongoing:
+            for one in bench.log.producers.ongoing:
                 bench.end_transaction(one.producer_id, committed=True)
         self.roll()
 

@@ -177,7 +177,7 @@ def test_records_after_are_those_before_without_the_matches(
 
 def check_life_goes_on(remote: RemoteCompaction, wanted: set[bytes], *, is_compacted: bool) -> None:
     """More is written, copied and compacted; nothing of it brings a record back."""
-    for producer in list(remote.hot.log._state.producers.ongoing):
+    for producer in list(remote.hot.log.producers.ongoing):
         remote.hot.end_transaction(producer.producer_id, committed=True)
     remote.hot.roll()
     assert remote.bench.copier.copy(PARTITION, remote.hot.now_ms).error is None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.log_bench import NOW_MS, split_batches
 from tests.support.remote_bench import RemoteBatch, RemoteBench
-from varve.commit_log.remote_reader import RemoteRead
+from varve.commit_log.log_reader import RemoteRead
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import StoreUnavailable, Unavailable
 from varve.testing import FaultKind, ObjectFaultPlan

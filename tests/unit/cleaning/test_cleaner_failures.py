@@ -139,8 +139,8 @@ def two() -> CleaningBench:
     ("code", "told"),
     [
         (errno.EFBIG, "ulimit -f"),
-        (errno.EISDIR, "move the directory"),
-        (errno.EACCES, "mend the disk or its permissions, or delete the file: it is made again"),
+        (errno.EISDIR, "move away the file or directory"),
+        (errno.EACCES, "or delete the file: it is made again"),
         (errno.EMFILE, "ulimit -n"),
         (errno.ENOSPC, "free some space"),
     ],
@@ -182,7 +182,9 @@ def test_a_directory_in_place_of_a_key_index_takes_nothing_offline(tmp_path: Pat
         bench.roll()
     keys = tmp_path / "d" / str(PARTITION) / log_name(0, KEYS)
     keys.mkdir()
-    with pytest.raises(Unavailable, match="move the directory of that name away") as caught:
+    with pytest.raises(
+        Unavailable, match="move away the file or directory that has this name"
+    ) as caught:
         bench.cleaner.clean(PARTITION, bench.now_ms)
     assert not isinstance(caught.value, DirectoryOffline)
     assert bench.cleaner.find_key(PARTITION, b"k", bench.now_ms) is not None

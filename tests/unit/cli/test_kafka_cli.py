@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from varve.broker.security.credentials import CREDENTIALS_FILE, ScramCredentials
-from varve.broker.security.directory_document import OfflineDirectory
 from varve.broker.settings import GroupSettings, SecuritySettings
 from varve.cli.kafka_client import make_client
 from varve.cli.kafka_format import KafkaRecord
 from varve.cli.kafka_produce import Delivery, Input, Source, produce
 from varve.cli.main import app
+from varve.commit_log.health import DirectoryHealth
 from varve.disk import RealFileSystem
 from varve.foundation.errors import StoreError
 from varve.testing.kafka_kit import KafkaKit
@@ -425,7 +425,7 @@ def test_the_first_user_is_added_to_directories_that_nobody_serves(tmp_path: Pat
     assert told.stdout == "admin logs in by SCRAM-SHA-512\n"
     assert told.stderr == f"made {paths[0]}, which was not there\n"
     for path in paths:
-        table = ScramCredentials(RealFileSystem(), [OfflineDirectory(str(path))])
+        table = ScramCredentials(RealFileSystem(), [DirectoryHealth(str(path))])
         table.load()
         assert list(table.users) == ["admin"]
         assert stat.S_IMODE((path / CREDENTIALS_FILE).stat().st_mode) == 0o600

@@ -78,15 +78,15 @@ def test_appends_of_several_batches_are_indexed_early_never_late(store: OpenStor
 
 
 def test_offsets_in_memory_must_be_in_order(store: OpenStore) -> None:
-    store.log._state.high_watermark = store.log.end_offset + 1
+    store.log.high_watermark = store.log.end_offset + 1
     assert store.rules() == {"offset-order"}
-    store.log._state.high_watermark = store.log.end_offset
-    store.log._state.recovery_point = store.log.end_offset + 1
+    store.log.high_watermark = store.log.end_offset
+    store.log.recovery_point = store.log.end_offset + 1
     assert store.rules() == {"offset-order"}
 
 
 def test_producers_in_memory_must_be_those_of_the_batches(store: OpenStore) -> None:
-    entries = store.log._state.producers.entries
+    entries = store.log.producers.entries
     entries[5] = entries[5]._replace(epoch=7)
     assert store.rules() == {"producer-state"}
     del entries[5]
@@ -94,7 +94,7 @@ def test_producers_in_memory_must_be_those_of_the_batches(store: OpenStore) -> N
 
 
 def test_epochs_in_memory_must_be_those_of_the_batches_and_of_the_file(store: OpenStore) -> None:
-    store.log._state.epochs.assign(1, 20)
+    store.log.leader_epochs.assign(1, 20)
     assert store.rules() == {"epochs-untrue", "epochs-file"}
 
 
@@ -122,5 +122,5 @@ def test_the_active_segment_must_end_where_its_batches_do(store: OpenStore) -> N
     active = store.log.view.active
     next_offset, size = active.extent
     active.extent = (next_offset - 1, size)
-    store.log._state.high_watermark -= 1
+    store.log.high_watermark -= 1
     assert "active-extent" in store.rules()

@@ -4,8 +4,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.log_bench import NO_ROOM, Bench, FaultyBench, make_batch, read_all
-from varve.commit_log import LogHooks, TopicPartition
+from tests.support.log_bench import (
+    NO_ROOM,
+    Bench,
+    FaultyBench,
+    before_write,
+    make_batch,
+    read_all,
+)
+from varve.commit_log import TopicPartition
 from varve.foundation.errors import (
     DirectoryOffline,
     DiskFull,
@@ -99,8 +106,9 @@ def test_delete_records_keeps_producers(bench: Bench) -> None:
 
 def test_delete_records_is_checkpointed_before_it_returns(bench: Bench) -> None:
     written: list[int] = []
-    bench.hooks = LogHooks(write_log_starts=lambda: written.append(bench.log.log_start_offset))
     bench.open()
+    log_starts = bench.log.checkpoints.log_starts
+    before_write(log_starts, lambda: written.append(bench.log.log_start_offset))
     bench.fill(2)
     bench.log.delete_records(1)
     assert written == [1]
@@ -113,8 +121,8 @@ def test_a_checkpoint_that_finds_no_room_is_told_and_may_be_repeated(faulty: Fau
         if failures:
             raise failures.pop()
 
-    faulty.hooks = LogHooks(write_log_starts=write)
     faulty.open()
+    before_write(faulty.log.checkpoints.log_starts, write)
     faulty.fill(2)
     with pytest.raises(DiskFull):
         faulty.log.delete_records(1)
@@ -123,8 +131,9 @@ def test_a_checkpoint_that_finds_no_room_is_told_and_may_be_repeated(faulty: Fau
 
 def test_a_checkpoint_that_went_offline_meanwhile_is_no_success(bench: Bench) -> None:
     offline = DirectoryOffline("gone")
-    bench.hooks = LogHooks(write_log_starts=lambda: bench.log.abandon(offline))
     bench.open()
+    checkpoints = bench.log.checkpoints
+    before_write(checkpoints.log_starts, lambda: checkpoints.health.fail(offline))
     bench.fill(2)
     with pytest.raises(DirectoryOffline):
         bench.log.delete_records(1)

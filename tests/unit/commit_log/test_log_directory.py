@@ -431,7 +431,7 @@ def test_nothing_of_a_deleted_partition_reaches_its_successor(
     def append_late(batches: BatchSet) -> None:
         appending.set()
         assert deleting.wait(10)
-        log._state.roll_locked(log.end_offset)
+        log.roll_locked(log.end_offset)
         write(batches)
 
     monkeypatch.setattr(log.view.active, "append", append_late)
@@ -503,7 +503,7 @@ def test_a_broken_disk_takes_the_whole_directory_offline(house: House) -> None:
 def test_checkpoints_of_an_offline_directory_are_written_no_more(house: House) -> None:
     house.open()
     house.fill()
-    house.directory.take_offline(DirectoryOffline("told so"))
+    house.directory.health.fail(DirectoryOffline("told so"))
     house.directory.write_checkpoints()
     assert not house.fs.exists(f"{PATH}/recovery-point-offset-checkpoint")
 

@@ -180,7 +180,7 @@ def test_a_log_that_ends_before_its_log_start_begins_anew_there(bench: Bench) ->
     assert (log.log_start_offset, log.end_offset) == (10, 10)
     assert bench.fs.read(EPOCHS) == b"0\n0\n"
     assert bench.names(".snapshot") == [log_name(10, ".snapshot")]
-    assert not log._state.producers.entries
+    assert not log.producers.entries
     assert log.recovery_point == 0
 
 

@@ -132,7 +132,7 @@ def test_unless_it_is_new_no_partition_is_made_while_a_directory_is_offline(
     stores: Stores,
 ) -> None:
     store = stores.open()
-    store.directories[0].take_offline(DirectoryOffline("broken"))
+    store.directories[0].health.fail(DirectoryOffline("broken"))
     with pytest.raises(Unavailable, match="offline"):
         store.create(partition(0), ID, is_new=False)
     assert store.create(partition(0), ID).end_offset == 0
@@ -348,9 +348,9 @@ def test_producers_expire_when_it_is_time_to_look(stores: Stores) -> None:
     log.append(make_batch(producer_id=1, producer_epoch=0, base_sequence=0))
     start = stores.clock.now_ms()
     store.run_once(start + 4999)
-    assert log._state.producers.entries
+    assert log.producers.entries
     store.run_once(start + 5000)
-    assert not log._state.producers.entries
+    assert not log.producers.entries
 
 
 def test_flush_ms_is_kept_by_maintenance(stores: Stores) -> None:
@@ -421,7 +421,7 @@ def test_the_logs_of_every_directory_that_is_online_are_walked(stores: Stores) -
     assert sorted(one for one, _, _ in walked) == [partition(n) for n in range(4)]
     assert all(log is store.get(one) for one, log, _ in walked)
     assert all(store.directory_of(one) is directory for one, _, directory in walked)
-    store.directories[0].take_offline(DirectoryOffline("broken"))
+    store.directories[0].health.fail(DirectoryOffline("broken"))
     assert {directory.path for _, _, directory in store.logs()} == {"d2"}
 
 

@@ -42,7 +42,7 @@ def transaction(bench: Bench, producer: int, *, committed: bool, count: int = 1)
         "producer_epoch": 0,
         "transactional": True,
     }
-    known = bench.log._state.producers.entries.get(producer)
+    known = bench.log.producers.entries.get(producer)
     sequence = known.last_sequence + 1 if known else 0
     result = bench.log.append(make_batch(count, base_sequence=sequence, **fields))
     bench.log.end_transaction(producer_id=producer, producer_epoch=0, committed=committed)

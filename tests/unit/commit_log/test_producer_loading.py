@@ -21,7 +21,7 @@ def snapshots(bench: Bench) -> list[int]:
 
 def known(bench: Bench) -> dict[int, int]:
     """The last sequence of each producer."""
-    entries = bench.log._state.producers.entries
+    entries = bench.log.producers.entries
     return {producer_id: entry.last_sequence for producer_id, entry in entries.items()}
 
 
@@ -153,7 +153,7 @@ def test_a_producer_may_repeat_its_last_five_batches_after_every_start(
     for _ in range(2):
         bench.log.close()
         bench.open(clean=clean)
-    entry = bench.log._state.producers.entries[1]
+    entry = bench.log.producers.entries[1]
     assert [one.first_offset for one in entry.batches] == [2, 3, 4, 5, 6]
     assert all(produce(bench, sequence).is_duplicate for sequence in range(2, 7))
     assert not produce(bench, 7).is_duplicate
@@ -166,7 +166,7 @@ def test_batches_of_an_older_epoch_are_not_recalled(bench: Bench) -> None:
         bench.log.append(batch)
     bench.log.close()
     bench.open(clean=True)
-    entry = bench.log._state.producers.entries[1]
+    entry = bench.log.producers.entries[1]
     assert (entry.epoch, len(entry.batches)) == (1, 1)
 
 
@@ -197,7 +197,7 @@ def test_the_producers_last_timestamp_is_that_of_the_record(bench: Bench) -> Non
     bench.open()
     produce(bench, 0, time=55)
     bench.crash()
-    assert bench.log._state.producers.entries[1].last_timestamp == NOW_MS + 55
+    assert bench.log.producers.entries[1].last_timestamp == NOW_MS + 55
 
 
 def test_a_snapshot_is_left_at_the_last_two_segments_and_the_end(bench: Bench) -> None:

@@ -45,7 +45,7 @@ def test_replay_equals_append(bench: Bench, seed: int) -> None:
                 )
             )
             sequences[producer] += count
-    expected = bench.log._state.producers
+    expected = bench.log.producers
     replayed, index = ProducerStateManager(), TransactionIndex(0)
     file = bench.log.view.active.file()
     for table in BatchWalk(file, start=0, end=bench.log.size, verify_crc=True):
@@ -76,5 +76,5 @@ def test_an_emptied_marker_is_ignored(bench: Bench) -> None:
     )
     row[[BatchColumn.BASE_OFFSET, BatchColumn.LAST_OFFSET]] = 1
     summary = summarize_row(row.tolist(), None, "here")
-    plan = bench.log._state.producers.check_and_plan([summary], AppendOrigin.REPLICATION)
+    plan = bench.log.producers.check_and_plan([summary], AppendOrigin.REPLICATION)
     assert (plan.entries, plan.completed) == ({}, [])

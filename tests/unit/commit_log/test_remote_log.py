@@ -13,11 +13,12 @@ from tests.support.log_bench import (
     NOW_MS,
     Bench,
     FaultyBench,
+    before_write,
     make_batch,
     offsets_in,
     read_all,
 )
-from varve.commit_log import AbortedRange, Isolation, Log, LogHooks, LogSettings
+from varve.commit_log import AbortedRange, Isolation, Log, LogSettings
 from varve.foundation.errors import (
     Corrupt,
     DirectoryOffline,
@@ -238,8 +239,8 @@ def test_a_marker_that_leaves_the_local_disk_during_the_read_is_not_missed(
 def test_the_log_start_is_on_disk_before_a_local_segment_goes(bench: Bench) -> None:
     written: list[int] = []
     bench.set(remote_storage_enable=True)
-    bench.hooks = LogHooks(write_log_starts=lambda: written.append(len(bench.log.view)))
     bench.open()
+    before_write(bench.log.checkpoints.log_starts, lambda: written.append(len(bench.log.view)))
     bench.fill(1, 1, 1)
     bench.log.drop_local_segments_before(2, now_ms=NOW_MS)
     assert written == [3]
@@ -250,8 +251,8 @@ def test_a_full_disk_does_not_keep_local_segments_on_it(faulty: FaultyBench) -> 
         raise NO_ROOM
 
     faulty.set(remote_storage_enable=True)
-    faulty.hooks = LogHooks(write_log_starts=fail)
     faulty.open()
+    before_write(faulty.log.checkpoints.log_starts, fail)
     faulty.fill(1, 1, 1)
     faulty.log.drop_local_segments_before(2, now_ms=NOW_MS)
     assert faulty.log.local_start_offset == 2
@@ -262,8 +263,8 @@ def test_no_local_segment_goes_when_the_log_start_cannot_be_written(faulty: Faul
         raise BROKEN
 
     faulty.set(remote_storage_enable=True)
-    faulty.hooks = LogHooks(write_log_starts=fail)
     faulty.open()
+    before_write(faulty.log.checkpoints.log_starts, fail)
     faulty.fill(1, 1, 1)
     with pytest.raises(DirectoryOffline):
         faulty.log.drop_local_segments_before(2, now_ms=NOW_MS)
@@ -312,10 +313,10 @@ def test_local_segments_above_the_high_watermark_stay(tiered: Bench) -> None:
     def bases(log: Log) -> list[int]:
         return [segment.base_offset for segment in log.view]
 
-    tiered.log._state.high_watermark = 5
+    tiered.log.high_watermark = 5
     with pytest.raises(OffsetOutOfRange, match="high watermark is 5"):
         tiered.log.drop_local_segments_before(6, now_ms=NOW_MS)
     assert bases(tiered.log) == [4, 6]
-    tiered.log._state.high_watermark = 7
+    tiered.log.high_watermark = 7
     tiered.log.drop_local_segments_before(7, now_ms=NOW_MS)
     assert bases(tiered.log) == [6]

@@ -9,7 +9,6 @@ from tests.support.log_bench import NOW_MS, Bench, make_batch, make_marker, offs
 from varve.commit_log import AppendOrigin, LogSettings
 from varve.commit_log.names import log_name
 from varve.commit_log.producer_snapshots import decode_producer_snapshot
-from varve.commit_log.rolling import max_segment_ms
 from varve.commit_log.segment import draw_jitter
 
 SIZE = len(make_batch())
@@ -143,9 +142,9 @@ def test_after_a_reload_the_first_batchs_timestamp_counts(bench: Bench) -> None:
 
 def test_compacted_topics_roll_by_max_compaction_lag() -> None:
     lag: dict[str, Any] = {"max_compaction_lag_ms": 50, "segment_ms": 1000}
-    assert max_segment_ms(LogSettings(cleanup_policy=("compact",), **lag)) == 50
-    assert max_segment_ms(LogSettings(cleanup_policy=("compact", "delete"), **lag)) == 50
-    assert max_segment_ms(LogSettings(cleanup_policy=("delete",), **lag)) == 1000
+    assert LogSettings(cleanup_policy=("compact",), **lag).max_segment_ms == 50
+    assert LogSettings(cleanup_policy=("compact", "delete"), **lag).max_segment_ms == 50
+    assert LogSettings(cleanup_policy=("delete",), **lag).max_segment_ms == 1000
 
 
 def test_jitter_is_below_the_smaller_of_its_limit_and_segment_ms() -> None:

@@ -9,10 +9,11 @@ from tests.support.log_bench import (
     NOW_MS,
     Bench,
     FaultyBench,
+    before_write,
     make_batch,
     read_all,
 )
-from varve.commit_log import Log, LogHooks
+from varve.commit_log import Log
 from varve.commit_log.names import log_name
 from varve.foundation.errors import DirectoryOffline, InvalidRequest, OffsetOutOfRange
 
@@ -94,10 +95,11 @@ def test_what_lies_above_the_high_watermark_stays(bench: Bench) -> None:
 
 def test_the_log_start_is_written_before_any_file_goes(bench: Bench) -> None:
     seen: list[tuple[int, list[str]]] = []
-    bench.hooks = LogHooks(
-        write_log_starts=lambda: seen.append((bench.log.log_start_offset, bench.names(".deleted")))
-    )
     bench.open()
+    before_write(
+        bench.log.checkpoints.log_starts,
+        lambda: seen.append((bench.log.log_start_offset, bench.names(".deleted"))),
+    )
     bench.fill(2, 2, 1)
     bench.log.drop_segments_before(2, now_ms=NOW_MS)
     assert seen == [(2, [])]
@@ -123,11 +125,11 @@ def test_producers_are_remembered(bench: Bench) -> None:
 
 
 def test_a_disk_too_full_for_the_checkpoint_is_freed_all_the_same(faulty: FaultyBench) -> None:
-    def write_log_starts() -> None:
+    def refuse() -> None:
         raise NO_ROOM
 
-    faulty.hooks = LogHooks(write_log_starts=write_log_starts)
     faulty.open()
+    before_write(faulty.log.checkpoints.log_starts, refuse)
     faulty.fill(2, 2, 1)
     faulty.log.drop_segments_before(2, now_ms=NOW_MS)
     assert bases(faulty.log) == [2, 4]

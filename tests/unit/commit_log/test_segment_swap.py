@@ -107,7 +107,7 @@ def test_snapshots_of_base_offsets_that_are_gone_go_too(filled: Bench) -> None:
 
 def test_the_newest_snapshot_stays_whatever_it_names(filled: Bench) -> None:
     for offset in (4, 6):
-        filled.log._state.snapshots.remove(offset)
+        filled.log.snapshots.remove(offset)
     swap(filled, aside(filled, [1, 3]))
     assert filled.names(".snapshot") == [log_name(2, ".snapshot")]
 

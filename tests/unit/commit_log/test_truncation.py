@@ -8,10 +8,11 @@ from tests.support.log_bench import (
     NOW_MS,
     Bench,
     FaultyBench,
+    before_write,
     make_batch,
     read_all,
 )
-from varve.commit_log import LogHooks, TimestampOffset
+from varve.commit_log import TimestampOffset
 from varve.commit_log.names import log_name
 from varve.foundation.errors import DirectoryOffline, DiskFull, InvalidRequest
 
@@ -37,8 +38,8 @@ def test_at_or_above_the_log_end_no_data_changes(bench: Bench) -> None:
 def test_at_the_log_end_epochs_that_begin_there_are_dropped(bench: Bench) -> None:
     bench.open()
     bench.log.append(make_batch(), leader_epoch=1)
-    bench.log._state.epochs.assign(2, 1)
-    bench.log._state.write_epochs()
+    bench.log.leader_epochs.assign(2, 1)
+    bench.log.write_epochs()
     bench.log.truncate_to(1)
     assert epochs(bench) == b"0\n1\n1 0\n"
 
@@ -134,10 +135,11 @@ def test_a_closed_segment_is_cut_and_appended_to(bench: Bench) -> None:
 
 def test_the_recovery_point_is_lowered_on_disk_before_the_cut(bench: Bench) -> None:
     seen: list[tuple[int, int]] = []
-    bench.hooks = LogHooks(
-        write_recovery_points=lambda: seen.append((bench.log.recovery_point, bench.log.end_offset))
-    )
     bench.open()
+    before_write(
+        bench.log.checkpoints.recovery_points,
+        lambda: seen.append((bench.log.recovery_point, bench.log.end_offset)),
+    )
     bench.fill(4)
     bench.log.flush()
     bench.log.truncate_to(2)
@@ -156,8 +158,9 @@ def test_a_recovery_point_below_the_offset_stays(bench: Bench) -> None:
 
 def test_the_log_start_is_lowered_and_checkpointed(bench: Bench) -> None:
     written: list[int] = []
-    bench.hooks = LogHooks(write_log_starts=lambda: written.append(bench.log.log_start_offset))
     bench.open()
+    log_starts = bench.log.checkpoints.log_starts
+    before_write(log_starts, lambda: written.append(bench.log.log_start_offset))
     bench.fill(6)
     bench.log.delete_records(5)
     bench.log.truncate_to(3)
@@ -274,8 +277,8 @@ def test_a_full_disk_before_the_cut_changes_nothing(faulty: FaultyBench) -> None
     def refuse() -> None:
         raise NO_ROOM
 
-    faulty.hooks = LogHooks(write_recovery_points=refuse)
     faulty.open()
+    before_write(faulty.log.checkpoints.recovery_points, refuse)
     faulty.fill(4)
     faulty.log.flush()
     with pytest.raises(DiskFull):
@@ -310,14 +313,15 @@ def test_the_key_indexes_of_what_is_cut_go(bench: Bench) -> None:
 
 
 def test_the_cleaner_offset_is_lowered_before_the_cut(bench: Bench) -> None:
-    seen: list[tuple[int, int]] = []
-    bench.hooks = LogHooks(
-        lower_cleaner_offset=lambda offset: seen.append((offset, bench.log.end_offset))
-    )
+    seen: list[int] = []
     bench.open()
     bench.fill(2, 2)
+    cleaner_offsets, partition = bench.log.checkpoints.cleaner_offsets, bench.log.topic_partition
+    cleaner_offsets.write(partition, 4)
+    before_write(cleaner_offsets, lambda: seen.append(bench.log.end_offset))
     bench.log.truncate_to(9)
-    assert seen == []
+    assert (seen, cleaner_offsets.find(partition)) == ([], 4)
     bench.log.truncate_to(3)
+    assert (seen, cleaner_offsets.find(partition)) == ([4], 3)
     bench.log.reset_at(1)
-    assert seen == [(3, 4), (1, 3)]
+    assert (seen, cleaner_offsets.find(partition)) == ([4, 3], 1)

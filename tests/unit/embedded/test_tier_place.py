@@ -259,7 +259,7 @@ def test_memory_is_no_tier_of_logs_on_a_real_disk(
 
 def test_no_secret_is_written_and_a_directory_that_is_offline_is_left_out(fs: Unreadable) -> None:
     logs = directories(fs, "/a", "/b")
-    logs[1].take_offline(DirectoryOffline("broken"))
+    logs[1].health.fail(DirectoryOffline("broken"))
     remember_place(fs, logs, PLACE)
     known = json.loads(fs.read(f"/a/{TIER_FILE}"))
     assert known == {"format": 1, "url": PLACE.url, "metadata": "object"}

@@ -19,8 +19,9 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from varve.broker.request import CLUSTER_NAME, ConnectionContext, Operation, ResourceType
-from varve.broker.security.directory_document import DirectoryDocument, DocumentDirectory, corrupt
+from varve.broker.security.directory_document import DirectoryDocument, corrupt
 from varve.broker.settings import SecuritySettings
+from varve.commit_log.health import DirectoryHealth
 from varve.disk import FileSystem
 from varve.foundation.errors import InvalidRequest
 
@@ -155,7 +156,7 @@ BINDING_COUNT_MAX: Final = 100_000
 class AclTable:
     """All bindings. `load` before use."""
 
-    def __init__(self, fs: FileSystem, directories: Sequence[DocumentDirectory]) -> None:
+    def __init__(self, fs: FileSystem, directories: Sequence[DirectoryHealth]) -> None:
         self._file = DirectoryDocument(fs, directories, ACLS_FILE)
         self._lock = threading.Lock()
         self.bindings: tuple[AclBinding, ...] = ()

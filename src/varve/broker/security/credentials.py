@@ -20,10 +20,9 @@ from typing import Any, Final
 
 from varve.broker.security.directory_document import (
     DirectoryDocument,
-    DocumentDirectory,
-    OfflineDirectory,
     corrupt,
 )
+from varve.commit_log.health import DirectoryHealth
 from varve.commit_log.names import LOCK_FILE
 from varve.disk import FileSystem
 from varve.foundation.errors import InvalidRequest, Locked
@@ -56,7 +55,7 @@ class ScramCredentials:
     def __init__(
         self,
         fs: FileSystem,
-        directories: Sequence[DocumentDirectory],
+        directories: Sequence[DirectoryHealth],
         *,
         entropy: Callable[[int], bytes] = token_bytes,
     ) -> None:
@@ -192,7 +191,7 @@ def add_credential(
                     f"{path} is in use: alter the credentials of {user} through its server "
                     "(kafka-configs --alter --add-config), or stop it first"
                 ) from error
-        table = ScramCredentials(fs, [OfflineDirectory(path) for path in paths], entropy=entropy)
+        table = ScramCredentials(fs, [DirectoryHealth(path) for path in paths], entropy=entropy)
         table.load()
         table.alter([(user, mechanism, credential)])
     finally:

@@ -10,14 +10,13 @@ Threads    one at a time; its owner takes care of that.
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from varve.commit_log.directory_failure import failed
+from varve.commit_log.health import DirectoryHealth
 from varve.disk import FileSystem, write_atomically
 from varve.foundation.errors import (
     Corrupt,
     DirectoryOffline,
-    StoreError,
     Unavailable,
     UnsupportedFormat,
 )
@@ -26,33 +25,13 @@ FORMAT: Final = 1
 _VERSION_MAX: Final = 2**63 - 1
 
 
-class DocumentDirectory(Protocol):
-    """A log directory, as far as a document needs one."""
-
-    path: str
-    failure: StoreError | None
-
-    def take_offline(self, failure: StoreError) -> None: ...
-
-
-class OfflineDirectory:
-    """A directory without a store that is open in it."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.failure: StoreError | None = None
-
-    def take_offline(self, failure: StoreError) -> None:
-        self.failure = failure
-
-
 class DirectoryDocument:
     """The document of one name; a private one is for its owner alone to read."""
 
     def __init__(
         self,
         fs: FileSystem,
-        directories: Sequence[DocumentDirectory],
+        directories: Sequence[DirectoryHealth],
         name: str,
         *,
         is_private: bool = False,
@@ -64,7 +43,7 @@ class DirectoryDocument:
         self.version = 0
 
     @property
-    def _live(self) -> list[DocumentDirectory]:
+    def _live(self) -> list[DirectoryHealth]:
         return [directory for directory in self._directories if directory.failure is None]
 
     @property
@@ -82,7 +61,7 @@ class DirectoryDocument:
         self.version = version
         return content
 
-    def _read_one(self, directory: DocumentDirectory) -> tuple[int, Mapping[str, Any]]:
+    def _read_one(self, directory: DirectoryHealth) -> tuple[int, Mapping[str, Any]]:
         path = f"{directory.path}/{self.name}"
         try:
             data = self._fs.read(path)
@@ -107,7 +86,7 @@ class DirectoryDocument:
             try:
                 write_atomically(self._fs, path, data, is_private=self._is_private)
             except OSError as error:
-                failure = failed(directory, error, f"writing {self.name}")
+                failure = directory.failed(error, f"writing {self.name}")
                 if not isinstance(failure, DirectoryOffline):
                     raise failure from error
         if not self._live:

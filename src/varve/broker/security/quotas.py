@@ -22,8 +22,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from varve.broker.request import Principal
-from varve.broker.security.directory_document import DirectoryDocument, DocumentDirectory, corrupt
+from varve.broker.security.directory_document import DirectoryDocument, corrupt
 from varve.broker.settings import QuotaSettings
+from varve.commit_log.health import DirectoryHealth
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest
@@ -100,7 +101,7 @@ def check_value(kind: QuotaKind, value: float) -> None:
 class QuotaTable:
     """All quotas. `load` before use."""
 
-    def __init__(self, fs: FileSystem, directories: Sequence[DocumentDirectory]) -> None:
+    def __init__(self, fs: FileSystem, directories: Sequence[DirectoryHealth]) -> None:
         self._file = DirectoryDocument(fs, directories, QUOTAS_FILE)
         self._lock = threading.Lock()
         self.quotas: Quotas = {}

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from varve.broker.background import BlockingPool
-from varve.broker.security.directory_document import DirectoryDocument, DocumentDirectory, corrupt
+from varve.broker.security.directory_document import DirectoryDocument, corrupt
 from varve.broker.topics import Topics
+from varve.commit_log.health import DirectoryHealth
 from varve.disk import FileSystem
 
 PRODUCER_IDS_FILE: Final = "varve-producer-ids.json"
@@ -27,7 +28,7 @@ class ProducerIds:
     def __init__(
         self,
         fs: FileSystem,
-        directories: Sequence[DocumentDirectory],
+        directories: Sequence[DirectoryHealth],
         topics: Topics,
         blocking: BlockingPool,
     ) -> None:

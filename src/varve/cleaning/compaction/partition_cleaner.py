@@ -24,7 +24,6 @@ from varve.cleaning.removals.removal_log import RemovalLog
 from varve.cleaning.report import PartitionHealth
 from varve.cleaning.work_budget import WorkBudget
 from varve.commit_log import Log
-from varve.commit_log.directory_failure import failures
 from varve.commit_log.log_directory import LogDirectory
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
@@ -109,7 +108,7 @@ class PartitionCleaner:
 
         Those of files that the log does not need are the partition's, others the directory's.
         """
-        with failures(self.directory, doing):
+        with self.directory.health.io(doing):
             try:
                 yield
             except FileNotFoundError as error:

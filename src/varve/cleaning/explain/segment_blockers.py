@@ -17,7 +17,6 @@ from varve.cleaning.retention.segments import (
     first_timestamp,
     lag_timestamp,
 )
-from varve.commit_log.rolling import max_segment_ms
 from varve.foundation.settings import LONG_MAX
 
 
@@ -125,7 +124,7 @@ class SegmentBlockers:
 def _active(log: SegmentList, segment: SegmentInfo) -> Blocker | None:
     if not segment.is_active:
         return None
-    roll_ms = max_segment_ms(log.settings)
+    roll_ms = log.settings.max_segment_ms
     until_ms = segment.times().first_append_ms + roll_ms if segment.size else None
     return Blocker(
         BlockingRule.ACTIVE_SEGMENT,

@@ -36,14 +36,12 @@ from varve.commit_log import Log
 from varve.commit_log.check import Finding, Severity
 from varve.commit_log.check.directory import DirectoryFacts
 from varve.commit_log.check.partition import PartitionFacts
-from varve.commit_log.directory_failure import remedy
-from varve.commit_log.log_state import NO_DESCRIPTORS, NO_ROOM
 from varve.commit_log.names import KEYS, LOG
 from varve.commit_log.segment import Segment, SegmentFiles
 from varve.commit_log.segment_reader import first_batch_timestamp
 from varve.commit_log.transaction_index import AbortedTransaction
-from varve.disk import FileSystem
-from varve.foundation.errors import Corrupt, DiskFull, StoreError, Unavailable, UnsupportedFormat
+from varve.disk import DiskProblem, FileSystem, classify_error, to_store_error
+from varve.foundation.errors import Corrupt, StoreError, Unavailable, UnsupportedFormat
 from varve.kernels.batch_layout import BATCH_COLUMN_COUNT, BatchColumn
 from varve.kernels.transaction_marks import find_aborted
 
@@ -62,11 +60,6 @@ def hold_reason(error: StoreError) -> str:
 
 # Key indexes, what is written aside for them, and a new segment until it is swapped in.
 _DERIVED: Final = re.compile(r".*\.(keys|cleaned)(\.tmp|\.run)?")
-_REMEDIES: Final = {
-    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
-    errno.EISDIR: "move the directory of that name away",
-    errno.ENOTDIR: "move away what has the name of its directory",
-}
 
 
 def is_of_derived_file(error: OSError) -> bool:
@@ -87,15 +80,10 @@ def is_partition_failure(error: OSError) -> bool:
 
 def partition_failure(error: OSError, doing: str) -> Unavailable:
     """What the partition has to say of it."""
-    at = f"{doing}: {error.filename}: {error.strerror}; "
-    if error.errno in NO_ROOM:
-        return DiskFull(f"{at}{remedy(error)} and try again, the log is as it was")
-    advice = _REMEDIES.get(error.errno or 0)
-    if advice is None:
-        advice = remedy(error)
-        if error.errno not in NO_DESCRIPTORS:
-            advice += ", or delete the file: it is made again"
-    return Unavailable(f"{at}{advice} and try again, the log is as it was")
+    then = "try again, the log is as it was"
+    if classify_error(error) in (DiskProblem.DENIED, DiskProblem.BROKEN):
+        then = f"{then}; or delete the file: it is made again"
+    return to_store_error(error, doing, then=then)
 
 
 logger = logging.getLogger(__name__)

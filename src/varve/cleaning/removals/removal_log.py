@@ -27,9 +27,8 @@ from varve.cleaning.removals.removal import (
     encode_removal,
 )
 from varve.commit_log import Log, LogManager, TopicPartition
-from varve.commit_log.log_state import NO_ROOM
 from varve.commit_log.names import LOG, parse_file_name
-from varve.disk import File, FileSystem, write_atomically
+from varve.disk import DiskProblem, File, FileSystem, classify_error, write_atomically
 from varve.foundation.errors import Corrupt, InvalidRequest, Unavailable, UnsupportedFormat
 
 logger = logging.getLogger(__name__)
@@ -147,7 +146,7 @@ class RemovalLog:
         try:
             self.append(removal)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if classify_error(error) is not DiskProblem.FULL:
                 raise
             return False
         return True
@@ -237,7 +236,7 @@ class RemovalLog:
         try:
             write_atomically(self._fs, self.path, data)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if classify_error(error) is not DiskProblem.FULL:
                 raise
             return
         self._tail = None

@@ -21,7 +21,7 @@ import numpy as np
 
 from varve.cleaning.key_index.key_index import KeyEntry
 from varve.commit_log import Log
-from varve.commit_log.remote_reader import RemoteRead
+from varve.commit_log.log_reader import RemoteRead
 from varve.commit_log.segment_reader import TimestampOffset, find_offset_by_time
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import (

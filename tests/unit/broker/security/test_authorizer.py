@@ -20,8 +20,8 @@ from varve.broker.security.acls import (
     PatternType,
     Permission,
 )
-from varve.broker.security.directory_document import OfflineDirectory
 from varve.broker.settings import SecuritySettings
+from varve.commit_log.health import DirectoryHealth
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidSetting
@@ -32,7 +32,7 @@ TOPIC = ResourceType.TOPIC
 def _table(*bindings: AclBinding) -> AclTable:
     fs = MemoryFileSystem(ManualClock())
     fs.make_directory("/a")
-    table = AclTable(fs, [OfflineDirectory("/a")])
+    table = AclTable(fs, [DirectoryHealth("/a")])
     table.add(bindings)
     return table
 

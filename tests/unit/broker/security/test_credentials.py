@@ -11,7 +11,7 @@ from varve.broker.security.credentials import (
     add_credential,
     make_credential,
 )
-from varve.broker.security.directory_document import OfflineDirectory
+from varve.commit_log.health import DirectoryHealth
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest, Locked
@@ -28,7 +28,7 @@ def _fs() -> MemoryFileSystem:
 
 
 def _table(fs: MemoryFileSystem) -> ScramCredentials:
-    table = ScramCredentials(fs, [OfflineDirectory("/a"), OfflineDirectory("/b")])
+    table = ScramCredentials(fs, [DirectoryHealth("/a"), DirectoryHealth("/b")])
     table.load()
     return table
 

@@ -3,7 +3,6 @@
 import pytest
 
 from varve.broker.request import Principal
-from varve.broker.security.directory_document import OfflineDirectory
 from varve.broker.security.quotas import (
     ClientQuotas,
     EntityType,
@@ -12,6 +11,7 @@ from varve.broker.security.quotas import (
     QuotaTable,
 )
 from varve.broker.settings import QuotaSettings
+from varve.commit_log.health import DirectoryHealth
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.wire import ApiKey
@@ -25,7 +25,7 @@ class _Bench:
         self.clock = ManualClock()
         fs = MemoryFileSystem(self.clock)
         fs.make_directory("/a")
-        self.table = QuotaTable(fs, [OfflineDirectory("/a")])
+        self.table = QuotaTable(fs, [DirectoryHealth("/a")])
         self.quotas = ClientQuotas(self.table, QuotaSettings(), self.clock)
 
     def give(self, names: Names, kind: QuotaKind, value: float | None) -> None:

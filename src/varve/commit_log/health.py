@@ -1,0 +1,130 @@
+"""Whether a log directory and its logs still work, and what becomes of an I/O error in them.
+
+Invariant  the first failure stays. A log without a failure of its own has that of its directory;
+           the failure of a log takes its directory offline, and no other directory.
+Crash      after a failed sync nothing is written to a log any more: what the disk holds is unknown
+           until recovery.
+Threads    any.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from varve.commit_log.names import SYNC_FAILED_FILE, TopicPartition
+from varve.disk import DiskProblem, FileSystem, classify_error, describe_error, to_store_error
+from varve.foundation.errors import (
+    Closed,
+    DirectoryOffline,
+    LogPoisoned,
+    StoreError,
+)
+
+logger = logging.getLogger(__name__)
+
+_REFUSALS: Final = (DiskProblem.FULL, DiskProblem.NO_DESCRIPTORS)
+
+
+class _Health:
+    """What a log and a log directory share; messages begin with `prefix`."""
+
+    after_refusal = "try again"
+
+    def __init__(self, path: str, prefix: str = "") -> None:
+        self.path = path
+        self.prefix = prefix
+        self.failure: StoreError | None = None
+
+    def fail(self, failure: StoreError) -> None:
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def io(self, doing: str) -> Iterator[None]:
+        """Turns an OSError into ours, see `failed`."""
+        try:
+            yield
+        except OSError as error:
+            raise self.failed(error, doing) from error
+
+    def failed(self, error: OSError, doing: str) -> StoreError:
+        """The error to raise instead.
+
+        A full disk, or too many open files, refuses what was asked; anything else is a failure.
+        """
+        if classify_error(error) in _REFUSALS:
+            what = f"{self.prefix}{doing}"
+            return to_store_error(error, what, path=self.path, then=self.after_refusal)
+        return self.offline(error, doing)
+
+    def offline(self, error: OSError, doing: str) -> StoreError:
+        """The failure that an error is, whatever its kind; gives it to raise."""
+        remedy = classify_error(error).remedy
+        failure = DirectoryOffline(
+            f"{self.prefix}{doing}: {describe_error(error, self.path)}; {remedy} and reopen"
+        )
+        self.fail(failure)
+        return failure
+
+
+class DirectoryHealth(_Health):
+    """Whether a log directory is online; its partitions answer everything with its failure."""
+
+    def fail(self, failure: StoreError) -> None:
+        if self.failure is None:
+            self.failure = failure
+            logger.error("log directory offline", extra={"path": self.path, "error": str(failure)})
+
+    def check_online(self) -> None:
+        if self.failure is not None:
+            raise DirectoryOffline(f"log directory {self.path} is offline: {self.failure}")
+
+
+class LogHealth(_Health):
+    """Whether a log takes appends and reads."""
+
+    after_refusal = "try again; nothing was changed"
+
+    def __init__(
+        self, fs: FileSystem, path: str, partition: TopicPartition, directory: DirectoryHealth
+    ) -> None:
+        super().__init__(path, prefix=f"{partition}: ")
+        self._fs = fs
+        self._directory = directory
+
+    @property
+    def is_usable(self) -> bool:
+        return self.failure is None and self._directory.failure is None
+
+    def check_usable(self) -> None:
+        if self.failure is not None:
+            raise self.failure.again()
+        self._directory.check_online()
+
+    def check_readable(self) -> None:
+        """A poisoned log still answers reads.
+
+        What it holds in memory and on disk is what it was.
+        """
+        if not isinstance(self.failure, LogPoisoned):
+            self.check_usable()
+
+    def fail(self, failure: StoreError) -> None:
+        if self.failure is None:
+            self.failure = failure
+            self._directory.fail(failure)
+
+    def poison(self, error: OSError) -> StoreError:
+        """A sync failed: the log takes no more writes."""
+        with contextlib.suppress(OSError):  # recovery writes again what this file announces
+            self._fs.open_writable(f"{self.path}/{SYNC_FAILED_FILE}").close()
+        failure = LogPoisoned(
+            f"{self.prefix}sync of {describe_error(error, self.path)}; "
+            "what the disk holds is unknown, reopen the store to recover"
+        )
+        self.fail(failure)
+        return failure
+
+    def close(self) -> None:
+        if self.failure is None:
+            self.failure = Closed(f"{self.prefix}the log is closed; open it again")

@@ -1,0 +1,282 @@
+"""The segments of an open log: which there are now, how they change, when their files go.
+
+Invariant  base offsets ascend; the active segment is the last. A `SegmentView` never changes: it is
+           replaced. `generation` counts starts and ends of changes to files, so it is odd during
+           one: a sequence lock.
+Crash      files that leave the log are renamed `.deleted` first and removed later.
+Threads    the log's lock guards every change; readers take the view once and need no lock.
+"""
+
+import contextlib
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
+
+from varve.commit_log.append_times import AppendSpan
+from varve.commit_log.health import LogHealth
+from varve.commit_log.log_loader import LoadedLog, LoadRequest
+from varve.commit_log.names import DELETED, LOG, SNAPSHOT, log_name
+from varve.commit_log.segment import (
+    SEGMENT_KINDS,
+    ActiveSegment,
+    Segment,
+    SegmentContents,
+    rename_segment_files,
+)
+from varve.commit_log.segment_reader import ReadableSegment, find_end
+from varve.foundation.errors import StoreError, Unavailable
+
+T = TypeVar("T")
+
+STABLE_READ_ATTEMPTS: Final = 8
+
+
+class SegmentView:
+    """The segments at one moment: closed ones by base offset, and the active one behind them."""
+
+    __slots__ = ("_bases", "_with_aborted", "active", "closed")
+
+    def __init__(self, closed: Sequence[Segment], active: ActiveSegment) -> None:
+        self.closed = closed
+        self.active = active
+        self._bases = [segment.base_offset for segment in closed]
+        self._with_aborted = [segment for segment in closed if segment.has_txn_index]
+
+    def may_hold_aborted(self, offset: int = 0) -> Iterator[ReadableSegment]:
+        """The segments with markers of aborted transactions at or behind an offset."""
+        start = bisect_right(self._with_aborted, offset, key=lambda segment: segment.base_offset)
+        yield from self._with_aborted[max(start - 1, 0) :]
+        yield self.active
+
+    @property
+    def first_base_offset(self) -> int:
+        return self._bases[0] if self._bases else self.active.base_offset
+
+    def __len__(self) -> int:
+        return len(self.closed) + 1
+
+    def __iter__(self) -> Iterator[ReadableSegment]:
+        yield from self.closed
+        yield self.active
+
+    def from_offset(self, offset: int) -> Iterator[ReadableSegment]:
+        """The segment that would hold the offset, and all behind it."""
+        if offset < self.active.base_offset:
+            start = max(bisect_right(self._bases, offset) - 1, 0)
+            for number in range(start, len(self.closed)):
+                yield self.closed[number]
+        yield self.active
+
+
+class LogSegments:
+    """The segments of one open log."""
+
+    def __init__(
+        self, request: LoadRequest, loaded: LoadedLog, *, health: LogHealth, lock: threading.Lock
+    ) -> None:
+        self.files = request.files
+        self.fs = request.files.fs
+        self.directory = request.directory
+        self.settings = request.settings
+        self._clock = request.clock
+        self._random = request.random
+        self._health = health
+        self._lock = lock
+        self.append_times = loaded.append_times
+        self.view = SegmentView(loaded.closed, loaded.active)
+        # Closed segments not yet known to be on disk; guarded by lock.
+        self.unsynced = self._segments_after(loaded.recovery_point)
+        self.has_new_files = True
+        self.pending_deletions: list[tuple[int, str]] = []  # when to remove which file
+        self.generation = 0
+
+    def _segments_after(self, offset: int) -> list[ActiveSegment | Segment]:
+        closed = self.view.closed
+        ends = [segment.base_offset for segment in closed[1:]] + [self.view.active.base_offset]
+        # One that ends right there was closed since: its indexes were perhaps written after it.
+        return [segment for segment, end in zip(closed, ends, strict=False) if end >= offset]
+
+    # Read
+
+    def read_stable(self, read: Callable[[], T]) -> T:
+        """What `read` returns if no change of files began or ended meanwhile.
+
+        It is called again after a truncation, a swap or a segment that left the log. Other I/O
+        errors take the log down.
+        """
+        for _ in range(STABLE_READ_ATTEMPTS):
+            generation = self.generation
+            if generation % 2:
+                with self._lock:
+                    generation = self.generation
+            self._health.check_readable()
+            try:
+                result = read()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise self._health.failed(error, "read") from error
+            except StoreError:
+                if self.generation == generation:
+                    raise
+                continue
+            if self.generation == generation:
+                return result
+        raise Unavailable(
+            f"{self._health.prefix}segments were replaced {STABLE_READ_ATTEMPTS} times during one "
+            "read; try again"
+        )
+
+    def find(self, segments: Sequence[Segment]) -> int | None:
+        """The number of the first of them; None unless all follow each other here."""
+        closed = self.view.closed
+        for number, segment in enumerate(closed):
+            if segment is segments[0]:
+                here = closed[number : number + len(segments)]
+                return number if list(here) == list(segments) else None
+        return None
+
+    # When records were appended
+
+    def appended(self, segment: ReadableSegment) -> AppendSpan:
+        """When a segment's records came; raises FileNotFoundError when it has left the log."""
+        active = self.view.active
+        span = (
+            active.appended
+            if segment.base_offset == active.base_offset
+            else self.append_times.find(segment.base_offset)
+        )
+        if span is None:
+            changed_ms = self.fs.info(segment.path(LOG)).modified_ms
+            span = AppendSpan(changed_ms, changed_ms)
+        return span
+
+    def record_append_locked(self, now_ms: int) -> None:
+        """Before the bytes are written: a segment with records has an entry of when they came."""
+        active = self.view.active
+        if active.appended is None:
+            span = AppendSpan(now_ms, now_ms)
+            self.append_times.write(active.base_offset, span)
+            active.appended = span
+        elif now_ms > active.appended.last_ms:
+            active.appended = AppendSpan(active.appended.first_ms, now_ms)
+
+    def record_closing_locked(self) -> None:
+        """When the records of the active segment came, once nothing more is appended to it."""
+        active = self.view.active
+        span = active.appended
+        if span is not None and span != self.append_times.find(active.base_offset):
+            self.append_times.write(active.base_offset, span)
+
+    # Change
+
+    @contextlib.contextmanager
+    def changing_files_locked(self, doing: str) -> Iterator[None]:
+        """Around a change of files that readers may be reading.
+
+        What fails in it leaves the log neither as it was nor as it should be, so even a full disk
+        takes it down: a reopen finds out what is there.
+        """
+        self.generation += 1
+        try:
+            yield
+        except OSError as error:
+            raise self._health.offline(error, doing) from error
+        except StoreError as error:
+            self._health.failure = self._health.failure or error
+            raise
+        finally:
+            self.generation += 1
+
+    def set_view_locked(self, closed: Sequence[Segment], active: ActiveSegment) -> None:
+        """Takes other segments; those that are gone need no sync any more."""
+        stay = {segment.base_offset for segment in set(closed).intersection(self.view.closed)}
+        self.unsynced = [segment for segment in self.unsynced if segment.base_offset in stay]
+        self.view = SegmentView(closed, active)
+
+    def add_active_locked(self, base_offset: int) -> None:
+        """Begins a segment behind the active one, whose index files are written."""
+        active = self.view.active
+        try:
+            fresh = self.new_active(base_offset)
+        except OSError:
+            # The old segment may go on: a segment that begins inside it must not be found later.
+            self.has_new_files = True
+            self._remove_files(base_offset)
+            raise
+        self.unsynced.append(active)
+        self.view = SegmentView([*self.view.closed, active.closed()], fresh)
+
+    def new_active(self, base_offset: int) -> ActiveSegment:
+        """An empty segment; files left with its names are removed first."""
+        self._remove_files(base_offset)
+        active = self._open_active(base_offset)
+        if self.settings.preallocate:
+            active.writer.truncate(self.settings.segment_bytes)
+        self.has_new_files = True
+        return active
+
+    def _open_active(self, base_offset: int) -> ActiveSegment:
+        """A segment open for appends on whatever its data file holds."""
+        return ActiveSegment(
+            self.files,
+            self.directory,
+            self.settings,
+            base_offset=base_offset,
+            clock=self._clock,
+            random=self._random,
+        )
+
+    def _remove_files(self, base_offset: int) -> None:
+        for kind in SEGMENT_KINDS:
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.remove(f"{self.directory}/{log_name(base_offset, kind)}")
+
+    def truncate_locked(
+        self, contents: SegmentContents, appended: AppendSpan | None, *, number: int
+    ) -> None:
+        """Keeps `contents` of the segment with this number, which takes the appends from now on.
+
+        Later segments go highest first, so that a crash never leaves a gap; the cut is synced.
+        """
+        segments = list(self.view)
+        for segment in reversed(segments[number + 1 :]):
+            self.mark_deleted_locked(segment)
+        if number + 1 < len(segments):
+            self.fs.sync_directory(self.directory)
+        active = self._open_active(contents.base_offset)
+        active.appended = appended
+        active.writer.truncate(contents.size)
+        active.writer.sync()
+        active.resume(contents)
+        active.truncated = (contents.size, find_end(active, size=contents.size)[0])
+        closed = self.view.closed
+        if number < len(closed):
+            self.files.forget(closed[number])
+        self.set_view_locked(closed[:number], active)
+
+    def mark_deleted_locked(self, segment: ReadableSegment, now_ms: int | None = None) -> None:
+        """Renames a segment's files `.deleted`; they go `file.delete.delay.ms` from now.
+
+        Readers that have them open go on.
+        """
+        if isinstance(segment, Segment):
+            self.files.forget(segment)
+        rename_segment_files(self.files, self.directory, segment.base_offset, "", DELETED)
+        now_ms = self._clock.now_ms() if now_ms is None else now_ms
+        due_ms = now_ms + self.settings.file_delete_delay_ms
+        for kind in (*SEGMENT_KINDS, SNAPSHOT):
+            path = f"{self.directory}/{log_name(segment.base_offset, kind)}{DELETED}"
+            self.pending_deletions.append((due_ms, path))
+
+    def delete_expired_files(self, now_ms: int) -> None:
+        """Removes the files that are due."""
+        with self._lock:
+            due = [path for due_ms, path in self.pending_deletions if due_ms <= now_ms]
+            self.pending_deletions = [
+                entry for entry in self.pending_deletions if entry[0] > now_ms
+            ]
+        for path in due:
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.remove(path)
