@@ -4,7 +4,9 @@ Invariant  every remembered id is in the log: ids follow an append, never the ot
            batch that its producer sends again is recognized by its sequences, before its ids are
            looked up. A checkpoint covers nothing of the log that is not on disk.
 Crash      the ids are a copy of what the log has, which is their changelog. Missing ids are read
-           from there; where they may include records that the log has lost, all are rebuilt.
+           from there; where they may include records that the log has lost, all are rebuilt. A
+           checkpoint names the batch in front of it, so that a log which lost its end and grew
+           again is recognized.
 Threads    one at a time, under the lock, which is taken before those of the log.
 """
 
@@ -40,6 +42,7 @@ from varve.disk import Buffer, to_store_error
 from varve.foundation.errors import Closed, Corrupt, InvalidRecord, StoreError, Unavailable
 from varve.records import (
     Batch,
+    BatchHeader,
     CommittedBatches,
     RecordColumns,
     TimestampType,
@@ -48,6 +51,7 @@ from varve.records import (
     empty_batch,
 )
 from varve.rocks.state_files import NO_STREAM_TIME_MS
+from varve.topics.position import HistoryMark
 
 logger = logging.getLogger(__name__)
 
@@ -166,8 +170,7 @@ class PartitionDedup:
             if store is None or state is None:
                 return
             try:
-                self._log.flush()
-                store.checkpoint(self._position)
+                self._checkpoint_locked(store)
             finally:
                 store.close()
             closed = DedupStateFile(state.rules, state.secret, boot="")
@@ -240,11 +243,8 @@ class PartitionDedup:
 
     def _is_stored_empty(self, base_offset: int) -> bool:
         """Whether no record of a batch was kept; one that was late may be a duplicate by now."""
-        if base_offset < self._log.log_start_offset:
-            return False
-        read = self._log.read(start_offset=base_offset, max_bytes=1, isolation=Isolation.LOG_END)
-        header = decode_header(read.data)
-        return header.base_offset == base_offset and header.records_count == 0
+        header = self.find_header(base_offset)
+        return header is not None and (header.base_offset, header.records_count) == (base_offset, 0)
 
     @property
     def _waits(self) -> bool:
@@ -347,13 +347,25 @@ class PartitionDedup:
             self._log.flush()
             with self._lock:
                 if self._store is not None:
-                    self._log.flush()
-                    self._store.checkpoint(self._position)
+                    self._checkpoint_locked(self._store)
                     self._is_dirty = False
         except StoreError as error:
             with self._lock:
                 if self._store is not None:
                     self._fail(error)
+
+    def _checkpoint_locked(self, store: IdStore) -> None:
+        self._log.flush()
+        header = self.find_header(self._position - 1)
+        store.checkpoint(self._position, None if header is None else HistoryMark.of(header))
+
+    def find_header(self, offset: int) -> BatchHeader | None:
+        """The header of the batch with an offset; None where the log does not have it any more."""
+        if not self._log.log_start_offset <= offset < self._log.end_offset:
+            return None
+        read = self._log.read(start_offset=offset, max_bytes=1, isolation=Isolation.LOG_END)
+        header = decode_header(read.data)
+        return header if header.base_offset <= offset <= header.last_offset else None
 
     def _fail(self, error: StoreError) -> Unavailable:
         """Closes the ids until they are opened again; returns the error for the client."""
@@ -424,7 +436,7 @@ class DedupReplay:
         """Remembers all that the store lacks; returns the offset up to which all is decided."""
         log, store = self._log, self._store
         known = store.changelog_offset
-        if known is not None and known > log.end_offset:
+        if known is not None and self._has_other_history(known):
             store.reset()
             known = None
         if known is None:
@@ -433,6 +445,13 @@ class DedupReplay:
             position = self.learn(max(known, log.log_start_offset), store.stream_time_ms, now_ms)
         self._learn_beyond(position, now_ms)
         return position
+
+    def _has_other_history(self, known: int) -> bool:
+        """Whether the log has lost its end since the ids were written; it may have grown again."""
+        if known > self._log.end_offset:
+            return True
+        mark, header = self._store.changelog_mark, self._dedup.find_header(known - 1)
+        return mark is not None and header is not None and mark.find_break(header) is not None
 
     def _restore_tail(self, now_ms: int) -> int:
         """Reads as little of the log as the window needs, by the newest timestamp in it.

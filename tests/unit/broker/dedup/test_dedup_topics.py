@@ -380,6 +380,20 @@ def test_a_log_that_was_cut_is_learnt_anew(kit: BrokerKit) -> None:
     assert send(kit, ("a", 1)) == (NONE, 0)
 
 
+def test_a_log_that_lost_its_end_and_grew_again_is_learnt_anew() -> None:
+    with BrokerKit(boot_id="same") as kit:
+        log = make_topic(kit)
+        send(kit, ("a", 0))
+        send(kit, ("b", 0))
+        kit.advance(60_000)
+        log.truncate_to(1)
+        log.append(batch_of(("x", 0)))
+        kit.restart(is_crash=True)
+        assert send(kit, ("b", 1)) == (NONE, 2)
+        assert send(kit, ("x", 1)) == (NONE, 1)
+        assert send(kit, ("a", 1)) == (NONE, 0)
+
+
 def test_duplicates_are_counted_by_topic(kit: BrokerKit) -> None:
     make_topic(kit)
     send(kit, ("a", 0), ("a", 0), ("b", 0))
