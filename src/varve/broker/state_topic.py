@@ -19,10 +19,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import dropwhile
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from varve.broker.append_scheduler import AppendEntry, AppendScheduler
 from varve.broker.background import BlockingPool
@@ -32,34 +32,20 @@ from varve.commit_log.producer_state import AppendOrigin
 from varve.embedded import Store
 from varve.foundation.errors import Corrupt, DirectoryOffline, TopicExists
 from varve.kernels.batch_layout import (
-    CODEC_MASK,
     CONTROL_BIT,
-    NO_LOG_APPEND_TIMESTAMP,
     TRANSACTIONAL_BIT,
     BatchColumn,
-    RecordColumn,
-    RecordStatus,
     ScanStatus,
     status_text,
 )
-from varve.kernels.batch_scan import batch_table, scan_batches
-from varve.kernels.record_parse import parse_records, record_table
-from varve.records import (
-    HEADER_BYTES,
-    Batch,
-    ControlType,
-    Record,
-    build_batch,
-    decode_control_record,
-)
+from varve.records import ControlType, Record, build_batch, decode_control_record
+from varve.records.columns import Integers, frozen_bytes
+from varve.records.committed import parse_columns, scan_whole_batches
 
 logger = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 4 << 20
-_BATCHES_AT_ONCE: Final = 8_192
 _NO_PRODUCER: Final = -1
-
-_Table = npt.NDArray[np.int64]
 
 
 class ProducerStamp(NamedTuple):
@@ -262,22 +248,21 @@ def replay_log(log: Log) -> StateReplay:
     """Reads a whole partition; raises Corrupt."""
     last: dict[bytes, tuple[int, bytes | None]] = {}
     open_records: dict[int, list[StateRecord]] = {}
-    for records in scan_records(log):
-        for offset, producer_id, attributes, key, value in records.rows():
-            if attributes & CONTROL_BIT:
-                ended = open_records.pop(producer_id, [])
-                if decode_control_record(key, value).type is ControlType.COMMIT:
-                    for record in ended:
-                        # A later record of the key may be in the log already.
-                        if last.get(record.key, (-1, None))[0] < record.offset:
-                            last[record.key] = record.offset, record.value
-            elif key is None:
-                continue
-            elif attributes & TRANSACTIONAL_BIT:
-                record = StateRecord(offset, key, value, producer_id)
-                open_records.setdefault(producer_id, []).append(record)
-            else:
-                last[key] = offset, value
+    for offset, producer_id, attributes, key, value in scan_records(log):
+        if attributes & CONTROL_BIT:
+            ended = open_records.pop(producer_id, [])
+            if decode_control_record(key, value).type is ControlType.COMMIT:
+                for record in ended:
+                    # A later record of the key may be in the log already.
+                    if last.get(record.key, (-1, None))[0] < record.offset:
+                        last[record.key] = record.offset, record.value
+        elif key is None:
+            continue
+        elif attributes & TRANSACTIONAL_BIT:
+            record = StateRecord(offset, key, value, producer_id)
+            open_records.setdefault(producer_id, []).append(record)
+        else:
+            last[key] = offset, value
     live = [
         StateRecord(offset, key, value)
         for key, (offset, value) in last.items()
@@ -291,107 +276,44 @@ def replay_log(log: Log) -> StateReplay:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ScannedRecords:
-    """Records of some batches in offset order, by column; producer and attributes of the batch."""
-
-    offsets: list[int]
-    producer_ids: list[int]
-    attributes: list[int]
-    keys: list[bytes | None]
-    values: list[bytes | None]
-
-    def rows(self) -> Iterator[tuple[int, int, int, bytes | None, bytes | None]]:
-        columns = (self.offsets, self.producer_ids, self.attributes, self.keys, self.values)
-        return zip(*columns, strict=True)
-
-    def since(self, offset: int) -> "ScannedRecords":
-        """Those from an offset on."""
-        first = int(np.searchsorted(self.offsets, offset))
-        return ScannedRecords(
-            self.offsets[first:],
-            self.producer_ids[first:],
-            self.attributes[first:],
-            self.keys[first:],
-            self.values[first:],
-        )
+ScannedRecord = tuple[int, int, int, bytes | None, bytes | None]
+"""Offset, producer and attributes of its batch, key and value."""
 
 
-def scan_records(log: Log) -> Iterator[ScannedRecords]:
+def scan_records(log: Log) -> Iterator[ScannedRecord]:
     """All records from the start of the log on, those of control batches included."""
-    where = str(log.topic_partition)
     start = offset = log.log_start_offset
-    while True:
-        read = log.read(start_offset=offset, max_bytes=_READ_BYTES)
-        if not read.data:
-            return
-        for records in _scan(read.data, where):
-            # The first batch may begin before the log start offset.
-            is_early = records.offsets and records.offsets[0] < start
-            yield records.since(start) if is_early else records
+    while (read := log.read(start_offset=offset, max_bytes=_READ_BYTES)).data:
+        # The first batch may begin before the log start offset.
+        yield from dropwhile(
+            lambda record: record[0] < start, _parse(read.data, str(log.topic_partition))
+        )
         offset = read.next_offset
 
 
-def _scan(data: memoryview, where: str) -> Iterator[ScannedRecords]:
-    buffer = np.frombuffer(data, np.uint8)
-    table = batch_table(_BATCHES_AT_ONCE)
-    position = 0
-    while position < len(data):
-        count, position, status = scan_batches(buffer, position, len(data), True, table)
-        if status not in (ScanStatus.FULL, ScanStatus.END):
-            raise Corrupt(
-                f"{where}: {status_text(status)} at position {position} of what was read; "
-                "run `varve check` on the directory to see what is broken"
-            )
-        rows = table[:count]
-        if np.any(rows[:, BatchColumn.ATTRIBUTES] & CODEC_MASK):
-            yield from _scan_compressed(data, rows, where)
-        else:
-            yield _parse(data, rows, where)
-
-
-def _parse(data: memoryview, rows: _Table, where: str) -> ScannedRecords:
-    ends = (rows[:, BatchColumn.POSITION] + rows[:, BatchColumn.SIZE]).tolist()
-    starts = (rows[:, BatchColumn.POSITION] + HEADER_BYTES).tolist()
-    payload = b"".join([data[start:end] for start, end in zip(starts, ends, strict=True)])
-    counts = rows[:, BatchColumn.RECORD_COUNT]
-    count = int(counts.sum())
-    table = record_table(count)
-    buffer = np.frombuffer(payload, np.uint8)
-    status, index = parse_records(
-        buffer, 0, buffer.size, count, 0, 0, NO_LOG_APPEND_TIMESTAMP, table
-    )
-    if status != RecordStatus.OK:
-        raise Corrupt(f"{where}: record {index} of {count}: {status_text(RecordStatus(status))}")
-    offsets = table[:, RecordColumn.OFFSET] + np.repeat(rows[:, BatchColumn.BASE_OFFSET], counts)
-    return ScannedRecords(
-        offsets.tolist(),
-        np.repeat(rows[:, BatchColumn.PRODUCER_ID], counts).tolist(),
-        np.repeat(rows[:, BatchColumn.ATTRIBUTES], counts).tolist(),
-        _slices(payload, table, RecordColumn.KEY_START, RecordColumn.KEY_SIZE),
-        _slices(payload, table, RecordColumn.VALUE_START, RecordColumn.VALUE_SIZE),
-    )
-
-
-def _slices(
-    payload: bytes, table: _Table, start: RecordColumn, size: RecordColumn
-) -> list[bytes | None]:
-    starts, sizes = table[:, start], table[:, size]
-    return [
-        payload[first:end] if end >= first else None
-        for first, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
-    ]
-
-
-def _scan_compressed(data: memoryview, rows: _Table, where: str) -> Iterator[ScannedRecords]:
-    """Batches of which a client has compressed some, one by one."""
-    for position in rows[:, BatchColumn.POSITION].tolist():
-        batch = Batch(data, where, position=position)
-        records = list(batch.records())
-        yield ScannedRecords(
-            [record.offset for record in records],
-            [batch.header.producer_id] * len(records),
-            [batch.header.attributes] * len(records),
-            [record.key for record in records],
-            [record.value for record in records],
+def _parse(data: memoryview, where: str) -> Iterator[ScannedRecord]:
+    buffer = frozen_bytes(data)
+    batches, position, status = scan_whole_batches(buffer)
+    if status is not ScanStatus.END:
+        raise Corrupt(
+            f"{where}: {status_text(status)} at position {position} of what was read; "
+            "run `varve check` on the directory to see what is broken"
         )
+    columns, _ = parse_columns(buffer, batches, where=where)
+    counts = batches[:, BatchColumn.RECORD_COUNT]
+    payload = columns.payload.tobytes()
+    return zip(
+        columns.offsets.tolist(),
+        np.repeat(batches[:, BatchColumn.PRODUCER_ID], counts).tolist(),
+        np.repeat(batches[:, BatchColumn.ATTRIBUTES], counts).tolist(),
+        _slices(payload, columns.key_starts, columns.key_sizes),
+        _slices(payload, columns.value_starts, columns.value_sizes),
+        strict=True,
+    )
+
+
+def _slices(payload: bytes, starts: Integers, sizes: Integers) -> list[bytes | None]:
+    return [
+        payload[start:end] if end >= start else None
+        for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
+    ]

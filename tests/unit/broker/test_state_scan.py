@@ -29,11 +29,7 @@ def _append(log: Log, *keys: bytes | None, codec: Codec = Codec.NONE) -> None:
 
 
 def _told(log: Log) -> list[Told]:
-    return [
-        one
-        for found in scan_records(log)
-        for one in zip(found.offsets, found.keys, found.values, strict=True)
-    ]
+    return [(offset, key, value) for offset, _, _, key, value in scan_records(log)]
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
@@ -68,7 +64,7 @@ def test_each_record_has_the_producer_and_the_attributes_of_its_batch(log: Log) 
         committed=True, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp=1
     )
     log.append(marker, origin=AppendOrigin.COORDINATOR)
-    (found,) = scan_records(log)
-    assert found.producer_ids == [-1, 7, 7, 7]
-    kinds = [bits & (CONTROL | TRANSACTIONAL) for bits in found.attributes]
+    scanned = list(scan_records(log))
+    assert [producer_id for _, producer_id, _, _, _ in scanned] == [-1, 7, 7, 7]
+    kinds = [attributes & (CONTROL | TRANSACTIONAL) for _, _, attributes, _, _ in scanned]
     assert kinds == [0, TRANSACTIONAL, TRANSACTIONAL, CONTROL | TRANSACTIONAL]

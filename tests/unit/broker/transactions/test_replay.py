@@ -54,7 +54,7 @@ def test_of_each_id_the_last_record_counts(log: Log) -> None:
 
 
 def test_more_batches_than_are_parsed_at_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("varve.broker.state_topic._BATCHES_AT_ONCE", 3)
+    monkeypatch.setattr("varve.records.committed._ROWS_MAX", 3)
     for number in range(10):
         _append(log, _of(number))
     assert replay(log) == [_of(number) for number in range(10)]
