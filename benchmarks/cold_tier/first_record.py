@@ -85,7 +85,7 @@ def _fetch(
         segments = [one for one in reader.manifests.segments(reader.load()) if one.is_readable]
         if has_index:
             for segment in segments:
-                store.tier.readers.caches.indexes.offset_index(reader.path, segment)
+                store.tier.caches.indexes.offset_index(reader.path, segment)
         chance = random.Random(size)
         log.read(start_offset=segments[0].base_offset, max_bytes=1)  # the manifest is at hand
         seconds = []

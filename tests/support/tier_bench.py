@@ -22,7 +22,7 @@ from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
 from varve.tiering.manifest.store import ObjectManifestStore
 from varve.tiering.metadata.backends import ManifestStores
-from varve.tiering.partition import TieredPartitions, get_copied_offset
+from varve.tiering.partition import TieredPartitions
 from varve.tiering.settings import TierSettings
 
 KINDS = {"log": LOG, "index": INDEX, "timeindex": TIME_INDEX, "txnindex": TXN_INDEX, "keys": KEYS}
@@ -194,7 +194,7 @@ class TierBench:
         """The first offset that is not copied, by the newest manifest."""
         tiered = self.partitions.get(PARTITION)
         tiered.load()
-        return get_copied_offset(tiered)
+        return tiered.next_copy_offset
 
 
 def _crc(data: bytes) -> int:

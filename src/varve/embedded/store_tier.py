@@ -141,7 +141,7 @@ class StoreTier:
     def get_remote_reader(self, partition: TopicPartition) -> RemoteLogReader:
         """The reader of the open tier; raises what keeps its object store from being opened."""
         try:
-            return self.get().readers.get(partition)
+            return self.get().remote_log(partition)
         except (StoreUnavailable, StoreDenied) as error:
             raise type(error)(
                 f"{partition}: what lies before its local start is in the cold tier, which cannot "
@@ -164,15 +164,9 @@ class StoreTier:
         end_offset: int,
     ) -> KeyEntry | None:
         """See `varve.cleaning.remote_tier`."""
-        return (
-            self.get()
-            .readers.get(partition)
-            .find_key(
-                hash,
-                topic_id=topic_id,
-                start_offset=start_offset,
-                end_offset=end_offset,
-            )
+        remote = self.get().remote_log(partition)
+        return remote.find_key(
+            hash, topic_id=topic_id, start_offset=start_offset, end_offset=end_offset
         )
 
     def start(self) -> None:
@@ -352,16 +346,10 @@ class StoreTier:
 
 
 def _check_same_history(log: Log, manifests: "ManifestStore") -> None:
-    from varve.tiering.copy.history_check import LocalPart, is_same_history
+    from varve.tiering.copy.history_check import is_same_history
 
     manifest = manifests.load()
-    local = LocalPart(
-        log_start_offset=log.log_start_offset,
-        local_start_offset=log.local_start_offset,
-        end_offset=log.end_offset,
-        epochs=log.epochs,
-    )
-    if manifest.readable_count and not is_same_history(manifests, manifest, local):
+    if manifest.readable_count and not is_same_history(manifests, manifest, log):
         raise InvalidRequest(
             f"{log.topic_partition}: the cold tier has {manifest.readable_count} segments of it up "
             f"to offset {manifest.highest_offset}, and not all of them are of this log, which "

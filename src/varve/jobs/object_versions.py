@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from varve.foundation.errors import StoreDenied, StoreError, StoreUnsupported
 from varve.jobs.tier.bucket import BucketAccess
 from varve.object_store.s3_versions import ObjectVersion, S3Versions
-from varve.tiering.copy.segment_upload import LOG_PART
 from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import LOG_PART
 
 IsKey = Callable[[str], bool]
 

@@ -40,7 +40,7 @@ from varve.object_store import ObjectStore
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState, is_in_lineage
 from varve.tiering.manifest.store import ManifestStore
-from varve.tiering.partition import TieredPartition, TieredPartitions, get_copied_offset
+from varve.tiering.partition import TieredPartition
 
 logger = logging.getLogger(__name__)
 
@@ -65,103 +65,96 @@ class RemoteExpiry:
         return self.expired[-1].segment.next_offset if self.expired else None
 
 
-class TierExpiry:
-    """Expiry of the cold partitions of one store."""
+def expire_segments(tiered: TieredPartition, now_ms: int) -> RemoteExpiry:
+    """One pass over one partition; raises StoreError, and the next pass goes on."""
+    if not _has_work(tiered, tiered.recent(now_ms), now_ms):
+        tiered.retire_versions(now_ms)
+        return RemoteExpiry()
+    manifest = tiered.load()
+    expired: list[Due[RemoteSegmentInfo]] = []
+    while True:
+        dues = _take_batch(_find_due(tiered, manifest, now_ms))
+        if not dues:
+            break
+        manifest = _expire_batch(tiered, dues, now_ms)
+        expired += dues
+    removed = _remove_due(tiered, manifest, now_ms)
+    tiered.retire_versions(now_ms)
+    return RemoteExpiry(tuple(expired), removed)
 
-    def __init__(self, partitions: TieredPartitions) -> None:
-        self._partitions = partitions
-        # A manifest version that is still retained names an expired segment as readable.
-        self._replaced_ms = partitions.settings.replaced_ms
-        self._retention_ms = partitions.settings.varve_tier_manifest_retention_ms
 
-    def expire(self, tiered: TieredPartition, now_ms: int) -> RemoteExpiry:
-        """One pass over one partition; raises StoreError, and the next pass goes on."""
-        if not self._has_work(tiered, tiered.recent(now_ms), now_ms):
-            tiered.retire_versions(now_ms, self._retention_ms)
-            return RemoteExpiry()
-        manifest = tiered.load()
-        expired: list[Due[RemoteSegmentInfo]] = []
-        while True:
-            dues = _take_batch(_find_due(tiered, manifest, now_ms))
-            if not dues:
-                break
-            manifest = self._let_go(tiered, dues, now_ms)
-            expired += dues
-        removed = self._remove_due(tiered, manifest, now_ms)
-        tiered.retire_versions(now_ms, self._retention_ms)
-        return RemoteExpiry(tuple(expired), removed)
+def preview_expiry(tiered: TieredPartition, now_ms: int) -> RemoteExpiry:
+    """What a pass would expire and delete now; nothing changes."""
+    manifest = tiered.load()
+    expired = tuple(_find_due(tiered, manifest, now_ms))
+    pending = tiered.manifests.pending(manifest)
+    return RemoteExpiry(expired, sum(_is_due(tiered, segment, now_ms) for segment in pending))
 
-    def preview(self, tiered: TieredPartition, now_ms: int) -> RemoteExpiry:
-        """What a pass would expire and delete now; nothing changes."""
-        manifest = tiered.load()
-        expired = tuple(_find_due(tiered, manifest, now_ms))
-        pending = tiered.manifests.pending(manifest)
-        return RemoteExpiry(expired, sum(_is_due(tiered, segment, now_ms) for segment in pending))
 
-    def _has_work(self, tiered: TieredPartition, manifest: Manifest, now_ms: int) -> bool:
-        if next(_find_due(tiered, manifest, now_ms), None) is not None:
-            return True
-        pending = tiered.manifests.pending(manifest)
-        return any(_is_due(tiered, segment, now_ms) for segment in pending)
+def _has_work(tiered: TieredPartition, manifest: Manifest, now_ms: int) -> bool:
+    if next(_find_due(tiered, manifest, now_ms), None) is not None:
+        return True
+    pending = tiered.manifests.pending(manifest)
+    return any(_is_due(tiered, segment, now_ms) for segment in pending)
 
-    def _let_go(
-        self, tiered: TieredPartition, dues: Sequence[Due[RemoteSegmentInfo]], now_ms: int
-    ) -> Manifest:
-        segments = [due.segment for due in dues]
-        start, end = segments[0].base_offset, segments[-1].next_offset
-        log = tiered.log
-        # The reason comes first: once the log start is raised it is the only one that is left.
-        self._record(tiered, dues, now_ms)
-        if dues[0].reason is not Reason.BELOW_LOG_START:
-            log.raise_log_start(end)
-        ids = {segment.id for segment in segments}
 
-        def change(manifest: Manifest) -> Manifest:
-            near = tiered.manifests.unfold(manifest, start_offset=start, end_offset=end)
-            listed = [segment.id for segment in near.segments if segment.id in ids]
-            changed = near.start_delete(
-                listed, at_ms=now_ms, replaced_until_ms=now_ms + self._replaced_ms
-            )
-            return changed.raise_log_start(log.log_start_offset)
+def _expire_batch(
+    tiered: TieredPartition, dues: Sequence[Due[RemoteSegmentInfo]], now_ms: int
+) -> Manifest:
+    segments = [due.segment for due in dues]
+    start, end = segments[0].base_offset, segments[-1].next_offset
+    log = tiered.log
+    # The reason comes first: once the log start is raised it is the only one that is left.
+    _record(tiered, dues, now_ms)
+    if dues[0].reason is not Reason.BELOW_LOG_START:
+        log.raise_log_start(end)
+    ids = {segment.id for segment in segments}
 
-        manifest = tiered.commit(change, now_ms)
-        logger.info(
-            "cold segments expired",
-            extra={
-                "partition": str(log.topic_partition),
-                "segments": len(segments),
-                "bytes": sum(segment.size for segment in segments),
-                "log_start_offset": log.log_start_offset,
-                "rule": dues[-1].rule,
-            },
+    def change(manifest: Manifest) -> Manifest:
+        near = tiered.manifests.unfold(manifest, start_offset=start, end_offset=end)
+        listed = [segment.id for segment in near.segments if segment.id in ids]
+        changed = near.start_delete(
+            listed, at_ms=now_ms, replaced_until_ms=now_ms + tiered.replaced_ms
         )
-        return manifest
+        return changed.raise_log_start(log.log_start_offset)
 
-    def _record(
-        self, tiered: TieredPartition, dues: Sequence[Due[RemoteSegmentInfo]], now_ms: int
-    ) -> None:
-        """Writes the balance of the removal beside the segments, before anything else changes.
+    manifest = tiered.commit(change, now_ms)
+    logger.info(
+        "cold segments expired",
+        extra={
+            "partition": str(log.topic_partition),
+            "segments": len(segments),
+            "bytes": sum(segment.size for segment in segments),
+            "log_start_offset": log.log_start_offset,
+            "rule": dues[-1].rule,
+        },
+    )
+    return manifest
 
-        A pass that repeats another after a failure finds the first record, which has the reason.
-        """
-        balance = _balance(tiered.log, dues, now_ms)
-        key = tiered.path.evidence_key(f"expiry-{balance.end_offset:020}-{dues[0].segment.id}")
-        text = json.dumps(encode_removal(balance), separators=(",", ":"))
-        with suppress(ObjectExists):
-            self._partitions.objects.create(key, text.encode())
 
-    def _remove_due(self, tiered: TieredPartition, manifest: Manifest, now_ms: int) -> int:
-        """Takes away the objects of segments that went long enough ago.
+def _record(tiered: TieredPartition, dues: Sequence[Due[RemoteSegmentInfo]], now_ms: int) -> None:
+    """Writes the balance of the removal beside the segments, before anything else changes.
 
-        Where nothing is copied any more, also those of copies that were never finished.
-        """
-        pending = tiered.manifests.pending(manifest)
-        due = iter([segment for segment in pending if _is_due(tiered, segment, now_ms)])
-        removed = 0
-        while chunk := list(islice(due, _SEGMENTS_MAX)):
-            with self._partitions.counting_removal(tiered, chunk):
-                removed += len(tiered.remove(chunk, now_ms))
-        return removed
+    A pass that repeats another after a failure finds the first record, which has the reason.
+    """
+    balance = _balance(tiered.log, dues, now_ms)
+    key = tiered.path.evidence_key(f"expiry-{balance.end_offset:020}-{dues[0].segment.id}")
+    text = json.dumps(encode_removal(balance), separators=(",", ":"))
+    with suppress(ObjectExists):
+        tiered.objects.create(key, text.encode())
+
+
+def _remove_due(tiered: TieredPartition, manifest: Manifest, now_ms: int) -> int:
+    """Takes away the objects of segments that went long enough ago.
+
+    Where nothing is copied any more, also those of copies that were never finished.
+    """
+    pending = tiered.manifests.pending(manifest)
+    due = iter([segment for segment in pending if _is_due(tiered, segment, now_ms)])
+    removed = 0
+    while chunk := list(islice(due, _SEGMENTS_MAX)):
+        removed += len(tiered.remove(chunk, now_ms))
+    return removed
 
 
 def _find_due(
@@ -224,7 +217,7 @@ def read_remote_segments(tiered: TieredPartition, *, delete_delay_ms: int) -> Re
     segments = tiered.manifests.segments(manifest)
     return RemoteSegments(
         tuple(describe_segment(segment, tiered.log) for segment in segments),
-        get_copied_offset(tiered),
+        tiered.next_copy_offset,
         manifest.cleaned_up_to,
         delete_delay_ms,
     )

@@ -16,7 +16,6 @@ from typing import Final
 from varve.foundation.errors import Corrupt, ObjectNotFound
 from varve.kernels.crc import crc32c_of
 from varve.object_store import ObjectInfo, ObjectStore, PriceTable, default_prices
-from varve.tiering.copy.segment_upload import EPOCHS_PART, LOG_PART, SNAPSHOT_PART
 from varve.tiering.fsck_report import (
     Damage,
     FsckReport,
@@ -31,7 +30,13 @@ from varve.tiering.manifest.paths import (
     find_remote_path,
     is_of_topic,
 )
-from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.manifest.segment import (
+    EPOCHS_PART,
+    LOG_PART,
+    SNAPSHOT_PART,
+    RemoteSegment,
+    SegmentState,
+)
 from varve.tiering.manifest.store import ObjectManifestStore
 from varve.tiering.manifest.versions import NamedObjects, collect_named
 

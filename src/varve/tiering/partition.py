@@ -1,6 +1,8 @@
 """A partition in the remote tier: its log, its manifest, who writes to both, and how it leaves.
 
 Invariant  there is one per open log; what it remembers the manifest knows too.
+Invariant  what lies before the copied offset is in readable segments of the log's own history,
+           except what was below the log start when it was due.
 Crash      a partition that leaves: its segments first become unreadable, then its objects are
            deleted, the newest manifest last: while that is there a repeated removal finds the rest.
 Threads    any; `TieredPartitions` hands out the same one to all. No copy or expiry of a partition
@@ -8,6 +10,7 @@ Threads    any; `TieredPartitions` hands out the same one to all. No copy or exp
 """
 
 import logging
+import random
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,28 +21,31 @@ from uuid import UUID
 
 from varve.cleaning.key_index.segment_indexes import is_partition_failure, partition_failure
 from varve.cleaning.remote_tier import RemoteBounds
-from varve.commit_log import Log, LogManager, TopicPartition
+from varve.commit_log import Log, LogManager, Segment, TopicPartition
 from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.log_directory import LogDirectory
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreError, Unavailable
 from varve.object_store import ObjectStore
-from varve.tiering.copy.copied_offset import find_copied_offset
-from varve.tiering.copy.segment_upload import SegmentCopier, latest_epoch
 from varve.tiering.manifest.commit import ManifestEdit
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import RemoteSegment
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState, is_in_lineage
 from varve.tiering.manifest.store import ManifestStore
 from varve.tiering.metadata.backends import ManifestStores
 from varve.tiering.metrics import TierMetrics
 from varve.tiering.partition_lease import find_lease
+from varve.tiering.read.remote_log import RemoteLog
+
+logger = logging.getLogger(__name__)
 
 RECENT_MS: Final = 600_000
 """How long a manifest counts as recent: what other processes commit is seen by then."""
 
 _RETIRE_INTERVAL_MS: Final = 3_600_000
+_SEGMENTS_MAX: Final = 256
+"""Segments removed in one commit."""
 
 
 @dataclass(slots=True)
@@ -47,24 +53,35 @@ class TieredPartition:
     """One partition in both tiers.
 
     `manifest` and `copied_offset` are the last ones known, None before that. Who changes something
-    in the cold tier holds `work`. `may_be_new` says whether one without a manifest may be one that
-    was never copied.
+    in the cold tier holds `work`. `replaced_ms` is how long the objects of a segment stay after
+    another has taken its place. `may_be_new` says whether one without a manifest may be one that
+    was never copied. `remote` reads it, once somebody has.
     """
 
     log: Log
     directory: LogDirectory
     path: RemotePath
     manifests: ManifestStore
-    segments: SegmentCopier
-    writer: str
     objects: ObjectStore
     fs: FileSystem
+    random: random.Random
+    metrics: TierMetrics
+    writer: str
+    replaced_ms: int
+    manifest_retention_ms: int
     work: threading.RLock = field(default_factory=threading.RLock)
     manifest: Manifest | None = None
     loaded_ms: int = 0
     retired_ms: int = 0
     copied_offset: int | None = None
     may_be_new: bool = True
+    remote: RemoteLog | None = None
+
+    @property
+    def next_copy_offset(self) -> int:
+        """Where the next copy begins, once the manifest was looked at."""
+        offset = self.copied_offset
+        return self.log.log_start_offset if offset is None else offset
 
     def recent(self, now_ms: int) -> Manifest:
         """The last manifest known; loaded where there is none, or only an old one.
@@ -83,7 +100,7 @@ class TieredPartition:
         if not self.log.is_start_known and (manifest.version or self.may_be_new):
             self.log.raise_log_start(self._find_log_start(manifest))
         self._check_start(manifest)
-        self.copied_offset = find_copied_offset(self.manifests, manifest, self.log)
+        self.copied_offset = self._find_copied_offset(manifest)
         self.manifest = manifest
         return manifest
 
@@ -116,10 +133,50 @@ class TieredPartition:
             "remote.storage.enable=false)"
         )
 
+    def _find_copied_offset(self, manifest: Manifest) -> int:
+        """The first offset that is not copied; at least the log start offset.
+
+        Raises Corrupt when the log ends before what was copied of its own latest epoch.
+        """
+        log, highest = self.log, manifest.highest_offset
+        if highest < 0:
+            return log.log_start_offset
+        newest = self.manifests.find(manifest, highest)
+        if newest is not None and is_in_lineage(newest, log.epochs, log_end_offset=log.end_offset):
+            return max(highest + 1, log.log_start_offset)
+        return max(self._find_shared_end(manifest), log.log_start_offset)
+
+    def _find_shared_end(self, manifest: Manifest) -> int:
+        """Where the log and what is copied part, as Kafka decides it: by the latest common epoch.
+
+        Reads every page: it is asked only after the log was cut.
+        """
+        highest_by_epoch: dict[int, int] = {}
+        for segment in self.manifests.segments(manifest):
+            if segment.is_readable:
+                for epoch, _ in segment.epochs:
+                    known = highest_by_epoch.get(epoch, -1)
+                    highest_by_epoch[epoch] = max(known, segment.end_offset)
+        epoch_end, is_latest = self.log.end_offset, True
+        for epoch, start in reversed(self.log.epochs):
+            highest = highest_by_epoch.get(epoch)
+            if highest is not None:
+                if is_latest and highest >= epoch_end:
+                    raise Corrupt(
+                        f"{self.log.topic_partition}: the log ends at offset {epoch_end}, but "
+                        f"offsets up to {highest} of its leader epoch {epoch} were copied to "
+                        "object storage: the local log has lost records. Nothing is copied, so "
+                        "that the good copy stays; restore the partition from it with `varve tier "
+                        "restore`"
+                    )
+                return min(highest + 1, epoch_end)
+            epoch_end, is_latest = start, False
+        return 0
+
     def commit(self, change: ManifestEdit, now_ms: int) -> Manifest:
         """Commits a change in the name of the log's latest leader epoch."""
         self.manifest = self.manifests.commit(
-            change, leader_epoch=latest_epoch(self.log), writer=self.writer, now_ms=now_ms
+            change, leader_epoch=self._latest_epoch, writer=self.writer, now_ms=now_ms
         )
         return self.manifest
 
@@ -127,15 +184,28 @@ class TieredPartition:
         self, segments: Sequence[RemoteSegment], now_ms: int, *, only_unreadable: bool = True
     ) -> list[RemoteSegment]:
         """See ManifestStore.remove; commits in the name of the log's latest leader epoch."""
-        removed = self.manifests.remove(
-            segments,
-            leader_epoch=latest_epoch(self.log),
-            writer=self.writer,
-            now_ms=now_ms,
-            only_unreadable=only_unreadable,
-        )
+        partition = self.log.topic_partition
+        try:
+            removed = self.manifests.remove(
+                segments,
+                leader_epoch=self._latest_epoch,
+                writer=self.writer,
+                now_ms=now_ms,
+                only_unreadable=only_unreadable,
+            )
+        except StoreError:
+            for _ in segments:
+                self.metrics.observe_delete_error(partition)
+            raise
+        for segment in segments:
+            self.metrics.observe_delete(partition, segment.size)
         self.manifest = self.manifests.find_known() or self.manifest
         return removed
+
+    @property
+    def _latest_epoch(self) -> int | None:
+        """The leader epoch that the log's process commits in; None before the first record."""
+        return self.log.epochs[-1].epoch if self.log.epochs else None
 
     def is_abandoned(self, segment: RemoteSegment, now_ms: int) -> bool:
         """Whether nobody writes an announced segment any more; may read the lease of a job."""
@@ -165,17 +235,83 @@ class TieredPartition:
                     raise
                 raise partition_failure(error, at) from error
 
-    def retire_versions(self, now_ms: int, retention_ms: int) -> None:
+    def retire_versions(self, now_ms: int) -> None:
         """Lets old versions of the manifest go, once in a while: it has to list them all."""
         if not 0 <= now_ms - self.retired_ms < _RETIRE_INTERVAL_MS:
-            self.manifests.retire_versions(now_ms=now_ms, retention_ms=retention_ms)
+            self.manifests.retire_versions(now_ms=now_ms, retention_ms=self.manifest_retention_ms)
             self.retired_ms = now_ms
 
+    # Figures
 
-def get_copied_offset(tiered: TieredPartition) -> int:
-    """Where the next copy begins, once the manifest was looked at."""
-    offset = tiered.copied_offset
-    return tiered.log.log_start_offset if offset is None else offset
+    def record_copy_lag(self) -> None:
+        """Sets the metrics of what waits to be copied: nothing where nothing is copied."""
+        log = self.log
+        waiting = find_closed(log, self.next_copy_offset) if log.settings.copies_to_tier else []
+        size = sum(segment.size for segment, _ in waiting)
+        self.metrics.set_lag(log.topic_partition, bytes=size, segments=len(waiting))
+
+    def record_remote_size(self) -> None:
+        """Sets the metrics of what the last known manifest lists, and what of it is to go."""
+        manifest, partition = self.manifest, self.log.topic_partition
+        if manifest is None:
+            return
+        going = [
+            segment
+            for segment in self.manifests.pending(manifest)
+            if segment.state is SegmentState.DELETE_STARTED
+        ]
+        self.metrics.set_remote(
+            partition, bytes=manifest.log_bytes, segments=manifest.segment_count
+        )
+        self.metrics.set_delete_lag(
+            partition, bytes=sum(segment.size for segment in going), segments=len(going)
+        )
+
+    # Leaving the tier
+
+    def check_removable(self) -> None:
+        """Raises StoreError where the store could not be asked to remove the partition.
+
+        Where there is something to remove, an object is written and deleted: a store may well be
+        read and not be written to.
+        """
+        if self.manifests.load().version:
+            probe = self.path.removal_probe_key
+            self.objects.put(probe, b"")
+            self.objects.delete([probe])
+
+    def remove_all(self, now_ms: int) -> int:
+        """Removes every object of the partition; gives how many segments it had."""
+        removed = self._remove_segments(now_ms)
+        versions = self.path.manifest_folder
+        keys = [info.key for info in self.objects.list(self.path.prefix)]
+        self.objects.delete([key for key in keys if not key.startswith(versions)])
+        # In their order, the oldest version first: the newest stays to the end.
+        self.objects.delete([info.key for info in self.objects.list(versions)])
+        logger.info(
+            "partition left the cold tier",
+            extra={"partition": str(self.log.topic_partition), "segments": removed},
+        )
+        return removed
+
+    def _remove_segments(self, now_ms: int) -> int:
+        removed = 0
+        while True:
+            listed = self.manifests.segments(self.manifests.load())
+            segments = list(islice(listed, _SEGMENTS_MAX))
+            if not segments:
+                return removed
+            self.remove(segments, now_ms, only_unreadable=False)
+            removed += len(segments)
+
+
+def find_closed(log: Log, from_offset: int) -> list[tuple[Segment, int]]:
+    """The closed segments that end behind an offset, each with the offset of the next one."""
+    view = log.view
+    ends = [segment.base_offset for segment in view.closed[1:]] + [view.active.base_offset]
+    return [
+        (segment, end) for segment, end in zip(view.closed, ends, strict=False) if end > from_offset
+    ]
 
 
 class TieredPartitions:
@@ -263,47 +399,25 @@ class TieredPartitions:
         manifest = tiered.recent(self.clock.now_ms())
         copied_offset = log.end_offset
         if log.settings.copies_to_tier:
-            copied_offset = get_copied_offset(tiered)
+            copied_offset = tiered.next_copy_offset
         return RemoteBounds(copied_offset=copied_offset, cleaned_up_to=manifest.cleaned_up_to)
-
-    @contextmanager
-    def counting_removal(
-        self, tiered: TieredPartition, segments: Sequence[RemoteSegment]
-    ) -> Iterator[None]:
-        """Counts the removal of segments' objects, as done or failed."""
-        partition = tiered.log.topic_partition
-        try:
-            yield
-        except StoreError:
-            for _ in segments:
-                self.metrics.observe_delete_error(partition)
-            raise
-        for segment in segments:
-            self.metrics.observe_delete(partition, segment.size)
 
     def _make(
         self, partition: TopicPartition, log: Log, directory: LogDirectory
     ) -> TieredPartition:
         path = self._path(partition, directory)
-        manifests = self._manifests.open(path)
-        segments = SegmentCopier(
-            self.objects,
-            manifests,
-            path,
+        return TieredPartition(
+            log=log,
+            directory=directory,
+            path=path,
+            manifests=self._manifests.open(path),
+            objects=self.objects,
             fs=self.store.fs,
             random=self._manifests.random,
+            metrics=self.metrics,
             writer=self._writer,
             replaced_ms=self.settings.replaced_ms,
-        )
-        return TieredPartition(
-            log,
-            directory,
-            path,
-            manifests,
-            segments,
-            self._writer,
-            self.objects,
-            self.store.fs,
+            manifest_retention_ms=self.settings.varve_tier_manifest_retention_ms,
             may_be_new=self._may_be_new,
         )
 
@@ -323,66 +437,3 @@ def get_remote_path(
             "open the directory with the process that made it, or create the topic again"
         )
     return RemotePath(cluster, partition.topic, encode_topic_id(topic_id), partition.partition)
-
-
-logger = logging.getLogger(__name__)
-
-_SEGMENTS_MAX: Final = 256
-_KEYS_MAX: Final = 1000
-
-
-def check_removable(partitions: TieredPartitions, tiered: TieredPartition) -> None:
-    """Raises StoreError where the store could not be asked to remove a partition, or refuses it.
-
-    Where there is something to remove, an object is written and deleted: a store may well be read
-    and not be written to.
-    """
-    if tiered.manifests.load().version:
-        probe = tiered.path.removal_probe_key
-        partitions.objects.put(probe, b"")
-        partitions.objects.delete([probe])
-
-
-def remove_partition(partitions: TieredPartitions, tiered: TieredPartition, now_ms: int) -> int:
-    """Removes every object of a partition; gives how many segments it had."""
-    try:
-        removed = _remove_segments(partitions, tiered, now_ms)
-        _remove_objects(partitions, tiered)
-    finally:
-        # A manifest that was there and is gone would be a loss to who remembers it.
-        partitions.forget(tiered.log.topic_partition)
-    logger.info(
-        "partition left the cold tier",
-        extra={"partition": str(tiered.log.topic_partition), "segments": removed},
-    )
-    return removed
-
-
-def _remove_segments(partitions: TieredPartitions, tiered: TieredPartition, now_ms: int) -> int:
-    removed = 0
-    while True:
-        manifest = tiered.manifests.load()
-        segments = list(islice(tiered.manifests.segments(manifest), _SEGMENTS_MAX))
-        if not segments:
-            return removed
-        with partitions.counting_removal(tiered, segments):
-            tiered.remove(segments, now_ms, only_unreadable=False)
-        removed += len(segments)
-
-
-def _remove_objects(partitions: TieredPartitions, tiered: TieredPartition) -> None:
-    path = tiered.path
-    in_chain = path.manifest_folder
-    others = (key for key in _keys(partitions, path.prefix) if not key.startswith(in_chain))
-    _delete(partitions, others)
-    # In their order, the oldest version first: the newest stays to the end.
-    _delete(partitions, _keys(partitions, in_chain))
-
-
-def _keys(partitions: TieredPartitions, prefix: str) -> Iterator[str]:
-    return (info.key for info in partitions.objects.list(prefix))
-
-
-def _delete(partitions: TieredPartitions, keys: Iterator[str]) -> None:
-    while chunk := list(islice(keys, _KEYS_MAX)):
-        partitions.objects.delete(chunk)

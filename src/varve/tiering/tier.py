@@ -22,6 +22,7 @@ from typing import Final
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.retention.retention import LogRetention, RetentionPlan
 from varve.cleaning.retention.segments import RemoteSegments
+from varve.cleaning.work_budget import Throttle
 from varve.commit_log import Log, LogManager, TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.errors import StoreError, StoreUnavailable
@@ -29,21 +30,21 @@ from varve.foundation.metrics import MetricTable
 from varve.object_store import ObjectStore
 from varve.tiering.copy.copier import UNAVAILABLE_MAX, CopyReport, Progress, TierCopier
 from varve.tiering.copy.history_check import check_copied
-from varve.tiering.expiry import RemoteExpiry, TierExpiry, read_remote_segments
+from varve.tiering.expiry import (
+    RemoteExpiry,
+    expire_segments,
+    preview_expiry,
+    read_remote_segments,
+)
 from varve.tiering.metadata.backends import ManifestStores
 from varve.tiering.metadata.topic import MetadataTopic
 from varve.tiering.metrics import TierMetrics
-from varve.tiering.partition import (
-    TieredPartition,
-    TieredPartitions,
-    check_removable,
-    get_copied_offset,
-    remove_partition,
-)
+from varve.tiering.partition import TieredPartition, TieredPartitions
+from varve.tiering.read.extent_cache import FetchMeter
 from varve.tiering.read.read_caches import ReadCaches
-from varve.tiering.read.remote_readers import RemoteReaders
+from varve.tiering.read.remote_log import RemoteLog
 from varve.tiering.settings import TierSettings
-from varve.tiering.tier_status import TierStatus, observe_tiers, record_copy_lag, record_remote_size
+from varve.tiering.tier_status import TierStatus, observe_tiers
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,24 @@ class TierPass:
     partition: TopicPartition
     moved: RetentionPlan
     expiry: RemoteExpiry
+
+
+class _PartitionFetchMeter(FetchMeter):
+    """Counts the fetches of one partition and keeps them, with all others, below the quota."""
+
+    def __init__(self, partition: TopicPartition, metrics: TierMetrics, quota: Throttle) -> None:
+        super().__init__()
+        self._partition = partition
+        self._metrics = metrics
+        self._quota = quota
+
+    def record_fetch(self, size: int) -> None:
+        super().record_fetch(size)
+        self._metrics.observe_fetch(self._partition, size)
+        self._quota.spend(size)
+
+    def record_failure(self) -> None:
+        self._metrics.observe_fetch_error(self._partition)
 
 
 class Tier:
@@ -94,10 +113,10 @@ class Tier:
         self._clock = clock
         self._stopping = threading.Event()
         self._wait = wait or (lambda wait_ms: self._stopping.wait(wait_ms / 1000))
-        self._caches = ReadCaches.open(
+        self.caches = ReadCaches.open(
             objects, clock, settings, fs=store.fs, directory=cache_directory
         )
-        self.metrics = TierMetrics(caches=self._caches, stores=store_metrics)
+        self.metrics = TierMetrics(caches=self.caches, stores=store_metrics)
         self.partitions = TieredPartitions(
             store,
             ManifestStores(
@@ -120,10 +139,32 @@ class Tier:
             wait=wait,
             before_first=before_first_copy,
         )
-        self._expiry = TierExpiry(self.partitions)
-        self.readers = RemoteReaders(self.partitions, self._caches, wait=self._wait)
+        self._fetch_quota = Throttle(
+            settings.remote_log_manager_fetch_max_bytes_per_second, clock, self._wait_for_fetch_rate
+        )
         self.failures: dict[TopicPartition, str] = {}
         """What went wrong in the last pass over a partition, for those it went wrong with."""
+
+    def _wait_for_fetch_rate(self, wait_ms: float) -> None:
+        self.metrics.observe_fetch_throttle(wait_ms)
+        self._wait(wait_ms)
+
+    def remote_log(self, partition: TopicPartition) -> RemoteLog:
+        """The remote part of a partition; raises StoreError where its start must be asked for."""
+        tiered = self.partitions.get(partition)
+        if not tiered.log.is_start_known:
+            tiered.load()  # nothing before the log start is requested from the tier
+        if tiered.remote is None:
+            # Two threads may each make one: either reads right, and the later one stays.
+            tiered.remote = RemoteLog(
+                tiered.path,
+                tiered.manifests,
+                self.caches,
+                read_ahead_max_bytes=self.settings.varve_tier_read_ahead_max_bytes,
+                meter=_PartitionFetchMeter(partition, self.metrics, self._fetch_quota),
+                local=tiered.log,
+            )
+        return tiered.remote
 
     def _tiered_logs(self) -> list[tuple[TopicPartition, Log]]:
         return [
@@ -196,12 +237,12 @@ class Tier:
         with tiered.work, tiered.guard("retention"):
             if not self.partitions.is_current(tiered):
                 return TierPass(partition, RetentionPlan(partition), RemoteExpiry())
-            expiry = self._expiry.expire(tiered, now_ms)
+            expiry = expire_segments(tiered, now_ms)
             moved = RetentionPlan(partition)
             if tiered.log.settings.copies_to_tier:
                 moved = self._evict(tiered, now_ms)
-            record_copy_lag(tiered, self.metrics)
-            record_remote_size(tiered, self.metrics)
+            tiered.record_copy_lag()
+            tiered.record_remote_size()
             return TierPass(partition, moved, expiry)
 
     def _evict(self, tiered: TieredPartition, now_ms: int) -> RetentionPlan:
@@ -221,16 +262,16 @@ class Tier:
     def preview(self, partition: TopicPartition, now_ms: int) -> TierPass:
         """What `expire` would do now; nothing changes. Raises StoreError."""
         tiered = self.partitions.get(partition)
-        expiry = self._expiry.preview(tiered, now_ms)
+        expiry = preview_expiry(tiered, now_ms)
         evicted = RetentionPlan(partition)
         if tiered.log.settings.copies_to_tier:
-            copied = get_copied_offset(tiered)
+            copied = tiered.next_copy_offset
             evicted = self._retention_of(tiered).plan_eviction(copied, now_ms)
         return TierPass(partition, evicted, expiry)
 
     def check_removable(self, partition: TopicPartition) -> None:
         """Raises StoreError where `remove` would fail by what the store says now."""
-        check_removable(self.partitions, self.partitions.get(partition))
+        self.partitions.get(partition).check_removable()
 
     def remove(self, partition: TopicPartition, now_ms: int) -> int:
         """Takes a partition out of the tier, all its objects; gives how many segments it had.
@@ -241,8 +282,11 @@ class Tier:
         tiered = self.partitions.get(partition)
         self.partitions.begin_leaving(tiered.log)
         with tiered.work:
-            removed = remove_partition(self.partitions, tiered, now_ms)
-        self.readers.forget(partition)
+            try:
+                removed = tiered.remove_all(now_ms)
+            finally:
+                # A manifest that was there and is gone would be a loss to who remembers it.
+                self.partitions.forget(partition)
         self.failures.pop(partition, None)
         return removed
 
@@ -264,8 +308,8 @@ class Tier:
             try:
                 tiered = self.partitions.get(partition)
                 tiered.recent(now_ms)
-                record_copy_lag(tiered, self.metrics)
-                record_remote_size(tiered, self.metrics)
+                tiered.record_copy_lag()
+                tiered.record_remote_size()
             except StoreError as error:
                 self.failures[partition] = str(error)
                 if isinstance(error, StoreUnavailable):
@@ -279,7 +323,7 @@ class Tier:
     def close(self) -> None:
         """Ends what is under way; the object store stays open."""
         self.stop()
-        self._caches.close()
+        self.caches.close()
 
 
 STEP_BYTES: Final = 1 << 30
@@ -294,11 +338,11 @@ def evict_copied_segments(
     Raises StoreError when object storage does not answer or does not hold a segment, OSError when
     the removal cannot be recorded; nothing is evicted then.
     """
-    planned = retention.plan_eviction(get_copied_offset(tiered), now_ms)
+    planned = retention.plan_eviction(tiered.next_copy_offset, now_ms)
     if planned.segments:
         # The log may have been truncated, or the tier changed by another writer, since then.
         manifest = tiered.load()
-        planned = _first_step(retention.plan_eviction(get_copied_offset(tiered), now_ms))
+        planned = _first_step(retention.plan_eviction(tiered.next_copy_offset, now_ms))
     if planned.end_offset is None:
         if planned.rolls_active:
             retention.roll()

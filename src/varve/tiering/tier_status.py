@@ -7,10 +7,7 @@ from dataclasses import dataclass, replace
 
 from varve.cleaning.retention.segments import read_consistently
 from varve.commit_log import Log, TopicPartition
-from varve.tiering.copy.copied_offset import find_closed
-from varve.tiering.manifest.segment import SegmentState
-from varve.tiering.metrics import TierMetrics
-from varve.tiering.partition import TieredPartition, get_copied_offset
+from varve.tiering.partition import TieredPartition, find_closed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +63,7 @@ def _observe_local(log: Log) -> TierStatus:
 def observe_tiers(tiered: TieredPartition) -> TierStatus:
     """Both sides, by the newest manifest; raises Unavailable when the store cannot tell."""
     manifest = tiered.load()
-    log, copied = tiered.log, get_copied_offset(tiered)
+    log, copied = tiered.log, tiered.next_copy_offset
     waiting = find_closed(log, copied)
     remote = tiered.manifests.segments(manifest, from_offset=log.log_start_offset)
     oldest = next((remote_segment for remote_segment in remote if remote_segment.is_readable), None)
@@ -81,28 +78,4 @@ def observe_tiers(tiered: TieredPartition) -> TierStatus:
         lag_bytes=sum(segment.size for segment, _ in waiting),
         lag_segments=len(waiting),
         manifest_version=manifest.version,
-    )
-
-
-def record_copy_lag(tiered: TieredPartition, metrics: TierMetrics) -> None:
-    """Tells the metrics what waits to be copied: nothing where nothing is."""
-    log = tiered.log
-    waiting = find_closed(log, get_copied_offset(tiered)) if log.settings.copies_to_tier else []
-    size = sum(segment.size for segment, _ in waiting)
-    metrics.set_lag(log.topic_partition, bytes=size, segments=len(waiting))
-
-
-def record_remote_size(tiered: TieredPartition, metrics: TierMetrics) -> None:
-    """Tells the metrics what the last known manifest lists, and what of it is to go."""
-    manifest, partition = tiered.manifest, tiered.log.topic_partition
-    if manifest is None:
-        return
-    going = [
-        segment
-        for segment in tiered.manifests.pending(manifest)
-        if segment.state is SegmentState.DELETE_STARTED
-    ]
-    metrics.set_remote(partition, bytes=manifest.log_bytes, segments=manifest.segment_count)
-    metrics.set_delete_lag(
-        partition, bytes=sum(segment.size for segment in going), segments=len(going)
     )

@@ -73,7 +73,7 @@ def test_failures_are_counted_and_a_measure_survives_a_store_that_is_down() -> N
         fill(kit)
         kit.run_background()
         objects.go_down()
-        drop_extents(kit.store.tier.readers.caches.extents)
+        drop_extents(kit.store.tier.caches.extents)
         with pytest.raises(StoreUnavailable):
             list(kit.store.topic("t").read())
         kit.advance(days=1)

@@ -44,7 +44,6 @@ def test_many_segments_go_in_bounded_commits(
     orders: TieredTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition, "_SEGMENTS_MAX", 2)
-    monkeypatch.setattr(partition, "_KEYS_MAX", 3)
     assert remove(orders) == 3
     assert orders.object_keys() == []
 

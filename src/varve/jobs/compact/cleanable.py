@@ -25,13 +25,17 @@ from varve.foundation.errors import Corrupt
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.tier.remote_files import RemoteInput, TierFiles
 from varve.records import HEADER_BYTES, decode_header
-from varve.tiering.copy.segment_upload import SNAPSHOT_PART
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import Epochs, RemoteSegment, SegmentState, is_in_lineage
+from varve.tiering.manifest.segment import (
+    SNAPSHOT_PART,
+    TXN_INDEX_PART,
+    Epochs,
+    RemoteSegment,
+    SegmentState,
+    is_in_lineage,
+)
 from varve.tiering.manifest.store import ManifestStore
-
-_TXN_INDEX_PART = "txnindex"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +166,8 @@ def read_aborted(
     for segment in chain:
         if segment.has_aborted:
             remote = RemoteInput(home, segment, files)
-            data = remote.read_part(_TXN_INDEX_PART)
-            index = TransactionIndex.decode(data, segment.base_offset, remote.path(_TXN_INDEX_PART))
+            data = remote.read_part(TXN_INDEX_PART)
+            index = TransactionIndex.decode(data, segment.base_offset, remote.path(TXN_INDEX_PART))
             found += index.entries()
     return tuple(transaction for transaction in found if transaction.first_offset < end_offset)
 

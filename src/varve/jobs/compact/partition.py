@@ -71,11 +71,10 @@ from varve.jobs.source.record_blocks import aborted_within
 from varve.jobs.tasks import Stage, Stages, TaskError, get_result, pack_by_size, try_stage
 from varve.jobs.tier.bucket import BucketAccess
 from varve.jobs.tier.remote_files import TierFiles, open_files
-from varve.tiering.copy.segment_upload import KEYS_PART
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.pages import new_id
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import Epochs, RemoteSegment
+from varve.tiering.manifest.segment import KEYS_PART, Epochs, RemoteSegment
 from varve.tiering.partition_lease import HeldLease, hold_lease
 
 T = TypeVar("T")

@@ -45,7 +45,14 @@ from varve.jobs.tier.remote_files import (
 from varve.kernels.key_merge import Tally
 from varve.tiering.copy import segment_upload as upload
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
+from varve.tiering.manifest.segment import (
+    EPOCHS_PART,
+    KEYS_PART,
+    SNAPSHOT_PART,
+    ObjectPart,
+    RemoteSegment,
+    SegmentState,
+)
 
 WRITER: Final = "varve compact"
 
@@ -53,11 +60,11 @@ WRITER: Final = "varve compact"
 @contextmanager
 def open_key_index(source: RemoteInput, topic_id: bytes) -> Iterator[KeyIndex | None]:
     """The key index of a remote segment; None where there is none that can be used."""
-    if source.remote.find_part(upload.KEYS_PART) is None:
+    if source.remote.find_part(KEYS_PART) is None:
         yield None
         return
     try:
-        index = KeyIndex(source.files.open(source.path(upload.KEYS_PART)))
+        index = KeyIndex(source.files.open(source.path(KEYS_PART)))
         is_usable = index.is_of(source, topic_id)
     except (Corrupt, UnsupportedFormat, ObjectNotFound):
         yield None
@@ -107,7 +114,7 @@ class IndexTask:
 
     @property
     def read_bytes(self) -> int:
-        keys = self.segment.find_part(upload.KEYS_PART)
+        keys = self.segment.find_part(KEYS_PART)
         return self.segment.size if keys is None else keys.size
 
     def run(self, shared: None) -> IndexedSegment | None:
@@ -131,8 +138,8 @@ class IndexTask:
                 path=path,
             )
             data = fs.read(path)
-        self.reach.objects().put(remote_input.path(upload.KEYS_PART), data)
-        return IndexedSegment(header, ObjectPart(upload.KEYS_PART, len(data), checksum(data)))
+        self.reach.objects().put(remote_input.path(KEYS_PART), data)
+        return IndexedSegment(header, ObjectPart(KEYS_PART, len(data), checksum(data)))
 
 
 def make_sources(
@@ -346,7 +353,7 @@ class GroupRewrite:
         kinds = [LOG, INDEX, TIME_INDEX, *([TXN_INDEX] if written.has_txn_index else [])]
         contents = [measure(kind) for kind in kinds]
         last = RemoteInput(self.home, self.inputs[-1], self.files)
-        for name in (upload.SNAPSHOT_PART, upload.EPOCHS_PART):
+        for name in (SNAPSHOT_PART, EPOCHS_PART):
             data, part = last.read_part(name), last.remote.find_part(name)
             assert part is not None, "it was read by it"
             contents.append(upload.BytesContent(data, part))

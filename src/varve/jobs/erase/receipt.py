@@ -46,8 +46,8 @@ from varve.jobs.results import JsonFields
 from varve.jobs.tier.bucket import BucketAccess
 from varve.object_store import ObjectStore
 from varve.tiering.copy.history_check import ERASURE_PREFIX
-from varve.tiering.copy.segment_upload import LOG_PART
 from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import LOG_PART
 
 KIND: Final = "varve erasure receipt"
 FORMAT: Final = 1

@@ -35,11 +35,10 @@ from varve.jobs.tier.remote_files import open_files
 from varve.object_store import ObjectStore
 from varve.object_store.prices import PriceTable, RequestKind
 from varve.tiering.copy.history_check import ERASURE_PREFIX
-from varve.tiering.copy.segment_upload import LOG_PART
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.pages import new_id
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.manifest.segment import LOG_PART, RemoteSegment, SegmentState
 from varve.tiering.partition_lease import HeldLease, hold_lease
 
 _REWRITE_READS: Final = 4

@@ -20,8 +20,8 @@ from varve.jobs.erase.tasks import LogObject, ScanTask
 from varve.jobs.source.local_log import FileSource
 from varve.jobs.tasks import TaskRunner, pack_by_size
 from varve.jobs.tier.bucket import BucketAccess
-from varve.tiering.copy.segment_upload import LOG_PART
 from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import LOG_PART
 
 _SHOWN: Final = 3
 _FILE_STATES: Final = ("", CLEANED, SWAP, DELETED)

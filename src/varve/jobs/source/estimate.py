@@ -14,7 +14,7 @@ from varve.jobs.source.plan import make_tasks, plan_read
 from varve.jobs.tier.bucket import Bucket
 from varve.kafka_client.client import open_client
 from varve.object_store.prices import FREE, PriceTable, RequestKind, default_prices
-from varve.tiering.copy.segment_upload import KEYS_PART
+from varve.tiering.manifest.segment import KEYS_PART
 
 _URL: Final = "varve.tier.url"
 _METADATA: Final = "varve.tier.metadata"

@@ -54,8 +54,7 @@ from varve.jobs.tier.remote_files import TierFiles, checksum
 from varve.kernels.batch_layout import RecordColumn
 from varve.kernels.key_merge import count_bits
 from varve.object_store import MemoryObjectStore, ObjectStore
-from varve.tiering.copy.segment_upload import KEYS_PART
-from varve.tiering.manifest.segment import RemoteSegment
+from varve.tiering.manifest.segment import KEYS_PART, RemoteSegment
 
 # Loose pieces
 

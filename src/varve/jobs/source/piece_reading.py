@@ -34,9 +34,8 @@ from varve.jobs.tier.bucket import Bucket
 from varve.jobs.tier.remote_files import TierFiles
 from varve.kernels.batch_layout import BatchColumn, RecordColumn
 from varve.object_store import ObjectStore
-from varve.tiering.copy.segment_upload import KEYS_PART, LOG_PART
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import RemoteSegment
+from varve.tiering.manifest.segment import KEYS_PART, LOG_PART, RemoteSegment
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,9 +51,8 @@ from varve.kernels.batch_layout import RecordColumn
 from varve.kernels.hashes import hash_bytes, hash_keys
 from varve.kernels.record_columns import add_hashes, mark_latest
 from varve.object_store import ObjectStore
-from varve.tiering.copy.segment_upload import KEYS_PART
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import RemoteSegment
+from varve.tiering.manifest.segment import KEYS_PART, RemoteSegment
 
 Hashes = npt.NDArray[np.uint64]
 

@@ -18,10 +18,9 @@ from varve.jobs.source.pieces import SLACK, RemotePiece, cut_positions, step_by_
 from varve.jobs.source.record_blocks import aborted_within
 from varve.jobs.tier.bucket import Bucket
 from varve.object_store import ObjectStore
-from varve.tiering.copy.segment_upload import KEYS_PART
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import RemoteSegment
+from varve.tiering.manifest.segment import KEYS_PART, RemoteSegment
 from varve.tiering.manifest.store import ObjectManifestStore
 from varve.tiering.read.extent_cache import FetchMeter
 from varve.tiering.read.index_cache import find_part_fault

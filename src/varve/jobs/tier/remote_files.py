@@ -33,9 +33,8 @@ from varve.disk.real import RealFile
 from varve.foundation.errors import Corrupt
 from varve.kernels.crc import crc32c
 from varve.object_store import ObjectStore
-from varve.tiering.copy.segment_upload import KEYS_PART, LOG_PART
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import RemoteSegment
+from varve.tiering.manifest.segment import KEYS_PART, LOG_PART, RemoteSegment
 from varve.tiering.read.object_file import UnchangingFile
 
 BLOCK_BYTES: Final = 64 << 10

@@ -34,15 +34,17 @@ from varve.jobs.verify.result import VERIFY_RULES, VerifyFinding
 from varve.kernels.crc import extend_crc32c
 from varve.object_store import ObjectStore
 from varve.records import HEADER_BYTES, decode_header
-from varve.tiering.copy.segment_upload import (
-    CHUNK_BYTES,
+from varve.tiering.copy.segment_upload import CHUNK_BYTES
+from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import (
     EPOCHS_PART,
     KEYS_PART,
     LOG_PART,
     SNAPSHOT_PART,
+    ObjectPart,
+    RemoteSegment,
+    is_in_lineage,
 )
-from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, is_in_lineage
 
 _PRODUCER_EXPIRATION_MS: Final = 86_400_000
 _BUILT: Final = "built"

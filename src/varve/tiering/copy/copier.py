@@ -28,12 +28,10 @@ from varve.foundation.errors import (
     Unavailable,
 )
 from varve.foundation.settings import LONG_MAX
-from varve.tiering.copy.copied_offset import find_closed
 from varve.tiering.copy.history_check import check_same_history
-from varve.tiering.copy.segment_upload import CopyRequest
+from varve.tiering.copy.segment_upload import CopyRequest, copy_segment
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
-from varve.tiering.partition import TieredPartition, TieredPartitions, get_copied_offset
-from varve.tiering.tier_status import record_copy_lag, record_remote_size
+from varve.tiering.partition import TieredPartition, TieredPartitions, find_closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +227,9 @@ class TierCopier:
             with tiered.work, tiered.guard("copying"):
                 try:
                     self._copy(tiered, now_ms, copied, counts, progress, limit_bytes)
-                    record_remote_size(tiered, self._partitions.metrics)
+                    tiered.record_remote_size()
                 finally:
-                    record_copy_lag(tiered, self._partitions.metrics)
+                    tiered.record_copy_lag()
             self._refusals = 0
             with self._lock:
                 self._retries.pop(partition, None)
@@ -289,7 +287,7 @@ class TierCopier:
         self.check_continues(tiered)
         manifest = tiered.load()
         check_same_history(tiered, manifest)
-        waiting = find_closed(log, get_copied_offset(tiered))
+        waiting = find_closed(log, tiered.next_copy_offset)
         if waiting:
             # What the next start would not find must not be in the store.
             log.flush()
@@ -320,14 +318,14 @@ class TierCopier:
             )
             budget = _CopyBudget(self, tiered, segment, done, total, progress)
             with self._counted(log.topic_partition, segment.size):
-                found = tiered.segments.copy(request, now_ms=now_ms, budget=budget)
+                found = copy_segment(tiered, request, now_ms=now_ms, budget=budget)
             copied.append(found.segment)
             counts["resumed"] += found.is_resumed
             counts["removed"] += len(announced) - found.is_resumed
             tiered.copied_offset = next_offset
         if copied or counts["removed"]:
             tiered.load()
-        tiered.retire_versions(now_ms, self._settings.varve_tier_manifest_retention_ms)
+        tiered.retire_versions(now_ms)
 
     @contextmanager
     def _counted(self, partition: TopicPartition, size: int) -> Iterator[None]:
@@ -348,10 +346,7 @@ class TierCopier:
     ) -> int:
         """Takes back what was begun and will not be finished, and what was replaced long ago."""
         stale = [segment for segment in pending if self._is_stale(tiered, segment, waiting, now_ms)]
-        if not stale:
-            return 0
-        with self._partitions.counting_removal(tiered, stale):
-            return len(tiered.remove(stale, now_ms))
+        return len(tiered.remove(stale, now_ms))
 
     def _is_stale(
         self,
@@ -365,7 +360,7 @@ class TierCopier:
         if any(_is_copy_of(segment, one, end) for one, end in waiting):
             return False
         # Below the copied offset it may be the output of a job that is still at work.
-        is_of_job = segment.end_offset < get_copied_offset(tiered)
+        is_of_job = segment.end_offset < tiered.next_copy_offset
         return not is_of_job or tiered.is_abandoned(segment, now_ms)
 
     def _find_keys(

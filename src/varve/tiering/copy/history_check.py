@@ -1,34 +1,41 @@
-"""Whether the remote tier holds a log's own history, without gaps, up to where it is copied.
+"""Whether the remote tier holds the history of this very log, without gaps.
 
-Checked before a copy continues and before local segments are evicted. Tiers are erased one at a
-time, so a local segment and its copy may differ where an erasure on record explains it.
+A log and its remote tier may diverge: two copies of a log directory write to one bucket, a
+directory was restored from an old backup, segments of the bucket were lost. Then copying or
+evicting would destroy the better half, so both check first:
 
-Invariant  reads only. Everything below the copied offset is in readable segments of the log's
-           own history, except what was below the log start when it was due. A local segment
-           with the bounds of a remote one holds the same bytes, unless compaction has rewritten it
-           here, or an erasure on record has rewritten either.
+- before a copy continues, `check_same_history` compares the newest remote segment with the local
+  segment of the same offsets;
+- before local segments are evicted, `check_copied` makes sure that remote segments cover them and
+  hold the same bytes.
+
+Where the two tiers were compacted or erased separately their bytes differ for a good reason.
+Segments below the cleaned offset of either tier are not compared; elsewhere an erasure on record
+has to explain the difference.
+
+Invariant  reads only.
 Threads    any; the caller lets no copy or expiry of the partition run meanwhile.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import NoReturn
 
 from varve.cleaning.removals.removal import Removal, RemovalKind
 from varve.cleaning.removals.removal_log import read_removal_log
 from varve.commit_log import Log, Segment
-from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
-from varve.object_store import ObjectStore
-from varve.tiering.copy.copied_offset import find_closed
-from varve.tiering.copy.segment_upload import LOG_PART, crc32c_of_file
+from varve.tiering.copy.segment_upload import crc32c_of_file
 from varve.tiering.expiry import decode_evidence
 from varve.tiering.manifest.manifest import Manifest
-from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import Epochs, RemoteSegment, is_in_lineage
+from varve.tiering.manifest.segment import LOG_PART, Epochs, RemoteSegment, is_in_lineage
 from varve.tiering.manifest.store import ManifestStore
-from varve.tiering.partition import TieredPartition
+from varve.tiering.partition import TieredPartition, find_closed
+
+ERASURE_PREFIX = "erase-"
+"""How the keys of an erasure's removal records in the bucket begin."""
+
+# Gaps and lost ends, for those who have no open log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,45 +48,31 @@ class LocalPart:
     epochs: Epochs
 
 
+def find_gaps(segments: Iterable[RemoteSegment], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The ranges within [start, end) that no segment holds; the segments come by offset."""
+    for segment in segments:
+        if start >= end:
+            return
+        if segment.base_offset > start:
+            yield start, min(segment.base_offset, end)
+        start = max(start, segment.end_offset + 1)
+    if start < end:
+        yield start, end
+
+
 def find_holes(
     manifests: ManifestStore, manifest: Manifest, local: LocalPart
 ) -> list[tuple[int, int]]:
     """Ranges [start, end) from the log start on that are in neither tier."""
     start = max(local.log_start_offset or 0, manifest.log_start_offset)
-    holes: list[tuple[int, int]] = []
-    is_first = local.log_start_offset is None
-    for segment in _shared(manifests, manifest, local, start):
-        if start >= local.local_start_offset:
-            break
-        if segment.base_offset > start and not is_first:
-            holes.append((start, min(segment.base_offset, local.local_start_offset)))
-        is_first = False
-        start = max(start, segment.end_offset + 1)
-    if start < local.local_start_offset and not is_first:
-        holes.append((start, local.local_start_offset))
-    return holes
-
-
-def is_same_history(manifests: ManifestStore, manifest: Manifest, local: LocalPart) -> bool:
-    """Whether all that is copied is of the local log, and none of it lies before its start."""
-    start = local.log_start_offset or 0
-    readable = (segment for segment in manifests.segments(manifest) if segment.is_readable)
-    return all(
-        segment.end_offset >= start
-        and is_in_lineage(segment, local.epochs, log_end_offset=local.end_offset)
-        for segment in readable
-    )
-
-
-def _shared(
-    manifests: ManifestStore, manifest: Manifest, local: LocalPart, from_offset: int
-) -> Iterator[RemoteSegment]:
-    """The readable segments of the log's own history."""
-    # What lies before the local start belongs to it, however the local end was cut.
+    # What lies before the local start belongs to the log, however its end was cut.
     end_offset = max(local.end_offset, local.local_start_offset)
-    for segment in manifests.segments(manifest, from_offset=from_offset):
-        if segment.is_readable and is_in_lineage(segment, local.epochs, log_end_offset=end_offset):
-            yield segment
+    segments = _find_own(manifests, manifest, local.epochs, start, log_end_offset=end_offset)
+    gaps = list(find_gaps(segments, start, local.local_start_offset))
+    if local.log_start_offset is None and gaps and gaps[0][0] == start:
+        # The log starts with what there is.
+        del gaps[0]
+    return gaps
 
 
 def find_lost(
@@ -94,62 +87,48 @@ def find_lost(
     return local.end_offset, manifest.highest_offset + 1
 
 
-ERASURE_PREFIX = "erase-"
-"""How the keys of an erasure's removal records in the bucket begin."""
-
-
-def is_erased(
-    fs: FileSystem,
-    objects: ObjectStore,
-    path: RemotePath,
-    log: Log,
-    segment: Segment,
-    copy: RemoteSegment,
-) -> bool:
-    """Whether a recorded erasure has written the local segment or the remote one."""
-    local = [
-        entry.removal for entry in read_removal_log(fs, log.directory).entries if entry.is_intact
-    ]
-    if any(_left(removal, segment.base_offset, segment.size) for removal in local):
-        return True
-    return any(
-        _left(removal, copy.base_offset, copy.size) for removal in _read_remote(objects, path)
+def is_same_history(manifests: ManifestStore, manifest: Manifest, log: Log) -> bool:
+    """Whether all that is copied is of this log, and none of it lies before its start."""
+    return all(
+        segment.end_offset >= log.log_start_offset
+        and is_in_lineage(segment, log.epochs, log_end_offset=log.end_offset)
+        for segment in manifests.segments(manifest)
+        if segment.is_readable
     )
 
 
-def _left(balance: Removal, base_offset: int, size: int) -> bool:
-    return balance.kind is RemovalKind.ERASURE and any(
-        (summary.base_offset, summary.size) == (base_offset, size) for summary in balance.outputs
-    )
+def _find_own(
+    manifests: ManifestStore,
+    manifest: Manifest,
+    epochs: Epochs,
+    from_offset: int,
+    *,
+    log_end_offset: int,
+) -> Iterator[RemoteSegment]:
+    """The readable segments that belong to the history of a log, by offset."""
+    for segment in manifests.segments(manifest, from_offset=from_offset):
+        if segment.is_readable and is_in_lineage(segment, epochs, log_end_offset=log_end_offset):
+            yield segment
 
 
-def _read_remote(objects: ObjectStore, path: RemotePath) -> list[Removal]:
-    folder = f"{path.prefix}evidence/"
-    keys = [info.key for info in objects.list(folder)]
-    return [
-        balance
-        for key in keys
-        if key.removeprefix(folder).startswith(ERASURE_PREFIX)
-        for balance in decode_evidence(objects.get(key), key)
-    ]
+# Before a copy continues
 
 
 def check_same_history(tiered: TieredPartition, manifest: Manifest) -> None:
     """Raises Corrupt if the newest remote segment differs from the local log at its offsets.
 
-    This happens when a copy of the log directory writes to the same bucket. Reads the segment
-    only where its size and times leave a doubt; what was compacted in either tier tells nothing.
+    Reads the local segment only where its size and times leave a doubt.
     """
     log = tiered.log
     newest = tiered.manifests.find(manifest, manifest.highest_offset)
     if newest is None or not is_in_lineage(newest, log.epochs, log_end_offset=log.end_offset):
         return
-    cleaned_up_to = tiered.directory.cleaner_offset(log.topic_partition) or 0
-    if newest.base_offset < max(cleaned_up_to, manifest.cleaned_up_to):
+    if newest.base_offset < _get_cleaned_offset(tiered, manifest):
         return
-    closed = [one for one in find_closed(log, 0) if one[0].base_offset == newest.base_offset]
-    for segment, next_offset in closed:
-        if not _begins_alike(segment, next_offset, newest) and not _is_erased(
+    for segment, next_offset in find_closed(log, newest.base_offset):
+        if segment.base_offset != newest.base_offset:
+            continue
+        if not _may_continue(segment, next_offset, newest) and not _is_erased(
             tiered, segment, newest
         ):
             raise Corrupt(
@@ -161,19 +140,19 @@ def check_same_history(tiered: TieredPartition, manifest: Manifest) -> None:
             )
 
 
-def _begins_alike(segment: Segment, next_offset: int, copy: RemoteSegment) -> bool:
-    """Whether a segment is what was copied, or has grown since."""
-    if next_offset == copy.end_offset + 1:
-        if segment.size != copy.size or segment.max_timestamp == copy.max_timestamp:
-            return segment.size == copy.size
-    elif next_offset <= copy.end_offset or segment.size < copy.size:
+def _may_continue(segment: Segment, next_offset: int, remote: RemoteSegment) -> bool:
+    """Whether a local segment holds what was copied, and perhaps more behind it."""
+    if next_offset <= remote.end_offset or segment.size < remote.size:
         return False
-    part = copy.find_part(LOG_PART)
-    return part is None or crc32c_of_file(segment.file(), copy.size) == part.crc32c
+    if next_offset == remote.end_offset + 1:
+        if segment.size != remote.size:
+            return False
+        if segment.max_timestamp == remote.max_timestamp:
+            return True  # offsets, size and time agree: it is not worth reading
+    return _has_bytes_of(segment, remote)
 
 
-def _is_erased(tiered: TieredPartition, segment: Segment, copy: RemoteSegment) -> bool:
-    return is_erased(tiered.fs, tiered.objects, tiered.path, tiered.log, segment, copy)
+# Before local segments are evicted
 
 
 def check_copied(tiered: TieredPartition, manifest: Manifest, before_offset: int) -> None:
@@ -182,65 +161,70 @@ def check_copied(tiered: TieredPartition, manifest: Manifest, before_offset: int
     Reads those whose bytes must be alike.
     """
     log = tiered.log
-    leaving = [(one, end) for one, end in find_closed(log, 0) if one.base_offset < before_offset]
-    if not leaving:
+    evicted = [pair for pair in find_closed(log, 0) if pair[0].base_offset < before_offset]
+    if not evicted:
         return
-    start = max(leaving[0][0].base_offset, log.log_start_offset)
-    remote = _find_remote(tiered, manifest, start, before_offset)
-    _check_covered(log, remote, start, before_offset)
-    by_bounds = {
-        (remote_segment.base_offset, remote_segment.end_offset + 1): remote_segment
-        for remote_segment in remote
-    }
-    local = tiered.directory.cleaner_offset(log.topic_partition) or 0
-    cleaned_up_to = max(local, manifest.cleaned_up_to)
-    for segment, next_offset in leaving:
-        copy = by_bounds.get((segment.base_offset, next_offset))
-        if copy is not None and segment.base_offset >= cleaned_up_to:
-            _check_alike(tiered, segment, copy)
+    start = max(evicted[0][0].base_offset, log.log_start_offset)
+    own = _find_own(tiered.manifests, manifest, log.epochs, start, log_end_offset=log.end_offset)
+    remote = list(takewhile(lambda segment: segment.base_offset < before_offset, own))
+    for gap_start, gap_end in find_gaps(remote, start, before_offset):
+        raise Corrupt(
+            f"{log.topic_partition}: offsets {gap_start} to {gap_end - 1} are in no segment of the "
+            "cold tier that belongs to this log, though later ones were copied; their local "
+            "segments stay: run `varve tier fsck`"
+        )
+    by_range = {(segment.base_offset, segment.end_offset + 1): segment for segment in remote}
+    cleaned_offset = _get_cleaned_offset(tiered, manifest)
+    for segment, next_offset in evicted:
+        copy = by_range.get((segment.base_offset, next_offset))
+        if copy is not None and segment.base_offset >= cleaned_offset:
+            _check_bytes(tiered, segment, copy)
 
 
-def _find_remote(
-    tiered: TieredPartition, manifest: Manifest, start: int, end: int
-) -> list[RemoteSegment]:
-    log = tiered.log
-    remote = tiered.manifests.segments(manifest, from_offset=start)
-    near = takewhile(lambda one: one.base_offset < end, remote)
-    return [
-        segment
-        for segment in near
-        if segment.is_readable and is_in_lineage(segment, log.epochs, log_end_offset=log.end_offset)
-    ]
+def _check_bytes(tiered: TieredPartition, segment: Segment, copy: RemoteSegment) -> None:
+    is_same = segment.size == copy.size and _has_bytes_of(segment, copy)
+    if not is_same and not _is_erased(tiered, segment, copy):
+        raise Corrupt(
+            f"{tiered.log.topic_partition}: local segment {segment.base_offset} of {segment.size} "
+            f"bytes is not what the cold tier holds as {copy} of {copy.size} bytes: one of them is "
+            "of another history or damaged. The local segment stays; run `varve check` and "
+            "`varve tier fsck --deep`"
+        )
 
 
-def _check_covered(log: Log, remote: Sequence[RemoteSegment], start: int, end: int) -> None:
-    offset = start
-    for segment in remote:
-        if segment.base_offset > offset:
-            _raise_hole(log, offset, segment.base_offset)
-        offset = max(offset, segment.end_offset + 1)
-    if offset < end:
-        _raise_hole(log, offset, end)
+# What both compare
 
 
-def _raise_hole(log: Log, start: int, end: int) -> NoReturn:
-    raise Corrupt(
-        f"{log.topic_partition}: offsets {start} to {end - 1} are in no segment of the cold tier "
-        "that belongs to this log, though later ones were copied; their local segments stay: run "
-        "`varve tier fsck`"
+def _get_cleaned_offset(tiered: TieredPartition, manifest: Manifest) -> int:
+    """Below it compaction may have rewritten segments of either tier."""
+    local = tiered.directory.cleaner_offset(tiered.log.topic_partition) or 0
+    return max(local, manifest.cleaned_up_to)
+
+
+def _has_bytes_of(segment: Segment, remote: RemoteSegment) -> bool:
+    """Whether a local segment begins with the bytes of a remote one, by their checksum."""
+    part = remote.find_part(LOG_PART)
+    return part is None or crc32c_of_file(segment.file(), remote.size) == part.crc32c
+
+
+def _is_erased(tiered: TieredPartition, segment: Segment, remote: RemoteSegment) -> bool:
+    """Whether an erasure on record has written the local segment or the remote one."""
+    entries = read_removal_log(tiered.fs, tiered.log.directory).entries
+    local = [entry.removal for entry in entries if entry.is_intact]
+    return any(_is_output(removal, segment.base_offset, segment.size) for removal in local) or any(
+        _is_output(removal, remote.base_offset, remote.size)
+        for removal in _read_remote_erasures(tiered)
     )
 
 
-def _check_alike(tiered: TieredPartition, segment: Segment, copy: RemoteSegment) -> None:
-    log = tiered.log
-    part = copy.find_part(LOG_PART)
-    is_alike = segment.size == copy.size
-    if is_alike and part is not None:
-        is_alike = crc32c_of_file(segment.file(), segment.size) == part.crc32c
-    if not is_alike and not _is_erased(tiered, segment, copy):
-        raise Corrupt(
-            f"{log.topic_partition}: local segment {segment.base_offset} of {segment.size} bytes "
-            f"is not what the cold tier holds as {copy} of {copy.size} bytes: one of them is of "
-            "another history or damaged. The local segment stays; run `varve check` and "
-            "`varve tier fsck --deep`"
-        )
+def _is_output(removal: Removal, base_offset: int, size: int) -> bool:
+    return removal.kind is RemovalKind.ERASURE and any(
+        (output.base_offset, output.size) == (base_offset, size) for output in removal.outputs
+    )
+
+
+def _read_remote_erasures(tiered: TieredPartition) -> Iterator[Removal]:
+    folder = f"{tiered.path.prefix}evidence/"
+    for info in tiered.objects.list(folder):
+        if info.key.startswith(f"{folder}{ERASURE_PREFIX}"):
+            yield from decode_evidence(tiered.objects.get(info.key), info.key)

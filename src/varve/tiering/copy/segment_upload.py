@@ -2,8 +2,9 @@
 
 Layout     `log index timeindex [txnindex] snapshot epochs [keys]`, each as the file of that kind,
            byte for byte. docs/formats/manifest.md
-Invariant  the data file was walked and every batch passed its checksum before anything is sent. An
-           object is written only under an id that the manifest announces, with the sizes and
+Invariant  the data file was walked and every batch passed its checksum before anything is sent;
+           each entry of the indexes was confirmed by its batch, or they were rebuilt.
+Invariant  an object is written only under an id that the manifest announces, with the sizes and
            checksums of all its parts; a segment becomes readable only when every part was seen in
            the store at its size and the local one had not changed meanwhile.
 Crash      before the announcement nothing has happened. After it the copy is finished without a
@@ -14,7 +15,6 @@ Threads    one per partition at a time; another process is fenced by its leader 
 """
 
 import logging
-import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -25,7 +25,7 @@ from varve.cleaning.key_index.key_index import NO_HORIZON, SegmentKeys
 from varve.cleaning.work_budget import UNLIMITED, WorkBudget
 from varve.commit_log import Log, Segment
 from varve.commit_log.leader_epochs import LeaderEpochs
-from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX
+from varve.commit_log.names import LOG
 from varve.commit_log.producer_snapshots import decode_producer_snapshot
 from varve.commit_log.segment_reader import BatchTable, BatchWalk
 from varve.disk import FileSystem
@@ -33,19 +33,30 @@ from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound, Una
 from varve.kernels.batch_layout import BatchColumn
 from varve.kernels.crc import crc32c_of, extend_crc32c
 from varve.object_store import Buffer, ObjectStore
-from varve.tiering.manifest.commit import ManifestEdit
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.pages import new_id
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState, restrict_epochs
-from varve.tiering.manifest.store import ManifestStore
+from varve.tiering.manifest.segment import (
+    EPOCHS_PART,
+    INDEX_PART,
+    KEYS_PART,
+    LOG_PART,
+    SNAPSHOT_PART,
+    TIME_INDEX_PART,
+    TXN_INDEX_PART,
+    ObjectPart,
+    RemoteSegment,
+    SegmentState,
+    restrict_epochs,
+)
+from varve.tiering.partition import TieredPartition
+
+logger = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 8 << 20
+_REPAIR: Final = "`varve check --repair` cuts or rebuilds what can be mended"
 
-LOG_PART: Final = "log"
-SNAPSHOT_PART: Final = "snapshot"
-EPOCHS_PART: Final = "epochs"
-KEYS_PART: Final = "keys"
+# Contents
 
 
 class ReadableFile(Protocol):
@@ -78,16 +89,13 @@ class FileContent:
                 budget.spend(wanted)
                 data = file.read_at(position, wanted)
                 crc = crc32c_of(data, crc)
-                if len(data) < wanted:
-                    raise self._changed()
-                if position + wanted == self.part.size and crc != self.part.crc32c:
-                    raise self._changed()
+                is_last = position + wanted == self.part.size
+                if len(data) < wanted or (is_last and crc != self.part.crc32c):
+                    raise Unavailable(
+                        f"{self.path} changed while it was copied; the copy is made again from "
+                        "what is there"
+                    )
                 yield data
-
-    def _changed(self) -> Unavailable:
-        return Unavailable(
-            f"{self.path} changed while it was copied; the copy is made again from what is there"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,93 +109,6 @@ class BytesContent:
         budget.spend(len(self.data))
         if self.data:
             yield self.data
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentParts:
-    """A segment ready to be copied: its objects, and what was counted on the way."""
-
-    contents: tuple[PartContent, ...]
-    record_count: int
-    has_aborted: bool
-    undecided_from: int | None
-
-    @property
-    def parts(self) -> tuple[ObjectPart, ...]:
-        return tuple(content.part for content in self.contents)
-
-
-def gather_parts(
-    fs: FileSystem,
-    log: Log,
-    segment: Segment,
-    *,
-    next_offset: int,
-    keys: SegmentKeys | None,
-) -> SegmentParts:
-    """Reads a segment's files and makes out what its objects will hold.
-
-    Raises Corrupt for a damaged data file: a copy must not outlive what it should have been.
-    """
-    log_part, record_count = _walk(segment, next_offset)
-    contents: list[PartContent] = [FileContent(fs, segment.path(LOG), log_part)]
-    contents.append(measure_file(fs, "index", segment.path(INDEX)))
-    contents.append(measure_file(fs, "timeindex", segment.path(TIME_INDEX)))
-    if segment.has_txn_index:
-        contents.append(measure_file(fs, "txnindex", segment.path(TXN_INDEX)))
-    snapshot = log.producer_snapshot(next_offset)
-    contents.append(_bytes(SNAPSHOT_PART, snapshot))
-    contents.append(_bytes(EPOCHS_PART, _epochs_text(log, next_offset)))
-    if keys is not None:
-        contents.append(measure_file(fs, KEYS_PART, keys.path))
-    has_aborted = segment.has_txn_index and bool(segment.txn_index().entries())
-    return SegmentParts(tuple(contents), record_count, has_aborted, _find_undecided(snapshot))
-
-
-def _find_undecided(snapshot: bytes) -> int | None:
-    """Where the oldest transaction begins that was open when the snapshot was taken."""
-    open_from = [
-        entry.transaction_first_offset
-        for entry in decode_producer_snapshot(snapshot)
-        if entry.transaction_first_offset >= 0
-    ]
-    return min(open_from, default=None)
-
-
-def _walk(segment: Segment, next_offset: int) -> tuple[ObjectPart, int]:
-    path = segment.path(LOG)
-    walk = BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=True)
-    crc, position, records = 0, 0, 0
-    expected = segment.base_offset
-    for table in walk:
-        expected = _check_offsets(table, expected, next_offset, path)
-        data = np.frombuffer(table.buffer, np.uint8)
-        crc = extend_crc32c(crc, data, position - table.start, table.end - table.start)
-        position = table.end
-        records += int(table.rows[:, BatchColumn.RECORD_COUNT].sum())
-    walk.check_ended(path)
-    if position != segment.size:
-        raise Corrupt(
-            f"{path}: {segment.size} bytes, but whole batches only up to {position}; "
-            "`varve check --repair` cuts or rebuilds what can be mended"
-        )
-    return ObjectPart(LOG_PART, segment.size, crc), records
-
-
-def _check_offsets(table: BatchTable, expected: int, end: int, path: str) -> int:
-    """The offset behind the last batch; a batch's checksum does not cover its base offset."""
-    bases, lasts = table.rows[:, BatchColumn.BASE_OFFSET], table.rows[:, BatchColumn.LAST_OFFSET]
-    earliest = np.concatenate(([expected], lasts[:-1] + 1))
-    wrong = np.flatnonzero((bases < earliest) | (lasts < bases) | (lasts >= end))
-    if wrong.size:
-        row = int(wrong[0])
-        raise Corrupt(
-            f"{path}: position {int(table.rows[row, BatchColumn.POSITION])}: a batch with the "
-            f"offsets {int(bases[row])} to {int(lasts[row])}, not within {int(earliest[row])} to "
-            f"{end - 1}; "
-            "`varve check --repair` cuts or rebuilds what can be mended"
-        )
-    return int(lasts[-1]) + 1
 
 
 def measure_file(fs: FileSystem, name: str, path: str) -> FileContent:
@@ -205,64 +126,11 @@ def crc32c_of_file(file: ReadableFile, size: int) -> int:
     return crc
 
 
-def _bytes(name: str, data: bytes) -> BytesContent:
+def _measure_bytes(name: str, data: bytes) -> BytesContent:
     return BytesContent(data, ObjectPart(name, len(data), crc32c_of(data)))
 
 
-def upload_parts(
-    objects: ObjectStore,
-    path: RemotePath,
-    segment: RemoteSegment,
-    contents: Sequence[PartContent],
-    budget: WorkBudget = UNLIMITED,
-) -> None:
-    """Writes the objects of an announced segment; raises Unavailable unless all are there then."""
-    for content in contents:
-        key, size = path.part_key(segment, content.part.name), content.part.size
-        if size <= CHUNK_BYTES:
-            objects.put(key, b"".join(content.chunks(budget)))
-        else:
-            objects.put_parts(key, _Chunks(content, budget), size=size)
-    if not is_uploaded(objects, path, segment):
-        raise Unavailable(
-            f"{objects.name}: {segment} of {path} was uploaded, but not all of its objects are "
-            "there with their sizes; upload it again"
-        )
-
-
-def is_uploaded(objects: ObjectStore, path: RemotePath, segment: RemoteSegment) -> bool:
-    """Whether all objects of a segment are there at their sizes."""
-    for part in segment.parts:
-        try:
-            object_info = objects.head(path.part_key(segment, part.name))
-        except ObjectNotFound:
-            return False
-        if object_info.size != part.size:
-            return False
-    return True
-
-
-class _Chunks(Iterable[Buffer]):
-    """The content of a part, from its beginning each time it is walked."""
-
-    def __init__(self, content: PartContent, budget: WorkBudget) -> None:
-        self._content = content
-        self._budget = budget
-
-    def __iter__(self) -> Iterator[Buffer]:
-        return self._content.chunks(self._budget)
-
-
-def _epochs_text(log: Log, next_offset: int) -> bytes:
-    """The leader epochs up to the end of the segment, as their file would hold them then."""
-    epochs = LeaderEpochs()
-    for epoch, start_offset in log.epochs:
-        if start_offset < next_offset:
-            epochs.assign(epoch, start_offset)
-    return epochs.encode()
-
-
-logger = logging.getLogger(__name__)
+# Reading a segment before it is copied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,177 +148,303 @@ class CopyRequest:
     announced: Sequence[RemoteSegment] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """A segment that can be read now; `is_resumed` if its objects were there already."""
+class _SegmentWalk:
+    """One pass over a data file: its checksum and records, and whether the indexes are true.
 
-    segment: RemoteSegment
-    is_resumed: bool
-
-
-class SegmentCopier:
-    """Copies the segments of one partition.
-
-    `writer` names who commits, in words. `replaced_ms` is how long the objects of a segment stay
-    after another has taken its place.
+    Raises Corrupt for a damaged data file: a copy must not outlive what it should have been. As
+    for a local reader, an index entry counts only if its batch confirms it.
     """
 
-    def __init__(
-        self,
-        objects: ObjectStore,
-        manifests: ManifestStore,
-        path: RemotePath,
-        *,
-        fs: FileSystem,
-        random: random.Random,
-        writer: str,
-        replaced_ms: int,
-    ) -> None:
-        self._objects = objects
-        self._manifests = manifests
-        self._path = path
-        self._fs = fs
-        self._random = random
-        self._writer = writer
-        self._replaced_ms = replaced_ms
+    def __init__(self, segment: Segment, next_offset: int) -> None:
+        self._path = segment.path(LOG)
+        self._next_offset = next_offset
+        self._expected_offset = segment.base_offset
+        self._position_entries = segment.offset_index().entries()
+        self._time_entries = segment.time_index().entries()
+        self.crc = self.record_count = 0
+        self.has_true_indexes = True
+        self._walk(segment)
+        self.has_true_indexes &= not (len(self._position_entries) or len(self._time_entries))
 
-    def copy(self, request: CopyRequest, *, now_ms: int, budget: WorkBudget) -> Copied:
-        """Copies a segment, or finishes a copy that was begun before.
-
-        Raises Unavailable when the store fails or the segment leaves the log meanwhile, and
-        Corrupt for a damaged one; the manifest then tells what is left to be taken back.
-        """
-        parts = gather_parts(
-            self._fs,
-            request.log,
-            request.segment,
-            next_offset=request.next_offset,
-            keys=request.keys,
-        )
-        wanted = self._describe(request, parts, now_ms)
-        segment: RemoteSegment | None = None
-        for announced in request.announced:
-            if segment is None and self._can_finish(announced, wanted):
-                segment = announced
-            else:
-                self._remove(announced, request.log, now_ms=now_ms)
-        started = segment or wanted
-        if segment is None:
-            self._check_held(request)
-            self._commit(lambda manifest: manifest.announce(started), request.log, now_ms)
-            upload_parts(self._objects, self._path, started, parts.contents, budget)
-        self._check_held(request)
-        finished = self._finish(started, request.log, now_ms)
-        logger.info(
-            "segment copied",
-            extra={
-                "partition": str(self._path),
-                "base_offset": started.base_offset,
-                "bytes": started.size,
-                "is_resumed": segment is not None,
-            },
-        )
-        return Copied(finished, segment is not None)
-
-    def _describe(self, request: CopyRequest, parts: SegmentParts, now_ms: int) -> RemoteSegment:
-        log, segment = request.log, request.segment
-        end_offset = request.next_offset - 1
-        epochs = restrict_epochs(log.epochs, base_offset=segment.base_offset, end_offset=end_offset)
-        if not epochs:
+    def _walk(self, segment: Segment) -> None:
+        walk = BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=True)
+        position = 0
+        for table in walk:
+            self._check_offsets(table)
+            self._check_indexes(table)
+            data = np.frombuffer(table.buffer, np.uint8)
+            self.crc = extend_crc32c(
+                self.crc, data, position - table.start, table.end - table.start
+            )
+            position = table.end
+            self.record_count += int(table.rows[:, BatchColumn.RECORD_COUNT].sum())
+        walk.check_ended(self._path)
+        if position != segment.size:
             raise Corrupt(
-                f"{log.topic_partition}: no leader epoch is known for the offsets "
-                f"{segment.base_offset} to {end_offset}, so they cannot be copied: "
-                "restore leader-epoch-checkpoint of the partition"
-            )
-        header = None if request.keys is None else request.keys.header
-        horizon = NO_HORIZON if header is None else header.earliest_horizon
-        return RemoteSegment(
-            id=new_id(self._random),
-            base_offset=segment.base_offset,
-            end_offset=end_offset,
-            size=segment.size,
-            record_count=parts.record_count,
-            max_timestamp=segment.max_timestamp,
-            append_ms=log.appended_ms(segment),
-            epochs=epochs,
-            parts=parts.parts,
-            has_aborted=parts.has_aborted,
-            undecided_from=parts.undecided_from,
-            state=SegmentState.COPY_STARTED,
-            at_ms=now_ms,
-            key_count=None if header is None else header.entry_count,
-            stale_bytes=None if request.keys is None else _count_stale(request.keys),
-            delete_horizon_ms=None if horizon == NO_HORIZON else horizon,
-        )
-
-    def _can_finish(self, announced: RemoteSegment, wanted: RemoteSegment) -> bool:
-        same = replace(wanted, id=announced.id, at_ms=announced.at_ms)
-        return announced == same and is_uploaded(self._objects, self._path, announced)
-
-    def _check_held(self, request: CopyRequest) -> None:
-        if not request.log.holds(request.segment):
-            raise Unavailable(
-                f"{request.log.topic_partition}: segment {request.segment.base_offset} was "
-                "replaced or left the log while it was copied; the next round copies what is there"
+                f"{self._path}: {segment.size} bytes, but whole batches only up to {position}; "
+                f"{_REPAIR}"
             )
 
-    def _finish(self, started: RemoteSegment, log: Log, now_ms: int) -> RemoteSegment:
-        """Makes the segment readable; those whose offsets it holds too go in the same commit."""
-        finished = replace(started, state=SegmentState.COPY_FINISHED, at_ms=now_ms)
-        start, end = started.base_offset, started.end_offset + 1
-
-        def change(manifest: Manifest) -> Manifest:
-            near = self._manifests.unfold(manifest, start_offset=start, end_offset=end)
-            replaced = [
-                segment
-                for segment in near.segments
-                if segment.is_readable
-                and segment.id != started.id
-                and segment.base_offset < end
-                and segment.end_offset >= start
-            ]
-            for segment in replaced:
-                # What it holds before this one is not read any more once the log starts behind it.
-                if segment.base_offset < start and log.log_start_offset < start:
-                    raise InvalidRequest(
-                        f"{self._path}: {started} begins within {segment}, which was copied "
-                        "before: "
-                        "the borders of local segments have moved. Restore the partition with "
-                        "`varve tier restore`, or copy it to another store"
-                    )
-            near = near.start_delete(
-                [segment.id for segment in replaced],
-                at_ms=now_ms,
-                replaced_until_ms=now_ms + self._replaced_ms,
+    def _check_offsets(self, table: BatchTable) -> None:
+        """Raises Corrupt for batches out of order: a checksum does not cover the base offset."""
+        rows = table.rows
+        bases, lasts = rows[:, BatchColumn.BASE_OFFSET], rows[:, BatchColumn.LAST_OFFSET]
+        earliest = np.concatenate(([self._expected_offset], lasts[:-1] + 1))
+        wrong = np.flatnonzero((bases < earliest) | (lasts < bases) | (lasts >= self._next_offset))
+        if wrong.size:
+            row = int(wrong[0])
+            raise Corrupt(
+                f"{self._path}: position {int(rows[row, BatchColumn.POSITION])}: a batch with the "
+                f"offsets {int(bases[row])} to {int(lasts[row])}, not within {int(earliest[row])} "
+                f"to {self._next_offset - 1}; {_REPAIR}"
             )
-            return near.finish(finished).raise_log_start(log.log_start_offset)
+        self._expected_offset = int(lasts[-1]) + 1
 
-        self._commit(change, log, now_ms)
-        return finished
-
-    def _remove(self, segment: RemoteSegment, log: Log, *, now_ms: int) -> None:
-        """Takes back a copy that was begun before; raises Unavailable when it cannot any more."""
-        removed = self._manifests.remove(
-            [segment], leader_epoch=latest_epoch(log), writer=self._writer, now_ms=now_ms
-        )
-        if not removed:
-            raise Unavailable(
-                f"{self._path}: {segment} was finished or removed by another writer meanwhile; the "
-                "next round goes on from there"
-            )
-
-    def _commit(self, change: ManifestEdit, log: Log, now_ms: int) -> Manifest:
-        return self._manifests.commit(
-            change, leader_epoch=latest_epoch(log), writer=self._writer, now_ms=now_ms
-        )
+    def _check_indexes(self, table: BatchTable) -> None:
+        """Checks the entries for these batches, and leaves those behind them."""
+        rows = table.rows
+        positions, lasts = rows[:, BatchColumn.POSITION], rows[:, BatchColumn.LAST_OFFSET]
+        count = np.searchsorted(self._position_entries[:, 1], positions[-1], side="right")
+        offsets, starts = self._position_entries[:count].T
+        batch = np.searchsorted(positions, starts)
+        is_true = (positions[batch] == starts) & (rows[batch, BatchColumn.BASE_OFFSET] <= offsets)
+        self._position_entries = self._position_entries[count:]
+        count = np.searchsorted(self._time_entries[:, 1], lasts[-1], side="right")
+        timestamps, offsets = self._time_entries[:count].T
+        batch = np.searchsorted(lasts, offsets)
+        is_true_time = rows[batch, BatchColumn.MAX_TIMESTAMP] == timestamps
+        is_true_time &= rows[batch, BatchColumn.BASE_OFFSET] <= offsets
+        self._time_entries = self._time_entries[count:]
+        self.has_true_indexes &= bool(is_true.all() and is_true_time.all())
 
 
-def latest_epoch(log: Log) -> int | None:
-    """The leader epoch that a log's process commits in; None before the first record."""
-    return log.epochs[-1].epoch if log.epochs else None
+def _gather_contents(
+    fs: FileSystem, request: CopyRequest, snapshot: bytes
+) -> tuple[list[PartContent], int]:
+    """The contents of a segment's objects, and how many records it has."""
+    segment = request.segment
+    walk = _SegmentWalk(segment, request.next_offset)
+    if not walk.has_true_indexes:
+        segment.rebuild_indexes()
+    log_part = ObjectPart(LOG_PART, segment.size, walk.crc)
+    contents: list[PartContent] = [
+        FileContent(fs, segment.path(LOG), log_part),
+        _measure_bytes(INDEX_PART, segment.offset_index().encode()),
+        _measure_bytes(TIME_INDEX_PART, segment.time_index().encode()),
+    ]
+    if segment.has_txn_index:
+        contents.append(_measure_bytes(TXN_INDEX_PART, segment.txn_index().encode()))
+    contents.append(_measure_bytes(SNAPSHOT_PART, snapshot))
+    contents.append(_measure_bytes(EPOCHS_PART, _encode_epochs(request.log, request.next_offset)))
+    if request.keys is not None:
+        contents.append(measure_file(fs, KEYS_PART, request.keys.path))
+    return contents, walk.record_count
+
+
+def _encode_epochs(log: Log, next_offset: int) -> bytes:
+    """The leader epochs up to the end of the segment, as their file would hold them then."""
+    epochs = LeaderEpochs()
+    for epoch, start_offset in log.epochs:
+        if start_offset < next_offset:
+            epochs.assign(epoch, start_offset)
+    return epochs.encode()
+
+
+def _find_undecided(snapshot: bytes) -> int | None:
+    """Where the oldest transaction begins that was open when the snapshot was taken."""
+    open_from = [
+        entry.transaction_first_offset
+        for entry in decode_producer_snapshot(snapshot)
+        if entry.transaction_first_offset >= 0
+    ]
+    return min(open_from, default=None)
 
 
 def _count_stale(keys: SegmentKeys) -> int:
     """Bytes of records that are superseded within their own segment: a lower bound."""
     with keys.open() as index:
         return max(index.header.record_bytes - index.listed_bytes(), 0)
+
+
+# Uploading
+
+
+def upload_parts(
+    objects: ObjectStore,
+    path: RemotePath,
+    segment: RemoteSegment,
+    contents: Sequence[PartContent],
+    budget: WorkBudget = UNLIMITED,
+) -> None:
+    """Writes the objects of an announced segment; raises Unavailable unless all are there then."""
+    for content in contents:
+        key, size = path.part_key(segment, content.part.name), content.part.size
+        if size <= CHUNK_BYTES:
+            objects.put(key, b"".join(content.chunks(budget)))
+        else:
+            objects.put_parts(key, _Chunks(content, budget), size=size)
+    if not _is_uploaded(objects, path, segment):
+        raise Unavailable(
+            f"{objects.name}: {segment} of {path} was uploaded, but not all of its objects are "
+            "there with their sizes; upload it again"
+        )
+
+
+def _is_uploaded(objects: ObjectStore, path: RemotePath, segment: RemoteSegment) -> bool:
+    """Whether all objects of a segment are there at their sizes."""
+    try:
+        return all(
+            objects.head(path.part_key(segment, part.name)).size == part.size
+            for part in segment.parts
+        )
+    except ObjectNotFound:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunks(Iterable[Buffer]):
+    """The content of a part, from its beginning each time it is walked."""
+
+    content: PartContent
+    budget: WorkBudget
+
+    def __iter__(self) -> Iterator[Buffer]:
+        return self.content.chunks(self.budget)
+
+
+# Copying
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedSegment:
+    """A segment that can be read now; `is_resumed` if its objects were there already."""
+
+    segment: RemoteSegment
+    is_resumed: bool
+
+
+def copy_segment(
+    tiered: TieredPartition, request: CopyRequest, *, now_ms: int, budget: WorkBudget
+) -> CopiedSegment:
+    """Copies a segment, or finishes a copy that was begun before.
+
+    Raises Unavailable when the store fails or the segment leaves the log meanwhile, and Corrupt
+    for a damaged one; the manifest then tells what is left to be taken back.
+    """
+    segment, keys = request.segment, request.keys
+    snapshot = request.log.producer_snapshot(request.next_offset)
+    contents, record_count = _gather_contents(tiered.fs, request, snapshot)
+    horizon = NO_HORIZON if keys is None else keys.header.earliest_horizon
+    wanted = RemoteSegment(
+        id=new_id(tiered.random),
+        state=SegmentState.COPY_STARTED,
+        at_ms=now_ms,
+        base_offset=segment.base_offset,
+        end_offset=request.next_offset - 1,
+        size=segment.size,
+        record_count=record_count,
+        max_timestamp=segment.max_timestamp,
+        append_ms=request.log.appended_ms(segment),
+        epochs=_get_epochs(request),
+        parts=tuple(content.part for content in contents),
+        has_aborted=segment.has_txn_index and bool(segment.txn_index().entries()),
+        undecided_from=_find_undecided(snapshot),
+        key_count=None if keys is None else keys.header.entry_count,
+        stale_bytes=None if keys is None else _count_stale(keys),
+        delete_horizon_ms=None if horizon == NO_HORIZON else horizon,
+    )
+    resumed = _resume(tiered, request.announced, wanted, now_ms)
+    started = resumed or wanted
+    if resumed is None:
+        _check_held(request)
+        tiered.commit(lambda manifest: manifest.announce(started), now_ms)
+        upload_parts(tiered.objects, tiered.path, started, contents, budget)
+    _check_held(request)
+    finished = _finish(tiered, started, now_ms)
+    logger.info(
+        "segment copied",
+        extra={
+            "partition": str(tiered.path),
+            "base_offset": started.base_offset,
+            "bytes": started.size,
+            "is_resumed": resumed is not None,
+        },
+    )
+    return CopiedSegment(finished, resumed is not None)
+
+
+def _get_epochs(request: CopyRequest) -> tuple[tuple[int, int], ...]:
+    log, start, end = request.log, request.segment.base_offset, request.next_offset - 1
+    epochs = restrict_epochs(log.epochs, base_offset=start, end_offset=end)
+    if not epochs:
+        raise Corrupt(
+            f"{log.topic_partition}: no leader epoch is known for the offsets {start} to {end}, so "
+            "they cannot be copied: restore leader-epoch-checkpoint of the partition"
+        )
+    return epochs
+
+
+def _resume(
+    tiered: TieredPartition,
+    announced: Sequence[RemoteSegment],
+    wanted: RemoteSegment,
+    now_ms: int,
+) -> RemoteSegment | None:
+    """A copy that was begun before and only has to be finished; takes the others back.
+
+    Raises Unavailable when one cannot be taken back any more.
+    """
+    resumed: RemoteSegment | None = None
+    for segment in announced:
+        is_same = segment == replace(wanted, id=segment.id, at_ms=segment.at_ms)
+        if resumed is None and is_same and _is_uploaded(tiered.objects, tiered.path, segment):
+            resumed = segment
+        elif not tiered.remove([segment], now_ms):
+            raise Unavailable(
+                f"{tiered.path}: {segment} was finished or removed by another writer meanwhile; "
+                "the next round goes on from there"
+            )
+    return resumed
+
+
+def _check_held(request: CopyRequest) -> None:
+    if not request.log.holds(request.segment):
+        raise Unavailable(
+            f"{request.log.topic_partition}: segment {request.segment.base_offset} was "
+            "replaced or left the log while it was copied; the next round copies what is there"
+        )
+
+
+def _finish(tiered: TieredPartition, started: RemoteSegment, now_ms: int) -> RemoteSegment:
+    """Makes the segment readable; those whose offsets it holds too go in the same commit."""
+    log = tiered.log
+    finished = replace(started, state=SegmentState.COPY_FINISHED, at_ms=now_ms)
+    start, end = started.base_offset, started.end_offset + 1
+
+    def change(manifest: Manifest) -> Manifest:
+        near = tiered.manifests.unfold(manifest, start_offset=start, end_offset=end)
+        replaced = [
+            segment
+            for segment in near.segments
+            if segment.is_readable
+            and segment.id != started.id
+            and segment.base_offset < end
+            and segment.end_offset >= start
+        ]
+        for segment in replaced:
+            # What it holds before this one is not read any more once the log starts behind it.
+            if segment.base_offset < start and log.log_start_offset < start:
+                raise InvalidRequest(
+                    f"{tiered.path}: {started} begins within {segment}, which was copied before: "
+                    "the borders of local segments have moved. Restore the partition with "
+                    "`varve tier restore`, or copy it to another store"
+                )
+        near = near.start_delete(
+            [segment.id for segment in replaced],
+            at_ms=now_ms,
+            replaced_until_ms=now_ms + tiered.replaced_ms,
+        )
+        return near.finish(finished).raise_log_start(log.log_start_offset)
+
+    tiered.commit(change, now_ms)
+    return finished

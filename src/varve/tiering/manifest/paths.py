@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.object_store import ObjectStore
-from varve.tiering.manifest.segment import RemoteSegment
+from varve.tiering.manifest.segment import PART_NAMES, RemoteSegment
 
 DIGITS: Final = 20
 """Digits of an offset or version in a key: as many as the largest of 64 bits has."""
@@ -129,7 +129,6 @@ _SEGMENT: Final = re.compile(rf"segment/([0-9]{{{DIGITS}}})-([A-Za-z0-9_-]{{1,64
 _TOPIC_FOLDERS: Final = ("erasure", "output", "receipt")
 """Beside the partitions of a topic: erasures under way, what jobs made of it, receipts."""
 
-PARTS: Final = ("log", "index", "timeindex", "txnindex", "snapshot", "epochs", "keys")
 """The objects that a segment may have."""
 
 
@@ -168,7 +167,7 @@ def is_of_topic(key: str) -> bool:
 def find_part(path: RemotePath, key: str) -> PartKey | None:
     """What the key of a segment's object tells; None for other keys, and for unknown parts."""
     match = _SEGMENT.fullmatch(key.removeprefix(path.prefix))
-    if match is None or match[3] not in PARTS:
+    if match is None or match[3] not in PART_NAMES:
         return None
     return PartKey(int(match[1]), match[2], match[3])
 

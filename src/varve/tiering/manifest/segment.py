@@ -52,6 +52,26 @@ _FOLLOWERS: Final[dict[SegmentState | None, frozenset[SegmentState | None]]] = {
 }
 
 
+LOG_PART: Final = "log"
+INDEX_PART: Final = "index"
+TIME_INDEX_PART: Final = "timeindex"
+TXN_INDEX_PART: Final = "txnindex"
+SNAPSHOT_PART: Final = "snapshot"
+EPOCHS_PART: Final = "epochs"
+KEYS_PART: Final = "keys"
+
+PART_NAMES: Final = (
+    LOG_PART,
+    INDEX_PART,
+    TIME_INDEX_PART,
+    TXN_INDEX_PART,
+    SNAPSHOT_PART,
+    EPOCHS_PART,
+    KEYS_PART,
+)
+"""In the order in which they are written; a bit stands for each in custom metadata."""
+
+
 class ObjectPart(NamedTuple):
     """One object of a segment, named by what it holds ("log", "index", ...)."""
 

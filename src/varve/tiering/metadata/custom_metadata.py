@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from varve.foundation.errors import Corrupt, InvalidRequest, UnsupportedFormat
-from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
+from varve.tiering.manifest.segment import (
+    LOG_PART,
+    PART_NAMES,
+    ObjectPart,
+    RemoteSegment,
+    SegmentState,
+)
 from varve.tiering.metadata.events import SegmentEvent
 from varve.wire.compiler import write_uvarint
 
@@ -29,8 +35,7 @@ _OPTIONAL: Final = (
 )
 """Flag and field of what may be missing; times are relative to that of the event."""
 
-PART_NAMES: Final = ("log", "index", "timeindex", "txnindex", "snapshot", "epochs", "keys")
-"""Parts that a bit stands for, the lowest first; others are written with their names."""
+# A bit stands for each of PART_NAMES, the lowest first; other parts are written with their names.
 _OTHER_PARTS: Final = 1 << len(PART_NAMES)
 
 _CRC: Final = struct.Struct(">I")
@@ -95,7 +100,7 @@ def _write_parts(out: bytearray, segment: RemoteSegment) -> None:
     write_uvarint(out, bits | (_OTHER_PARTS if others else 0))
     for part in segment.parts[:usual]:
         # The log's size is known from the event, so that it takes a byte instead of five.
-        _write_signed(out, part.size - (segment.size if part.name == "log" else 0))
+        _write_signed(out, part.size - (segment.size if part.name == LOG_PART else 0))
         out += _CRC.pack(part.crc32c)
     if others:
         write_uvarint(out, len(others))
@@ -185,7 +190,7 @@ class CustomMetadata:
         parts = []
         for place, name in enumerate(PART_NAMES):
             if bits & 1 << place:
-                size = self._signed() + (log_size if name == "log" else 0)
+                size = self._signed() + (log_size if name == LOG_PART else 0)
                 parts.append(ObjectPart(name, size, self._crc()))
         for _ in range(self._unsigned() if bits & _OTHER_PARTS else 0):
             name = self._text(self._unsigned() - 1)

@@ -24,7 +24,7 @@ from varve.object_store import ObjectStore
 from varve.tiering.manifest.commit import ManifestEdit, apply_edit
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.manifest.segment import TXN_INDEX_PART, RemoteSegment, SegmentState
 from varve.tiering.manifest.store import ManifestStore
 from varve.tiering.manifest.versions import ExpiredVersions
 from varve.tiering.metadata.custom_metadata import CommitNote, CustomMetadata, encode_custom
@@ -46,7 +46,6 @@ _STATES: Final = {
     SegmentState.COPY_FINISHED: RemoteState.COPY_FINISHED,
     SegmentState.DELETE_STARTED: RemoteState.DELETE_STARTED,
 }
-_TXN_INDEX_PART: Final = "txnindex"
 
 
 class TopicManifestStore(ManifestStore):
@@ -240,7 +239,7 @@ def _fixed_fields(segment: RemoteSegment) -> tuple[object, ...]:
         segment.max_timestamp,
         segment.size,
         segment.epochs,
-        segment.find_part(_TXN_INDEX_PART) is None,
+        segment.find_part(TXN_INDEX_PART) is None,
     )
 
 
@@ -290,7 +289,7 @@ def _build_event(source: EventSource, step: _Step, note: CommitNote) -> Event:
         size=segment.size,
         custom=custom,
         state=step.state,
-        is_txn_index_empty=segment.find_part(_TXN_INDEX_PART) is None,
+        is_txn_index_empty=segment.find_part(TXN_INDEX_PART) is None,
     )
 
 

@@ -20,10 +20,9 @@ from varve.disk import MemoryFileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, ObjectNotFound, Unavailable
 from varve.kernels.batch_layout import BatchColumn
-from varve.tiering.copy.segment_upload import KEYS_PART, LOG_PART
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import ObjectPart, RemoteSegment
+from varve.tiering.manifest.segment import KEYS_PART, LOG_PART, ObjectPart, RemoteSegment
 from varve.tiering.manifest.store import ManifestStore
 from varve.tiering.read.extent_cache import ExtentSource
 from varve.tiering.read.index_cache import IndexCache

@@ -18,8 +18,6 @@ from varve.tiering.manifest.segment import RemoteSegment
 from varve.tiering.read.extent_cache import Extent, ExtentSource
 from varve.tiering.read.index_cache import IndexCache
 
-LOG_PART: Final = "log"
-
 # Base offset, batch length, magic and last offset delta: all that finding a batch needs.
 _BOUNDS: Final = Struct(">qi4xb6xi")
 _LENGTH_END: Final = 12

@@ -35,11 +35,11 @@ from varve.foundation.errors import (
 from varve.kernels.batch_scan import cut_batches
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import RemoteSegment
+from varve.tiering.manifest.segment import INDEX_PART, LOG_PART, RemoteSegment
 from varve.tiering.manifest.store import ManifestStore
 from varve.tiering.read.extent_cache import Extent, ExtentSource, FetchMeter
 from varve.tiering.read.key_lookup import RemoteKeyLookup
-from varve.tiering.read.object_file import LOG_PART, LogObjectFile, RemoteSegmentView
+from varve.tiering.read.object_file import LogObjectFile, RemoteSegmentView
 from varve.tiering.read.read_ahead import (
     DEFAULT_SIZES,
     ExtentSizes,
@@ -385,6 +385,6 @@ class RemoteLog:
 
 def _index_step(segment: RemoteSegment) -> int:
     """The bytes of a segment from one entry of its offset index to the next, on average."""
-    part = segment.find_part("index")
+    part = segment.find_part(INDEX_PART)
     entry_count = 0 if part is None else part.size // _INDEX_ENTRY_BYTES
     return segment.size // (entry_count + 1)

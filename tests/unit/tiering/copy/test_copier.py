@@ -9,7 +9,7 @@ from tests.support.cleaning_bench import PARTITION
 from tests.support.tier_bench import TierBench, tiered
 from tests.support.tiered_topic import TieredTopic
 from varve.cleaning.remote_tier import NoRemoteTier
-from varve.commit_log.names import KEYS
+from varve.commit_log.names import INDEX, KEYS, TIME_INDEX
 from varve.foundation.errors import InvalidRequest
 from varve.testing import FaultKind, ObjectStep
 from varve.tiering.copy import copier
@@ -36,6 +36,44 @@ def test_closed_segments_are_copied_in_order_and_the_active_one_stays() -> None:
     }
     bench.check()
     assert bench.copy().segments == ()
+
+
+@pytest.mark.parametrize("kind", [INDEX, TIME_INDEX])
+@pytest.mark.parametrize("fault", ["shifted", "beyond", "missing"])
+def test_an_index_that_its_batches_do_not_confirm_is_rebuilt_before_it_is_copied(
+    kind: str, fault: str
+) -> None:
+    bench = TierBench(settings=tiered(index_interval_bytes=1))
+    for number in range(6):
+        bench.hot.put(f"key-{number}", "value")
+        bench.hot.clock.advance(1_000)
+    bench.hot.roll()
+    segment = bench.hot.log.view.closed[0]
+    path, name = segment.path(kind), kind.removeprefix(".")
+    true, entry_bytes = bench.hot.disk.read(path), 8 if kind == INDEX else 12
+    assert len(true) > entry_bytes
+    _break_index(bench, path, true, fault)
+    bench.reopen()
+    assert bench.copier.copy(PARTITION, bench.hot.now_ms).error is None
+    (copied,) = bench.readable()
+    uploaded = bench.bucket.get(bench.home.part_key(copied, name))
+    assert _entries(uploaded, entry_bytes) <= _entries(true, entry_bytes)
+
+
+def _entries(data: bytes, size: int) -> set[bytes]:
+    assert len(data) % size == 0
+    return {data[start : start + size] for start in range(0, len(data), size)}
+
+
+def _break_index(bench: TierBench, path: str, true: bytes, fault: str) -> None:
+    """The last field of the last entry, a position or an offset, is made wrong."""
+    if fault == "missing":
+        bench.hot.disk.remove(path)
+        return
+    last = int.from_bytes(true[-4:], "big")
+    wrong = last - 1 if fault == "shifted" else last + (1 << 20)
+    with bench.hot.disk.open_writable(path) as file:
+        file.write_at(len(true) - 4, wrong.to_bytes(4, "big"))
 
 
 def test_what_belongs_to_an_open_transaction_waits() -> None:
