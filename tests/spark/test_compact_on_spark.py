@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark import TaskContext
@@ -122,6 +123,12 @@ def test_what_tasks_share_is_sent_once_and_waves_bound_what_the_driver_holds(
 def test_the_description_of_the_users_jobs_stays(spark: SparkSession) -> None:
     context = spark.sparkContext
     context.setJobDescription("mine")
-    SparkRunner(spark, here_bytes=0).run("sum", [Sum(1)], [1])
+    topics = ["orders", "payments", "refunds", "carts", "visits"]
+    SparkRunner(spark, "compact", topics, here_bytes=0).run("sum", [Sum(1)], [1])
     assert context.getLocalProperty("spark.job.description") == "mine"
     context.setJobDescription("")
+    jvm: Any = context._jvm
+    jobs = context._jsc.sc().statusStore().jobsList(jvm.java.util.ArrayList())
+    descriptions = [jobs.apply(index).description() for index in range(jobs.size())]
+    names = {description.get() for description in descriptions if description.isDefined()}
+    assert "varve compact orders payments refunds and 2 more: sum" in names

@@ -191,7 +191,7 @@ def _compact(
     from varve.jobs.compact.job import compact
     from varve.spark.runner import SparkRunner
 
-    runner = SparkRunner(job.spark)
+    runner = SparkRunner(job.spark, "compact", topics)
     return job.run(
         lambda: compact(address, topics, settings=settings, runner=runner, directory=directory)
     )

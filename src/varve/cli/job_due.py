@@ -81,7 +81,7 @@ def command(
     setting = split_settings(store_settings)[0]
     options = spark_options(master, conf)
     with open_job("due", options, when_interrupted=_WHEN_INTERRUPTED) as job:
-        runner = SparkRunner(job.spark)
+        runner = SparkRunner(job.spark, "due")
         outcomes = job.run(
             lambda: run_due(
                 directory, runner, defaults=defaults, store_settings=setting, cluster=cluster

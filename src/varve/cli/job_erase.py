@@ -345,7 +345,7 @@ def _run(
         job = stack.enter_context(open_job("erase", options, when_interrupted=_WHEN_INTERRUPTED))
         from varve.spark.runner import SparkRunner
 
-        spread = SparkRunner(job.spark)
+        spread = SparkRunner(job.spark, "erase", call.request.topics)
         result = ask_and_run(
             lambda is_dry: job.run(lambda: call.run(spread, is_dry_run=is_dry)),
             dry_run=dry_run,

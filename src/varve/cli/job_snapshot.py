@@ -222,7 +222,7 @@ def _take(
     if address is not None and is_alike and not place_settings:
         place_settings = dict(address.settings)
     with open_job("snapshot", spark, when_interrupted=_WHEN_INTERRUPTED) as job:
-        runner = SparkRunner(job.spark)
+        runner = SparkRunner(job.spark, "snapshot", [options.topic])
         result = job.run(
             lambda: take_snapshot(
                 options.topic,

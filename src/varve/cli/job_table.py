@@ -296,7 +296,7 @@ def _sync(
     from varve.spark.runner import SparkRunner
 
     with open_job("table", spark, when_interrupted=_WHEN_INTERRUPTED) as job:
-        runner = SparkRunner(job.spark)
+        runner = SparkRunner(job.spark, "table", [topic])
         result = job.run(
             lambda: sync_table(
                 topic,

@@ -90,7 +90,7 @@ def command(
         from varve.jobs.verify.verification import verify
         from varve.spark.runner import SparkRunner
 
-        runner = SparkRunner(job.spark)
+        runner = SparkRunner(job.spark, "verify", topics or ())
         result = job.run(lambda: verify(address, topics or (), runner=runner, directory=directory))
         done = job.report(None, result.to_json())
     if page is not None:

@@ -57,7 +57,7 @@ def compact(
         bucket,
         topics,
         settings=settings,
-        runner=runner or SparkRunner(spark),
+        runner=runner or SparkRunner(spark, "compact", topics),
         directory=directory,
     )
 
@@ -83,7 +83,7 @@ def snapshot(
         at_ms=at_ms,
         place_settings=dict(store_settings or {}),
         settings=settings or SnapshotSettings(),
-        runner=runner or SparkRunner(spark),
+        runner=runner or SparkRunner(spark, "snapshot", [topic]),
     )
 
 
@@ -108,7 +108,7 @@ def erase(
     )
     return run_erasure(
         request,
-        runner=runner or SparkRunner(spark),
+        runner=runner or SparkRunner(spark, "erase", topics),
         address=bucket,
         directories=directories,
         is_dry_run=dry_run,
@@ -125,7 +125,7 @@ def verify(
 ) -> VerifyResult:
     """Verifies these topics in the bucket, or all of them; damage is among the failures."""
     return run_verification(
-        bucket, topics, runner=runner or SparkRunner(spark), directory=directory
+        bucket, topics, runner=runner or SparkRunner(spark, "verify", topics), directory=directory
     )
 
 
@@ -145,7 +145,7 @@ def sync_table(
         topic,
         table,
         catalog=catalog,
-        runner=runner or SparkRunner(spark),
+        runner=runner or SparkRunner(spark, "table", [topic]),
         address=bucket,
         directories=directories,
         settings=settings,

@@ -37,6 +37,7 @@ HERE_SETTING: Final = "spark.varve.hereBytes"
 """The name by which a session has another limit."""
 _HERE_TASKS: Final = 64
 """With more tasks than these it is not: each waits for a store or two."""
+_NAMED_TOPICS: Final = 3
 _BUNDLE_BYTES: Final = 8 << 20
 """About what a Spark task reads at least."""
 _WAVE_TASKS: Final = 128
@@ -53,12 +54,21 @@ _SCHEMA: Final = StructType(
 class SparkRunner(TaskRunner):
     """Each bundle of tasks in a partition of its own; over Spark Connect too.
 
-    With `here_bytes` of 0 the driver runs nothing itself; None stands for what the session's
-    `spark.varve.hereBytes` says.
+    `job` and `topics` are what Spark's pages call the work. With `here_bytes` of 0 the driver runs
+    nothing itself; None stands for what the session's `spark.varve.hereBytes` says.
     """
 
-    def __init__(self, spark: SparkSession, *, here_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        job: str = "",
+        topics: Sequence[str] = (),
+        *,
+        here_bytes: int | None = None,
+    ) -> None:
         self._spark = spark
+        more = [f"and {len(topics) - _NAMED_TOPICS} more"] if len(topics) > _NAMED_TOPICS else []
+        self._job = " ".join([job, *topics[:_NAMED_TOPICS], *more]).strip()
         self._here_bytes = _find_limit(spark) if here_bytes is None else here_bytes
 
     def try_run(
@@ -97,7 +107,7 @@ class SparkRunner(TaskRunner):
         packed_shared = None if shared is None else pack_shared(shared)
         step.sent_bytes += 0 if packed_shared is None else len(packed_shared)
         waves = pack_by_size(packed, len, target_bytes=_WAVE_BYTES, max_items=_WAVE_TASKS)
-        with named_work(self._spark, stage), self._sender(packed_shared) as sender:
+        with named_work(self._spark, self._job, stage), self._sender(packed_shared) as sender:
             for wave in waves:
                 step.sent_bytes += sum(map(len, wave))
                 for data in sender.run(wave):

@@ -12,8 +12,8 @@ from typing import Final
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-PREFIX: Final = "varve: "
-"""Before the name of a step in what Spark calls the description of a job."""
+_WORK_NAME: Final = re.compile(r"varve[^:]*: (.+)", re.DOTALL)
+"""What Spark calls the description of a job, such as `varve compact orders: keys`."""
 REMOTE_SCHEME: Final = "sc://"
 WORK_TAG: Final = "varve"
 _DESCRIPTION: Final = "spark.job.description"
@@ -26,11 +26,18 @@ def is_connect(spark: SparkSession) -> bool:
     return is_remote() and type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
+def find_step(description: str) -> str | None:
+    """The step that a description by `named_work` names; None for work that is not varve's."""
+    match = _WORK_NAME.fullmatch(description)
+    return None if match is None else match[1]
+
+
 @contextmanager
-def named_work(spark: SparkSession, name: str) -> Iterator[None]:
-    """What runs inside goes by this name in Spark."""
+def named_work(spark: SparkSession, job: str, step: str) -> Iterator[None]:
+    """What runs inside is called `varve JOB: STEP` in Spark."""
+    name = f"varve {job}: {step}" if job else f"varve: {step}"
     if is_connect(spark):
-        tag = "varve-" + _TAG.sub("-", name)  # a tag has no comma
+        tag = _TAG.sub("-", name)  # a tag has no comma
         spark.addTag(tag)
         try:
             yield
@@ -39,7 +46,7 @@ def named_work(spark: SparkSession, name: str) -> Iterator[None]:
         return
     context = spark.sparkContext
     before = context.getLocalProperty(_DESCRIPTION)
-    context.setJobDescription(f"{PREFIX}{name}")
+    context.setJobDescription(name)
     try:
         yield
     finally:

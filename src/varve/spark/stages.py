@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from varve.foundation.clock import Clock, SystemClock
 from varve.jobs.store_count import StoreCount
-from varve.spark.session_kind import PREFIX, is_connect
+from varve.spark.session_kind import find_step, is_connect
 
 _lock = threading.Lock()
 _ledgers: "WeakKeyDictionary[Any, StepLog]" = WeakKeyDictionary()  # guarded by _lock
@@ -190,9 +190,9 @@ def open_stage_status(spark: SparkSession) -> StageStatusSource:
 
 def step_name(description: str | None, call_site: str) -> str:
     """The step of varve's that a stage belongs to, else the action of Spark's."""
-    if description and description.startswith(PREFIX):
-        return description.removeprefix(PREFIX)
-    return description or call_site.partition(" at ")[0]
+    if description is None:
+        return call_site.partition(" at ")[0]
+    return find_step(description) or description
 
 
 class _StatusStore:

@@ -26,6 +26,7 @@ def test_a_stage_that_left_counts_as_done() -> None:
 
 def test_stages_go_by_the_names_of_steps_else_of_actions() -> None:
     assert step_name("varve: plan, rewrite", "collect at spark_runner.py:1") == "plan, rewrite"
+    assert step_name("varve compact orders: keys", "collect at x") == "keys"
     assert step_name(None, "collect at /a/b.py:7") == "collect"
     assert step_name("a user's own", "collect at x") == "a user's own"
 
