@@ -8,11 +8,13 @@ Invariant  a snapshot ends at or below the last stable offset. It goes on from a
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from varve.disk import RealFileSystem
 from varve.foundation.errors import InconsistentTopicId, InvalidRequest, OffsetOutOfRange
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.snapshot.document import SnapshotDocument, SnapshotPartition
 from varve.jobs.source.options import SourceFilters, SourceOptions, for_partition
 from varve.jobs.source.plan import PartitionSource
+from varve.jobs.tier.bucket import find_cluster
 
 _EVERYTHING = SourceFilters()
 
@@ -181,3 +183,27 @@ def has_all_tombstones(known: SnapshotPartition, now: SnapshotPartition) -> bool
     if (known.manifest_version is None) != (now.manifest_version is None):
         return False
     return known.cleaned_up_to <= now.cleaned_up_to <= known.resume_offset
+
+
+# Receipts
+
+
+Receipts = frozenset[tuple[str, int]]
+"""Receipts of erasures, which a snapshot must not undo: their names, and when each was written."""
+
+
+def find_receipts(
+    options: SourceOptions, topic: str, topic_id: str, *, is_remote: bool
+) -> Receipts:
+    """All of a topic: in the bucket for one that is there, else in the log directories."""
+    if options.address is not None and is_remote:
+        folder = f"{find_cluster(options.address)}/{topic}.{topic_id}/receipt/"
+        objects = options.address.objects().list(folder)
+        return frozenset((entry.key, entry.modified_ms) for entry in objects)
+    fs = RealFileSystem()
+    return frozenset(
+        (f"{directory}/{info.name}", info.modified_ms)
+        for directory in options.directories
+        for info in fs.scan(directory)
+        if info.name.startswith("varve-receipt-")
+    )

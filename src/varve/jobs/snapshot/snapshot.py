@@ -26,7 +26,13 @@ from varve.jobs.derived_outputs import DerivedOutput, OutputKind, open_output_re
 from varve.jobs.key_plans import INLINE_BYTES, WorkArea
 from varve.jobs.results import JSON_NAME, JobResult, encode_fields
 from varve.jobs.snapshot.document import WORK_FOLDER, SnapshotDocument, SnapshotFile
-from varve.jobs.snapshot.plan import PartitionPlan, SnapshotPlan, plan_snapshot
+from varve.jobs.snapshot.plan import (
+    PartitionPlan,
+    Receipts,
+    SnapshotPlan,
+    find_receipts,
+    plan_snapshot,
+)
 from varve.jobs.snapshot.store import SnapshotStore, check_apart, check_keep, create_store
 from varve.jobs.snapshot.tasks import (
     BucketMerge,
@@ -49,7 +55,6 @@ from varve.jobs.source.plan import PartitionSource, open_partitions
 from varve.jobs.source.read import TaskRead
 from varve.jobs.tasks import TaskRunner
 from varve.jobs.tier.bucket import Bucket
-from varve.jobs.tier.topic_receipts import Receipts, find_receipts
 from varve.tiering.manifest.pages import new_id
 
 DAY_MS: Final = 86_400_000

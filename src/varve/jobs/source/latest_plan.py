@@ -22,12 +22,10 @@ from varve.cleaning.compaction.key_plan import ENTRY_BYTES, HashRange, plan_keys
 from varve.cleaning.key_index.key_index import (
     ENTRY,
     NO_HORIZON,
-    KeyIndex,
     KeyIndexHeader,
     SegmentKeys,
     Table,
 )
-from varve.foundation.errors import Corrupt
 from varve.jobs.key_plans import (
     LatestBits,
     RangeFold,
@@ -50,7 +48,7 @@ from varve.jobs.source.pieces import (
 from varve.jobs.source.read import TopicHash
 from varve.jobs.tasks import TaskRunner, ThreadRunner
 from varve.jobs.tier.bucket import Bucket
-from varve.jobs.tier.remote_files import TierFiles, checksum
+from varve.jobs.tier.remote_files import TierFiles, checksum, open_key_index
 from varve.kernels.batch_layout import RecordColumn
 from varve.kernels.key_merge import count_bits
 from varve.object_store import MemoryObjectStore, ObjectStore
@@ -216,22 +214,9 @@ class HeaderTask:
     topic_id: str
 
     def run(self, shared: None) -> IndexedPiece:
-        objects, segment = self.address.objects(), self.piece.segment
-        part = segment.find_part(KEYS_PART)
-        assert part is not None
-        path = self.piece.home.part_key(segment, KEYS_PART)
-        with (
-            TierFiles(lambda: objects, {path: part.size}) as files,
-            KeyIndex(files.open(path)) as index,
-        ):
-            header = index.header
-        found = (header.topic_id, header.base_offset, header.log_size)
-        if found != (TopicHash.secret(self.topic_id), segment.base_offset, segment.size):
-            raise Corrupt(
-                f"{objects.name}: {path!r} is of another segment; `varve tier fsck --deep` tells "
-                "which objects are not what the manifest says"
-            )
-        return IndexedPiece(self.piece, header)
+        piece, secret = self.piece, TopicHash.secret(self.topic_id)
+        with open_key_index(self.address.objects(), piece.home, piece.segment, secret) as index:
+            return IndexedPiece(piece, index.header)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,15 +232,11 @@ class KeepTask:
         keep = self.kept.read_bits()
         if not keep.any():
             return []
-        with (
-            TierFiles(self.address.objects, _sizes([self.indexed])) as files,
-            SegmentKeys(files, self.indexed.path, self.indexed.header).open() as index,
-        ):
+        piece = self.indexed.piece
+        with open_key_index(self.address.objects(), piece.home, piece.segment) as index:
             batches = index.batches()
         stored = self.kept if isinstance(self.kept.bits, StoredBits) else None
-        return cut_kept(
-            self.indexed.piece, batches, keep, split_bytes=self.split_bytes, stored=stored
-        )
+        return cut_kept(piece, batches, keep, split_bytes=self.split_bytes, stored=stored)
 
 
 def cut_kept(

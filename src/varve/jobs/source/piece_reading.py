@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from varve.cleaning.key_index.key_index import KeyIndex, Table
+from varve.cleaning.key_index.key_index import Table
 from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.source.local_log import open_piece
@@ -31,11 +31,11 @@ from varve.jobs.source.pieces import (
 from varve.jobs.source.record_blocks import BatchRange, RecordBlock, RecordFilter, read_blocks
 from varve.jobs.source.server_log import read_served
 from varve.jobs.tier.bucket import Bucket
-from varve.jobs.tier.remote_files import TierFiles
+from varve.jobs.tier.remote_files import open_key_index
 from varve.kernels.batch_layout import BatchColumn, RecordColumn
 from varve.object_store import ObjectStore
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import KEYS_PART, LOG_PART, RemoteSegment
+from varve.tiering.manifest.segment import LOG_PART, RemoteSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +174,9 @@ class _KeptReader:
         self._bases = piece.segment.base_offset + self._batches["base"].astype(np.int64)
 
     def _read_batches(self) -> Table:
-        segment = self._piece.segment
-        part = segment.find_part(KEYS_PART)
-        assert part is not None
-        key = self._piece.home.part_key(segment, KEYS_PART)
-        with (
-            TierFiles(lambda: self._objects, {key: part.size}) as files,
-            KeyIndex(files.open(key)) as index,
-        ):
-            return index.batches()[self._piece.start : self._piece.end]
+        piece = self._piece
+        with open_key_index(self._objects, piece.home, piece.segment) as index:
+            return index.batches()[piece.start : piece.end]
 
     def blocks(self) -> Iterator[tuple[RecordBlock, Flags]]:
         for block in read_blocks(self._batch_ranges()):

@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 
-from varve.cleaning.key_index.key_index import KeyEntry, KeyIndex
+from varve.cleaning.key_index.key_index import KeyEntry
 from varve.commit_log.directory_files import decode_topic_id
-from varve.foundation.errors import Corrupt
 from varve.jobs.source.arrow_columns import ArrowColumns
 from varve.jobs.source.options import Mode, SourceFilters, SourceOptions
 from varve.jobs.source.piece_reading import (
@@ -46,7 +45,7 @@ from varve.jobs.source.record_blocks import (
     read_blocks,
 )
 from varve.jobs.source.remote_plan import read_offset_index
-from varve.jobs.tier.remote_files import TierFiles
+from varve.jobs.tier.remote_files import open_key_index
 from varve.kernels.batch_layout import RecordColumn
 from varve.kernels.hashes import hash_bytes, hash_keys
 from varve.kernels.record_columns import add_hashes, mark_latest
@@ -109,20 +108,11 @@ def find_keys(
     objects: ObjectStore, home: RemotePath, segment: RemoteSegment, keys: WantedKeys
 ) -> dict[tuple[int, int], KeyEntry] | None:
     """The latest record in a segment of each key; None where the segment has no key index."""
-    part = segment.find_part(KEYS_PART)
-    if part is None:
+    if segment.find_part(KEYS_PART) is None:
         return None
     if segment.key_count == 0:
         return {}
-    key = home.part_key(segment, KEYS_PART)
-    files = TierFiles(lambda: objects, {key: part.size})
-    with files, KeyIndex(files.open(key)) as index:
-        header = index.header
-        if (header.base_offset, header.log_size) != (segment.base_offset, segment.size):
-            raise Corrupt(
-                f"{objects.name}: {key!r} is of another segment; `varve tier fsck --deep` tells "
-                "which objects are not what the manifest says"
-            )
+    with open_key_index(objects, home, segment) as index:
         found = ((wanted, index.find(*wanted)) for wanted in sorted(keys.hashes))
         return {wanted: entry for wanted, entry in found if entry is not None}
 

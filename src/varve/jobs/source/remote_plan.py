@@ -17,13 +17,13 @@ from varve.jobs.source.options import SourceOptions, for_partition
 from varve.jobs.source.pieces import SLACK, RemotePiece, cut_positions, step_by_bytes
 from varve.jobs.source.record_blocks import aborted_within
 from varve.jobs.tier.bucket import Bucket
+from varve.jobs.tier.remote_files import RemoteInput, open_files
 from varve.object_store import ObjectStore
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import KEYS_PART, RemoteSegment
 from varve.tiering.manifest.store import ObjectManifestStore
 from varve.tiering.read.extent_cache import FetchMeter
-from varve.tiering.read.index_cache import find_part_fault
 from varve.tiering.read.read_caches import ReadCaches
 from varve.tiering.read.remote_log import RemoteLog
 from varve.tiering.settings import TierSettings
@@ -232,12 +232,8 @@ def read_part(objects: ObjectStore, home: RemotePath, segment: RemoteSegment, na
     part = segment.find_part(name)
     if part is None or part.size == 0:
         return b""
-    key = home.part_key(segment, name)
-    data = objects.get(key)
-    fault = find_part_fault(data, part)
-    if fault is not None:
-        raise Corrupt(f"{objects.name}: {key!r} {fault}; `varve tier fsck` finds such ones")
-    return data
+    with open_files(lambda: objects, home, [segment]) as files:
+        return RemoteInput(home, segment, files).read_part(name)
 
 
 class _Pinned(ObjectManifestStore):

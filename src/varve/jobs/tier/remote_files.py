@@ -27,7 +27,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from varve.cleaning.key_index.key_index import KeyIndexHeader, SegmentKeys
+from varve.cleaning.key_index.key_index import KeyIndex, KeyIndexHeader, SegmentKeys
 from varve.disk import File, RealFileSystem
 from varve.disk.real import RealFile
 from varve.foundation.errors import Corrupt
@@ -255,6 +255,28 @@ def open_files(opener: Opener, home: RemotePath, segments: Iterable[RemoteSegmen
         for part in segment.parts
     }
     return TierFiles(opener, sizes)
+
+
+@contextmanager
+def open_key_index(
+    objects: ObjectStore, home: RemotePath, segment: RemoteSegment, topic_id: bytes | None = None
+) -> Iterator[KeyIndex]:
+    """The key index of a segment that has one; raises Corrupt where it is of another segment."""
+    part = segment.find_part(KEYS_PART)
+    assert part is not None, "the segment has a key index"
+    key = home.part_key(segment, KEYS_PART)
+    with (
+        TierFiles(lambda: objects, {key: part.size}) as files,
+        KeyIndex(files.open(key)) as index,
+    ):
+        header = index.header
+        is_own = (header.base_offset, header.log_size) == (segment.base_offset, segment.size)
+        if not is_own or topic_id not in (None, header.topic_id):
+            raise Corrupt(
+                f"{objects.name}: {key!r} is of another segment; `varve tier fsck --deep` tells "
+                "which objects are not what the manifest says"
+            )
+        yield index
 
 
 # Scratch files
