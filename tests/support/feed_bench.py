@@ -15,8 +15,8 @@ from varve.foundation.clock import ManualClock
 from varve.shapes.feed.changes import Change, Transaction
 from varve.shapes.feed.decoders import Decoder, PlainDecoder
 from varve.shapes.feed.initial_load import FullScan, InitialRows
-from varve.shapes.feed.order import TransactionGrouping
 from varve.shapes.feed.row import Row
+from varve.shapes.feed.source_transactions import SourceTransactions
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.topics import StoreCluster, TopicReader
 
@@ -34,7 +34,7 @@ class FeedBench:
         partitions: int = 1,
         settings: dict[str, str | int] | None = None,
         decoder: Decoder | None = None,
-        make_grouping: Callable[["FeedBench"], TransactionGrouping] | None = None,
+        make_grouping: Callable[["FeedBench"], SourceTransactions] | None = None,
         fs: FileSystem | None = None,
     ) -> None:
         self.path = path

@@ -1,7 +1,8 @@
 """Messages as clients get them, joined from raw JSON.
 
 Layout     `{"key":...,"value":{...},"headers":{...}}`, and `old_value` where the replica is full.
-Messages are encoded by a kernel, many at once, or here one by one: both give the same bytes.
+Messages are encoded by a kernel, many at once. Those that the kernel does not support are encoded
+here, one by one: both give the same bytes.
 
 Invariant  values keep their bytes. An update names each column that was removed as null, so that
            folding updates keeps it so. Key columns are always included, whatever columns the shape
@@ -83,25 +84,51 @@ class MessageEncoder:
         return entries
 
     def _encode_entry(self, change: Change, status: int) -> ShapeEntry | None:
-        json = self.encode(change) if status == _NEEDS_PYTHON else None
-        if json is None:
+        message = self.encode(change) if status == _NEEDS_PYTHON else None
+        if message is None:
             return None
-        return ShapeEntry(change.offset, change.row_key.encoded, operation_of(change), json)
+        return ShapeEntry(change.offset, change.row_key.encoded, operation_of(change), message)
 
     def encode(self, change: Change) -> bytes | None:
-        """The message of one change, the last of its transaction."""
-        key, columns, row, previous = (
-            change.row_key.json,
-            change.key_columns,
-            change.row,
-            change.previous,
-        )
-        end = ending(change.offset)
+        """The message of one change, the last of its transaction; None if it shows nothing new."""
+        row, previous, key_columns = change.row, change.previous, change.key_columns
+        old_value = b""
         if row is None:
-            return self.delete(key, previous, columns, end)
-        if previous is None:
-            return self.insert(key, row, columns, end)
-        return self.update(key, row, previous, columns, end)
+            is_whole = self._is_full and previous is not None
+            value = self._select(previous or {}, key_columns) if is_whole else key_columns
+        elif previous is None:
+            value = self._select(row, key_columns)
+        else:
+            changed = self._find_changed(row, previous)
+            if not changed:
+                return None
+            value = {
+                **(self._select(row, key_columns) if self._is_full else key_columns),
+                **changed,
+            }
+            if self._is_full:
+                old = {name: previous.get(name, NULL) for name in changed}
+                old_value = b',"old_value":' + join_row(old)
+        return b'{"key":%b,"value":%b%b%b%b' % (
+            change.row_key.json,
+            join_row(value),
+            old_value,
+            self._headers[operation_of(change)],
+            ending(change.offset),
+        )
+
+    def _find_changed(self, row: Row, previous: Row) -> Row:
+        """The shown columns that changed, those that were removed as null."""
+        changed = {name: text for name, text in row.items() if previous.get(name) != text}
+        changed |= dict.fromkeys(sorted(previous.keys() - row.keys()), NULL)
+        return self._select(changed, ())
+
+    def _select(self, row: Row, key_columns: Collection[str]) -> Row:
+        """The columns of a row that the shape shows."""
+        columns = self._columns
+        if columns is None:
+            return row
+        return {name: text for name, text in row.items() if name in columns or name in key_columns}
 
     def snapshot_row(self, key: str, row: Row) -> bytes:
         """A row of a snapshot."""
@@ -123,7 +150,7 @@ class MessageEncoder:
     def _table_row(self, key: str, row: Row) -> bytes:
         if self._columns is None:
             return join_row(row)
-        return join_row(self._columns_of(row, self._key_columns(key, row)))
+        return join_row(self._select(row, self._key_columns(key, row)))
 
     def _key_columns(self, key: str, row: Row) -> Row:
         """The key columns of a row; raises Corrupt for a row that does not have its key."""
@@ -133,74 +160,6 @@ class MessageEncoder:
             if row_key(self._key_prefix, columns) == key:
                 return columns
         raise Corrupt(f"a row under {key:.100} does not begin with the columns of that key")
-
-    def insert(self, key: bytes, row: Row, key_columns: Row, end: bytes) -> bytes:
-        """A row that is new; `end` is what `ending` returns."""
-        value = self._selected(row, key_columns)
-        return b"".join((b'{"key":', key, b',"value":', value, self._headers[INSERT], end))
-
-    def update(
-        self, key: bytes, row: Row, previous: Row, key_columns: Row, end: bytes
-    ) -> bytes | None:
-        """A row that changed; None if nothing changed that the shape shows."""
-        changed = self._shown([name for name, text in row.items() if previous.get(name) != text])
-        removed = self._removed(row, previous)
-        if not changed and not removed:
-            return None
-        if self._is_full:
-            return self._full_update(key, row, previous, key_columns, (*changed, *removed), end)
-        parts = [name_prefix(name) + text for name, text in key_columns.items()]
-        parts += [name_prefix(name) + row[name] for name in changed]
-        parts += [name_prefix(name) + NULL for name in removed]
-        value = b",".join(parts)
-        return b"".join((b'{"key":', key, b',"value":{', value, b"}", self._headers[UPDATE], end))
-
-    def _full_update(
-        self,
-        key: bytes,
-        row: Row,
-        previous: Row,
-        key_columns: Row,
-        changed: Collection[str],
-        end: bytes,
-    ) -> bytes:
-        value = self._columns_of(row, key_columns)
-        old = {name: previous.get(name, NULL) for name in changed}
-        for name in changed:
-            value.setdefault(name, NULL)
-        return b'{"key":%b,"value":%b,"old_value":%b%b%b' % (
-            key,
-            join_row(value),
-            join_row(old),
-            self._headers[UPDATE],
-            end,
-        )
-
-    def _removed(self, row: Row, previous: Row) -> Collection[str]:
-        return sorted(self._shown(previous.keys() - row.keys()))
-
-    def delete(self, key: bytes, previous: Row | None, key_columns: Row, end: bytes) -> bytes:
-        """A row that is gone; `previous` is None if it is not known."""
-        if self._is_full and previous is not None:
-            value = self._selected(previous, key_columns)
-        else:
-            value = join_row(key_columns)
-        return b"".join((b'{"key":', key, b',"value":', value, self._headers[DELETE], end))
-
-    def _shown(self, names: Collection[str]) -> Collection[str]:
-        columns = self._columns
-        return names if columns is None else [name for name in names if name in columns]
-
-    def _selected(self, row: Row, key_columns: Row) -> bytes:
-        if self._columns is None:
-            return join_row(row)
-        return join_row(self._columns_of(row, key_columns))
-
-    def _columns_of(self, row: Row, key_columns: Row) -> Row:
-        if self._columns is None:
-            return dict(row)
-        columns = self._columns
-        return {name: text for name, text in row.items() if name in columns or name in key_columns}
 
 
 def operation_of(change: Change) -> int:

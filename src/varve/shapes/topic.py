@@ -24,7 +24,6 @@ from varve.foundation.errors import Closed, Corrupt, StoreError, Unavailable
 from varve.shapes.checkpoint import TopicCheckpoint
 from varve.shapes.definition import Definition
 from varve.shapes.feed.changes import Transaction
-from varve.shapes.feed.initial_load import LoadProgress
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.table import TableView
 from varve.shapes.feed.table_store import Reset, ResetKind
@@ -111,7 +110,7 @@ class ShapeTopic:
         self.connect()
         with self.checkpoint.running:
             self.is_ready = False
-            reset = self.feed.open(self._check_loading)
+            reset = self.feed.open(self._check_not_ended)
             self.checkpoint.restart()
             if reset is not None:
                 self._reset(reset, None)
@@ -133,13 +132,10 @@ class ShapeTopic:
                 "opened again"
             )
 
-    def _check_loading(self, progress: LoadProgress) -> None:
+    def _check_not_ended(self) -> None:
         """Stops loading the table when the topic ends."""
         if self.is_ended:
-            raise Closed(
-                f"the table of topic {self.topic} was not loaded: the engine stopped after "
-                f"{progress.done} records"
-            )
+            raise Closed(f"the table of topic {self.topic} was not loaded: the engine stopped")
 
     def needs_opening(self) -> None:
         """The feed failed: it must be opened again, and repeats what came since the checkpoint."""

@@ -22,7 +22,7 @@ from varve.shapes.feed.row import (
 )
 from varve.shapes.kernels.row_messages import MessageResult, MessageTexts
 from varve.shapes.kernels.row_texts import are_rows, find_values, has_reordered, join_rows
-from varve.shapes.messages import EncoderKey, MessageEncoder, ending, operation_of
+from varve.shapes.messages import EncoderKey, MessageEncoder, operation_of
 from varve.shapes.offset import ShapeOffset
 from varve.shapes.routing import ChangeRouter, EntriesByShape
 from varve.shapes.shape import Shape
@@ -187,18 +187,14 @@ def _plain_message(shape: Shape, change: Change) -> bytes | None:
     def is_in(row: Row | None) -> bool:
         return row is not None and (where is None or where.matches(row))
 
-    row, previous = change.row, change.previous
-    key, end = change.row_key.json, ending(change.offset)
-    is_now, was = is_in(row), is_in(previous)
-    if change.is_uncertain and row is not None and is_now:
-        return shape.encoder.insert(key, row, change.key_columns, end)
+    is_now, was = is_in(change.row), is_in(change.previous)
     if change.is_uncertain:
-        return shape.encoder.delete(key, None, change.key_columns, end)
-    if row is not None and previous is not None and is_now and was:
-        return shape.encoder.update(key, row, previous, change.key_columns, end)
-    if row is not None and is_now:
-        return shape.encoder.insert(key, row, change.key_columns, end)
-    return shape.encoder.delete(key, previous, change.key_columns, end) if was else None
+        change, is_now, was = change._replace(previous_text=None), is_now, not is_now
+    if is_now and was:
+        return shape.encoder.encode(change)
+    if is_now:
+        return shape.encoder.encode(change._replace(previous_text=None))
+    return shape.encoder.encode(change._replace(text=None)) if was else None
 
 
 @given(st.binary(max_size=40), st.text(alphabet='{}[]":,\\a1 ', max_size=60))

@@ -3,7 +3,8 @@
 import json
 
 from varve.shapes.definition import Replica
-from varve.shapes.feed.row import Row
+from varve.shapes.feed.changes import Change
+from varve.shapes.feed.row import Row, RowKey, join_row
 from varve.shapes.messages import (
     EncoderKey,
     MessageEncoder,
@@ -17,7 +18,20 @@ from varve.shapes.offset import ShapeOffset
 KEY = '"public"."items"/"1"'
 COLUMNS: Row = {"id": b'"1"'}
 ROW: Row = {"id": b'"1"', "title": b'"x"', "n": b"1.50"}
-END = ending(ShapeOffset(27, 0))
+ROW_KEY = RowKey(KEY, KEY.encode(), message_key(KEY), join_row(COLUMNS))
+
+
+def _change(row: Row | None, previous: Row | None) -> Change:
+    text = None if row is None else join_row(row)
+    return Change(
+        ShapeOffset(27, 0), ROW_KEY, text, None if previous is None else join_row(previous)
+    )
+
+
+def _encoded(form: MessageEncoder, row: Row | None, previous: Row | None) -> bytes:
+    message = form.encode(_change(row, previous))
+    assert message is not None
+    return message
 
 
 def _form(columns: set[str] | None = None, replica: Replica = Replica.DEFAULT) -> MessageEncoder:
@@ -27,7 +41,7 @@ def _form(columns: set[str] | None = None, replica: Replica = Replica.DEFAULT) -
 
 
 def test_an_insert_has_the_whole_row_and_its_place() -> None:
-    text = _form().insert(message_key(KEY), ROW, COLUMNS, END)
+    text = _encoded(_form(), ROW, None)
     assert json.loads(text) == {
         "key": KEY,
         "value": {"id": "1", "title": "x", "n": 1.5},
@@ -44,14 +58,14 @@ def test_an_insert_has_the_whole_row_and_its_place() -> None:
 
 
 def test_an_update_has_the_key_and_what_changed() -> None:
-    text = _form().update(message_key(KEY), ROW, ROW | {"title": b'"y"'}, COLUMNS, END)
+    text = _form().encode(_change(ROW, ROW | {"title": b'"y"'}))
     assert text is not None
     assert json.loads(text)["value"] == {"id": "1", "title": "x"}
     assert "old_value" not in json.loads(text)
 
 
 def test_a_column_that_went_away_is_null() -> None:
-    text = _form().update(message_key(KEY), ROW, ROW | {"gone": b"1"}, COLUMNS, END)
+    text = _form().encode(_change(ROW, ROW | {"gone": b"1"}))
     assert text is not None
     assert json.loads(text)["value"] == {"id": "1", "gone": None}
 
@@ -59,7 +73,7 @@ def test_a_column_that_went_away_is_null() -> None:
 def test_a_full_update_has_the_row_and_what_it_was() -> None:
     previous: Row = {"id": b'"1"', "title": b'"y"', "gone": b"1"}
     form = _form(replica=Replica.FULL)
-    text = form.update(message_key(KEY), ROW, previous, COLUMNS, END)
+    text = form.encode(_change(ROW, previous))
     assert text is not None
     message = json.loads(text)
     assert message["value"] == {"id": "1", "title": "x", "n": 1.5, "gone": None}
@@ -68,25 +82,25 @@ def test_a_full_update_has_the_row_and_what_it_was() -> None:
 
 def test_an_update_of_columns_that_are_not_shown_is_none() -> None:
     form = _form({"title"})
-    assert form.update(message_key(KEY), ROW, ROW | {"n": b"2"}, COLUMNS, END) is None
-    assert form.update(message_key(KEY), ROW, ROW | {"gone": b"2"}, COLUMNS, END) is None
-    text = form.update(message_key(KEY), ROW, ROW | {"title": b"2"}, COLUMNS, END)
+    assert form.encode(_change(ROW, ROW | {"n": b"2"})) is None
+    assert form.encode(_change(ROW, ROW | {"gone": b"2"})) is None
+    text = form.encode(_change(ROW, ROW | {"title": b"2"}))
     assert text is not None
     assert json.loads(text)["value"] == {"id": "1", "title": "x"}
 
 
 def test_a_delete_has_the_key_or_in_full_the_row_that_was() -> None:
-    default = json.loads(_form().delete(message_key(KEY), ROW, COLUMNS, END))
+    default = json.loads(_encoded(_form(), None, ROW))
     assert default["value"] == {"id": "1"}
     assert default["headers"]["operation"] == "delete"
     full = _form(replica=Replica.FULL)
-    assert json.loads(full.delete(message_key(KEY), ROW, COLUMNS, END))["value"]["n"] == 1.5
-    assert json.loads(full.delete(message_key(KEY), None, COLUMNS, END))["value"] == {"id": "1"}
+    assert json.loads(_encoded(full, None, ROW))["value"]["n"] == 1.5
+    assert json.loads(_encoded(full, None, None))["value"] == {"id": "1"}
 
 
 def test_key_columns_are_told_whatever_columns_are_asked_for() -> None:
     form = _form({"title"})
-    assert json.loads(form.insert(message_key(KEY), ROW, COLUMNS, END))["value"] == {
+    assert json.loads(_encoded(form, ROW, None))["value"] == {
         "id": "1",
         "title": "x",
     }

@@ -20,8 +20,8 @@ from varve.jobs.source.plan import plan_tasks
 from varve.jobs.source.read import read_task
 from varve.jobs.tier.bucket import Bucket
 from varve.shapes.feed.decoders import Record
-from varve.shapes.feed.resuming import find_offsets
-from varve.shapes.feed.tombstone_horizon import find_tombstone_retention
+from varve.shapes.feed.order import find_offsets
+from varve.shapes.feed.resuming import find_tombstone_retention
 from varve.topics import HistoryMark, Position, TopicReader, find_break
 
 _COLUMNS: Final = ("key", "value")
@@ -44,10 +44,6 @@ class SnapshotRows:
     def taken_ms(self) -> int | None:
         return self._snapshot.document.taken_ms
 
-    @property
-    def record_count(self) -> int | None:
-        return sum(file.rows for file in self._snapshot.files)
-
     def read(self) -> Iterator[Sequence[Record]]:
         with _waiting_for(self._snapshot.url):
             for batch in self._snapshot.batches(columns=_COLUMNS):
@@ -62,7 +58,6 @@ class BrokerFileRows:
     """
 
     how = "files beside the server"
-    record_count: int | None = None
     taken_ms: int | None = None
 
     def __init__(

@@ -7,14 +7,12 @@ Invariant  the last record of a key wins; a record that says nothing about a row
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
 from varve.shapes.feed.changes import FeedCounts
 from varve.shapes.feed.decoders import Decoded, Decoder, Record, RecordKind, complete
-from varve.shapes.feed.order import Entry, read_entries, read_records
-from varve.shapes.feed.resuming import find_offsets
+from varve.shapes.feed.order import Entry, find_offsets, read_entries, read_records
 from varve.shapes.feed.row import RowKeys
 from varve.shapes.feed.source_transactions import RECORDS_MAX
 from varve.shapes.feed.table_store import TableStore
@@ -46,11 +44,6 @@ class InitialRows(Protocol):
         """When the records were read, if that was earlier; None for those of the log itself."""
         ...
 
-    @property
-    def record_count(self) -> int | None:
-        """About how many records there are; None where that is unknown."""
-        ...
-
     def read(self) -> Iterator[Sequence[Record]]:
         """The records, some thousands at a time; a null value deletes the key."""
         ...
@@ -58,19 +51,6 @@ class InitialRows(Protocol):
 
 OpenRows = Callable[[TopicReader], InitialRows]
 """Finds the latest records of a topic, for a new table: a class such as `FullScan`."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadProgress:
-    """How many records were loaded; `total` is None where it is unknown."""
-
-    how: str
-    done: int
-    total: int | None
-
-
-Progress = Callable[[LoadProgress], None]
-"""Is called during a load, and may raise to stop it."""
 
 
 class TableLoad:
@@ -86,25 +66,25 @@ class TableLoad:
         self._deleted_key: str | None = None
         self._deleted: bytes | None = None
 
-    def run(self, rows: InitialRows, progress: Progress) -> None:
-        """Writes the rows to the table."""
-        self._store.fill(self._parts(rows, progress))
+    def run(self, rows: InitialRows, check: Callable[[], None]) -> None:
+        """Writes the rows to the table; `check` is called now and then, and may raise to stop."""
+        self._store.fill(self._parts(rows, check))
 
-    def remove_deleted(self, rows: InitialRows, progress: Progress) -> int:
+    def remove_deleted(self, rows: InitialRows, check: Callable[[], None]) -> int:
         """Reads the rows again, later, and removes those that are missing now; their number.
 
         A log removes a row before it removes the tombstone. So if a row is still there, its
         tombstone, if any, was there during the whole load, and was read. A row that is missing was
         deleted, or written again behind the end, where the feed continues.
         """
-        return self._store.keep(self._parts(rows, progress))
+        return self._store.keep(self._parts(rows, check))
 
-    def _parts(self, rows: InitialRows, progress: Progress) -> Iterator[dict[str, bytes | None]]:
-        done = 0
+    def _parts(
+        self, rows: InitialRows, check: Callable[[], None]
+    ) -> Iterator[dict[str, bytes | None]]:
         for records in rows.read():
             yield from self._rows_of(records)
-            done += len(records)
-            progress(LoadProgress(rows.how, done, rows.record_count))
+            check()
 
     def _rows_of(self, records: Sequence[Record]) -> Iterator[dict[str, bytes | None]]:
         """The rows by key; an empty part where a truncation removes all before it."""
@@ -164,10 +144,6 @@ class FullScan:
     @property
     def resume_offsets(self) -> Mapping[int, int]:
         return {number: end for number, (_, end) in self._bounds.items()}
-
-    @property
-    def record_count(self) -> int | None:
-        return sum(end - start for start, end in self._bounds.values())
 
     def read(self) -> Iterator[Sequence[Record]]:
         for number, (start, end) in self._bounds.items():

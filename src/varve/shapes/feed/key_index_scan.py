@@ -27,8 +27,7 @@ from varve.embedded import Store
 from varve.foundation.errors import Corrupt
 from varve.records import Batch, RecordColumns
 from varve.shapes.feed.decoders import Record
-from varve.shapes.feed.order import read_records, split_records
-from varve.shapes.feed.resuming import find_offsets
+from varve.shapes.feed.order import find_offsets, read_records, split_records
 from varve.topics import TopicReader
 
 _BUFFER_BYTES: Final = 32 << 20
@@ -67,13 +66,6 @@ class KeyIndexScan:
     @property
     def resume_offsets(self) -> Mapping[int, int]:
         return {number: end for number, (_, end) in self._bounds.items()}
-
-    @property
-    def record_count(self) -> int | None:
-        parts = [part for parts in self._parts.values() for part in parts]
-        return sum(
-            part.end - part.start if part.keep is None else int(part.keep.sum()) for part in parts
-        )
 
     def read(self) -> Iterator[Sequence[Record]]:
         for number, parts in self._parts.items():

@@ -14,14 +14,17 @@ Threads    one.
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from varve.foundation.errors import StoreDenied, Unavailable
 from varve.kernels.batch_layout import RecordColumn
 from varve.records import CommittedBatches, RecordColumns
 from varve.shapes.feed.decoders import Decoded, Decoder, Record
 from varve.shapes.feed.journal import Journal, OffsetSpan
-from varve.topics import HistoryMark, Position, TopicReader, read_range
+from varve.topics import HistoryMark, OffsetRange, Position, TopicReader, read_range
+
+if TYPE_CHECKING:
+    from varve.shapes.feed.source_transactions import SourceTransactions
 
 Entry = tuple[int, int, int, Decoded]
 """A record: offset, timestamp, bytes of key and value, decoded. A tuple, as millions are made."""
@@ -31,6 +34,11 @@ _READ_BYTES: Final = 1 << 20
 _REPLAY_OFFSETS: Final = 1 << 14
 """Offsets of each span that is written for records which may have been taken before."""
 _HELD_WAIT_MS: Final = 20
+
+
+def find_offsets(reader: TopicReader) -> dict[int, OffsetRange]:
+    """The committed records that can be read, by partition."""
+    return {number: reader.offsets(number) for number in range(reader.info().partition_count)}
 
 
 def split_records(
@@ -138,35 +146,6 @@ class SequencedRecords(NamedTuple):
     entries: list[Entry]
 
 
-class TransactionGrouping(Protocol):
-    """Holds back the records of source transactions that are not complete."""
-
-    @property
-    def position(self) -> int:
-        """The offset to resume at for the ends of transactions, for what was taken so far."""
-        ...
-
-    def open(self, position: int) -> None:
-        """Starts at that offset."""
-        ...
-
-    def poll(self) -> None:
-        """Reads which transactions have ended."""
-        ...
-
-    def ready_count(self, buffer: PartitionBuffer, count: int) -> int:
-        """How many entries of a buffer may be taken; at least `count`, if they are complete."""
-        ...
-
-    def remove(self, buffer: PartitionBuffer, entries: Sequence[Entry]) -> None:
-        """Forgets entries that were taken, from the buffer or after a restart."""
-        ...
-
-    def close(self) -> None:
-        """Closes connections, until it is opened again."""
-        ...
-
-
 class RecordSequencer:
     """Takes the records of a topic in order. `open` comes first."""
 
@@ -176,7 +155,7 @@ class RecordSequencer:
         decoder: Decoder,
         journal: Journal,
         *,
-        grouping: TransactionGrouping | None = None,
+        grouping: "SourceTransactions | None" = None,
     ) -> None:
         self._reader = reader
         self._decoder = decoder

@@ -11,7 +11,7 @@ Threads    `open`, `poll`, `mark` and `close` are for one thread, `checkpoint` f
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -29,23 +29,22 @@ from varve.foundation.errors import (
 from varve.rocks.database import MemoryBudget
 from varve.shapes.feed.changes import ChangeMaker, FeedCounts, Transaction, UncertainRows
 from varve.shapes.feed.decoders import Decoder
-from varve.shapes.feed.initial_load import LoadProgress, OpenRows, Progress, TableLoad
+from varve.shapes.feed.initial_load import OpenRows, TableLoad
 from varve.shapes.feed.journal import Journal, OffsetSpan
-from varve.shapes.feed.order import RecordSequencer, SequencedRecords, TransactionGrouping
+from varve.shapes.feed.order import RecordSequencer, SequencedRecords, find_offsets
 from varve.shapes.feed.resuming import (
-    Offsets,
+    TombstoneHorizon,
     find_break,
     find_marks,
-    find_offsets,
     find_other_topic,
     open_store,
 )
 from varve.shapes.feed.row import row_key_prefix
+from varve.shapes.feed.source_transactions import SourceTransactions
 from varve.shapes.feed.table import TableView, TopicTable
 from varve.shapes.feed.table_store import Reset, ResetKind, TableState, TableStore, remove_table
-from varve.shapes.feed.tombstone_horizon import TombstoneHorizon
 from varve.shapes.offset import ShapeOffset
-from varve.topics import LogTruncated, TopicReader
+from varve.topics import LogTruncated, OffsetRange, TopicReader
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +74,7 @@ class TopicFeed:
         fs: FileSystem,
         clock: Clock,
         signature: str,
-        grouping: TransactionGrouping | None = None,
+        grouping: SourceTransactions | None = None,
         counts: FeedCounts | None = None,
         budget: MemoryBudget | None = None,
     ) -> None:
@@ -108,8 +107,10 @@ class TopicFeed:
 
     # Opening and closing
 
-    def open(self, progress: Progress | None = None) -> Reset | None:
+    def open(self, check: Callable[[], None] | None = None) -> Reset | None:
         """Resumes from the table on disk, or loads a new one, which can take long.
+
+        `check` is called during the load, and may raise to stop it.
 
         Returns the reset for which the existing shapes of the topic must be dropped, None where
         they may stay. It is repeated until a checkpoint of a mark that is made from now on.
@@ -118,9 +119,9 @@ class TopicFeed:
             self._lost = f"the table of topic {self.topic} is damaged: {self._running.table.damage}"
         self.close()
         with access_may_return():
-            return self._open(progress)
+            return self._open(check)
 
-    def _open(self, progress: Progress | None) -> Reset | None:
+    def _open(self, check: Callable[[], None] | None) -> Reset | None:
         self._journal.open()
         bounds = find_offsets(self._reader)
         store, state, lost = open_store(self._path, self._budget)
@@ -134,18 +135,17 @@ class TopicFeed:
                 remove_table(self._path)
                 store = TableStore(self._path, self._budget)
                 reason = lost or f"the table of topic {self.topic} is new"
-                state = self._load(store, reason, progress)
-                bounds, horizons = find_offsets(self._reader), {}
+                state = self._load(store, reason, check)
+                self._start(store, state, find_offsets(self._reader), is_resumed=False)
             else:
-                horizons = {number: end for number, (_, end) in bounds.items()}
-            self._start(store, state, bounds, horizons)
+                self._start(store, state, bounds, is_resumed=True)
         except BaseException:
             store.close()
             raise
         self._lost = None
         return state.reset
 
-    def _load(self, store: TableStore, reason: str, progress: Progress | None) -> TableState:
+    def _load(self, store: TableStore, reason: str, check: Callable[[], None] | None) -> TableState:
         topic_id = self._reader.info().id_text
         rows = self._open_rows(self._reader)
         logger.info(
@@ -166,10 +166,10 @@ class TopicFeed:
         )
         horizon = TombstoneHorizon(self._reader, self._clock, state.caught_up_ms)
 
-        def advance(how_far: LoadProgress) -> None:
+        def advance() -> None:
             horizon.advance()
-            if progress is not None:
-                progress(how_far)
+            if check is not None:
+                check()
 
         TableLoad(store, self._decoder, self.counts, prefix=self._prefix).run(rows, advance)
         horizon.advance()
@@ -180,7 +180,7 @@ class TopicFeed:
         return state
 
     def _remove_deleted(
-        self, store: TableStore, horizon: TombstoneHorizon, progress: Progress
+        self, store: TableStore, horizon: TombstoneHorizon, check: Callable[[], None]
     ) -> None:
         """Removes the rows whose tombstones may have left the log while they were read."""
         logger.warning(
@@ -189,11 +189,16 @@ class TopicFeed:
         )
         # These records were counted before.
         load = TableLoad(store, self._decoder, FeedCounts(), prefix=self._prefix)
-        removed = load.remove_deleted(self._open_rows(self._reader), progress)
+        removed = load.remove_deleted(self._open_rows(self._reader), check)
         logger.info("table was checked", extra={"topic": self.topic, "removed": removed})
 
     def _start(
-        self, store: TableStore, state: TableState, bounds: Offsets, horizons: Mapping[int, int]
+        self,
+        store: TableStore,
+        state: TableState,
+        bounds: Mapping[int, OffsetRange],
+        *,
+        is_resumed: bool,
     ) -> None:
         positions = {number: state.positions.get(number, bounds[number][0]) for number in bounds}
         ends = {number: max(end, positions[number]) for number, (_, end) in bounds.items()}
@@ -204,6 +209,7 @@ class TopicFeed:
             self._grouping.open(state.ends_position)
         was_single = len(state.positions) == 1
         order.open(positions, state.next_tx, ends, state.marks, was_single=was_single)
+        horizons = {number: end for number, (_, end) in bounds.items()} if is_resumed else {}
         uncertain = UncertainRows(self._reader, horizons, state.uncertain_before, positions)
         maker = ChangeMaker(
             table,

@@ -18,7 +18,7 @@ from varve.records.batch import Record
 from varve.shapes.feed.changes import Transaction
 from varve.shapes.feed.decoders import PlainDecoder
 from varve.shapes.feed.initial_load import FullScan
-from varve.shapes.feed.tombstone_horizon import find_tombstone_retention
+from varve.shapes.feed.resuming import find_tombstone_retention
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.testing import KafkaKit
 from varve.topics import KafkaCluster, TopicReader

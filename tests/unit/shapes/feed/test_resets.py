@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,7 +13,7 @@ from varve.disk import RealFileSystem
 from varve.foundation.errors import Corrupt, Unavailable
 from varve.shapes.feed.decoders import DebeziumDecoder, Decoded, PlainDecoder, Record, RecordKind
 from varve.shapes.feed.initial_load import FullScan
-from varve.shapes.feed.order import TransactionGrouping
+from varve.shapes.feed.source_transactions import SourceTransactions
 from varve.shapes.feed.table_store import Reset, ResetKind, TableState, TableStore
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.shape import DropReason
@@ -47,8 +47,8 @@ def _envelope(operation: str, n: int | None, transaction: str | None) -> bytes:
     return json.dumps(told | {"after": None if n is None else {"n": n}}).encode()
 
 
-def _gate(bench: FeedBench) -> TransactionGrouping:
-    return _OpenGate()
+def _gate(bench: FeedBench) -> SourceTransactions:
+    return cast(SourceTransactions, _OpenGate())
 
 
 def test_a_reset_takes_the_rest_of_its_transaction_with_it(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from tests.support.feed_bench import FeedBench, short
 from tests.support.memory_topic import MemoryTopic
 from varve.foundation.clock import ManualClock
+from varve.shapes.feed.resuming import TombstoneHorizon
 from varve.shapes.feed.table_store import ResetKind
-from varve.shapes.feed.tombstone_horizon import TombstoneHorizon
 from varve.shapes.offset import ShapeOffset
 
 
