@@ -1,6 +1,6 @@
-"""What a compressed stream says about itself: zstd frame extents, xxHash32.
+"""What a zstd frame says about its own extent.
 
-Layout     RFC 8878 for zstd frames; xxHash32 guards LZ4 frame headers and blocks.
+Layout     RFC 8878.
 Invariant  nothing is read outside `buffer[start:end]`, whatever the bytes say.
 """
 
@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.kernels.compile import byte_buffers, inlined, kernel
-from varve.kernels.memory import load_little_u64
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -102,70 +101,7 @@ def zstd_extent(buffer: Bytes, start: int, end: int) -> tuple[int, int, Any, Any
     return ZstdStatus.OK, position, content_size, bound
 
 
-_PRIME_1 = np.uint32(2654435761)
-_PRIME_2 = np.uint32(2246822519)
-_PRIME_3 = np.uint32(3266489917)
-_PRIME_4 = np.uint32(668265263)
-_PRIME_5 = np.uint32(374761393)
-
-
-@inlined
-def _rotate(value: np.uint32, count: int) -> np.uint32:
-    return np.uint32(
-        np.uint32(value << np.uint32(count)) | np.uint32(value >> np.uint32(32 - count))
-    )
-
-
-@inlined
-def _load_word(buffer: Bytes, position: int) -> np.uint32:
-    return np.uint32(_little(buffer, position, 4))
-
-
-@inlined
-def _round(lane: np.uint32, word: np.uint32) -> np.uint32:
-    return np.uint32(_rotate(np.uint32(lane + np.uint32(word * _PRIME_2)), 13) * _PRIME_1)
-
-
-@kernel
-def xxhash32(buffer: Bytes, start: int, end: int) -> Any:
-    """xxHash32 with seed 0 of `buffer[start:end]`, which must lie within the buffer."""
-    if start < 0 or end > len(buffer) or end < start:
-        return -1
-    position = start
-    if end - start >= 16:
-        lane_1 = np.uint32(_PRIME_1 + _PRIME_2)
-        lane_2 = _PRIME_2
-        lane_3 = np.uint32(0)
-        lane_4 = np.uint32(np.uint32(0) - _PRIME_1)
-        while end - position >= 16:
-            first = load_little_u64(buffer, position)
-            second = load_little_u64(buffer, position + 8)
-            lane_1 = _round(lane_1, np.uint32(first))
-            lane_2 = _round(lane_2, np.uint32(first >> np.uint64(32)))
-            lane_3 = _round(lane_3, np.uint32(second))
-            lane_4 = _round(lane_4, np.uint32(second >> np.uint64(32)))
-            position += 16
-        digest = np.uint32(_rotate(lane_1, 1) + _rotate(lane_2, 7))
-        digest = np.uint32(digest + _rotate(lane_3, 12))
-        digest = np.uint32(digest + _rotate(lane_4, 18))
-    else:
-        digest = _PRIME_5
-    digest = np.uint32(digest + np.uint32(end - start))
-    while end - position >= 4:
-        digest = np.uint32(digest + np.uint32(_load_word(buffer, position) * _PRIME_3))
-        digest = np.uint32(_rotate(digest, 17) * _PRIME_4)
-        position += 4
-    while position < end:
-        digest = np.uint32(digest + np.uint32(np.uint32(buffer[position]) * _PRIME_5))
-        digest = np.uint32(_rotate(digest, 11) * _PRIME_1)
-        position += 1
-    digest = np.uint32((digest ^ (digest >> np.uint32(15))) * _PRIME_2)
-    digest = np.uint32((digest ^ (digest >> np.uint32(13))) * _PRIME_3)
-    return np.int64(digest ^ (digest >> np.uint32(16)))
-
-
 def warm() -> None:
     """Compile the kernels for the buffers that `varve.records` passes."""
     for buffer in byte_buffers(bytes(16)):
         zstd_extent(buffer, 0, 16)
-        xxhash32(buffer, 0, 16)

@@ -14,6 +14,7 @@ import zlib
 from typing import Any, assert_never
 
 import cramjam
+import lz4.frame
 import numpy as np
 import numpy.typing as npt
 import zstandard
@@ -21,7 +22,6 @@ import zstandard
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.kernels.compressed_frames import ZstdStatus, zstd_extent
 from varve.records.batch_format import Buffer, Codec
-from varve.records.lz4_frame import decode_lz4_frame, encode_lz4_frame
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -115,6 +115,12 @@ GZIP_LEVEL_DEFAULT = -1
 LZ4_LEVEL_DEFAULT = 9
 ZSTD_LEVEL_DEFAULT = 3
 _LEVELS = {Codec.GZIP: (1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131072, 22)}
+_LZ4_MAGIC = bytes.fromhex("04224d18")
+_LZ4_INDEPENDENT_BIT, _LZ4_DEPENDENT_MASK = 0x20, 0x21
+# The compressor's own levels below 3 are fast ones; any level a user sets means high compression.
+_LZ4_HIGH_LEVEL_MIN = 3
+# No LZ4 sequence makes more than 255 bytes out of one.
+_LZ4_RATIO_MAX = 255
 # zlib's number for a deflate window of 32 KiB in a gzip member.
 _GZIP_WINDOW = 31
 
@@ -147,7 +153,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
         case Codec.SNAPPY:
             return encode_snappy_stream(data)
         case Codec.LZ4:
-            return encode_lz4_frame(data, level=None if level == LZ4_LEVEL_DEFAULT else level)
+            return _lz4(data, level)
         case Codec.ZSTD:
             compressor = _ZSTD.compressor(ZSTD_LEVEL_DEFAULT if level is None else level)
             return bytes(compressor.compress(data))
@@ -186,7 +192,7 @@ def decompress_to_array(
         case Codec.SNAPPY:
             return decode_snappy_stream(data, where=where, limit_bytes=limit_bytes)
         case Codec.LZ4:
-            return decode_lz4_frame(data, where=where, limit_bytes=limit_bytes)
+            return _unlz4(data, where, limit_bytes)
         case Codec.ZSTD:
             return _unzstd(data, where, limit_bytes)
         case _:
@@ -229,6 +235,53 @@ def _gunzip(data: Buffer, where: str, limit_bytes: int) -> Bytes:
             f" of {len(data)}"
         )
     return np.frombuffer(content, np.uint8)
+
+
+def _lz4(data: Buffer, level: int | None) -> bytes:
+    """One frame; the default level is the fast compressor, any other means high compression."""
+    is_fast = level in (None, LZ4_LEVEL_DEFAULT)
+    frame: bytes = lz4.frame.compress(
+        data,
+        compression_level=0 if is_fast else max(level or 0, _LZ4_HIGH_LEVEL_MIN),
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        store_size=False,
+    )
+    return frame
+
+
+def _unlz4(data: Buffer, where: str, limit_bytes: int) -> Bytes:
+    if bytes(data[:4]) != _LZ4_MAGIC or len(data) < 5:
+        raise Corrupt(f"{where}: no lz4 frame, it starts {bytes(data[:4]).hex() or 'empty'}")
+    if data[4] & _LZ4_DEPENDENT_MASK != _LZ4_INDEPENDENT_BIT:
+        raise Corrupt(
+            f"{where}: lz4 frame with dependent blocks or a dictionary, Kafka allows independent "
+            "blocks only"
+        )
+    stream = lz4.frame.LZ4FrameDecompressor()
+    parts: list[bytes] = []
+    size, source = 0, data
+    # The library allocates all that it may give out; most payloads shrink less than fourfold.
+    room = min(4 * len(data), limit_bytes + 1)
+    try:
+        while not stream.eof and size <= limit_bytes:
+            parts.append(stream.decompress(source, max_length=room))
+            size, source = size + len(parts[-1]), b""
+            if not parts[-1]:
+                break
+            room = min(len(data) * _LZ4_RATIO_MAX, limit_bytes + 1 - size)
+    except RuntimeError as error:
+        raise Corrupt(f"{where}: lz4 payload of {len(data)} bytes is broken: {error}") from error
+    if size > limit_bytes:
+        raise Corrupt(
+            f"{where}: lz4 payload of {len(data)} bytes exceeds the limit of {limit_bytes} bytes"
+        )
+    if not stream.eof or stream.unused_data:
+        left = len(stream.unused_data or b"")
+        raise Corrupt(
+            f"{where}: lz4 payload of {len(data)} bytes is not one whole frame, {left} bytes follow"
+        )
+    return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), np.uint8)
 
 
 def _unzstd(data: Buffer, where: str, limit_bytes: int) -> Bytes:
