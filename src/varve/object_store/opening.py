@@ -12,13 +12,13 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import entry_points
 from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Closed, InvalidRequest, InvalidSetting, StoreUnavailable
 from varve.foundation.metrics import MetricTable
+from varve.foundation.plugins import PluginRegistry
 from varve.foundation.settings import GivenValue
 from varve.object_store.cloud import (
     OPEN_RETRIES,
@@ -120,6 +120,8 @@ ENTRY_POINTS: Final = "varve.object_stores"
 Opener = Callable[[str, Mapping[str, GivenValue]], ObjectStore]
 """Makes a store from its URL and settings; raises InvalidRequest or InvalidSetting for bad ones."""
 
+_PROVIDED: Final[PluginRegistry[Opener]] = PluginRegistry("object store scheme", ENTRY_POINTS, {})
+
 _lock = threading.Lock()
 _registered: dict[str, Opener] = {}  # guarded by _lock
 
@@ -184,10 +186,11 @@ def _prepare(
 
 
 def _get_opener(scheme: str) -> Opener:
-    opener = _find_opener(scheme)
+    with _lock:
+        opener = _registered.get(scheme)
+        known = ", ".join(f"{name}:" for name in (*_BUILT_IN, *sorted(_registered)))
+    opener = opener or (_PROVIDED.find(scheme) if scheme else None)
     if opener is None:
-        with _lock:
-            known = ", ".join(f"{name}:" for name in (*_BUILT_IN, *sorted(_registered)))
         # The URL itself is not shown: a mistaken one may hold a secret.
         raise InvalidRequest(
             f"the URL of an object store begins with one of {known}, this one with {scheme!r}; "
@@ -206,16 +209,6 @@ def register(scheme: str, opener: Opener) -> None:
         )
     with _lock:
         _registered[scheme] = opener
-
-
-def _find_opener(scheme: str) -> Opener | None:
-    with _lock:
-        opener = _registered.get(scheme)
-    if opener is None and scheme:
-        for point in entry_points(group=ENTRY_POINTS, name=scheme):
-            loaded: Opener = point.load()
-            return loaded
-    return opener
 
 
 class LazyObjectStore(ObjectStoreWrapper):

@@ -11,7 +11,7 @@ Threads    any; `_lock` guards what is known of partitions, and what is set by i
 import sys
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from varve.commit_log import TopicPartition
 from varve.foundation.metrics import Metric, MetricTable, counter, declared_metrics, gauge
@@ -212,6 +212,31 @@ FETCH_THROTTLE_MAX = gauge(
     kafka_name=f"{_THROTTLE}remote-fetch-throttle-time-max",
 )
 
+
+class TierOperation(NamedTuple):
+    """The counters of what is done with object storage."""
+
+    requests: Metric
+    bytes: Metric
+    errors: Metric
+
+
+COPY: Final = TierOperation(COPY_REQUESTS, COPY_BYTES, COPY_ERRORS)
+FETCH: Final = TierOperation(FETCH_REQUESTS, FETCH_BYTES, FETCH_ERRORS)
+DELETE: Final = TierOperation(DELETE_REQUESTS, DELETE_BYTES, DELETE_ERRORS)
+
+
+class TierQuota(NamedTuple):
+    """The metrics of waits for a quota."""
+
+    waits: Metric
+    seconds: Metric
+    longest: Metric
+
+
+COPY_QUOTA: Final = TierQuota(COPY_THROTTLED, COPY_THROTTLE_TIME, COPY_THROTTLE_MAX)
+FETCH_QUOTA: Final = TierQuota(FETCH_THROTTLED, FETCH_THROTTLE_TIME, FETCH_THROTTLE_MAX)
+
 _PARTITION_GAUGES: Final = (
     COPY_LAG_BYTES,
     COPY_LAG_SEGMENTS,
@@ -243,51 +268,23 @@ class TierMetrics:
 
     # What was done
 
-    def observe_copy(self, partition: TopicPartition, bytes: int) -> None:
-        """A segment was copied."""
-        self.table.add(COPY_REQUESTS, 1, partition.topic)
-        self.table.add(COPY_BYTES, bytes, partition.topic)
+    def observe(self, operation: TierOperation, partition: TopicPartition, bytes: int) -> None:
+        """A segment was copied or deleted, or a read from object storage succeeded."""
+        self.table.add(operation.requests, 1, partition.topic)
+        self.table.add(operation.bytes, bytes, partition.topic)
 
-    def observe_copy_error(self, partition: TopicPartition) -> None:
-        """The copy of a segment was tried and failed."""
-        self.table.add(COPY_REQUESTS, 1, partition.topic)
-        self.table.add(COPY_ERRORS, 1, partition.topic)
+    def observe_error(self, operation: TierOperation, partition: TopicPartition) -> None:
+        """The same was tried and failed; a read out of range is not counted."""
+        self.table.add(operation.requests, 1, partition.topic)
+        self.table.add(operation.errors, 1, partition.topic)
 
-    def observe_fetch(self, partition: TopicPartition, bytes: int) -> None:
-        """A read from object storage succeeded."""
-        self.table.add(FETCH_REQUESTS, 1, partition.topic)
-        self.table.add(FETCH_BYTES, bytes, partition.topic)
-
-    def observe_fetch_error(self, partition: TopicPartition) -> None:
-        """A read was tried and failed; one out of range is not counted."""
-        self.table.add(FETCH_REQUESTS, 1, partition.topic)
-        self.table.add(FETCH_ERRORS, 1, partition.topic)
-
-    def observe_delete(self, partition: TopicPartition, bytes: int) -> None:
-        """The objects of a segment were deleted."""
-        self.table.add(DELETE_REQUESTS, 1, partition.topic)
-        self.table.add(DELETE_BYTES, bytes, partition.topic)
-
-    def observe_delete_error(self, partition: TopicPartition) -> None:
-        """The deletion of a segment was tried and failed."""
-        self.table.add(DELETE_REQUESTS, 1, partition.topic)
-        self.table.add(DELETE_ERRORS, 1, partition.topic)
-
-    def observe_copy_throttle(self, wait_ms: float) -> None:
-        """Copying waited for its quota."""
-        self._observe_throttle(COPY_THROTTLED, COPY_THROTTLE_TIME, COPY_THROTTLE_MAX, wait_ms)
-
-    def observe_fetch_throttle(self, wait_ms: float) -> None:
-        """A read waited for its quota."""
-        self._observe_throttle(FETCH_THROTTLED, FETCH_THROTTLE_TIME, FETCH_THROTTLE_MAX, wait_ms)
-
-    def _observe_throttle(
-        self, waits: Metric, seconds: Metric, longest: Metric, wait_ms: float
-    ) -> None:
-        self.table.add(waits, 1)
-        self.table.add(seconds, wait_ms / 1000)
+    def observe_throttle(self, quota: TierQuota, wait_ms: float) -> None:
+        """Copying or a read waited for its quota."""
+        self.table.add(quota.waits, 1)
+        self.table.add(quota.seconds, wait_ms / 1000)
         with self._lock:
-            self.table.set(longest, max(self.table.value(longest), wait_ms / 1000))
+            longest = max(self.table.value(quota.longest), wait_ms / 1000)
+            self.table.set(quota.longest, longest)
 
     # How partitions stand
 

@@ -34,7 +34,7 @@ from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState, is_in_lineage
 from varve.tiering.manifest.store import ManifestStore
 from varve.tiering.metadata.backends import ManifestStores
-from varve.tiering.metrics import TierMetrics
+from varve.tiering.metrics import DELETE, TierMetrics
 from varve.tiering.partition_lease import find_lease
 from varve.tiering.read.remote_log import RemoteLog
 
@@ -195,10 +195,10 @@ class TieredPartition:
             )
         except StoreError:
             for _ in segments:
-                self.metrics.observe_delete_error(partition)
+                self.metrics.observe_error(DELETE, partition)
             raise
         for segment in segments:
-            self.metrics.observe_delete(partition, segment.size)
+            self.metrics.observe(DELETE, partition, segment.size)
         self.manifest = self.manifests.find_known() or self.manifest
         return removed
 

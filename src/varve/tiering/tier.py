@@ -38,7 +38,7 @@ from varve.tiering.expiry import (
 )
 from varve.tiering.metadata.backends import ManifestStores
 from varve.tiering.metadata.topic import MetadataTopic
-from varve.tiering.metrics import TierMetrics
+from varve.tiering.metrics import FETCH, FETCH_QUOTA, TierMetrics
 from varve.tiering.partition import TieredPartition, TieredPartitions
 from varve.tiering.read.extent_cache import FetchMeter
 from varve.tiering.read.read_caches import ReadCaches
@@ -72,11 +72,11 @@ class _PartitionFetchMeter(FetchMeter):
 
     def record_fetch(self, size: int) -> None:
         super().record_fetch(size)
-        self._metrics.observe_fetch(self._partition, size)
+        self._metrics.observe(FETCH, self._partition, size)
         self._quota.spend(size)
 
     def record_failure(self) -> None:
-        self._metrics.observe_fetch_error(self._partition)
+        self._metrics.observe_error(FETCH, self._partition)
 
 
 class Tier:
@@ -146,7 +146,7 @@ class Tier:
         """What went wrong in the last pass over a partition, for those it went wrong with."""
 
     def _wait_for_fetch_rate(self, wait_ms: float) -> None:
-        self.metrics.observe_fetch_throttle(wait_ms)
+        self.metrics.observe_throttle(FETCH_QUOTA, wait_ms)
         self._wait(wait_ms)
 
     def remote_log(self, partition: TopicPartition) -> RemoteLog:

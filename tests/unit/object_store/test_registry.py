@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from varve.foundation import plugins
 from varve.foundation.errors import InvalidRequest, InvalidSetting
 from varve.foundation.settings import GivenValue
 from varve.object_store import (
@@ -78,11 +79,7 @@ def test_some_schemes_cannot_be_registered(scheme: str) -> None:
 
 def test_an_installed_package_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("theirs", f"{__name__}:open_plugin", registry.ENTRY_POINTS)
-
-    def find(*, group: str, name: str) -> EntryPoints:
-        return EntryPoints([point]).select(group=group, name=name)
-
-    monkeypatch.setattr(registry, "entry_points", find)
+    monkeypatch.setattr(plugins, "entry_points", EntryPoints([point]).select)
     monkeypatch.setattr(EntryPoint, "load", lambda self: open_plugin)
     assert open_object_store("theirs:x").name == "theirs:x []"
     with pytest.raises(InvalidRequest, match="begins with one of"):

@@ -12,7 +12,7 @@ from varve.commit_log import TopicPartition
 from varve.foundation.metrics import declared_metrics, exposition
 from varve.object_store import metrics as object_store
 from varve.tiering import metrics as declared
-from varve.tiering.metrics import TierMetrics
+from varve.tiering.metrics import COPY, COPY_QUOTA, DELETE, FETCH, FETCH_QUOTA, TierMetrics
 from varve.tiering.read.index_cache import CacheUsage
 from varve.tiering.read.read_caches import ReadCaches
 
@@ -86,11 +86,11 @@ def test_names_are_given_once_in_all_rooms() -> None:
 
 
 def test_what_is_done_is_counted_by_topic(metrics: TierMetrics) -> None:
-    metrics.observe_copy(ORDERS, 1_000)
-    metrics.observe_copy(OTHER_ORDERS, 500)
-    metrics.observe_fetch(ORDERS, 70)
-    metrics.observe_fetch(PAYMENTS, 30)
-    metrics.observe_delete(PAYMENTS, 900)
+    metrics.observe(COPY, ORDERS, 1_000)
+    metrics.observe(COPY, OTHER_ORDERS, 500)
+    metrics.observe(FETCH, ORDERS, 70)
+    metrics.observe(FETCH, PAYMENTS, 30)
+    metrics.observe(DELETE, PAYMENTS, 900)
     text = exposition(metrics)
     for line in (
         'varve_tier_copy_bytes_total{topic="orders"} 1500.0',
@@ -105,10 +105,10 @@ def test_what_is_done_is_counted_by_topic(metrics: TierMetrics) -> None:
 
 
 def test_what_failed_was_requested_too(metrics: TierMetrics) -> None:
-    metrics.observe_copy(ORDERS, 1_000)
-    metrics.observe_copy_error(ORDERS)
-    metrics.observe_fetch_error(ORDERS)
-    metrics.observe_delete_error(ORDERS)
+    metrics.observe(COPY, ORDERS, 1_000)
+    metrics.observe_error(COPY, ORDERS)
+    metrics.observe_error(FETCH, ORDERS)
+    metrics.observe_error(DELETE, ORDERS)
     table = metrics.table
     assert table.value(declared.COPY_REQUESTS, "orders") == 2
     assert table.value(declared.COPY_ERRORS, "orders") == 1
@@ -141,7 +141,7 @@ def test_a_forgotten_partition_shows_nothing_and_others_stay(metrics: TierMetric
     for partition in (ORDERS, PAYMENTS):
         metrics.set_lag(partition, bytes=10, segments=1)
         metrics.set_remote(partition, bytes=20, segments=2)
-    metrics.observe_copy(ORDERS, 5)
+    metrics.observe(COPY, ORDERS, 5)
     metrics.forget(ORDERS)
     metrics.forget(OTHER_ORDERS)
     text = exposition(metrics)
@@ -152,8 +152,8 @@ def test_a_forgotten_partition_shows_nothing_and_others_stay(metrics: TierMetric
 
 def test_throttle_times_are_summed_and_the_longest_is_kept(metrics: TierMetrics) -> None:
     for wait_ms in (250, 1_500, 500):
-        metrics.observe_copy_throttle(wait_ms)
-    metrics.observe_fetch_throttle(100)
+        metrics.observe_throttle(COPY_QUOTA, wait_ms)
+    metrics.observe_throttle(FETCH_QUOTA, 100)
     table = metrics.table
     assert table.value(declared.COPY_THROTTLED) == 3
     assert table.value(declared.COPY_THROTTLE_TIME) == 2.25
@@ -203,7 +203,7 @@ def test_threads_count_and_collect_at_once() -> None:
 
     def work(partition: TopicPartition) -> None:
         for number in range(200):
-            metrics.observe_fetch(partition, 1)
+            metrics.observe(FETCH, partition, 1)
             metrics.set_remote(partition, bytes=number, segments=number)
             if number % 50 == 49:
                 exposition(metrics)

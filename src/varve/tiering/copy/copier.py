@@ -31,6 +31,7 @@ from varve.foundation.settings import LONG_MAX
 from varve.tiering.copy.history_check import check_same_history
 from varve.tiering.copy.segment_upload import CopyRequest, copy_segment
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.metrics import COPY, COPY_QUOTA
 from varve.tiering.partition import TieredPartition, TieredPartitions, find_closed
 
 
@@ -158,7 +159,7 @@ class TierCopier:
         )
 
     def _wait_for_rate(self, wait_ms: float) -> None:
-        self._partitions.metrics.observe_copy_throttle(wait_ms)
+        self._partitions.metrics.observe_throttle(COPY_QUOTA, wait_ms)
         self._wait(wait_ms)
 
     def stop(self) -> None:
@@ -333,9 +334,9 @@ class TierCopier:
         try:
             yield
         except (StoreError, OSError):
-            metrics.observe_copy_error(partition)
+            metrics.observe_error(COPY, partition)
             raise
-        metrics.observe_copy(partition, size)
+        metrics.observe(COPY, partition, size)
 
     def _remove_stale(
         self,

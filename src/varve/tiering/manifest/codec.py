@@ -7,6 +7,7 @@ Invariant  what is encoded decodes to the same. A field that is not declared her
 """
 
 import re
+from dataclasses import fields
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -40,11 +41,13 @@ class _Document(BaseModel):
 
 
 class ManifestDocument(_Document):
+    """A manifest; each field but the format, kind and CRC is an attribute of `Manifest`."""
+
     format: Literal[1]
     kind: Literal["manifest"]
     version: Annotated[int, Field(ge=1, le=LONG_MAX)]
-    commit: Id
-    previous: str
+    commit_id: Annotated[Id, Field(alias="commit")]
+    previous_commit_id: Annotated[str, Field(alias="previous")]
     writer: str
     leader_epoch: Epoch
     at_ms: Long
@@ -73,6 +76,7 @@ class PageDocument(_Document):
 
 
 FORMAT: Final = 1
+_ENVELOPE: Final = frozenset({"format", "kind", "crc32c"})
 
 _SEAL: Final = re.compile(rb',"crc32c":"([0-9a-f]{8})"\}\n\Z')
 
@@ -80,27 +84,12 @@ _AnyDocument = TypeVar("_AnyDocument", ManifestDocument, PageDocument)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    return _seal(
-        ManifestDocument.model_construct(
-            format=FORMAT,
-            kind="manifest",
-            version=manifest.version,
-            commit=manifest.commit_id,
-            previous=manifest.previous_commit_id,
-            writer=manifest.writer,
-            leader_epoch=manifest.leader_epoch,
-            at_ms=manifest.at_ms,
-            cluster=manifest.cluster,
-            topic=manifest.topic,
-            topic_id=manifest.topic_id,
-            partition=manifest.partition,
-            log_start_offset=manifest.log_start_offset,
-            cleaned_up_to=manifest.cleaned_up_to,
-            segments=manifest.segments,
-            pages=manifest.pages,
-            retired=manifest.retired,
-        )
-    )
+    values = {
+        field.alias or name: getattr(manifest, name)
+        for name, field in ManifestDocument.model_fields.items()
+        if name not in _ENVELOPE
+    }
+    return _seal(ManifestDocument.model_construct(format=FORMAT, kind="manifest", **values))
 
 
 def decode_manifest(data: bytes, *, where: str) -> Manifest:
@@ -110,22 +99,13 @@ def decode_manifest(data: bytes, *, where: str) -> Manifest:
     """
     document = _open(ManifestDocument, data, where)
     try:
-        return Manifest(
-            path=RemotePath(
-                document.cluster, document.topic, document.topic_id, document.partition
-            ),
-            version=document.version,
-            commit_id=document.commit,
-            previous_commit_id=document.previous,
-            writer=document.writer,
-            leader_epoch=document.leader_epoch,
-            at_ms=document.at_ms,
-            log_start_offset=document.log_start_offset,
-            cleaned_up_to=document.cleaned_up_to,
-            segments=document.segments,
-            pages=document.pages,
-            retired=document.retired,
-        )
+        path = RemotePath(document.cluster, document.topic, document.topic_id, document.partition)
+        values = {
+            field.name: getattr(document, field.name)
+            for field in fields(Manifest)
+            if field.name != "path"
+        }
+        return Manifest(path=path, **values)
     except InvalidRequest as error:
         raise Corrupt(f"{where}: {error}") from error
 

@@ -7,10 +7,10 @@ these `ManifestStores` and a path, and returns the ManifestStore of that partiti
 
 import random
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from typing import Final
 
-from varve.foundation.errors import InvalidSetting
+from varve.foundation.errors import InvalidRequest, InvalidSetting
+from varve.foundation.plugins import PluginRegistry
 from varve.object_store import ObjectStore
 from varve.tiering.manifest.pages import PageCache
 from varve.tiering.manifest.paths import RemotePath
@@ -19,8 +19,30 @@ from varve.tiering.metadata.topic import MetadataTopic
 from varve.tiering.metadata.topic_manifest_store import TopicManifestStore
 from varve.tiering.settings import TierSettings
 
-ENTRY_POINTS: Final = "varve.manifest_stores"
-_BUILT_IN: Final = ("object", "topic")
+Plugin = Callable[["ManifestStores", RemotePath], ManifestStore]
+
+
+def _open_in_objects(stores: "ManifestStores", path: RemotePath) -> ManifestStore:
+    return ObjectManifestStore(
+        stores.objects,
+        path,
+        random=stores.random,
+        wait=stores.wait,
+        cache=stores.pages,
+        grace_ms=stores.settings.varve_tier_grace_ms,
+    )
+
+
+def _open_in_topic(stores: "ManifestStores", path: RemotePath) -> ManifestStore:
+    assert stores.topic is not None
+    return TopicManifestStore(stores.topic, stores.objects, path)
+
+
+BACKENDS: Final[PluginRegistry[Plugin]] = PluginRegistry(
+    kind="varve.tier.metadata",
+    group="varve.manifest_stores",
+    built_in={"object": _open_in_objects, "topic": _open_in_topic},
+)
 
 
 class ManifestStores:
@@ -43,9 +65,12 @@ class ManifestStores:
         self.random = random
         self.wait = wait
         self.settings = settings
-        self._topic = topic
-        self._pages = PageCache()
-        self._plugin = None if backend in _BUILT_IN else _load_plugin(backend)
+        self.topic = topic
+        self.pages = PageCache()
+        try:
+            self._plugin = BACKENDS.get(backend)
+        except InvalidRequest as error:
+            raise InvalidSetting(str(error)) from error
         if backend == "topic" and topic is None:
             raise InvalidSetting(
                 "varve.tier.metadata is topic, but this store has no topic "
@@ -53,31 +78,4 @@ class ManifestStores:
             )
 
     def open(self, path: RemotePath) -> ManifestStore:
-        if self._plugin is not None:
-            return self._plugin(self, path)
-        if self._topic is not None:
-            return TopicManifestStore(self._topic, self.objects, path)
-        return ObjectManifestStore(
-            self.objects,
-            path,
-            random=self.random,
-            wait=self.wait,
-            cache=self._pages,
-            grace_ms=self.settings.varve_tier_grace_ms,
-        )
-
-
-Plugin = Callable[[ManifestStores, RemotePath], ManifestStore]
-
-
-def _load_plugin(name: str) -> Plugin:
-    points = entry_points(group=ENTRY_POINTS)
-    for point in points:
-        if point.name == name:
-            plugin: Plugin = point.load()
-            return plugin
-    known = ", ".join((*_BUILT_IN, *sorted(points.names)))
-    raise InvalidSetting(
-        f"varve.tier.metadata: {name!r:.80} is not known, only {known}; a package adds others by "
-        f"entry points of group {ENTRY_POINTS}"
-    )
+        return self._plugin(self, path)

@@ -10,12 +10,12 @@ import pytest
 from tests.support.metadata_bench import MetadataBench
 from tests.support.remote_builder import HOME
 from varve.commit_log import LogSettings
+from varve.foundation import plugins
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import GivenValue, parse_settings
 from varve.object_store import MemoryObjectStore
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.store import ManifestStore, ObjectManifestStore
-from varve.tiering.metadata import backends
 from varve.tiering.metadata.backends import ManifestStores
 from varve.tiering.metadata.topic import (
     COMMIT_BYTES_MAX,
@@ -60,14 +60,13 @@ def test_a_store_without_the_topic_says_so() -> None:
 
 
 def test_a_backend_of_an_installed_package_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(*, group: str) -> EntryPoints:
-        assert group == "varve.manifest_stores"
-        return EntryPoints([EntryPoint(name="mine", group=group, value=f"{__name__}:open_mine")])
-
+    points = EntryPoints(
+        [EntryPoint(name="mine", group="varve.manifest_stores", value=f"{__name__}:open_mine")]
+    )
     monkeypatch.setattr(EntryPoint, "load", lambda self: open_mine)
-    monkeypatch.setattr(backends, "entry_points", find)
+    monkeypatch.setattr(plugins, "entry_points", points.select)
     assert type(open_stores("mine").open(HOME)) is ObjectManifestStore
-    with pytest.raises(InvalidSetting, match="'etcd' is not known, only object, topic, mine"):
+    with pytest.raises(InvalidSetting, match="'etcd' is unknown, known are object, topic, mine"):
         open_stores("etcd")
 
 
