@@ -218,19 +218,15 @@ def erase_person(story: Story, job: "Job") -> None:
 
 def _look_for(story: Story, job: "Job", key: bytes) -> int:
     """Rows of a key by the source, over both tiers."""
-    from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+    from varve.spark.rows import query_topic
 
-    frame = (
-        job.spark.read.format("varve")
-        .options(
-            url=story.place.remote,
-            directory=story.place.directory,
-            topic=TOPIC,
-            isolation="read_uncommitted",
-        )
-        .load()
-    )
-    return job.run(lambda: frame.where(F.col("key") == F.lit(key)).count())
+    options = {
+        "url": story.place.remote,
+        "directory": story.place.directory,
+        "topic": TOPIC,
+        "isolation": "read_uncommitted",
+    }
+    return job.run(lambda: query_topic(job.spark, options, key=key).count())
 
 
 def verify_all(story: Story, job: "Job") -> None:

@@ -3,7 +3,10 @@
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict
+from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -16,55 +19,24 @@ from varve.cli.job_options import (
     find_address,
     spark_options,
 )
-from varve.cli.job_rows import (
-    TABLE_ROWS,
-    RowFormat,
-    collect_table,
-    print_csv,
-    print_json,
-    print_table,
-    with_text,
-    write_files,
-)
 from varve.cli.job_run import open_job, tell_report, write_report
 from varve.cli.store_access import parse_setting, parse_wanted
 from varve.cli.tier_access import Cluster, StoreSettings, TierUrl
 from varve.foundation.units import format_bytes
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from varve.jobs.source.options import SourceOptions
+    from varve.spark.rows import RowTable
 
-VIEW: Final = "records"
-"""What the topic is called in SQL."""
+TABLE_ROWS: Final = 40
+"""Rows of a table without --limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """What is asked of the rows that the source gives."""
-
-    partition: int | None
-    key: str | None
-    select: str
-    where: str | None
-    sql: str | None
-    limit: int | None
-
-    def apply(self, spark: "SparkSession", frame: "DataFrame") -> "DataFrame":
-        """The rows that come out."""
-        from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
-
-        if self.partition is not None:
-            frame = frame.where(F.col("partition") == self.partition)
-        if self.key is not None:
-            frame = frame.where(F.col("key") == F.lit(self.key.encode()))
-        if self.where is not None:
-            # By itself: in a statement `offset IN (1, 2)` would be taken for an OFFSET clause.
-            frame = frame.where(self.where)
-        frame.createOrReplaceTempView(VIEW)
-        data_frame = spark.sql(self.sql or f"SELECT {self.select} FROM {VIEW}")
-        return data_frame if self.limit is None else data_frame.limit(self.limit)
+class RowFormat(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
 
 
 def command(
@@ -107,7 +79,7 @@ def command(
         typer.Option(
             "--sql",
             metavar="SQL",
-            help=f"A whole statement over the table `{VIEW}`, in place of --select and --where.",
+            help="A whole statement over the table `records`, in place of --select and --where.",
         ),
     ] = None,
     latest: Annotated[
@@ -190,42 +162,43 @@ def command(
     }
     given = {name: value for name, value in options.items() if value is not None}
     given |= dict(parse_setting(text) for text in read_options)
-    query = Query(
-        partition,
-        key,
-        select or "*",
-        where,
-        sql,
-        limit if chosen is not RowFormat.TABLE else None,
-    )
     source = parse_source(given)
     if only_estimate:
-        print_estimate(source, query.partition, query.key, as_json=as_json)
+        print_estimate(source, partition, key, as_json=as_json)
         return
     from varve.foundation.clock import SystemClock
     from varve.jobs.derived_outputs import register_files
+    from varve.spark import rows
 
+    query = partial(
+        rows.query_topic,
+        options=given,
+        partition=partition,
+        key=None if key is None else key.encode(),
+        where=where,
+        select=select or "*",
+        sql=sql,
+    )
     with open_job("query", spark_options(master, conf)) as job:
-        spark = job.spark
-
-        def find() -> "DataFrame":
-            # A statement may ask several things of one frame, whose filters Spark would mix up.
-            pushes = str(query.sql is None).lower()
-            frame = spark.read.format("varve").options(**given, pushFilters=pushes).load()
-            return query.apply(spark, frame)
-
         if chosen is RowFormat.TABLE:
-            table = job.run(
-                lambda: collect_table(with_text(find(), flat=True), limit or TABLE_ROWS)
-            )
+            table = job.run(lambda: rows.collect_table(query(job.spark), limit or TABLE_ROWS))
             print_table(table)
             done = job.report(len(table.rows))
         else:
+
+            def give_out() -> int:
+                frame = query(job.spark) if limit is None else query(job.spark).limit(limit)
+                if output is not None:
+                    return rows.write_files(frame, chosen.value, output)
+                lines = rows.csv_lines if chosen is RowFormat.CSV else rows.json_lines
+                count = _print_lines(lines(frame))
+                return count - 1 if chosen is RowFormat.CSV else count
+
             # A bar and rows on one terminal would overwrite each other.
             is_shown = output is not None or not sys.stdout.isatty()
             if output is not None:
                 register_files(source, output, format=chosen.value, clock=SystemClock())
-            done = job.report(job.run(lambda: _give_out(find(), chosen, output), is_shown=is_shown))
+            done = job.report(job.run(give_out, is_shown=is_shown))
     if report is not None:
         write_report(done, report)
     tell_report(done)
@@ -301,11 +274,35 @@ def print_estimate(
     print_details(make_console(), details, indent=0)
 
 
-def _give_out(frame: "DataFrame", format: RowFormat, output: str | None) -> int:
-    """Files, or rows on standard output as they come; gives how many there were."""
-    is_csv = format is RowFormat.CSV
-    if output is not None:
-        rows = frame if format is RowFormat.PARQUET else with_text(frame, flat=is_csv)
-        return write_files(rows, format, output)
-    print_rows = print_csv if is_csv else print_json
-    return print_rows(with_text(frame, flat=is_csv))
+def print_table(table: "RowTable") -> None:
+    """The rows below their names, and whether there are more."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from varve.cli.screen import make_console
+
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    for name, kind in table.columns:
+        is_number = kind not in ("string", "timestamp")
+        grid.add_column(
+            Text(name),
+            justify="right" if is_number else "left",
+            overflow="fold",
+            no_wrap=is_number or name in ("topic", "timestamp"),
+        )
+    for row in table.rows:
+        grid.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
+    console = make_console()
+    console.print(grid)
+    if table.has_more:
+        console.print(f"... and more rows than the {len(table.rows)} that --limit allows")
+
+
+def _print_lines(lines: Iterable[str]) -> int:
+    """Prints lines as they come; returns how many there were."""
+    count = 0
+    for line in lines:
+        sys.stdout.write(f"{line}\n")
+        count += 1
+    sys.stdout.flush()
+    return count

@@ -24,9 +24,8 @@ from varve.cli.spark_log import SparkLog
 from varve.foundation.clock import SystemClock
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from varve.spark.report import JobReport, StageReport
+    from varve.spark.session import Session
 
 T = TypeVar("T")
 
@@ -40,7 +39,7 @@ _NOTHING_CHANGED: Final = "stopped; the Spark job is cancelled"
 class Job:
     """A session of Spark for one command."""
 
-    def __init__(self, name: str, spark: "SparkSession") -> None:
+    def __init__(self, name: str, spark: "Session") -> None:
         from varve.spark.session_kind import is_connect
         from varve.spark.stages import get_step_log, open_stage_status
 
@@ -184,20 +183,18 @@ class _Running(Generic[T]):
             self._future.set_exception(error)
 
 
-def _start(name: str, options: SparkOptions, log: SparkLog) -> "tuple[SparkSession, bool]":
+def _start(name: str, options: SparkOptions, log: SparkLog) -> "tuple[Session, bool]":
     """A session whose Java writes to the log, and whether it was made here.
 
     It is made in another thread: Spark then leaves SIGINT alone, and an interrupt that comes before
     Java has answered ends this process, on which Java ends too. Java that is not waited for by
     anybody in a living process would stay.
     """
-    from pyspark import SparkContext
-
-    from varve.spark.session import get_session
+    from varve.spark.session import get_session, has_running_context
     from varve.spark.session_kind import REMOTE_SCHEME
 
     is_remote = (options.master or "").startswith(REMOTE_SCHEME)
-    is_ours = is_remote or SparkContext._active_spark_context is None
+    is_ours = is_remote or not has_running_context()
     with _spinner("starting Spark"), log.catching():
         starting = _Running(
             lambda: get_session(master=options.master, conf=options.conf, app=f"varve {name}")

@@ -48,6 +48,15 @@ _REACH_SECONDS: Final = 10
 _CONNECT_MODULES: Final = ("grpc", "grpc_status", "google.rpc")
 
 
+Session = SparkSession
+"""For callers that do not import pyspark."""
+
+
+def has_running_context() -> bool:
+    """Whether this process runs Spark already, without Connect."""
+    return SparkContext._active_spark_context is not None
+
+
 def get_session(
     *, master: str | None = None, conf: Mapping[str, str] | None = None, app: str = "varve"
 ) -> SparkSession:
