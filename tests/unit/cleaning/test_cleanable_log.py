@@ -7,7 +7,6 @@ from varve.cleaning.compaction.cleanable_log import (
     CleanableLog,
     CleaningBound,
     judge_cleanable,
-    most_urgent_first,
 )
 
 DAY = 86_400_000
@@ -154,12 +153,6 @@ def test_broken_promises_come_first_the_longest_broken_before_all() -> None:
     dirtiest, broken, dirty, longest_broken, clean = (
         find(900, 1), find(1, 11), find(300, 1), find(1, 15), find(10, 1)
     )  # fmt: skip
-    found = most_urgent_first([dirtiest, broken, dirty, longest_broken, clean])
-    assert found == [longest_broken, broken, dirtiest, dirty]
-
-
-def test_a_finding_becomes_json() -> None:
-    facts = make_facts(OLD, OLD, cleanup_policy=COMPACT)
-    document = judge_cleanable(facts, None, NOW).to_json()
-    assert document["partition"] == "topic-0"
-    assert document["is_due"] is True
+    found = sorted([dirtiest, broken, dirty, longest_broken], key=lambda log: log.priority)
+    assert found == [dirty, dirtiest, broken, longest_broken]
+    assert [log.is_due for log in (*found, clean)] == [True, True, True, True, False]

@@ -52,7 +52,7 @@ def test_the_file_stays_below_twice_its_bound(fs: MemoryFileSystem) -> None:
 def test_the_newest_lines_stay_chained_and_keep_their_ids(fs: MemoryFileSystem) -> None:
     ids = fill(RemovalLog(fs, DIRECTORY, max_bytes=MAX_BYTES))
     history = read_removal_log(fs, DIRECTORY)
-    assert history.faults == ()
+    assert history.faults == []
     kept = [entry.removal.id for entry in history.entries]
     assert kept == ids[-len(kept) :]
     assert len(kept) > 10

@@ -137,7 +137,7 @@ def test_the_rule_names_setting_value_and_figures() -> None:
     by_size, by_time = expiry.segments
     assert by_size.rule == "200 bytes are left without it, and retention.bytes=200"
     assert by_time.rule == (f"it is {8 * DAY} ms old by event time, and retention.ms={7 * DAY}")
-    assert expiry.to_json()["size"] == 200
+    assert expiry.size == 200
 
 
 TIERED: dict[str, Any] = {"remote_storage_enable": True}

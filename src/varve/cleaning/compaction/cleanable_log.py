@@ -9,8 +9,7 @@ Invariant  whole segments only: neither the active segment, nor one that an unde
 Threads    any; the decision is made on one reading of the log.
 """
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -90,14 +89,6 @@ class CleanableLog:
         """
         return max(self.first_dirty_offset, self.first_uncleanable_offset)
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            **asdict(self),
-            "partition": str(self.partition),
-            "must_clean_now": self.must_clean_now,
-            "is_due": self.is_due,
-        }
-
 
 def find_cleanable(
     log: Log,
@@ -119,86 +110,77 @@ def find_cleanable(
     )
 
 
-def most_urgent_first(logs: Iterable[CleanableLog]) -> list[CleanableLog]:
-    """Those that are due, the most pressing first."""
-    return sorted((log for log in logs if log.is_due), key=lambda one: one.priority, reverse=True)
-
-
 def judge_cleanable(
-    facts: SegmentList,
+    log: SegmentList,
     checkpoint: int | None,
     now_ms: int,
     remote_bounds: RemoteBounds | None = None,
 ) -> CleanableLog:
-    first_dirty_offset = facts.log_start_offset if checkpoint is None else checkpoint
-    is_outside = not facts.log_start_offset <= first_dirty_offset <= facts.end_offset
+    first_dirty_offset = log.log_start_offset if checkpoint is None else checkpoint
+    is_outside = not log.log_start_offset <= first_dirty_offset <= log.end_offset
     if is_outside:
-        first_dirty_offset = facts.log_start_offset
-    blocker, bound, until_ms = _uncleanable_bound(facts, first_dirty_offset, now_ms, remote_bounds)
-    first_uncleanable_offset = facts.find_segment(max(bound, first_dirty_offset)).base_offset
+        first_dirty_offset = log.log_start_offset
+    blocker, bound, until_ms = _uncleanable_bound(log, first_dirty_offset, now_ms, remote_bounds)
+    first_uncleanable_offset = log.find_segment(max(bound, first_dirty_offset)).base_offset
     if remote_bounds is not None:
-        first_uncopied = facts.find_segment(remote_bounds.copied_offset).base_offset
+        first_uncopied = log.find_segment(remote_bounds.copied_offset).base_offset
         first_uncleanable_offset = min(first_uncleanable_offset, first_uncopied)
     clean_bytes = sum(
-        segment_info.size
-        for segment_info in facts.segments
-        if segment_info.base_offset < first_dirty_offset
+        segment.size for segment in log.segments if segment.base_offset < first_dirty_offset
     )
-    first_counted = facts.find_segment(
-        min(first_dirty_offset, first_uncleanable_offset)
-    ).base_offset
+    first_counted = log.find_segment(min(first_dirty_offset, first_uncleanable_offset)).base_offset
     cleanable_bytes = sum(
-        segment_info.size
-        for segment_info in facts.segments
-        if first_counted <= segment_info.base_offset < first_uncleanable_offset
+        segment.size
+        for segment in log.segments
+        if first_counted <= segment.base_offset < first_uncleanable_offset
     )
     total = clean_bytes + cleanable_bytes
     return CleanableLog(
-        partition=facts.partition,
+        partition=log.partition,
         first_dirty_offset=first_dirty_offset,
         is_corrected=is_outside,
         first_uncleanable_offset=first_uncleanable_offset,
         clean_bytes=clean_bytes,
         cleanable_bytes=cleanable_bytes,
         ratio=cleanable_bytes / total if total else 0.0,
-        min_ratio=facts.settings.min_cleanable_dirty_ratio,
-        delay_ms=_compaction_delay_ms(facts, first_dirty_offset, now_ms),
+        min_ratio=log.settings.min_cleanable_dirty_ratio,
+        delay_ms=_compaction_delay_ms(log, first_dirty_offset, now_ms),
         blocker=blocker,
-        blocked_by=_blocked_text(facts, blocker, bound, until_ms),
+        blocked_by=_blocked_text(log, blocker, bound, until_ms),
         blocked_until_ms=until_ms,
         remote_bounds=remote_bounds,
     )
 
 
 def _uncleanable_bound(
-    facts: SegmentList, first_dirty_offset: int, now_ms: int, remote_bounds: RemoteBounds | None
+    log: SegmentList, first_dirty_offset: int, now_ms: int, remote_bounds: RemoteBounds | None
 ) -> tuple[CleaningBound, int, int | None]:
     """What ends the cleanable part, at which offset, and until when if time alone lifts it."""
-    blocker, bound, until_ms = CleaningBound.ACTIVE_SEGMENT, facts.active.base_offset, None
-    if facts.last_stable_offset < bound:
-        blocker, bound = CleaningBound.LAST_STABLE_OFFSET, facts.last_stable_offset
+    blocker, bound, until_ms = CleaningBound.ACTIVE_SEGMENT, log.active.base_offset, None
+    if log.last_stable_offset < bound:
+        blocker, bound = CleaningBound.LAST_STABLE_OFFSET, log.last_stable_offset
     if remote_bounds is not None and remote_bounds.copied_offset < bound:
         blocker, bound = CleaningBound.COPY, remote_bounds.copied_offset
-    lag_ms = facts.settings.min_compaction_lag_ms
+    lag_ms = log.settings.min_compaction_lag_ms
     if lag_ms <= 0:
         return blocker, bound, until_ms
-    for segment in facts.closed_from(first_dirty_offset):
+    for segment in log.closed_from(first_dirty_offset):
         if segment.base_offset >= bound:
             break
-        newest_ms = lag_timestamp(segment.times(), facts.settings)
+        newest_ms = lag_timestamp(segment.times(), log.settings)
         if newest_ms > now_ms - lag_ms:
             return CleaningBound.MIN_COMPACTION_LAG, segment.base_offset, newest_ms + lag_ms
     return blocker, bound, until_ms
 
 
 def _blocked_text(
-    facts: SegmentList, blocker: CleaningBound, bound: int, until_ms: int | None
+    log: SegmentList, blocker: CleaningBound, bound: int, until_ms: int | None
 ) -> str:
     match blocker:
         case CleaningBound.ACTIVE_SEGMENT:
             return f"the active segment {bound} is never cleaned"
         case CleaningBound.LAST_STABLE_OFFSET:
-            if facts.high_watermark <= bound:
+            if log.high_watermark <= bound:
                 return f"records from the high watermark {bound} on are not replicated yet"
             return f"a transaction is undecided since offset {bound}, the last stable offset"
         case CleaningBound.COPY:
@@ -206,18 +188,17 @@ def _blocked_text(
         case CleaningBound.MIN_COMPACTION_LAG:
             return (
                 f"segment {bound} holds records younger than "
-                f"min.compaction.lag.ms={facts.settings.min_compaction_lag_ms} until {until_ms}"
+                f"min.compaction.lag.ms={log.settings.min_compaction_lag_ms} until {until_ms}"
             )
 
 
-def _compaction_delay_ms(facts: SegmentList, first_dirty_offset: int, now_ms: int) -> int:
+def _compaction_delay_ms(log: SegmentList, first_dirty_offset: int, now_ms: int) -> int:
     """By how much the oldest dirty closed segment has outwaited `max.compaction.lag.ms`."""
-    lag_ms = facts.settings.max_compaction_lag_ms
+    lag_ms = log.settings.max_compaction_lag_ms
     if lag_ms >= LONG_MAX:
         return 0
     begun = (
-        first_timestamp(segment_info, facts.settings)
-        for segment_info in facts.closed_from(first_dirty_offset)
+        first_timestamp(segment, log.settings) for segment in log.closed_from(first_dirty_offset)
     )
     earliest_ms = min((ms for ms in begun if ms > 0), default=None)
     return 0 if earliest_ms is None else max(0, now_ms - lag_ms - earliest_ms)

@@ -11,14 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-from varve.cleaning.compaction.cleanable_log import (
-    CleanableLog,
-    find_cleanable,
-    most_urgent_first,
-)
-from varve.cleaning.compaction.partition_cleaner import PartitionCleaner
+from varve.cleaning.compaction.cleanable_log import CleanableLog, find_cleanable
 from varve.cleaning.compaction.plan import CleaningPlan
-from varve.cleaning.compaction.run import CompactionRun
+from varve.cleaning.compaction.run import CompactionRun, PartitionCleaner
 from varve.cleaning.compaction.segment_plan import SegmentPlan
 from varve.cleaning.key_index.key_index import NO_TOPIC_ID, SegmentKeys
 from varve.cleaning.key_index.lookup import KeyLookup
@@ -153,7 +148,10 @@ class LogCleaner:
             else:
                 partition.note_success()
         self.observe_selection(logs, now_ms)
-        for partition in [*(by_name[log.partition] for log in most_urgent_first(logs)), *recovered]:
+        due = sorted(
+            (log for log in logs if log.is_due), key=lambda log: log.priority, reverse=True
+        )
+        for partition in [*(by_name[log.partition] for log in due), *recovered]:
             is_tried = partition.log.topic_partition in tried
             if not is_tried and partition.is_busy.acquire(blocking=False):
                 return partition

@@ -17,7 +17,7 @@ import re
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from varve.cleaning.removals.removal import (
     Removal,
@@ -68,23 +68,83 @@ class RemovalLogFault:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RemovalHistory:
-    """The contents of a removal log.
+    """The contents of a removal log, read line by line.
 
     `chains` are those of all its lines, the last of them being the head; `torn_bytes` are behind
-    the last whole line. `dropped` counts the lines that were dropped to bound its size.
+    the last whole line. `dropped` counts the lines that were dropped to bound its size, and
+    `first_id` is the id of the first line: of the last dropped one, once lines were dropped.
     """
 
-    entries: tuple[RemovalEntry, ...]
-    faults: tuple[RemovalLogFault, ...]
-    chains: tuple[str, ...]
-    torn_bytes: int
+    faults: list[RemovalLogFault] = field(default_factory=list)
+    chains: list[str] = field(default_factory=list)
+    torn_bytes: int = 0
     dropped: int = 0
+    first_id: int = 1
+    _entries: dict[int, RemovalEntry] = field(default_factory=dict)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        history = cls()
+        end = _last_line(data)[1]
+        for line in data[:end].split(b"\n")[:-1]:
+            history._read_line(line + b"\n")
+        history.torn_bytes = len(data) - end
+        return history
+
+    @property
+    def entries(self) -> tuple[RemovalEntry, ...]:
+        return tuple(self._entries.values())
 
     @property
     def head(self) -> str:
         return self.chains[-1] if self.chains else FIRST_CHAIN
+
+    def _read_line(self, line: bytes) -> None:
+        line_number = len(self.chains) + 1
+        is_intact = True
+        try:
+            check_chain(line, self.head)
+        except Corrupt as error:
+            is_intact = False
+            self.faults.append(RemovalLogFault(line_number, str(error)))
+        try:
+            self._read_document(line_number, _decode_line(line), is_intact=is_intact)
+        except Corrupt as error:
+            self.faults.append(RemovalLogFault(line_number, str(error)))
+        self.chains.append(_chain_behind(line))
+
+    def _read_document(
+        self, line_number: int, document: dict[str, Any], *, is_intact: bool
+    ) -> None:
+        id = check_number(document.get("id"), "id")
+        if "dropped" in document:
+            self._read_carried(line_number, id, document, is_intact=is_intact)
+        elif "done" not in document:
+            entry = RemovalEntry(line_number, decode_removal(id, document), False, is_intact)
+            self._entries.setdefault(id, entry)
+        else:
+            done = check_number(document["done"], "done")
+            if done in self._entries:
+                self._entries[done] = replace(self._entries[done], is_done=True)
+            elif done > (self.first_id if self.dropped else 0):
+                raise Corrupt(f"removal {done} is marked as carried out and is not on record")
+
+    def _read_carried(
+        self, line_number: int, id: int, document: dict[str, Any], *, is_intact: bool
+    ) -> None:
+        if line_number > 1:
+            raise Corrupt("the line speaks of dropped lines, which only the first one does")
+        kept = document.get("kept")
+        if not isinstance(kept, list) or not all(isinstance(item, dict) for item in kept):
+            raise Corrupt(f"kept is {str(kept)[:40]!r}, which is no list of removals")
+        self.first_id = id
+        self.dropped = check_number(document["dropped"], "dropped")
+        for item in kept:
+            kept_id = check_number(item.get("id"), "id")
+            removal, is_done = decode_removal(kept_id, item), item.get("is_done") is True
+            self._entries[kept_id] = RemovalEntry(line_number, removal, is_done, is_intact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,25 +272,24 @@ class RemovalLog:
     def _drop_oldest_locked(self) -> None:
         """Drops the older half of the lines; a file with a fault is left whole for the audit."""
         data = self._fs.read(self.path)
-        reading = _Reading()
-        reading.read(data)
-        end = _last_line(data)[1]
+        history = RemovalHistory.decode(data)
+        end = len(data) - history.torn_bytes
         cut = data.rfind(b"\n", 0, max(end - self._max_bytes // 2, 1)) + 1
         count = data.count(b"\n", 0, cut)
         # If what is needed takes more than half, the next attempt waits until the file doubles.
         self._drop_at_bytes = 2 * len(data)
-        if reading.faults or not count:
+        if history.faults or not count:
             return
-        older = [entry for entry in reading.entries() if entry.line_number <= count]
+        older = [entry for entry in history.entries if entry.line_number <= count]
         document = {
             "version": VERSION,
-            "id": reading.first_id + count - 1,
-            "dropped": reading.dropped + count - bool(reading.dropped),
+            "id": history.first_id + count - 1,
+            "dropped": history.dropped + count - bool(history.dropped),
             "kept": [
                 {"id": entry.removal.id, "is_done": entry.is_done, **encode_removal(entry.removal)}
                 for entry in self._find_needed(older)
             ],
-            "carried": reading.chains[count - 1],
+            "carried": history.chains[count - 1],
         }
         data = encode_line(document, FIRST_CHAIN)[0] + data[cut:end]
         try:
@@ -309,89 +368,7 @@ class RemovalLogs:
 def read_removal_log(fs: FileSystem, directory: str) -> RemovalHistory:
     """The removals on record and everything wrong with them; a missing file has none."""
     path = f"{directory}/{REMOVAL_LOG_FILE}"
-    data = fs.read(path) if fs.exists(path) else b""
-    reading = _Reading()
-    end = reading.read(data)
-    return RemovalHistory(
-        tuple(reading.entries()),
-        tuple(reading.faults),
-        tuple(reading.chains),
-        len(data) - end,
-        reading.dropped,
-    )
-
-
-@dataclass(slots=True)
-class _Reading:
-    """Reads the lines of a file one after the other.
-
-    `first_id` is the id of the first line: of the last dropped one, once lines were dropped.
-    """
-
-    chains: list[str] = field(default_factory=list)
-    faults: list[RemovalLogFault] = field(default_factory=list)
-    dropped: int = 0
-    first_id: int = 1
-    _removals: dict[int, tuple[int, Removal, bool]] = field(default_factory=dict)
-    _done: set[int] = field(default_factory=set)
-
-    def read(self, data: bytes) -> int:
-        """Reads all whole lines; returns where the last one ends."""
-        end = _last_line(data)[1]
-        for line in data[:end].split(b"\n")[:-1]:
-            self._read_line(line + b"\n")
-        return end
-
-    def entries(self) -> list[RemovalEntry]:
-        return [
-            RemovalEntry(line_number, removal, id in self._done, is_intact)
-            for id, (line_number, removal, is_intact) in self._removals.items()
-        ]
-
-    def _read_line(self, line: bytes) -> None:
-        line_number = len(self.chains) + 1
-        previous = self.chains[-1] if self.chains else FIRST_CHAIN
-        is_intact = True
-        try:
-            check_chain(line, previous)
-        except Corrupt as error:
-            is_intact = False
-            self.faults.append(RemovalLogFault(line_number, str(error)))
-        try:
-            self._read_document(line_number, _decode_line(line), is_intact=is_intact)
-        except Corrupt as error:
-            self.faults.append(RemovalLogFault(line_number, str(error)))
-        self.chains.append(_chain_behind(line))
-
-    def _read_document(
-        self, line_number: int, document: dict[str, Any], *, is_intact: bool
-    ) -> None:
-        id = check_number(document.get("id"), "id")
-        if "dropped" in document:
-            self._read_carried(line_number, id, document, is_intact=is_intact)
-        elif "done" not in document:
-            self._removals.setdefault(id, (line_number, decode_removal(id, document), is_intact))
-        else:
-            done = check_number(document["done"], "done")
-            if done not in self._removals and done > (self.first_id if self.dropped else 0):
-                raise Corrupt(f"removal {done} is marked as carried out and is not on record")
-            self._done.add(done)
-
-    def _read_carried(
-        self, line_number: int, id: int, document: dict[str, Any], *, is_intact: bool
-    ) -> None:
-        if line_number > 1:
-            raise Corrupt("the line speaks of dropped lines, which only the first one does")
-        kept = document.get("kept")
-        if not isinstance(kept, list) or not all(isinstance(item, dict) for item in kept):
-            raise Corrupt(f"kept is {str(kept)[:40]!r}, which is no list of removals")
-        self.first_id = id
-        self.dropped = check_number(document["dropped"], "dropped")
-        for removal in kept:
-            kept_id = check_number(removal.get("id"), "id")
-            self._removals[kept_id] = line_number, decode_removal(kept_id, removal), is_intact
-            if removal.get("is_done") is True:
-                self._done.add(kept_id)
+    return RemovalHistory.decode(fs.read(path) if fs.exists(path) else b"")
 
 
 def encode_line(document: dict[str, object], previous_chain: str) -> tuple[bytes, str]:
@@ -471,7 +448,6 @@ def _read_tail(file: File) -> _Tail:
     try:
         last_id = check_number(_decode_line(line).get("id"), "id")
     except Corrupt:
-        reading = _Reading()
-        reading.read(file.read_at(0, begin + end))
-        last_id = reading.first_id + len(reading.chains) - 1
+        history = RemovalHistory.decode(file.read_at(0, begin + end))
+        last_id = history.first_id + len(history.chains) - 1
     return _Tail(begin + end, _chain_behind(line), last_id + 1, line)

@@ -13,7 +13,7 @@ Threads    any; the removal log lets one removal happen at a time.
 import contextlib
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from varve.cleaning.metrics import CleanerMetrics
@@ -73,15 +73,6 @@ class RetentionPlan:
         """Where the log, or its local part, begins afterwards; None where nothing is removed."""
         return self.segments[-1].next_offset if self.segments else None
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "partition": str(self.partition),
-            "before_offset": self.end_offset,
-            "segments": [asdict(segment) for segment in self.segments],
-            "takes_active": self.rolls_active,
-            "size": self.size,
-        }
-
 
 def plan_retention(log: SegmentList, now_ms: int) -> RetentionPlan:
     """What the retention of a log removes now, of one that is not copied by all its limits.
@@ -93,9 +84,7 @@ def plan_retention(log: SegmentList, now_ms: int) -> RetentionPlan:
     if not log.settings.copies_to_tier:
         return _plan(log, due(log.segments, scope, now_ms), now_ms)
     below = (
-        segment_info
-        for segment_info in log.segments[:-1]
-        if segment_info.next_offset <= log.log_start_offset
+        segment for segment in log.segments[:-1] if segment.next_offset <= log.log_start_offset
     )
     return _plan(log, due(below, scope, now_ms), now_ms)
 

@@ -12,7 +12,7 @@ Threads    any; the decision is made on values and changes nothing.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
@@ -78,9 +78,6 @@ class RetentionTimestamp:
     @property
     def is_rejected(self) -> bool:
         return bool(self.note)
-
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
