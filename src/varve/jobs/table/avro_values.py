@@ -15,18 +15,22 @@ from io import BytesIO
 from struct import Struct
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
-from uuid import UUID
 
 import fastavro
-import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pyiceberg.types as iceberg
 import requests
 from fastavro.schema import SchemaParseException, UnknownType
 
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreDenied, StoreUnavailable
-from varve.jobs.table.json_values import ValueRejected
-from varve.jobs.table.types import Decoded, Fields, ValueField, list_of, map_of, struct_of
+from varve.jobs.table.types import Fields, ValueField, list_of, map_of, struct_of
+from varve.jobs.table.value_decoder import (
+    Convert,
+    Decoded,
+    ValueRejected,
+    decode_rows,
+    make_converter,
+)
 
 Parsed = Any
 """A schema as fastavro has it."""
@@ -36,7 +40,6 @@ _DEPTH_MAX: Final = 20
 _TIMEOUT_SECONDS: Final = 10
 _REQUEST_TRIES: Final = 3
 _SCHEMA_BYTES_MAX: Final = 4 << 20
-_ARROW_ERRORS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError)
 _PRIMITIVES: Final[Mapping[str, iceberg.IcebergType]] = {
     "boolean": iceberg.BooleanType(),
     "int": iceberg.IntegerType(),
@@ -195,41 +198,16 @@ class AvroDecoder:
 
     def decode(self, values: pa.Array, headers: pa.Array) -> Decoded:
         reader = _parse_known(self.schema)
-        rows: list[list[Any]] = []
-        reasons: dict[int, str] = {}
+        converters = [(field.name, make_converter(field.type, _find_leaf)) for field in self.fields]
         missing: set[int] = set()
-        for number, value in enumerate(values.to_pylist()):
-            try:
-                rows.append(self._read(value, reader, missing))
-            except ValueRejected as error:
-                reasons[number] = str(error)
-        read = [number for number in range(len(values)) if number not in reasons]
-        try:
-            arrays = self._make_arrays(rows)
-        except _ARROW_ERRORS:
-            for number, row in zip(read, rows, strict=True):
-                reasons |= self._find_rejected(number, row)
-            arrays = self._make_arrays(
-                [row for number, row in zip(read, rows, strict=True) if number not in reasons]
-            )
-        is_bad = np.isin(np.arange(len(values)), list(reasons))
-        return Decoded(arrays, is_bad, tuple(reasons[number] for number in sorted(reasons)))
 
-    def _make_arrays(self, rows: Sequence[Sequence[Any]]) -> tuple[pa.Array, ...]:
-        return tuple(
-            pa.array([row[slot] for row in rows], field.arrow_type)
-            for slot, field in enumerate(self.fields)
-        )
+        def read(value: bytes) -> list[Any]:
+            row = self._read(value, reader, missing)
+            return [convert(row.get(name)) for name, convert in converters]
 
-    def _find_rejected(self, number: int, row: Sequence[Any]) -> dict[int, str]:
-        for field, value in zip(self.fields, row, strict=True):
-            try:
-                pa.array([value], field.arrow_type)
-            except _ARROW_ERRORS as error:
-                return {number: f"field {field.name}: {value!r:.60} does not fit: {error!s:.100}"}
-        return {}
+        return decode_rows(values, self.fields, read)
 
-    def _read(self, value: bytes, reader: Parsed, missing: set[int]) -> list[Any]:
+    def _read(self, value: bytes, reader: Parsed, missing: set[int]) -> dict[str, Any]:
         writer, datum = reader, value
         if self.registry is not None:
             writer, datum = self._open_frame(value, self.registry, missing)
@@ -244,7 +222,7 @@ class AvroDecoder:
             raise ValueRejected("bytes follow the Avro value: it is of another schema")
         if not isinstance(row, dict):
             raise ValueRejected("the Avro value is no record")
-        return [_to_arrow_value(row.get(field.name), field.arrow_type) for field in self.fields]
+        return row
 
     def _open_frame(
         self, value: bytes, registry: SchemaRegistry, missing: set[int]
@@ -334,16 +312,10 @@ def _is_optional(field: Mapping[str, Any]) -> bool:
     return type == "null" or (isinstance(type, list) and "null" in type)
 
 
-def _to_arrow_value(value: Any, type: pa.DataType) -> Any:
-    """What Arrow takes for what fastavro gives."""
-    if isinstance(value, UUID):
-        return str(value)
-    if isinstance(value, dict) and pa.types.is_map(type):
-        return [(name, _to_arrow_value(item, type.item_type)) for name, item in value.items()]
-    if isinstance(value, dict) and pa.types.is_struct(type):
-        return {
-            member.name: _to_arrow_value(value.get(member.name), member.type) for member in type
-        }
-    if isinstance(value, list):
-        return [_to_arrow_value(item, type.value_type) for item in value]
+def _find_leaf(type: iceberg.IcebergType) -> Convert:
+    """fastavro gives what Arrow takes, but for UUIDs."""
+    return str if isinstance(type, iceberg.StringType) else _keep
+
+
+def _keep(value: Any) -> Any:
     return value

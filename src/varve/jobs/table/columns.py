@@ -30,15 +30,13 @@ from varve.jobs.table.definition import (
     TableSettings,
     ValueFormat,
 )
-from varve.jobs.table.json_values import JsonDecoder, ValueRejected, parse_json
+from varve.jobs.table.json_values import JsonDecoder, parse_json
 from varve.jobs.table.plan import TablePlan
 from varve.jobs.table.tasks import SOURCE
 from varve.jobs.table.types import (
     PRIMITIVES,
     RESERVED,
-    Decoder,
     Fields,
-    RawDecoder,
     ValueField,
     check_fields,
     is_column_name,
@@ -47,6 +45,7 @@ from varve.jobs.table.types import (
     raw_fields,
     struct_of,
 )
+from varve.jobs.table.value_decoder import Decoder, RawDecoder, ValueRejected
 
 _REMEDY: Final = "give a schema, or run again when there are some"
 _LONG: Final = 1 << 63

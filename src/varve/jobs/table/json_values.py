@@ -10,12 +10,11 @@ import base64
 import binascii
 import json
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -26,17 +25,24 @@ import pyarrow.json as pj  # type: ignore[import-untyped]  # ships no types
 import pyiceberg.types as iceberg
 
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.table.types import REST, Decoded, Fields, join_decoded, show_type, to_arrow
+from varve.jobs.table.types import REST, Fields, ValueField, show_type, to_arrow
+from varve.jobs.table.value_decoder import (
+    SURROGATE,
+    Convert,
+    Decoded,
+    ValueRejected,
+    check_kind,
+    decode_rows,
+    join_decoded,
+    make_converter,
+    read_text,
+)
 
-MICROSECONDS_MIN: Final = -62_135_596_800_000_000
+_MICROSECONDS_MIN: Final = -62_135_596_800_000_000
 """The year 1, where calendars of readers begin."""
-MICROSECONDS_MAX: Final = 253_402_300_799_999_999
-
+_MICROSECONDS_MAX: Final = 253_402_300_799_999_999
 _EPOCH: Final = datetime(1970, 1, 1)
-_EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN: Final = 60
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
-"""Half of a pair: text of JSON may hold one as an escape, and no UTF-8 can."""
 _ROWS_MIN: Final = 64
 """So few values are read one by one when they do not pass as a block."""
 
@@ -48,6 +54,7 @@ _PLAIN: Final[Mapping[type[iceberg.IcebergType], pa.DataType]] = {
     iceberg.StringType: pa.string(),
 }
 """Types that a block holds at any depth, as Arrow reads them."""
+_TEXT: Final = pa.large_string()
 _MOMENTS: Final = (iceberg.TimestampType, iceberg.TimestamptzType)
 _BY_TEXT: Final = (iceberg.DateType, iceberg.DecimalType)
 _DATE: Final = r"^(000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-\d\d-\d\d$"
@@ -58,23 +65,17 @@ _OPENED_MAX: Final = 1000
 """Brackets in one value: Arrow reads nested ones on the stack, and ends the process without it."""
 
 
-class ValueRejected(ValueError):
-    """Why a value cannot be a row."""
-
-
-Convert = Callable[[Any], Any]
-"""A value of JSON, not null, into what Arrow takes; raises ValueError with the reason."""
-
-
 class RowReader:
     """Opens values one by one: exact, and slow beside reading a block of them."""
 
     def __init__(self, fields: Fields) -> None:
-        self._fields = {field.name: (make_convert(field.type), field) for field in fields}
+        self._fields = {
+            field.name: (make_converter(field.type, _find_leaf), field) for field in fields
+        }
         self._required = [field.name for field in fields if field.is_required]
 
-    def read(self, value: bytes) -> tuple[list[Any], str | None]:
-        """The columns of one value, and its other fields as JSON; raises ValueRejected."""
+    def read(self, value: bytes) -> list[Any]:
+        """The columns of one value, the last its other fields as JSON; raises ValueRejected."""
         document = parse_json(value)
         for name in self._required:
             if document.get(name) is None:
@@ -83,13 +84,13 @@ class RowReader:
         for name, (convert, column) in self._fields.items():
             member = document.get(name)
             try:
-                row.append(None if member is None else convert(member))
+                row.append(convert(member))
             except ValueError as error:
                 text = json.dumps(member, default=str)[:_SHOWN]
                 raise ValueRejected(
                     f"field {name}: {text} is no {show_type(column.type)}: {error}"
                 ) from None
-        return row, self.rest(document)
+        return [*row, self.rest(document)]
 
     def rest(self, document: Mapping[str, Any]) -> str | None:
         """The fields that no column takes; what is null is no loss."""
@@ -101,7 +102,7 @@ class RowReader:
         if not kept:
             return None
         text = json.dumps(kept, ensure_ascii=False, default=_show_decimal)
-        return _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+        return SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
 
 
 @lru_cache(maxsize=16)
@@ -151,96 +152,45 @@ def _rest_of(value: Any, type: iceberg.IcebergType) -> Any:
     return None
 
 
-def make_convert(type: iceberg.IcebergType) -> Convert:
-    """How values of a type are read."""
-    match type:
-        case iceberg.ListType():
-            return _make_list(make_convert(type.element_type))
-        case iceberg.MapType():
-            return _make_map(make_convert(type.value_type))
-        case iceberg.StructType():
-            return _make_struct(
-                {field.name: make_convert(field.field_type) for field in type.fields}
-            )
-        case iceberg.DecimalType():
-            return _make_decimal(type)
-    convert = _CONVERTS.get(type.__class__)
-    if convert is None:
+# Leaves
+
+
+def _find_leaf(type: iceberg.IcebergType) -> Convert:
+    if isinstance(type, iceberg.DecimalType):
+        limit = Decimal(10) ** (type.precision - type.scale)
+        return partial(_read_decimal, limit, Decimal(1).scaleb(-type.scale))
+    leaf = _LEAVES.get(type.__class__)
+    if leaf is None:
         raise InvalidRequest(f"JSON has no values of type {type}")
-    return convert
+    return leaf
 
 
-def _inner(convert: Convert, value: Any) -> Any:
-    return None if value is None else convert(value)
+def _read_decimal(limit: Decimal, step: Decimal, value: Any) -> Decimal:
+    check_kind(value, (int, str, Decimal), "a number")
+    try:
+        number = Decimal(value)
+        rounded = number.quantize(step)
+    except (InvalidOperation, ValueError):
+        raise ValueRejected("not such a number") from None
+    if rounded != number or abs(number) >= limit:
+        raise ValueRejected("too many digits")
+    return rounded
 
 
-def _make_list(convert: Convert) -> Convert:
-    def read(value: Any) -> list[Any]:
-        _check_type(value, list, "a list")
-        return [_inner(convert, item) for item in value]
-
-    return read
-
-
-def _make_map(convert: Convert) -> Convert:
-    def read(value: Any) -> list[tuple[str, Any]]:
-        _check_type(value, dict, "an object")
-        return [(_text(name), _inner(convert, item)) for name, item in value.items()]
-
-    return read
-
-
-def _make_struct(members: Mapping[str, Convert]) -> Convert:
-    def read(value: Any) -> dict[str, Any]:
-        _check_type(value, dict, "an object")
-        return {name: _inner(convert, value.get(name)) for name, convert in members.items()}
-
-    return read
-
-
-def _check_type(value: Any, types: type | tuple[type, ...], name: str) -> None:
-    """JSON's true and false are no numbers, though Python counts them as such."""
-    if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
-        raise ValueRejected(f"not {name}")
-
-
-def _make_decimal(type: iceberg.DecimalType) -> Convert:
-    limit = Decimal(10) ** (type.precision - type.scale)
-    step = Decimal(1).scaleb(-type.scale)
-
-    def read(value: Any) -> Decimal:
-        _check_type(value, (int, str, Decimal), "a number")
-        try:
-            number = Decimal(value)
-            rounded = number.quantize(step)
-        except (InvalidOperation, ValueError):
-            raise ValueRejected("not such a number") from None
-        if rounded != number or abs(number) >= limit:
-            raise ValueRejected("too many digits")
-        return rounded
-
-    return read
-
-
-def _boolean(value: Any) -> bool:
-    _check_type(value, bool, "true or false")
+def _read_boolean(value: Any) -> bool:
+    check_kind(value, bool, "true or false")
     return bool(value)
 
 
-def _make_integer(bits: int) -> Convert:
-    limit = 1 << (bits - 1)
-
-    def read(value: Any) -> int:
-        _check_type(value, int, "an integer")
-        if not -limit <= value < limit:
-            raise ValueRejected(f"beyond {bits} bits")
-        return int(value)
-
-    return read
+def _read_integer(bits: int, value: Any) -> int:
+    check_kind(value, int, "an integer")
+    if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
+        raise ValueRejected(f"beyond {bits} bits")
+    return int(value)
 
 
-def _double(value: Any) -> float:
-    _check_type(value, (int, float, Decimal), "a number")
+def _read_double(value: Any) -> float:
+    check_kind(value, (int, float, Decimal), "a number")
     try:
         number = float(value)
     except OverflowError:
@@ -252,69 +202,51 @@ def _double(value: Any) -> float:
     return number
 
 
-def _text(value: Any) -> str:
-    _check_type(value, str, "a text")
-    if _SURROGATE.search(value):
-        raise ValueRejected("half of a surrogate pair")
-    return str(value)
-
-
-def _bytes(value: Any) -> bytes:
+def _read_bytes(value: Any) -> bytes:
     try:
-        return base64.b64decode(_text(value), validate=True)
+        return base64.b64decode(read_text(value), validate=True)
     except binascii.Error as error:
         raise ValueRejected(f"no base64: {error}") from None
 
 
-def _date(value: Any) -> date:
-    return date.fromisoformat(_text(value))
+def _read_date(value: Any) -> date:
+    return date.fromisoformat(read_text(value))
 
 
-def _time(value: Any) -> int:
-    moment = time.fromisoformat(_text(value))
+def _read_time(value: Any) -> time:
+    moment = time.fromisoformat(read_text(value))
     if moment.tzinfo is not None:
         raise ValueRejected("it has a zone")
-    return _count_microseconds(datetime.combine(_EPOCH, moment), _EPOCH)
+    return moment
 
 
-def _make_moment(*, has_zone: bool) -> Convert:
-    """Microseconds of an ISO 8601 text, or of a number of milliseconds."""
-
-    def read(value: Any) -> int:
+def _read_timestamp(has_zone: bool, value: Any) -> datetime:
+    """UTC without a zone, of an ISO 8601 text or of a number of milliseconds."""
+    try:
         if isinstance(value, int) and not isinstance(value, bool):
-            return _check_moment(value * 1000)
-        moment = datetime.fromisoformat(_text(value))
+            return _EPOCH + timedelta(milliseconds=value)
+        moment = datetime.fromisoformat(read_text(value))
         if moment.tzinfo is None:
-            return _count_microseconds(moment, _EPOCH)
+            return moment
         if not has_zone:
             raise ValueRejected("it has a zone")
-        return _check_moment(_count_microseconds(moment, _EPOCH_UTC))
-
-    return read
-
-
-def _check_moment(microseconds: int) -> int:
-    if not MICROSECONDS_MIN <= microseconds <= MICROSECONDS_MAX:
-        raise ValueRejected("beyond the years 1 to 9999")
-    return microseconds
+        return moment.astimezone(UTC).replace(tzinfo=None)
+    except OverflowError:
+        raise ValueRejected("beyond the years 1 to 9999") from None
 
 
-def _count_microseconds(moment: datetime, epoch: datetime) -> int:
-    return (moment - epoch) // timedelta(microseconds=1)
-
-
-_CONVERTS: Final[dict[type[iceberg.IcebergType], Convert]] = {
-    iceberg.BooleanType: _boolean,
-    iceberg.IntegerType: _make_integer(32),
-    iceberg.LongType: _make_integer(64),
-    iceberg.FloatType: _double,
-    iceberg.DoubleType: _double,
-    iceberg.StringType: _text,
-    iceberg.BinaryType: _bytes,
-    iceberg.DateType: _date,
-    iceberg.TimeType: _time,
-    iceberg.TimestampType: _make_moment(has_zone=False),
-    iceberg.TimestamptzType: _make_moment(has_zone=True),
+_LEAVES: Final[dict[type[iceberg.IcebergType], Convert]] = {
+    iceberg.BooleanType: _read_boolean,
+    iceberg.IntegerType: partial(_read_integer, 32),
+    iceberg.LongType: partial(_read_integer, 64),
+    iceberg.FloatType: _read_double,
+    iceberg.DoubleType: _read_double,
+    iceberg.StringType: read_text,
+    iceberg.BinaryType: _read_bytes,
+    iceberg.DateType: _read_date,
+    iceberg.TimeType: _read_time,
+    iceberg.TimestampType: partial(_read_timestamp, False),
+    iceberg.TimestamptzType: partial(_read_timestamp, True),
 }
 
 
@@ -332,8 +264,12 @@ class JsonDecoder:
     fields: Fields
 
     @property
+    def columns(self) -> Fields:
+        return (*self.fields, ValueField(REST, iceberg.StringType()))
+
+    @property
     def names(self) -> tuple[str, ...]:
-        return (*(column.name for column in self.fields), REST)
+        return tuple(column.name for column in self.columns)
 
     def decode(self, values: pa.Array, headers: pa.Array) -> Decoded:
         if not self.fields or None in map(_block_type, (column.type for column in self.fields)):
@@ -350,24 +286,9 @@ class JsonDecoder:
         half = len(values) // 2
         return [*self._decode(values[:half]), *self._decode(values[half:])]
 
-    # Value by value
-
     def decode_rows(self, values: pa.Array) -> Decoded:
         """Each value by itself."""
-        reader = make_row_reader(self.fields)
-        is_bad = np.zeros(len(values), np.bool_)
-        rows: list[list[Any]] = []
-        reasons: list[str] = []
-        for number, value in enumerate(values.to_pylist()):
-            try:
-                row, rest = reader.read(value)
-                rows.append([*row, rest])
-            except ValueRejected as error:
-                is_bad[number] = True
-                reasons.append(str(error))
-        types = [*(column.arrow_type for column in self.fields), pa.string()]
-        arrays = [make_array([row[slot] for row in rows], type) for slot, type in enumerate(types)]
-        return Decoded(tuple(arrays), is_bad, tuple(reasons))
+        return decode_rows(values, self.columns, make_row_reader(self.fields).read)
 
     # A block at once
 
@@ -438,7 +359,7 @@ class JsonDecoder:
                 has_rest |= objects.field(slot).is_valid().to_numpy(zero_copy_only=False)
         is_bad = np.zeros(len(values), np.bool_)
         if not has_rest.any():
-            return pa.nulls(len(values), pa.string()), is_bad, []
+            return pa.nulls(len(values), _TEXT), is_bad, []
         reader = make_row_reader(self.fields)
         texts: list[str | None] = [None] * len(values)
         reasons: list[str] = []
@@ -448,14 +369,7 @@ class JsonDecoder:
             except ValueRejected as error:
                 is_bad[number] = True
                 reasons.append(str(error))
-        return pa.array(texts, pa.string()), is_bad, reasons
-
-
-def make_array(values: Sequence[Any], type: pa.DataType) -> pa.Array:
-    """Python values as a column; moments are given in microseconds."""
-    if pa.types.is_timestamp(type) or pa.types.is_time(type):
-        return pa.array(values, pa.int64()).cast(type)
-    return pa.array(values, type)
+        return pa.array(texts, _TEXT), is_bad, reasons
 
 
 def _check_frame(rows: pa.Table, numbers: pa.Array) -> pa.StructArray:
@@ -533,7 +447,7 @@ def _convert_moments(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         moments = array.cast(wanted).cast(pa.int64())
     bounds = pc.min_max(moments).as_py()
     if bounds["min"] is not None and (
-        bounds["min"] < MICROSECONDS_MIN or bounds["max"] > MICROSECONDS_MAX
+        bounds["min"] < _MICROSECONDS_MIN or bounds["max"] > _MICROSECONDS_MAX
     ):
         raise _NeedsRowPath
     return moments.cast(wanted)

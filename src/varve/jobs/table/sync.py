@@ -60,7 +60,8 @@ from varve.jobs.table.table_state import (
     sweep,
 )
 from varve.jobs.table.tasks import AppendTask, MergeTask, StageTask, TableRead
-from varve.jobs.table.types import Decoder, Fields
+from varve.jobs.table.types import Fields
+from varve.jobs.table.value_decoder import Decoder
 from varve.jobs.tasks import Task, TaskRunner
 from varve.jobs.tier.bucket import Bucket
 

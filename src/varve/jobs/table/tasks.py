@@ -31,8 +31,8 @@ from varve.jobs.table.types import (
     REASON,
     TIMESTAMP,
     VALUE,
-    Decoder,
 )
+from varve.jobs.table.value_decoder import Decoder
 from varve.kernels.hashes import murmur3_cells
 
 SOURCE: Final = ("partition", "offset", "timestamp", "key", "value", "headers")

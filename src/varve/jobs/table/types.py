@@ -4,18 +4,15 @@ A schema is a JSON file: `{"name": "type"}`, or Iceberg's own `{"type": "struct"
 docs/formats/table.md
 
 Invariant  value columns may be null in the table, since a tombstone has no value; whether a field
-           is required is checked when a value is decoded. A decoder turns every value into a row
-           or a reason why not, whatever the values around it are.
+           is required is checked when a value is decoded.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pyiceberg.types as iceberg
 from pydantic import ValidationError
@@ -310,51 +307,3 @@ class _TypeParser:
 
     def fault(self, problem: str) -> InvalidRequest:
         return InvalidRequest(f"{self.where}: {problem}")
-
-
-# Decoders
-
-
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """`columns` hold the values that are rows, in their order; `reasons` why the others are not."""
-
-    columns: tuple[pa.Array, ...]
-    is_bad: npt.NDArray[np.bool_]
-    reasons: tuple[str, ...] = ()
-
-
-class Decoder(Protocol):
-    """Opens values; it travels to executors."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the columns it gives."""
-
-    def decode(self, values: pa.Array, headers: pa.Array) -> Decoded:
-        """The columns of values, none of which is null."""
-
-
-@dataclass(frozen=True, slots=True)
-class RawDecoder:
-    """The bytes as they are, with the headers."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(field.name for field in raw_fields())
-
-    def decode(self, values: pa.Array, headers: pa.Array) -> Decoded:
-        return Decoded((values, headers), np.zeros(len(values), np.bool_))
-
-
-def join_decoded(parts: Sequence[Decoded]) -> Decoded:
-    """One after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    return Decoded(
-        tuple(
-            pa.concat_arrays(columns) for columns in zip(*(p.columns for p in parts), strict=True)
-        ),
-        np.concatenate([part.is_bad for part in parts]),
-        tuple(reason for part in parts for reason in part.reasons),
-    )

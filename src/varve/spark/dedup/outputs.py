@@ -46,7 +46,7 @@ from varve.jobs.table.table_state import (
     sweep,
 )
 from varve.jobs.table.tasks import split_rows
-from varve.jobs.table.types import Decoder
+from varve.jobs.table.value_decoder import Decoder
 from varve.spark.columns import make_schema
 from varve.spark.dedup.deduplicate import split_by_partition, unpack_rows
 
