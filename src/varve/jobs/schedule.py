@@ -19,15 +19,8 @@ from varve.commit_log import LogSettings
 from varve.disk import FileSystem, Lock, RealFileSystem, write_atomically
 from varve.embedded.tier_place import DEFAULT_METADATA, read_place
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
+from varve.foundation import errors
 from varve.foundation.clock import Clock, SystemClock
-from varve.foundation.errors import (
-    Corrupt,
-    InvalidRequest,
-    Locked,
-    NotFound,
-    StoreError,
-    UnsupportedFormat,
-)
 from varve.foundation.settings import GivenValue, parse_settings
 from varve.jobs.results import JsonFields
 from varve.jobs.tasks import TaskRunner
@@ -162,7 +155,7 @@ def read_runs(fs: FileSystem, directory: str) -> dict[tuple[JobName, str], LastR
     try:
         content = json.loads(fs.read(path))
         if content["format"] != _FORMAT:
-            raise UnsupportedFormat(
+            raise errors.UnsupportedFormat(
                 f"{path}: format {content['format']!r:.40}, only {_FORMAT} is known; use a newer "
                 "varve"
             )
@@ -173,7 +166,7 @@ def read_runs(fs: FileSystem, directory: str) -> dict[tuple[JobName, str], LastR
             for topic, run in topics.items()
         }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Corrupt(
+        raise errors.Corrupt(
             f"{path}: not what jobs note ({type(error).__name__}: {error!s:.80}); remove it, and "
             "every job is due"
         ) from error
@@ -302,7 +295,7 @@ def read_topics(
     """The topics of a log directory and their settings, `defaults` below what they say."""
     path = f"{directory}/{TOPICS_FILE}"
     if not fs.exists(path):
-        raise NotFound(f"{directory} holds no topics: there is no {TOPICS_FILE}")
+        raise errors.NotFound(f"{directory} holds no topics: there is no {TOPICS_FILE}")
     return {
         name: parse_settings(LogSettings, {**defaults, **entry.settings}, f"topic {name}")
         for name, entry in decode_topics(fs.read(path), path).topics.items()
@@ -314,7 +307,7 @@ def _run(due: ScheduledJob, context: JobContext, runner: Runner) -> JobOutcome:
     result: object = None
     try:
         result, error = runner(context)
-    except StoreError as failure:
+    except errors.StoreError as failure:
         error = str(failure)
     before = 0 if due.last is None else due.last.failures
     run = LastRun(
@@ -333,7 +326,7 @@ def _find_address(
     if place is None:
         return None
     if place.metadata != DEFAULT_METADATA:
-        raise InvalidRequest(
+        raise errors.InvalidRequest(
             f"the cold tier of {directory} keeps its manifests as varve.tier.metadata="
             f"{place.metadata} says, not beside the objects: jobs read the object store alone"
         )
@@ -344,8 +337,8 @@ def _lock(fs: FileSystem, directory: str) -> Lock:
     path = f"{directory}/{LOCK_FILE}"
     try:
         return fs.lock(path)
-    except Locked as error:
-        raise Locked(
+    except errors.Locked as error:
+        raise errors.Locked(
             f"another runner works on the jobs of {directory} ({path} is locked): it does what is "
             "due"
         ) from error
@@ -435,7 +428,7 @@ def _find_bucket(context: JobContext) -> Bucket | None:
 
 def _get_bucket(context: JobContext) -> Bucket:
     if context.address is None:
-        raise InvalidRequest(
+        raise errors.InvalidRequest(
             f"{context.directory} does not say which object store its cold tier is in: nothing "
             "was copied yet"
         )

@@ -22,7 +22,7 @@ from varve.jobs.table.avro_values import (
     find_first_schema,
     parse_avro,
 )
-from varve.jobs.table.value_decoder import Decoded
+from varve.jobs.table.decoding import Decoded
 
 FIRST = {
     "type": "record",

@@ -11,9 +11,9 @@ import pytest
 
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.table.columns import infer_fields
+from varve.jobs.table.decoding import Decoded
 from varve.jobs.table.json_values import JsonDecoder
 from varve.jobs.table.types import dump_fields, parse_schema
-from varve.jobs.table.value_decoder import Decoded
 
 WIDE = parse_schema(
     json.dumps(

@@ -38,14 +38,7 @@ from varve.commit_log.directory_files import decode_topic_id
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.clock import Clock
 from varve.foundation.errors import StoreError
-from varve.jobs.compact.cleanable import (
-    Scope,
-    find_chain,
-    find_leftovers,
-    find_scope,
-    read_aborted,
-    read_shells,
-)
+from varve.jobs.compact import cleanable
 from varve.jobs.compact.commit import (
     CompactCommit,
     DoneGroup,
@@ -142,7 +135,7 @@ class PartitionCompaction:
         manifest = self._manifests.load() if self.settings.is_dry_run else self._sweep()
         self._is_cut = False
         self._result.add_manifest(manifest, is_first=number == 0)
-        chain = find_chain(manifest, self._manifests.segments(manifest), self.history)
+        chain = cleanable.find_chain(manifest, self._manifests.segments(manifest), self.history)
         if not chain:
             self._result.add_note("the cold tier holds nothing of it")
             return
@@ -161,15 +154,15 @@ class PartitionCompaction:
             )
         with open_files(self.reach.objects, self.home, chain) as files:
             log = self.settings.log
-            scope = find_scope(self.home, manifest, chain, files, log, self._now_ms)
+            scope = cleanable.find_scope(self.home, manifest, chain, files, log, self._now_ms)
             if not self._is_due(scope):
                 return
-            aborted = read_aborted(self.home, chain, files, end_offset=scope.end_offset)
+            aborted = cleanable.read_aborted(self.home, chain, files, end_offset=scope.end_offset)
             rules = RunRules(
                 now_ms=self._now_ms,
                 delete_retention_ms=log.delete_retention_ms,
                 first_uncleanable_offset=scope.end_offset,
-                producers=read_shells(self.home, chain[-1], files),
+                producers=cleanable.read_shells(self.home, chain[-1], files),
             )
         scope, headers = yield from self._index(scope, aborted)
         area = WorkArea(self.reach.objects, f"{self.home.work_folder}{self.job_id}/{number}/")
@@ -206,7 +199,7 @@ class PartitionCompaction:
 
     def _sweep(self) -> Manifest:
         manifest = self._manifests.load()
-        leftovers = find_leftovers(self._manifests, manifest, now_ms=self._now_ms)
+        leftovers = cleanable.find_leftovers(self._manifests, manifest, now_ms=self._now_ms)
         removed = self._manifests.remove(
             leftovers, leader_epoch=None, writer=WRITER, now_ms=self._now_ms
         )
@@ -214,17 +207,17 @@ class PartitionCompaction:
         remove_left_work(self.reach.objects(), self.home.work_folder, now_ms=self._now_ms)
         return self._manifests.load() if leftovers else manifest
 
-    def _is_due(self, scope: Scope) -> bool:
-        cleanable = scope.cleanable
+    def _is_due(self, scope: cleanable.Scope) -> bool:
+        state = scope.cleanable
         if scope.blocked_by:
             self._result.add_note(scope.blocked_by)
         if not scope.segments:
             self._result.add_note("nothing of it may be compacted yet")
             return False
-        if not cleanable.is_due and not self.settings.is_forced:
+        if not state.is_due and not self.settings.is_forced:
             self._result.add_note(
-                f"not due: {cleanable.ratio:.3f} of it is dirty, min.cleanable.dirty.ratio is "
-                f"{cleanable.min_ratio}"
+                f"not due: {state.ratio:.3f} of it is dirty, min.cleanable.dirty.ratio is "
+                f"{state.min_ratio}"
             )
             return False
         return True
@@ -241,8 +234,8 @@ class PartitionCompaction:
         return outcomes
 
     def _index(
-        self, scope: Scope, aborted: Sequence[AbortedTransaction]
-    ) -> Stages[tuple[Scope, tuple[KeyIndexHeader | None, ...]]]:
+        self, scope: cleanable.Scope, aborted: Sequence[AbortedTransaction]
+    ) -> Stages[tuple[cleanable.Scope, tuple[KeyIndexHeader | None, ...]]]:
         """The headers of all key indexes, None for a held segment, and the segments as they are
         listed now.
         """
@@ -286,7 +279,7 @@ class PartitionCompaction:
                 )
         add_parts(self._manifests, self.home, segments, now_ms=self._now_ms)
         chain = tuple(segments.get(segment.id, segment) for segment in scope.chain)
-        return Scope(chain, scope.cleanable), tuple(
+        return cleanable.Scope(chain, scope.cleanable), tuple(
             headers.get(segment.base_offset) for segment in scope.segments
         )
 
@@ -414,7 +407,7 @@ class PartitionCompaction:
 
     def _commit(
         self,
-        scope: Scope,
+        scope: cleanable.Scope,
         plan: CleaningPlan[SegmentFigures],
         groups: Sequence[DoneGroup],
         clean_end: int,
@@ -458,7 +451,7 @@ class PartitionCompaction:
 class _Pass:
     """What one pass goes by, once the key indexes of its segments are known."""
 
-    scope: Scope
+    scope: cleanable.Scope
     headers: tuple[KeyIndexHeader | None, ...]
     aborted: tuple[AbortedTransaction, ...]
     rules: RunRules

@@ -33,15 +33,8 @@ from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
 from varve.jobs.key_plans import LatestBits, RangeOutcome, SegmentBits, WorkArea
+from varve.jobs.tier import remote_files
 from varve.jobs.tier.bucket import BucketAccess
-from varve.jobs.tier.remote_files import (
-    RemoteInput,
-    ScratchFileSystem,
-    TierFiles,
-    checksum,
-    open_files,
-    scratch,
-)
 from varve.kernels.key_merge import Tally
 from varve.tiering.copy import segment_upload as upload
 from varve.tiering.manifest.paths import RemotePath
@@ -58,7 +51,7 @@ WRITER: Final = "varve compact"
 
 
 @contextmanager
-def open_key_index(source: RemoteInput, topic_id: bytes) -> Iterator[KeyIndex | None]:
+def open_key_index(source: remote_files.RemoteInput, topic_id: bytes) -> Iterator[KeyIndex | None]:
     """The key index of a remote segment; None where there is none that can be used."""
     if source.remote.find_part(KEYS_PART) is None:
         yield None
@@ -82,7 +75,7 @@ def is_whole(index: KeyIndex) -> bool:
     return True
 
 
-def find_whole_index(source: RemoteInput, topic_id: bytes) -> KeyIndexHeader | None:
+def find_whole_index(source: remote_files.RemoteInput, topic_id: bytes) -> KeyIndexHeader | None:
     """The header of the segment's key index if all of it can be used."""
     with open_key_index(source, topic_id) as index:
         return index.header if index is not None and is_whole(index) else None
@@ -118,16 +111,16 @@ class IndexTask:
         return self.segment.size if keys is None else keys.size
 
     def run(self, shared: None) -> IndexedSegment | None:
-        with open_files(self.reach.objects, self.home, [self.segment]) as files:
-            remote_input = RemoteInput(self.home, self.segment, files)
+        with remote_files.open_files(self.reach.objects, self.home, [self.segment]) as files:
+            remote_input = remote_files.RemoteInput(self.home, self.segment, files)
             header = find_whole_index(remote_input, self.topic_id)
             if header is not None:
                 return IndexedSegment(header, None)
             return None if self.is_dry_run else self._build(remote_input)
 
-    def _build(self, remote_input: RemoteInput) -> IndexedSegment:
-        fs = ScratchFileSystem()
-        with scratch() as directory:
+    def _build(self, remote_input: remote_files.RemoteInput) -> IndexedSegment:
+        fs = remote_files.ScratchFileSystem()
+        with remote_files.scratch() as directory:
             path = f"{directory}/keys"
             header = build_key_index(
                 fs,
@@ -139,21 +132,21 @@ class IndexTask:
             )
             data = fs.read(path)
         self.reach.objects().put(remote_input.path(KEYS_PART), data)
-        return IndexedSegment(header, ObjectPart(KEYS_PART, len(data), checksum(data)))
+        return IndexedSegment(header, ObjectPart(KEYS_PART, len(data), remote_files.checksum(data)))
 
 
 def make_sources(
     home: RemotePath,
     segments: Sequence[RemoteSegment],
     headers: Sequence[KeyIndexHeader | None],
-    files: TierFiles,
+    files: remote_files.TierFiles,
     *,
     first_dirty_offset: int,
 ) -> list[PlanInput]:
     """Segments as planning takes them; one without a header is held."""
     sources = []
     for segment, header in zip(segments, headers, strict=True):
-        remote_input = RemoteInput(home, segment, files)
+        remote_input = remote_files.RemoteInput(home, segment, files)
         keys = None if header is None else remote_input.keys(header)
         sources.append(
             PlanInput(
@@ -191,7 +184,7 @@ class RangeTask:
     read_bytes: int
 
     def run(self, shared: RangeInputs) -> RangeOutcome:
-        with open_files(shared.reach.objects, shared.home, shared.segments) as files:
+        with remote_files.open_files(shared.reach.objects, shared.home, shared.segments) as files:
             sources = make_sources(
                 shared.home, shared.segments, shared.headers, files, first_dirty_offset=0
             )
@@ -222,9 +215,9 @@ class JudgedSegment:
         return tables + self.header.record_count // 4
 
     def plan(
-        self, home: RemotePath, files: TierFiles, bits: SegmentBits, rules: RunRules
+        self, home: RemotePath, files: remote_files.TierFiles, bits: SegmentBits, rules: RunRules
     ) -> SegmentPlan:
-        remote = RemoteInput(home, self.segment, files)
+        remote = remote_files.RemoteInput(home, self.segment, files)
         source = PlanInput(remote, remote.next_offset, self.is_dirty, remote.keys(self.header))
         # Copies, because a task may run twice and planning changes both.
         return plan_segment(
@@ -251,7 +244,7 @@ class PassInputs:
     now_ms: int
 
     def plan(
-        self, first: int, segments: Sequence[JudgedSegment], files: TierFiles
+        self, first: int, segments: Sequence[JudgedSegment], files: remote_files.TierFiles
     ) -> tuple[SegmentPlan, ...]:
         """The plans of consecutive segments, the first of which has a number."""
         found = self.bits.read(first, [segment.header.record_count for segment in segments])
@@ -274,7 +267,7 @@ class SegmentsTask:
 
     def run(self, shared: PassInputs) -> list[SegmentFigures]:
         segments = [segment.segment for segment in self.segments]
-        with open_files(shared.reach.objects, shared.home, segments) as files:
+        with remote_files.open_files(shared.reach.objects, shared.home, segments) as files:
             plans = shared.plan(self.first, self.segments, files)
         return [plan.figures() for plan in plans]
 
@@ -303,7 +296,7 @@ class GroupRewrite:
     id: str
     inputs: tuple[RemoteSegment, ...]
     plans: tuple[SegmentPlan, ...]
-    files: TierFiles
+    files: remote_files.TierFiles
     settings: LogSettings
     topic_id: bytes
     buffer_bytes: int
@@ -314,8 +307,8 @@ class GroupRewrite:
     writer: str = WRITER
 
     def run(self) -> WrittenGroup:
-        fs = ScratchFileSystem()
-        with scratch() as directory, self.files:
+        fs = remote_files.ScratchFileSystem()
+        with remote_files.scratch() as directory, self.files:
             written = write_group(
                 fs,
                 directory,
@@ -352,7 +345,7 @@ class GroupRewrite:
 
         kinds = [LOG, INDEX, TIME_INDEX, *([TXN_INDEX] if written.has_txn_index else [])]
         contents = [measure(kind) for kind in kinds]
-        last = RemoteInput(self.home, self.inputs[-1], self.files)
+        last = remote_files.RemoteInput(self.home, self.inputs[-1], self.files)
         for name in (SNAPSHOT_PART, EPOCHS_PART):
             data, part = last.read_part(name), last.remote.find_part(name)
             assert part is not None, "it was read by it"
@@ -401,7 +394,7 @@ class RewriteTask:
         return sum(segment.segment.size for segment in self.segments)
 
     def run(self, shared: PassInputs) -> WrittenGroup:
-        files = open_files(shared.reach.objects, shared.home, self.inputs)
+        files = remote_files.open_files(shared.reach.objects, shared.home, self.inputs)
         return GroupRewrite(
             shared.reach,
             shared.home,

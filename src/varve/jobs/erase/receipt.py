@@ -25,15 +25,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from varve.cleaning.removals import removal
 from varve.cleaning.removals.audit import Outcome, find_outcome
 from varve.cleaning.removals.live_segments import LiveSegments
-from varve.cleaning.removals.removal import (
-    Reason,
-    Removal,
-    RemovalKind,
-    decode_removal,
-    encode_removal,
-)
 from varve.cleaning.removals.removal_log import read_removal_log
 from varve.commit_log import Log
 from varve.commit_log.check.partition import show_nothing
@@ -88,16 +82,16 @@ class PartitionErased:
 
     partition: int
     tier: str
-    balances: tuple[Removal, ...]
+    balances: tuple[removal.Removal, ...]
     objects: tuple[dict[str, Any], ...]
 
     @property
     def records(self) -> int:
-        return sum(balance.records.get(Reason.ERASED, 0) for balance in self.balances)
+        return sum(balance.records.get(removal.Reason.ERASED, 0) for balance in self.balances)
 
     @property
     def bytes(self) -> int:
-        return sum(balance.bytes.get(Reason.ERASED, 0) for balance in self.balances)
+        return sum(balance.bytes.get(removal.Reason.ERASED, 0) for balance in self.balances)
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -106,7 +100,7 @@ class PartitionErased:
             "segments": len(self.balances),
             "records": self.records,
             "bytes": self.bytes,
-            "balances": [encode_removal(balance) for balance in self.balances],
+            "balances": [removal.encode_removal(balance) for balance in self.balances],
             "objects": list(self.objects),
         }
 
@@ -119,7 +113,7 @@ def read_remote_erased(reach: BucketAccess, partition: RemotePath, request: str)
         for segment in manifests.segments(manifests.load())
         if segment.is_readable
     }
-    done: dict[str, tuple[Removal, dict[str, Any]]] = {}
+    done: dict[str, tuple[removal.Removal, dict[str, Any]]] = {}
     prefix = partition.evidence_key(f"{ERASURE_PREFIX}{request}-").removesuffix(".json")
     for info in objects.list(prefix.rpartition("/")[0]):
         if not info.key.startswith(prefix):
@@ -136,7 +130,7 @@ def read_remote_erased(reach: BucketAccess, partition: RemotePath, request: str)
     return PartitionErased(partition.partition, "cold", tuple(balances), tuple(changes))
 
 
-def _decode_evidence(data: bytes, key: str) -> Iterator[tuple[Removal, dict[str, Any]]]:
+def _decode_evidence(data: bytes, key: str) -> Iterator[tuple[removal.Removal, dict[str, Any]]]:
     try:
         document = json.loads(data)
         for number, (balance, change) in enumerate(
@@ -145,7 +139,7 @@ def _decode_evidence(data: bytes, key: str) -> Iterator[tuple[Removal, dict[str,
             for side in ("before", "after"):
                 if not isinstance(change[side]["key"], str):
                     raise ValueError("an object without a key")
-            yield decode_removal(number, balance), change
+            yield removal.decode_removal(number, balance), change
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(f"{key}: is no evidence of an erasure: {error}") from error
 
@@ -160,10 +154,10 @@ def read_local_erased(
     """
     entries = read_removal_log(fs, log.directory).entries
     live: LiveSegments | None = None
-    balances: list[Removal] = []
+    balances: list[removal.Removal] = []
     for number, entry in enumerate(entries):
         balance = entry.removal
-        is_ours = balance.kind is RemovalKind.ERASURE and balance.rule.startswith(
+        is_ours = balance.kind is removal.RemovalKind.ERASURE and balance.rule.startswith(
             f"erasure {request}:"
         )
         if is_ours and not entry.is_done:

@@ -23,14 +23,8 @@ import requests
 from fastavro.schema import SchemaParseException, UnknownType
 
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreDenied, StoreUnavailable
+from varve.jobs.table import decoding
 from varve.jobs.table.types import Fields, ValueField, list_of, map_of, struct_of
-from varve.jobs.table.value_decoder import (
-    Convert,
-    Decoded,
-    ValueRejected,
-    decode_rows,
-    make_converter,
-)
 
 Parsed = Any
 """A schema as fastavro has it."""
@@ -196,16 +190,18 @@ class AvroDecoder:
     def names(self) -> tuple[str, ...]:
         return tuple(field.name for field in self.fields)
 
-    def decode(self, values: pa.Array, headers: pa.Array) -> Decoded:
+    def decode(self, values: pa.Array, headers: pa.Array) -> decoding.Decoded:
         reader = _parse_known(self.schema)
-        converters = [(field.name, make_converter(field.type, _find_leaf)) for field in self.fields]
+        converters = [
+            (field.name, decoding.make_converter(field.type, _find_leaf)) for field in self.fields
+        ]
         missing: set[int] = set()
 
         def read(value: bytes) -> list[Any]:
             row = self._read(value, reader, missing)
             return [convert(row.get(name)) for name, convert in converters]
 
-        return decode_rows(values, self.fields, read)
+        return decoding.decode_rows(values, self.fields, read)
 
     def _read(self, value: bytes, reader: Parsed, missing: set[int]) -> dict[str, Any]:
         writer, datum = reader, value
@@ -215,13 +211,13 @@ class AvroDecoder:
         try:
             row = fastavro.schemaless_reader(stream, writer, reader)
         except Exception as error:  # fastavro raises whatever the bytes lead it to
-            raise ValueRejected(
+            raise decoding.ValueRejected(
                 f"no Avro of that schema: {type(error).__name__}: {error}"[:200]
             ) from None
         if stream.read(1):
-            raise ValueRejected("bytes follow the Avro value: it is of another schema")
+            raise decoding.ValueRejected("bytes follow the Avro value: it is of another schema")
         if not isinstance(row, dict):
-            raise ValueRejected("the Avro value is no record")
+            raise decoding.ValueRejected("the Avro value is no record")
         return row
 
     def _open_frame(
@@ -229,12 +225,12 @@ class AvroDecoder:
     ) -> tuple[Parsed, bytes]:
         """The schema that a value names, and its datum; a `missing` one is asked for once."""
         if len(value) < _FRAME.size or value[0] != 0:
-            raise ValueRejected("the value does not begin with the number of a schema")
+            raise decoding.ValueRejected("the value does not begin with the number of a schema")
         number = _FRAME.unpack_from(value)[1]
         text = None if number in missing else registry.find_schema(number)
         if text is None:
             missing.add(number)
-            raise ValueRejected(f"the registry has no schema {number}")
+            raise decoding.ValueRejected(f"the registry has no schema {number}")
         return _parse_known(text), value[_FRAME.size :]
 
 
@@ -312,7 +308,7 @@ def _is_optional(field: Mapping[str, Any]) -> bool:
     return type == "null" or (isinstance(type, list) and "null" in type)
 
 
-def _find_leaf(type: iceberg.IcebergType) -> Convert:
+def _find_leaf(type: iceberg.IcebergType) -> decoding.Convert:
     """fastavro gives what Arrow takes, but for UUIDs."""
     return str if isinstance(type, iceberg.StringType) else _keep
 

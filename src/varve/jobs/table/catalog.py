@@ -13,36 +13,15 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
+from pyiceberg import exceptions as iceberg_errors
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import (
-    AuthorizationExpiredError,
-    ForbiddenError,
-    NamespaceAlreadyExistsError,
-    NoSuchPropertyException,
-    NoSuchTableError,
-    NotInstalledError,
-    OAuthError,
-    RESTError,
-    ServerError,
-    ServiceUnavailableError,
-    SignError,
-    TooManyRequestsError,
-    UnauthorizedError,
-)
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 from requests.exceptions import RequestException
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DatabaseError, SQLAlchemyError
 
-from varve.foundation.errors import (
-    Corrupt,
-    InvalidRequest,
-    NotFound,
-    StoreDenied,
-    StoreError,
-    StoreUnavailable,
-)
+from varve.foundation import errors
 
 NAME: Final = "varve"
 """The name of the catalog; one of SQL keeps its tables under it."""
@@ -55,11 +34,11 @@ _UNNAMED: Final = re.compile(r"""[/\\'"`]""")
 _NAME_BYTES_MAX: Final = 200
 _UNSAFE: Final = re.compile(r"[%?#]")
 _DENIED: Final = (
-    UnauthorizedError,
-    ForbiddenError,
-    AuthorizationExpiredError,
-    OAuthError,
-    SignError,
+    iceberg_errors.UnauthorizedError,
+    iceberg_errors.ForbiddenError,
+    iceberg_errors.AuthorizationExpiredError,
+    iceberg_errors.OAuthError,
+    iceberg_errors.SignError,
 )
 _DENIED_WORDS: Final = re.compile(r"access.?denied|forbidden|readonly|read-only|permission", re.I)
 _NOT_FOUND_WORDS: Final = re.compile(
@@ -94,10 +73,12 @@ class CatalogAddress:
 
     def _folder(self) -> str:
         if self.warehouse is None:
-            raise InvalidRequest("say where the tables are to be: give a warehouse or a catalog")
+            raise errors.InvalidRequest(
+                "say where the tables are to be: give a warehouse or a catalog"
+            )
         folder = find_folder(self.warehouse)
         if folder is None:
-            raise InvalidRequest(
+            raise errors.InvalidRequest(
                 f"{self.warehouse} is no directory: a catalog cannot lie in it as a file. Give "
                 "one, such as sqlite:////path/catalog.db or http://host/iceberg"
             )
@@ -142,7 +123,7 @@ class CatalogAddress:
         with translate_open_errors(self.place):
             missing = self._find_missing()
             if missing is not None:
-                raise NotFound(
+                raise errors.NotFound(
                     f"the catalog {missing} is missing; mount or put it back: it is not "
                     "created again in its place"
                 )
@@ -185,7 +166,7 @@ def find_folder(url: str) -> str | None:
         return None
     path = os.path.abspath(re.sub("^/+", "/", url.removeprefix("file:")))
     if _UNSAFE.search(path):
-        raise InvalidRequest(
+        raise errors.InvalidRequest(
             f"{path}: a table's files are named by URLs, in which %, ? and # mean something: "
             "choose another directory"
         )
@@ -206,12 +187,12 @@ def split_name(name: str) -> tuple[str, str]:
     namespace, dot, table = name.rpartition(".")
     parts = name.split(".")
     if not dot or not all(parts) or not name.isprintable() or _UNNAMED.search(name):
-        raise InvalidRequest(
+        raise errors.InvalidRequest(
             f"{name!r:.200} names no table: write NAMESPACE.NAME, without slashes and quotes"
         )
     longest = max(len(part.encode()) for part in parts)
     if longest > _NAME_BYTES_MAX:
-        raise InvalidRequest(
+        raise errors.InvalidRequest(
             f"{name!r:.80}...: a part of a table's name has {longest} bytes, and {_NAME_BYTES_MAX} "
             "may be: folders are named by it"
         )
@@ -222,14 +203,14 @@ def find_table(catalog: Catalog, name: str) -> Table | None:
     with translate_open_errors(name):
         try:
             return catalog.load_table(name)
-        except NoSuchTableError:
+        except iceberg_errors.NoSuchTableError:
             return None
 
 
 def get_table(catalog: Catalog, name: str) -> Table:
     table = find_table(catalog, name)
     if table is None:
-        raise NotFound(f"the catalog {catalog.name} has no table {name}")
+        raise errors.NotFound(f"the catalog {catalog.name} has no table {name}")
     return table
 
 
@@ -238,25 +219,37 @@ def make_namespace(catalog: Catalog, name: str) -> None:
         try:
             if not catalog.namespace_exists(name):
                 catalog.create_namespace(name)
-        except NamespaceAlreadyExistsError:
+        except iceberg_errors.NamespaceAlreadyExistsError:
             return
 
 
+def describe_table(table: Table) -> str:
+    """What messages call it."""
+    return f"table {'.'.join(table.name())}"
+
+
 @contextmanager
-def translate_catalog_errors(where: str) -> Iterator[None]:
+def translate_catalog_errors(where: str | Table) -> Iterator[None]:
     """Errors of catalogs, warehouses and the network become varve's, in one line."""
+    where = where if isinstance(where, str) else describe_table(where)
     try:
         yield
-    except StoreError:
+    except errors.StoreError:
         raise
     except _DENIED as error:
-        raise StoreDenied(f"{where}: the catalog refuses: {_line(error)}") from error
-    except (ServerError, ServiceUnavailableError, TooManyRequestsError) as error:
-        raise StoreUnavailable(f"{where}: the catalog failed: {_line(error)}") from error
-    except RESTError as error:
-        raise InvalidRequest(f"{where}: the catalog refuses: {_line(error)}") from error
+        raise errors.StoreDenied(f"{where}: the catalog refuses: {_line(error)}") from error
+    except (
+        iceberg_errors.ServerError,
+        iceberg_errors.ServiceUnavailableError,
+        iceberg_errors.TooManyRequestsError,
+    ) as error:
+        raise errors.StoreUnavailable(f"{where}: the catalog failed: {_line(error)}") from error
+    except iceberg_errors.RESTError as error:
+        raise errors.InvalidRequest(f"{where}: the catalog refuses: {_line(error)}") from error
     except RequestException as error:
-        raise StoreUnavailable(f"{where}: the catalog is not reached: {_line(error)}") from error
+        raise errors.StoreUnavailable(
+            f"{where}: the catalog is not reached: {_line(error)}"
+        ) from error
     except SQLAlchemyError as error:
         raise _sql_error(where, error) from error
     except OSError as error:
@@ -272,36 +265,41 @@ def translate_open_errors(where: str) -> Iterator[None]:
     try:
         with translate_catalog_errors(where):
             yield
-    except (ValueError, KeyError, NoSuchPropertyException, NotInstalledError) as error:
-        raise InvalidRequest(f"{where}: {type(error).__name__}: {_line(error)}") from error
+    except (
+        ValueError,
+        KeyError,
+        iceberg_errors.NoSuchPropertyException,
+        iceberg_errors.NotInstalledError,
+    ) as error:
+        raise errors.InvalidRequest(f"{where}: {type(error).__name__}: {_line(error)}") from error
 
 
-def _sql_error(where: str, error: SQLAlchemyError) -> StoreError:
+def _sql_error(where: str, error: SQLAlchemyError) -> errors.StoreError:
     line = _line(getattr(error, "orig", None) or error)
     if "not a database" in line or "malformed" in line:
-        return Corrupt(
+        return errors.Corrupt(
             f"{where}: the catalog's database is damaged ({line}): put it back from a copy"
         )
     if "no such table" in line or _NOT_FOUND_WORDS.search(line):
-        return NotFound(
+        return errors.NotFound(
             f"{where}: the catalog's database holds no catalog ({line}): put it back from a copy; "
             "it is not created again in its place"
         )
     if _DENIED_WORDS.search(line):
-        return StoreDenied(f"{where}: the catalog's database refuses: {line}")
+        return errors.StoreDenied(f"{where}: the catalog's database refuses: {line}")
     if isinstance(error, DatabaseError):
-        return StoreUnavailable(f"{where}: the catalog's database: {line}")
-    return InvalidRequest(f"{where}: the catalog's database: {line}")
+        return errors.StoreUnavailable(f"{where}: the catalog's database: {line}")
+    return errors.InvalidRequest(f"{where}: the catalog's database: {line}")
 
 
-def _file_error(where: str, error: OSError) -> StoreError:
+def _file_error(where: str, error: OSError) -> errors.StoreError:
     line = _line(error)
     if isinstance(error, PermissionError) or _DENIED_WORDS.search(line):
-        return StoreDenied(f"{where}: no right to read or write: {line}")
+        return errors.StoreDenied(f"{where}: no right to read or write: {line}")
     is_missing = isinstance(error, (FileNotFoundError, NotADirectoryError, FileExistsError))
     if is_missing or _NOT_FOUND_WORDS.search(line):
-        return NotFound(f"{where}: {line}")
-    return StoreUnavailable(f"{where}: {line}")
+        return errors.NotFound(f"{where}: {line}")
+    return errors.StoreUnavailable(f"{where}: {line}")
 
 
 def _line(error: BaseException) -> str:

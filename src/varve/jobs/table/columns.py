@@ -16,13 +16,8 @@ from varve.foundation.errors import InvalidRequest
 from varve.jobs.source.arrow_columns import ArrowColumns
 from varve.jobs.source.options import SourceFilters, SourceOptions
 from varve.jobs.source.read import TaskRead, read_task
-from varve.jobs.table.avro_values import (
-    AvroDecoder,
-    SchemaRegistry,
-    avro_fields,
-    find_first_schema,
-    parse_avro,
-)
+from varve.jobs.table import avro_values, types
+from varve.jobs.table.decoding import Decoder, RawDecoder, ValueRejected
 from varve.jobs.table.definition import (
     DEFAULT_BUCKETS,
     TableDefinition,
@@ -33,19 +28,6 @@ from varve.jobs.table.definition import (
 from varve.jobs.table.json_values import JsonDecoder, parse_json
 from varve.jobs.table.plan import TablePlan
 from varve.jobs.table.tasks import SOURCE
-from varve.jobs.table.types import (
-    PRIMITIVES,
-    RESERVED,
-    Fields,
-    ValueField,
-    check_fields,
-    is_column_name,
-    list_of,
-    parse_schema,
-    raw_fields,
-    struct_of,
-)
-from varve.jobs.table.value_decoder import Decoder, RawDecoder, ValueRejected
 
 _REMEDY: Final = "give a schema, or run again when there are some"
 _LONG: Final = 1 << 63
@@ -67,23 +49,25 @@ def make_decoder(definition: TableDefinition, settings: TableSettings) -> Decode
             return JsonDecoder(definition.fields)
         case ValueFormat.AVRO:
             assert definition.avro is not None
-            return AvroDecoder(definition.fields, definition.avro, _open_registry(settings))
+            return avro_values.AvroDecoder(
+                definition.fields, definition.avro, _open_registry(settings)
+            )
 
 
-def _open_registry(settings: TableSettings) -> SchemaRegistry | None:
-    return None if settings.registry is None else SchemaRegistry(settings.registry)
+def _open_registry(settings: TableSettings) -> avro_values.SchemaRegistry | None:
+    return None if settings.registry is None else avro_values.SchemaRegistry(settings.registry)
 
 
 def define_table(
     plan: TablePlan, options: SourceOptions, settings: TableSettings
-) -> tuple[TableDefinition, Fields]:
+) -> tuple[TableDefinition, types.Fields]:
     """A table that is to be made, and the fields of it that were guessed."""
     format = settings.format or ValueFormat.RAW
-    guessed: Fields = ()
+    guessed: types.Fields = ()
     avro = None
     match format:
         case ValueFormat.RAW:
-            fields = raw_fields()
+            fields = types.raw_fields()
         case ValueFormat.JSON:
             fields = read_given_fields(settings, format)
             if not fields:
@@ -92,8 +76,10 @@ def define_table(
             avro = settings.schema
             if avro is None:
                 avro = find_avro_schema(plan, options, settings)
-            fields = avro_fields(parse_avro(avro, settings.schema_name), settings.schema_name)
-            check_fields(fields, settings.schema_name)
+            fields = avro_values.avro_fields(
+                avro_values.parse_avro(avro, settings.schema_name), settings.schema_name
+            )
+            types.check_fields(fields, settings.schema_name)
     definition = TableDefinition(
         topic=plan.topic,
         topic_id=plan.topic_id,
@@ -107,18 +93,20 @@ def define_table(
     return definition, guessed
 
 
-def read_given_fields(settings: TableSettings, format: ValueFormat) -> Fields:
+def read_given_fields(settings: TableSettings, format: ValueFormat) -> types.Fields:
     """The fields of the schema that was given; none where none was."""
     if settings.schema is None:
         return ()
     if format is ValueFormat.AVRO:
-        return avro_fields(parse_avro(settings.schema, settings.schema_name), settings.schema_name)
-    return parse_schema(settings.schema, settings.schema_name)
+        return avro_values.avro_fields(
+            avro_values.parse_avro(settings.schema, settings.schema_name), settings.schema_name
+        )
+    return types.parse_schema(settings.schema, settings.schema_name)
 
 
 def infer_value_fields(
-    plan: TablePlan, options: SourceOptions, settings: TableSettings, known: Fields = ()
-) -> Fields:
+    plan: TablePlan, options: SourceOptions, settings: TableSettings, known: types.Fields = ()
+) -> types.Fields:
     """The fields of the first JSON values that are not known."""
     values = first_values(plan, options, settings.infer_records)
     fields = infer_fields(values, [field.name for field in known])
@@ -136,7 +124,7 @@ def find_avro_schema(plan: TablePlan, options: SourceOptions, settings: TableSet
     if registry is None:
         raise InvalidRequest("Avro values need a schema (.avsc) or the URL of a registry")
     values = first_values(plan, options, settings.infer_records)
-    schema = find_first_schema(values, registry)
+    schema = avro_values.find_first_schema(values, registry)
     if schema is None:
         raise InvalidRequest(
             f"topic {plan.topic}: none of its first {settings.infer_records} records names a "
@@ -163,7 +151,7 @@ def _values(read: TaskRead, options: SourceOptions) -> Iterator[bytes]:
 # Inference
 
 
-def infer_fields(values: Iterable[bytes], known: Iterable[str] = ()) -> Fields:
+def infer_fields(values: Iterable[bytes], known: Iterable[str] = ()) -> types.Fields:
     """Columns for the fields of these values that are not known; bad values are skipped."""
     guessed: dict[str, Guess] = {}
     for value in values:
@@ -173,8 +161,8 @@ def infer_fields(values: Iterable[bytes], known: Iterable[str] = ()) -> Fields:
             continue
         for name, member in document.items():
             guessed[name] = _join(guessed.get(name, _NULL), _guess(member))
-    columns = _make_columns(guessed, taken=(*RESERVED, *known))
-    return tuple(ValueField(name, type) for name, type in columns.items())[:_COLUMNS_MAX]
+    columns = _make_columns(guessed, taken=(*types.RESERVED, *known))
+    return tuple(types.ValueField(name, type) for name, type in columns.items())[:_COLUMNS_MAX]
 
 
 def _guess(value: Any) -> Guess:
@@ -217,12 +205,12 @@ def _join(first: Guess, second: Guess) -> Guess:
 def _make_type(guess: Guess) -> iceberg.IcebergType | None:
     """None where no column can hold all of it."""
     if isinstance(guess, str):
-        return PRIMITIVES.get(guess)
+        return types.PRIMITIVES.get(guess)
     if isinstance(guess, tuple):
         item = _make_type(guess[0])
-        return None if item is None else list_of(item)
+        return None if item is None else types.list_of(item)
     members = _make_columns(guess, taken=())
-    return struct_of(members) if members else None
+    return types.struct_of(members) if members else None
 
 
 def _make_columns(
@@ -233,7 +221,7 @@ def _make_columns(
     columns: dict[str, iceberg.IcebergType] = {}
     for name, guess in guesses.items():
         type = _make_type(guess)
-        if type is not None and is_column_name(name) and name.lower() not in known:
+        if type is not None and types.is_column_name(name) and name.lower() not in known:
             known.add(name.lower())
             columns[name] = type
     return columns

@@ -8,6 +8,7 @@ Invariant  a file is complete before anything names it; no name is used twice. A
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,14 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pyarrow.fs as pafs  # type: ignore[import-untyped]  # ships no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import (
-    ArrowScan,
-    PyArrowFileIO,
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-    schema_to_pyarrow,
-)
+from pyiceberg.io import pyarrow as iceberg_io
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
@@ -46,37 +40,44 @@ class ListedFile:
     size: int
 
 
-def list_files(io: PyArrowFileIO, location: str, folder: str) -> list[ListedFile]:
-    """Every file below a folder of a location; none where there is no such folder."""
-    scheme, netloc, path = io.parse_location(f"{location}/{folder}", io.properties)
-    selector = pafs.FileSelector(path, recursive=True, allow_not_found=True)
-    root = path.removesuffix(folder).rstrip("/")
-    entries = io.fs_by_scheme(scheme, netloc).get_file_info(selector)
-    return [
-        ListedFile(f"{location}/{entry.path.removeprefix(root).lstrip('/')}", entry.size)
-        for entry in entries
-        if entry.is_file
-    ]
+@dataclass(frozen=True, slots=True)
+class FileStore:
+    """How any process comes to the files below a location; it travels, with its credentials."""
 
+    location: str
+    properties: Mapping[str, str] = field(repr=False)
 
-def delete_files(io: PyArrowFileIO, paths: Iterable[str]) -> list[str]:
-    """Removes files; gives those that were still there."""
-    gone = []
-    for path in paths:
-        try:
-            io.delete(path)
-        except FileNotFoundError:
-            continue
-        gone.append(path)
-    return gone
+    def io(self) -> iceberg_io.PyArrowFileIO:
+        return iceberg_io.PyArrowFileIO(dict(self.properties))
+
+    def find(self, folder: str) -> list[ListedFile]:
+        """Every file below a folder of the location; none where there is no such folder."""
+        io = self.io()
+        scheme, netloc, path = io.parse_location(f"{self.location}/{folder}", io.properties)
+        selector = pafs.FileSelector(path, recursive=True, allow_not_found=True)
+        root = path.removesuffix(folder).rstrip("/")
+        entries = io.fs_by_scheme(scheme, netloc).get_file_info(selector)
+        return [
+            ListedFile(f"{self.location}/{entry.path.removeprefix(root).lstrip('/')}", entry.size)
+            for entry in entries
+            if entry.is_file
+        ]
+
+    def delete(self, paths: Iterable[str]) -> list[str]:
+        """Removes files; gives those that were still there."""
+        io, gone = self.io(), []
+        for path in paths:
+            with suppress(FileNotFoundError):
+                io.delete(path)
+                gone.append(path)
+        return gone
 
 
 @dataclass(frozen=True, slots=True)
-class TableFiles:
-    """How any process comes to the files of a table; it travels, with its credentials."""
+class TableFiles(FileStore):
+    """The files of a table, and what it takes to read and write them."""
 
     metadata: TableMetadata
-    properties: Mapping[str, str] = field(repr=False)
 
     @classmethod
     def of(cls, table: Table) -> "TableFiles":
@@ -84,18 +85,11 @@ class TableFiles:
         bare = table.metadata.model_copy(
             update={"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}}
         )
-        return cls(bare, dict(table.io.properties))
-
-    @property
-    def location(self) -> str:
-        return self.metadata.location.rstrip("/")
+        return cls(bare.location.rstrip("/"), dict(table.io.properties), bare)
 
     @property
     def schema(self) -> Schema:
         return self.metadata.schema()
-
-    def io(self) -> PyArrowFileIO:
-        return PyArrowFileIO(dict(self.properties))
 
     def data_folder(self, run_id: str) -> str:
         return f"{self.location}/{DATA}/{run_id}"
@@ -104,31 +98,16 @@ class TableFiles:
         """A path that nobody has: a repeated task does not write over what it wrote before."""
         return f"{self.data_folder(run_id)}/{name}-{uuid.uuid4().hex[:12]}.parquet"
 
-    # Reading
-
     def read(self, files: Sequence[DataFile], columns: Sequence[str] = ()) -> pa.Table:
         """Rows of data files in the columns of the schema, whenever they were written."""
         projected = self.schema.select(*columns) if columns else self.schema
-        scan = ArrowScan(self.metadata, self.io(), projected, AlwaysTrue())
+        scan = iceberg_io.ArrowScan(self.metadata, self.io(), projected, AlwaysTrue())
         return scan.to_table([FileScanTask(file) for file in files])
 
-    def find(self, folder: str) -> list[ListedFile]:
-        """Every file below a folder of the table."""
-        return list_files(self.io(), self.location, folder)
-
-    # Writing and removing
-
     def write_run_marker(self, run_id: str, text: bytes) -> None:
-        with (
-            self.io()
-            .new_output(f"{self.location}/{RUN_MARKERS}/{run_id}.json")
-            .create(True) as file
-        ):
+        path = f"{self.location}/{RUN_MARKERS}/{run_id}.json"
+        with self.io().new_output(path).create(overwrite=True) as file:
             file.write(text)
-
-    def delete(self, paths: Iterable[str]) -> list[str]:
-        """Removes files; gives those that were still there."""
-        return delete_files(self.io(), paths)
 
 
 class DataFileWriter:
@@ -138,7 +117,7 @@ class DataFileWriter:
         self.path = path
         self._files = files
         self._partition = partition
-        self._schema: pa.Schema = schema_to_pyarrow(files.schema, include_field_ids=True)
+        self._schema: pa.Schema = iceberg_io.schema_to_pyarrow(files.schema, include_field_ids=True)
         self._output = files.io().new_output(path)
         self._stream = self._output.create()
         self._writer = pq.ParquetWriter(self._stream, self._schema, compression=_CODEC)
@@ -157,10 +136,12 @@ class DataFileWriter:
     def finish(self) -> DataFile:
         """After `close`: the file and what readers may skip it by."""
         metadata = self._files.metadata
-        statistics = data_file_statistics_from_parquet_metadata(
+        statistics = iceberg_io.data_file_statistics_from_parquet_metadata(
             parquet_metadata=self._writer.writer.metadata,
-            stats_columns=compute_statistics_plan(self._files.schema, metadata.properties),
-            parquet_column_mapping=parquet_path_to_id_mapping(self._files.schema),
+            stats_columns=iceberg_io.compute_statistics_plan(
+                self._files.schema, metadata.properties
+            ),
+            parquet_column_mapping=iceberg_io.parquet_path_to_id_mapping(self._files.schema),
         )
         return DataFile.from_args(
             content=DataFileContent.DATA,

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+from pyiceberg.exceptions import TableAlreadyExistsError
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -18,6 +18,7 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import StringType
 
 from varve.foundation.errors import Corrupt, InconsistentTopicId, InvalidRequest
+from varve.jobs.table import types
 from varve.jobs.table.catalog import (
     find_table,
     make_namespace,
@@ -34,21 +35,7 @@ from varve.jobs.table.table_state import (
     SCHEMA,
     TOPIC,
     TOPIC_ID,
-    CommitConflict,
-)
-from varve.jobs.table.types import (
-    KEY,
-    REST,
-    Fields,
-    ValueField,
-    bad_schema,
-    check_fields,
-    dump_fields,
-    number_fields,
-    parse_schema,
-    record_columns,
-    show_type,
-    to_arrow,
+    translate_commit_errors,
 )
 
 COMMIT_BYTES: Final = 1 << 30
@@ -121,7 +108,7 @@ class TableDefinition:
     topic_id: str
     mode: TableMode
     format: ValueFormat
-    fields: Fields
+    fields: types.Fields
     avro: str | None = None
     is_framed: bool = False
     buckets: int = DEFAULT_BUCKETS
@@ -136,16 +123,16 @@ class TableDefinition:
         return self.is_keyed or self.format is not ValueFormat.RAW
 
     def schema(self) -> Schema:
-        columns = record_columns(has_deleted=not self.is_keyed)
+        columns = types.record_columns(has_deleted=not self.is_keyed)
         columns += [(field.name, field.type, False) for field in self.fields]
         if self.format is ValueFormat.JSON:
-            columns.append((REST, StringType(), False))
-        return number_fields(columns)
+            columns.append((types.REST, StringType(), False))
+        return types.number_fields(columns)
 
     def spec(self, schema: Schema) -> PartitionSpec:
         if not self.is_keyed:
             return UNPARTITIONED_PARTITION_SPEC
-        key = schema.find_field(KEY).field_id
+        key = schema.find_field(types.KEY).field_id
         bucket: BucketTransform[bytes] = BucketTransform(self.buckets)
         return PartitionSpec(PartitionField(key, _FIRST_PARTITION_ID, bucket, _BUCKET_FIELD))
 
@@ -155,7 +142,7 @@ class TableDefinition:
             TOPIC_ID: self.topic_id,
             MODE: str(self.mode),
             FORMAT: str(self.format),
-            SCHEMA: dump_fields(self.fields),
+            SCHEMA: types.dump_fields(self.fields),
             BUCKETS: str(self.buckets),
         }
         if self.avro is None:
@@ -173,7 +160,9 @@ def create_table(catalog: Catalog, name: str, definition: TableDefinition) -> Ta
 def create_rejected_table(catalog: Catalog, name: str, definition: TableDefinition) -> Table:
     """The side table of one that exists."""
     properties = {TOPIC: definition.topic, TOPIC_ID: definition.topic_id}
-    return _create(catalog, f"{name}{BAD}", bad_schema(), UNPARTITIONED_PARTITION_SPEC, properties)
+    return _create(
+        catalog, f"{name}{BAD}", types.bad_schema(), UNPARTITIONED_PARTITION_SPEC, properties
+    )
 
 
 def _create(
@@ -210,7 +199,9 @@ def read_definition(table: Table) -> TableDefinition:
             topic_id=properties[TOPIC_ID],
             mode=TableMode(properties[MODE]),
             format=ValueFormat(properties[FORMAT]),
-            fields=parse_schema(properties[SCHEMA], SCHEMA) if properties[SCHEMA] != "{}" else (),
+            fields=types.parse_schema(properties[SCHEMA], SCHEMA)
+            if properties[SCHEMA] != "{}"
+            else (),
             avro=properties.get(AVRO),
             is_framed=properties.get(FRAMED) == "true",
             buckets=int(properties[BUCKETS]),
@@ -230,11 +221,12 @@ def _check_columns(table: Table, definition: TableDefinition) -> None:
     columns = {field.name: field.field_type for field in table.schema().fields}
     for field in definition.schema().fields:
         column = columns.get(field.name)
-        if column is None or to_arrow(column) != to_arrow(field.field_type):
-            state = "is not there" if column is None else f"is {show_type(column)}"
+        if column is None or types.to_arrow(column) != types.to_arrow(field.field_type):
+            state = "is not there" if column is None else f"is {types.show_type(column)}"
             raise InvalidRequest(
-                f"table {name}: column {field.name} should be {show_type(field.field_type)} and "
-                f"{state}: it was changed by another program; put it back, or make another table"
+                f"table {name}: column {field.name} should be "
+                f"{types.show_type(field.field_type)} and {state}: it was changed by another "
+                "program; put it back, or make another table"
             )
 
 
@@ -273,11 +265,11 @@ def check_registry(definition: TableDefinition, name: str, registry: str | None)
 
 
 def find_new_fields(
-    definition: TableDefinition, name: str, fields: Sequence[ValueField], *, is_adding: bool
-) -> Fields:
+    definition: TableDefinition, name: str, fields: Sequence[types.ValueField], *, is_adding: bool
+) -> types.Fields:
     """The fields that a table has no columns for; raises InvalidRequest for what does not fit."""
     known = {field.name: field for field in definition.fields}
-    new: list[ValueField] = []
+    new: list[types.ValueField] = []
     for field in fields:
         column = known.get(field.name)
         if column is None:
@@ -293,28 +285,21 @@ def find_new_fields(
             f"table {name} has no columns for {names:.300}; --add-columns adds them. "
             "Nothing was changed"
         )
-    check_fields([*definition.fields, *new], name)
+    types.check_fields([*definition.fields, *new], name)
     return tuple(replace(field, is_required=False) for field in new)
 
 
 def add_columns(
-    table: Table, definition: TableDefinition, new: Fields, avro: str | None
+    table: Table, definition: TableDefinition, new: types.Fields, avro: str | None
 ) -> TableDefinition:
     """Adds columns that may be null, and notes them, in one commit."""
     wider = replace(definition, fields=definition.fields + new, avro=avro or definition.avro)
-    name = ".".join(table.name())
-    with translate_catalog_errors(f"table {name}"):
-        try:
-            with table.transaction() as transaction:
-                with transaction.update_schema() as update:
-                    for field in new:
-                        update.add_column(field.name, field.type)
-                properties = wider.properties()
-                transaction.set_properties(
-                    {key: properties[key] for key in (SCHEMA, AVRO) if key in properties}
-                )
-        except CommitFailedException as error:
-            raise CommitConflict(
-                f"table {name} was changed by somebody else meanwhile: run again"
-            ) from error
+    properties = wider.properties()
+    with translate_commit_errors(table), table.transaction() as transaction:
+        with transaction.update_schema() as update:
+            for field in new:
+                update.add_column(field.name, field.type)
+        transaction.set_properties(
+            {key: properties[key] for key in (SCHEMA, AVRO) if key in properties}
+        )
     return wider

@@ -29,40 +29,14 @@ from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.foundation.settings import GivenValue
 from varve.jobs.derived_outputs import DerivedOutput, ErasedFile, ErasedOutput, ErasedRows
-from varve.jobs.table.catalog import CatalogAddress, find_folder, translate_catalog_errors
-from varve.jobs.table.data_files import (
-    DATA,
-    RUN_MARKERS,
-    FileChanges,
-    ListedFile,
-    TableFiles,
-    delete_files,
-    join_changes,
-    list_files,
+from varve.jobs.table import data_files, rewrite, table_state
+from varve.jobs.table.catalog import (
+    CatalogAddress,
+    describe_table,
+    find_folder,
+    translate_catalog_errors,
 )
 from varve.jobs.table.definition import BAD, find_with_rejected, read_definition
-from varve.jobs.table.rewrite import (
-    METADATA,
-    RewriteTask,
-    expire,
-    find_expirable,
-    find_named_refs,
-    find_referenced,
-    remove_unnamed,
-)
-from varve.jobs.table.table_state import (
-    TOPIC_ID,
-    CommitConflict,
-    begin_run,
-    commit,
-    commit_fence,
-    data_files,
-    fence_other_runs,
-    new_run_id,
-    read_sync_state,
-    referenced_paths,
-    sweep,
-)
 from varve.jobs.table.types import KEY, OFFSET, PARTITION
 from varve.jobs.tasks import LocalRunner, TaskRunner, pack_by_size
 
@@ -83,22 +57,15 @@ _TASK_FILES: Final = 256
 class FileSet:
     """Files with rows below a location, and what it takes to open them; it travels."""
 
-    location: str
-    properties: Mapping[str, str] = field(repr=False)
-    files: tuple[ListedFile, ...]
-
-    def io(self) -> PyArrowFileIO:
-        return PyArrowFileIO(dict(self.properties))
+    store: data_files.FileStore
+    files: tuple[data_files.ListedFile, ...]
 
     def split(self) -> Iterator["FileSet"]:
         """In parts for a task each."""
         for part in pack_by_size(
-            self.files,
-            lambda file: file.size,
-            target_bytes=_TASK_BYTES,
-            max_items=_TASK_FILES,
+            self.files, lambda file: file.size, target_bytes=_TASK_BYTES, max_items=_TASK_FILES
         ):
-            yield replace(self, files=tuple(part))
+            yield FileSet(self.store, tuple(part))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +88,8 @@ class CountTask:
     describes: bool
 
     def run(self, shared: ErasedRows) -> list[FileCount]:
-        with translate_catalog_errors(self.files.location):
-            io = self.files.io()
+        with translate_catalog_errors(self.files.store.location):
+            io = self.files.store.io()
             return [self._count(io, file.path, shared) for file in self.files.files]
 
     def _count(self, io: PyArrowFileIO, path: str, wanted: ErasedRows) -> FileCount:
@@ -140,13 +107,13 @@ class CountTask:
 class DescribeTask:
     """Reads a file for its size and digest; `rows` is how many it holds."""
 
-    files: TableFiles
+    store: data_files.FileStore
     path: str
     rows: int
 
     def run(self, shared: None) -> ErasedFile:
-        with translate_catalog_errors(self.files.location):
-            return _describe_file(self.files.io(), self.path, self.rows)
+        with translate_catalog_errors(self.store.location):
+            return _describe_file(self.store.io(), self.path, self.rows)
 
 
 def _describe_file(io: PyArrowFileIO, path: str, rows: int) -> ErasedFile:
@@ -169,12 +136,16 @@ def _get_rows(count: FileCount) -> int:
 
 def _list_table_files(table: Table) -> FileSet:
     """Every file with rows: all at the table's location, and what snapshots name elsewhere."""
-    files = TableFiles.of(table)
+    files = data_files.TableFiles.of(table)
     with translate_catalog_errors(files.location):
-        listed = {file.path: file for file in files.find(DATA)}
-    elsewhere = [ListedFile(path, 0) for path in referenced_paths(table) if path not in listed]
+        listed = {file.path: file for file in files.find(data_files.DATA)}
+    elsewhere = [
+        data_files.ListedFile(path, 0)
+        for path in table_state.referenced_paths(table)
+        if path not in listed
+    ]
     ordered = sorted([*listed.values(), *elsewhere], key=lambda file: file.path)
-    return FileSet(files.location, files.properties, tuple(ordered))
+    return FileSet(data_files.FileStore(files.location, files.properties), tuple(ordered))
 
 
 # Orphaned tables
@@ -189,8 +160,8 @@ class OrphanedTable:
 
     def remove(self) -> list[str]:
         paths = [file.path for file in self.files.files]
-        with translate_catalog_errors(self.files.location):
-            return delete_files(self.files.io(), (*paths, *self.others))
+        with translate_catalog_errors(self.files.store.location):
+            return self.files.store.delete((*paths, *self.others))
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +191,10 @@ class OutputTables:
         unreached: list[str] = []
         if left:
             users = _list_users(output, catalog, settings, others)
-            io = PyArrowFileIO(dict(catalog.properties))
         for location in left:
+            store = data_files.FileStore(location, dict(catalog.properties))
             with translate_catalog_errors(location):
-                orphan = _find_files(output, location, io, users)
+                orphan = _find_files(output, store, users)
             if isinstance(orphan, OrphanedTable):
                 orphans.append(orphan)
             elif orphan is not None:
@@ -263,17 +234,18 @@ def overlap(location: str, other: str) -> bool:
 
 
 def _find_files(
-    output: DerivedOutput, location: str, io: PyArrowFileIO, tables: dict[str, str]
+    output: DerivedOutput, store: data_files.FileStore, tables: dict[str, str]
 ) -> OrphanedTable | str | None:
     """The files, or why they are out of reach; None where nothing is left."""
+    location, io = store.location, store.io()
     whose = f"{location}, where table {output.name} was before it left its catalog"
     if not _is_reached(output, location, io):
         return (
             f"{whose}, is not there: mount or put it back and erase again, or, if it is gone for "
             f"good, forget the note: varve job outputs {output.topic} --forget {output.id}"
         )
-    data = list_files(io, location, DATA)
-    metadata = [file.path for file in list_files(io, location, METADATA)]
+    data = store.find(data_files.DATA)
+    metadata = [file.path for file in store.find(rewrite.METADATA)]
     if not data and not metadata:
         return None
     sharing = sorted(name for name, at in tables.items() if overlap(location, at))
@@ -290,9 +262,8 @@ def _find_files(
             "yours there by hand"
         )
     rest = [path for path in metadata if not path.endswith(_METADATA_SUFFIX)]
-    markers = [file.path for file in list_files(io, location, RUN_MARKERS)]
-    files = FileSet(location, dict(io.properties), tuple(data))
-    return OrphanedTable(files, (*markers, *rest, *versions))
+    markers = [file.path for file in store.find(data_files.RUN_MARKERS)]
+    return OrphanedTable(FileSet(store, tuple(data)), (*markers, *rest, *versions))
 
 
 def _is_reached(output: DerivedOutput, location: str, io: PyArrowFileIO) -> bool:
@@ -315,7 +286,7 @@ def _read_topic_id(io: PyArrowFileIO, path: str) -> str | None:
         data = stream.read()
     try:
         properties = json.loads(data)["properties"]
-        return str(properties[TOPIC_ID])
+        return str(properties[table_state.TOPIC_ID])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -367,17 +338,17 @@ def erase_from_table(
     """
     opened = OutputTables.open(output, settings, others)
     tables = opened.tables
-    erasure = _TableErasure(wanted, runner or LocalRunner(), f"erase-{new_run_id()}")
+    erasure = _TableErasure(wanted, runner or LocalRunner(), f"erase-{table_state.new_run_id()}")
     for table in tables:
         erasure.check_named_refs(table)
     for table in tables:
         erasure.count_before(table)
-    erasure.removed += fence_other_runs(tables, erasure.run_id)
-    begin_run(tables, erasure.run_id, clock or SystemClock())
+    erasure.removed += table_state.fence_other_runs(tables, erasure.run_id)
+    table_state.begin_run(tables, erasure.run_id, clock or SystemClock())
     for table in tables:
         erasure.erase(table)
     for table in tables:
-        erasure.removed += sweep(table, erasure.run_id)
+        erasure.removed += table_state.sweep(table, erasure.run_id)
     for orphan in opened.orphans:
         erasure.erase_orphaned(orphan)
     erasure.out_of_reach += opened.out_of_reach
@@ -439,15 +410,17 @@ class _TableErasure:
 
     def check_named_refs(self, table: Table) -> None:
         """Raises InvalidRequest where a branch or tag holds such rows."""
-        files = TableFiles.of(table)
-        for name in find_named_refs(table):
+        files = data_files.TableFiles.of(table)
+        for name in rewrite.find_named_refs(table):
             with translate_catalog_errors(files.location):
-                held = tuple(ListedFile(path, 0) for path in find_referenced(table, name))
-            file_set = FileSet(files.location, files.properties, held)
+                held = tuple(
+                    data_files.ListedFile(path, 0) for path in rewrite.find_referenced(table, name)
+                )
+            file_set = FileSet(data_files.FileStore(files.location, files.properties), held)
             rows = sum(map(_get_rows, _count_rows(self.runner, [file_set], self.wanted)))
             if rows:
                 raise InvalidRequest(
-                    f"table {'.'.join(table.name())}: branch or tag {name} holds a snapshot with "
+                    f"{describe_table(table)}: branch or tag {name} holds a snapshot with "
                     f"{rows} rows that are to be erased, and varve drops nothing of others: drop "
                     "it and erase again; the table is as it was"
                 )
@@ -462,25 +435,28 @@ class _TableErasure:
                 self._unaffected.add(count.path)
 
     def erase(self, table: Table) -> None:
-        name = ".".join(table.name())
+        name = describe_table(table)
         changes = self._rewrite(table)
         self.rows += changes.gone_rows
-        if read_sync_state(table).needs_rebuild:
+        if table_state.read_sync_state(table).needs_rebuild:
             self.out_of_reach.append(
-                f"table {name} lacks keys of which the log has older records, the latest again "
+                f"{name} lacks keys of which the log has older records, the latest again "
                 "now: run `varve job table`, which rebuilds it"
             )
         if changes.removed:
             # The snapshot of a removal names what it removed; one more does not.
-            commit_fence(table, progress=read_sync_state(table), run_id=self.run_id)
-        self.removed += expire(table, find_expirable(table))
-        self.removed += remove_unnamed(table, own_run=self.run_id)
-        files = TableFiles.of(table)
-        tasks = [DescribeTask(files, file.file_path, file.record_count) for file in changes.added]
+            table_state.commit_fence(
+                table, progress=table_state.read_sync_state(table), run_id=self.run_id
+            )
+        self.removed += rewrite.expire(table, rewrite.find_expirable(table))
+        self.removed += rewrite.remove_unnamed(table, own_run=self.run_id)
+        files = data_files.TableFiles.of(table)
+        store = data_files.FileStore(files.location, files.properties)
+        tasks = [DescribeTask(store, file.file_path, file.record_count) for file in changes.added]
         self.after += self.runner.run("erase from tables: describe files", tasks)
-        for ref in find_named_refs(table):
+        for ref in rewrite.find_named_refs(table):
             self.out_of_reach.append(
-                f"table {name}: branch or tag {ref} holds an older snapshot, whose files stay: "
+                f"{name}: branch or tag {ref} holds an older snapshot, whose files stay: "
                 "drop it and erase again"
             )
 
@@ -493,25 +469,29 @@ class _TableErasure:
         self.rows += sum(count.rows or 0 for count in counts)
         self.removed += orphan.remove()
 
-    def _rewrite(self, table: Table) -> FileChanges:
+    def _rewrite(self, table: Table) -> data_files.FileChanges:
         """The files of the current snapshot without the rows, in one commit."""
         for left in reversed(range(_TRIES)):
-            files = TableFiles.of(table)
-            tasks = [
-                RewriteTask(self.run_id, f"erased-{number}", files, file)
-                for number, file in enumerate(data_files(table))
+            affected = [
+                file
+                for file in table_state.data_files(table)
                 if file.file_path not in self._unaffected
             ]
-            changes = join_changes(
-                self.runner.run("erase from tables: rewrite files", tasks, self.wanted)
+            changes = rewrite.rewrite_files(
+                table,
+                affected,
+                self.wanted,
+                stage="erase from tables: rewrite files",
+                run_id=self.run_id,
+                runner=self.runner,
             )
             if not changes.removed:
                 return changes
-            state = read_sync_state(table)
+            state = table_state.read_sync_state(table)
             if self._is_incomplete(table, changes):
                 state = replace(state, needs_rebuild=True)
             try:
-                commit(
+                table_state.commit(
                     table,
                     progress=state,
                     run_id=self.run_id,
@@ -519,15 +499,15 @@ class _TableErasure:
                     removed=changes.removed,
                 )
                 return changes
-            except CommitConflict:
+            except table_state.CommitConflict:
                 if not left:
                     raise
-                with translate_catalog_errors(files.location):
-                    files.delete(file.file_path for file in changes.added)
+                with translate_catalog_errors(table):
+                    data_files.TableFiles.of(table).delete(file.file_path for file in changes.added)
                     table.refresh()
         raise AssertionError("the last try returns or raises")
 
-    def _is_incomplete(self, table: Table, changes: FileChanges) -> bool:
+    def _is_incomplete(self, table: Table, changes: data_files.FileChanges) -> bool:
         """Whether single records of keys leave a table that has the latest of each."""
         is_side_table = table.name()[-1].endswith(BAD)
         return bool(changes.single_rows) and not is_side_table and read_definition(table).is_keyed

@@ -25,18 +25,8 @@ import pyarrow.json as pj  # type: ignore[import-untyped]  # ships no types
 import pyiceberg.types as iceberg
 
 from varve.foundation.errors import InvalidRequest
+from varve.jobs.table import decoding
 from varve.jobs.table.types import REST, Fields, ValueField, show_type, to_arrow
-from varve.jobs.table.value_decoder import (
-    SURROGATE,
-    Convert,
-    Decoded,
-    ValueRejected,
-    check_kind,
-    decode_rows,
-    join_decoded,
-    make_converter,
-    read_text,
-)
 
 _MICROSECONDS_MIN: Final = -62_135_596_800_000_000
 """The year 1, where calendars of readers begin."""
@@ -70,7 +60,7 @@ class RowReader:
 
     def __init__(self, fields: Fields) -> None:
         self._fields = {
-            field.name: (make_converter(field.type, _find_leaf), field) for field in fields
+            field.name: (decoding.make_converter(field.type, _find_leaf), field) for field in fields
         }
         self._required = [field.name for field in fields if field.is_required]
 
@@ -79,7 +69,7 @@ class RowReader:
         document = parse_json(value)
         for name in self._required:
             if document.get(name) is None:
-                raise ValueRejected(f"field {name} is required and is not there")
+                raise decoding.ValueRejected(f"field {name} is required and is not there")
         row: list[Any] = []
         for name, (convert, column) in self._fields.items():
             member = document.get(name)
@@ -87,7 +77,7 @@ class RowReader:
                 row.append(convert(member))
             except ValueError as error:
                 text = json.dumps(member, default=str)[:_SHOWN]
-                raise ValueRejected(
+                raise decoding.ValueRejected(
                     f"field {name}: {text} is no {show_type(column.type)}: {error}"
                 ) from None
         return [*row, self.rest(document)]
@@ -102,7 +92,7 @@ class RowReader:
         if not kept:
             return None
         text = json.dumps(kept, ensure_ascii=False, default=_show_decimal)
-        return SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+        return decoding.SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
 
 
 @lru_cache(maxsize=16)
@@ -116,18 +106,18 @@ def parse_json(value: bytes) -> dict[str, Any]:
     try:
         document = json.loads(value.decode(), parse_float=Decimal, parse_constant=_refuse)
     except RecursionError:
-        raise ValueRejected("no JSON that can be read: nested too deep") from None
+        raise decoding.ValueRejected("no JSON that can be read: nested too deep") from None
     except InvalidOperation:
-        raise ValueRejected("a number in it is too large or too small") from None
+        raise decoding.ValueRejected("a number in it is too large or too small") from None
     except ValueError as error:
-        raise ValueRejected(f"no JSON: {error}"[:200]) from None
+        raise decoding.ValueRejected(f"no JSON: {error}"[:200]) from None
     if not isinstance(document, dict):
-        raise ValueRejected(f"JSON, but no object: {type(document).__name__}")
+        raise decoding.ValueRejected(f"JSON, but no object: {type(document).__name__}")
     return document
 
 
 def _refuse(word: str) -> Any:
-    raise ValueRejected(f"{word} is no JSON")
+    raise decoding.ValueRejected(f"{word} is no JSON")
 
 
 def _show_decimal(value: Any) -> float | str:
@@ -155,7 +145,7 @@ def _rest_of(value: Any, type: iceberg.IcebergType) -> Any:
 # Leaves
 
 
-def _find_leaf(type: iceberg.IcebergType) -> Convert:
+def _find_leaf(type: iceberg.IcebergType) -> decoding.Convert:
     if isinstance(type, iceberg.DecimalType):
         limit = Decimal(10) ** (type.precision - type.scale)
         return partial(_read_decimal, limit, Decimal(1).scaleb(-type.scale))
@@ -166,57 +156,57 @@ def _find_leaf(type: iceberg.IcebergType) -> Convert:
 
 
 def _read_decimal(limit: Decimal, step: Decimal, value: Any) -> Decimal:
-    check_kind(value, (int, str, Decimal), "a number")
+    decoding.check_kind(value, (int, str, Decimal), "a number")
     try:
         number = Decimal(value)
         rounded = number.quantize(step)
     except (InvalidOperation, ValueError):
-        raise ValueRejected("not such a number") from None
+        raise decoding.ValueRejected("not such a number") from None
     if rounded != number or abs(number) >= limit:
-        raise ValueRejected("too many digits")
+        raise decoding.ValueRejected("too many digits")
     return rounded
 
 
 def _read_boolean(value: Any) -> bool:
-    check_kind(value, bool, "true or false")
+    decoding.check_kind(value, bool, "true or false")
     return bool(value)
 
 
 def _read_integer(bits: int, value: Any) -> int:
-    check_kind(value, int, "an integer")
+    decoding.check_kind(value, int, "an integer")
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
-        raise ValueRejected(f"beyond {bits} bits")
+        raise decoding.ValueRejected(f"beyond {bits} bits")
     return int(value)
 
 
 def _read_double(value: Any) -> float:
-    check_kind(value, (int, float, Decimal), "a number")
+    decoding.check_kind(value, (int, float, Decimal), "a number")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if math.isinf(number):
-        raise ValueRejected("too large")
+        raise decoding.ValueRejected("too large")
     if isinstance(value, int) and int(number) != value:
-        raise ValueRejected("an integer with more digits than a double holds exactly")
+        raise decoding.ValueRejected("an integer with more digits than a double holds exactly")
     return number
 
 
 def _read_bytes(value: Any) -> bytes:
     try:
-        return base64.b64decode(read_text(value), validate=True)
+        return base64.b64decode(decoding.read_text(value), validate=True)
     except binascii.Error as error:
-        raise ValueRejected(f"no base64: {error}") from None
+        raise decoding.ValueRejected(f"no base64: {error}") from None
 
 
 def _read_date(value: Any) -> date:
-    return date.fromisoformat(read_text(value))
+    return date.fromisoformat(decoding.read_text(value))
 
 
 def _read_time(value: Any) -> time:
-    moment = time.fromisoformat(read_text(value))
+    moment = time.fromisoformat(decoding.read_text(value))
     if moment.tzinfo is not None:
-        raise ValueRejected("it has a zone")
+        raise decoding.ValueRejected("it has a zone")
     return moment
 
 
@@ -225,23 +215,23 @@ def _read_timestamp(has_zone: bool, value: Any) -> datetime:
     try:
         if isinstance(value, int) and not isinstance(value, bool):
             return _EPOCH + timedelta(milliseconds=value)
-        moment = datetime.fromisoformat(read_text(value))
+        moment = datetime.fromisoformat(decoding.read_text(value))
         if moment.tzinfo is None:
             return moment
         if not has_zone:
-            raise ValueRejected("it has a zone")
+            raise decoding.ValueRejected("it has a zone")
         return moment.astimezone(UTC).replace(tzinfo=None)
     except OverflowError:
-        raise ValueRejected("beyond the years 1 to 9999") from None
+        raise decoding.ValueRejected("beyond the years 1 to 9999") from None
 
 
-_LEAVES: Final[dict[type[iceberg.IcebergType], Convert]] = {
+_LEAVES: Final[dict[type[iceberg.IcebergType], decoding.Convert]] = {
     iceberg.BooleanType: _read_boolean,
     iceberg.IntegerType: partial(_read_integer, 32),
     iceberg.LongType: partial(_read_integer, 64),
     iceberg.FloatType: _read_double,
     iceberg.DoubleType: _read_double,
-    iceberg.StringType: read_text,
+    iceberg.StringType: decoding.read_text,
     iceberg.BinaryType: _read_bytes,
     iceberg.DateType: _read_date,
     iceberg.TimeType: _read_time,
@@ -271,12 +261,12 @@ class JsonDecoder:
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
 
-    def decode(self, values: pa.Array, headers: pa.Array) -> Decoded:
+    def decode(self, values: pa.Array, headers: pa.Array) -> decoding.Decoded:
         if not self.fields or None in map(_block_type, (column.type for column in self.fields)):
             return self.decode_rows(values)
-        return join_decoded(self._decode(values))
+        return decoding.join_decoded(self._decode(values))
 
-    def _decode(self, values: pa.Array) -> list[Decoded]:
+    def _decode(self, values: pa.Array) -> list[decoding.Decoded]:
         """By halves, so that a bad value sends only those around it the slow way."""
         try:
             return [self.decode_block(values)]
@@ -286,13 +276,13 @@ class JsonDecoder:
         half = len(values) // 2
         return [*self._decode(values[:half]), *self._decode(values[half:])]
 
-    def decode_rows(self, values: pa.Array) -> Decoded:
+    def decode_rows(self, values: pa.Array) -> decoding.Decoded:
         """Each value by itself."""
-        return decode_rows(values, self.columns, make_row_reader(self.fields).read)
+        return decoding.decode_rows(values, self.columns, make_row_reader(self.fields).read)
 
     # A block at once
 
-    def decode_block(self, values: pa.Array) -> Decoded:
+    def decode_block(self, values: pa.Array) -> decoding.Decoded:
         """All values at once; raises _NeedsRowPath where one of them is not as it should be."""
         objects = self._parse(values)
         arrays: list[pa.Array] = []
@@ -306,7 +296,7 @@ class JsonDecoder:
             good = pa.array(~is_bad)
             arrays = [array.filter(good) for array in arrays]
             rest = rest.filter(good)
-        return Decoded((*arrays, rest), is_bad, tuple(reasons))
+        return decoding.Decoded((*arrays, rest), is_bad, tuple(reasons))
 
     def _parse(self, values: pa.Array) -> pa.StructArray:
         """The objects as a structure; fields without a column are members too."""
@@ -366,7 +356,7 @@ class JsonDecoder:
         for number in np.flatnonzero(has_rest).tolist():
             try:
                 texts[number] = reader.rest(parse_json(values[number].as_py()))
-            except ValueRejected as error:
+            except decoding.ValueRejected as error:
                 is_bad[number] = True
                 reasons.append(str(error))
         return pa.array(texts, _TEXT), is_bad, reasons

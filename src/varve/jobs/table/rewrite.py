@@ -6,24 +6,14 @@ Invariant  a file is left alone where its bounds or its rows say that nothing in
 Crash      files that were not deleted yet are found by the next run, which lists what is there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
-from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import (
-    AlwaysFalse,
-    And,
-    BooleanExpression,
-    EqualTo,
-    GreaterThanOrEqual,
-    LessThan,
-    Or,
-    Reference,
-)
+from pyiceberg import expressions
 from pyiceberg.expressions.literals import literal
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
@@ -31,16 +21,12 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from varve.foundation.settings import LONG_MAX
+from varve.jobs.table import table_state
 from varve.jobs.table.catalog import CatalogAddress, get_table, translate_catalog_errors
-from varve.jobs.table.data_files import DATA, FileChanges, RowsWriter, TableFiles
+from varve.jobs.table.data_files import DATA, FileChanges, RowsWriter, TableFiles, join_changes
 from varve.jobs.table.definition import find_with_rejected, read_definition
-from varve.jobs.table.table_state import (
-    CommitConflict,
-    find_run_markers,
-    list_manifests,
-    snapshot_id,
-)
 from varve.jobs.table.types import KEY, OFFSET, PARTITION
+from varve.jobs.tasks import TaskRunner
 
 Flags = npt.NDArray[np.bool_]
 
@@ -57,55 +43,35 @@ class Unwanted(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class BelowStarts:
-    """Rows below the log start of their partition."""
+class OffsetBounds:
+    """Rows below the offset of their partition, or with `is_above` those from it on."""
 
-    starts: Mapping[int, int]
+    offsets: Mapping[int, int]
+    is_above: bool = False
 
     def find(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array | None = None) -> Flags:
-        flags: Flags = np.asarray(offsets) < _limits(self.starts, partitions, otherwise=0)
-        return flags
+        numbers, slots = np.unique(np.asarray(partitions), return_inverse=True)
+        otherwise = LONG_MAX if self.is_above else 0
+        known = [self.offsets.get(int(number), otherwise) for number in numbers]
+        is_above: Flags = np.asarray(offsets) >= np.array(known, np.int64)[slots]
+        return is_above if self.is_above else ~is_above
 
     def find_single(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array) -> Flags:
         return np.zeros(len(partitions), np.bool_)
 
-    def row_filter(self) -> BooleanExpression:
+    def row_filter(self) -> expressions.BooleanExpression:
         """Rules out files whose bounds say that they hold no such row."""
-        return _any_partition(self.starts, LessThan)
-
-
-@dataclass(frozen=True, slots=True)
-class FromOffsets(BelowStarts):
-    """Rows at or above an offset of their partition: a side table that ran ahead."""
-
-    def find(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array | None = None) -> Flags:
-        flags: Flags = np.asarray(offsets) >= _limits(self.starts, partitions, otherwise=LONG_MAX)
-        return flags
-
-    def row_filter(self) -> BooleanExpression:
-        return _any_partition(self.starts, GreaterThanOrEqual)
-
-
-def _limits(
-    starts: Mapping[int, int], partitions: pa.Array, *, otherwise: int
-) -> npt.NDArray[np.int64]:
-    """For each row the offset of its partition."""
-    numbers, slots = np.unique(np.asarray(partitions), return_inverse=True)
-    known = np.array([starts.get(int(number), otherwise) for number in numbers], np.int64)
-    return known[slots]
-
-
-def _any_partition(
-    starts: Mapping[int, int], compare: type[LessThan] | type[GreaterThanOrEqual]
-) -> BooleanExpression:
-    parts = [
-        And(
-            EqualTo(term=Reference(PARTITION), value=literal(partition)),
-            compare(term=Reference(OFFSET), value=literal(offset)),
-        )
-        for partition, offset in starts.items()
-    ]
-    return Or(AlwaysFalse(), AlwaysFalse(), *parts)
+        compare = expressions.GreaterThanOrEqual if self.is_above else expressions.LessThan
+        parts = [
+            expressions.And(
+                expressions.EqualTo(
+                    term=expressions.Reference(PARTITION), value=literal(partition)
+                ),
+                compare(term=expressions.Reference(OFFSET), value=literal(offset)),
+            )
+            for partition, offset in self.offsets.items()
+        ]
+        return expressions.Or(expressions.AlwaysFalse(), expressions.AlwaysFalse(), *parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +101,35 @@ class RewriteTask:
     def _write(self, rows: pa.Table, gone: Flags) -> tuple[DataFile, ...]:
         has_buckets = len(self.files.metadata.spec().fields) > 0
         partition = self.file.partition if has_buckets else None
+        rows = rows.filter(pa.array(~gone))
         with RowsWriter(self.files, self.run_id, self.name, partition) as writer:
-            for part in split_by_partition(rows.filter(pa.array(~gone)), has_buckets):
+            for part in [rows] if has_buckets else split_by_partition(rows):
                 writer.write(part)
         return writer.finish()
 
 
-def split_by_partition(rows: pa.Table, has_buckets: bool) -> list[pa.Table]:
-    """Rows of one partition each, for a table that has no buckets."""
-    if has_buckets:
-        return [rows]
+def split_by_partition(rows: pa.Table) -> list[pa.Table]:
+    """Rows of one partition each, as the files of a table without buckets have them."""
     numbers = rows[PARTITION].combine_chunks().to_numpy(zero_copy_only=False)
     return [rows.filter(pa.array(numbers == partition)) for partition in np.unique(numbers)]
+
+
+def rewrite_files(
+    table: Table,
+    files: Iterable[DataFile],
+    unwanted: Unwanted,
+    *,
+    stage: str,
+    run_id: str,
+    runner: TaskRunner,
+) -> FileChanges:
+    """These files of a table without the unwanted rows, to be committed."""
+    table_files = TableFiles.of(table)
+    tasks = [
+        RewriteTask(run_id, f"kept-{number}", table_files, file)
+        for number, file in enumerate(files)
+    ]
+    return join_changes(runner.run(stage, tasks, unwanted))
 
 
 # Snapshots
@@ -192,7 +175,7 @@ def _expire_table(table: Table, older_than_ms: int) -> ExpiryResult:
 def find_expirable(table: Table) -> list[Snapshot]:
     """The snapshots that are neither current nor held by a branch or a tag."""
     held = {ref.snapshot_id for ref in table.metadata.refs.values()}
-    held |= {snapshot_id(table) or 0}
+    held |= {table_state.snapshot_id(table) or 0}
     return [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in held]
 
 
@@ -212,16 +195,10 @@ def expire(table: Table, snapshots: Sequence[Snapshot]) -> list[str]:
     """Expires snapshots, then removes the files that only they named."""
     if not snapshots:
         return []
-    name = ".".join(table.name())
-    with translate_catalog_errors(f"table {name}"):
+    with table_state.translate_commit_errors(table):
         before = named_files(table, snapshots)
-        try:
-            expiry = table.maintenance.expire_snapshots()
-            expiry.by_ids([snapshot.snapshot_id for snapshot in snapshots]).commit()
-        except CommitFailedException as error:
-            raise CommitConflict(
-                f"table {name} was changed by somebody else meanwhile: run again"
-            ) from error
+        expiry = table.maintenance.expire_snapshots()
+        expiry.by_ids([snapshot.snapshot_id for snapshot in snapshots]).commit()
         table.refresh()
         left = named_files(table, table.metadata.snapshots)
         return TableFiles.of(table).delete(sorted(before - left))
@@ -230,7 +207,7 @@ def expire(table: Table, snapshots: Sequence[Snapshot]) -> list[str]:
 def named_files(table: Table, snapshots: Sequence[Snapshot]) -> set[str]:
     """Manifest lists, manifests and data files of snapshots."""
     names = {snapshot.manifest_list for snapshot in snapshots}
-    for manifest, paths in list_manifests(table, snapshots):
+    for manifest, paths in table_state.list_manifests(table, snapshots):
         names |= {manifest, *paths}
     return names
 
@@ -243,10 +220,10 @@ def remove_unnamed(table: Table, *, own_run: str | None = None) -> list[str]:
     run whose marker is still there, or whose commit is visible.
     """
     files = TableFiles.of(table)
-    with translate_catalog_errors(f"table {'.'.join(table.name())}"):
+    with translate_catalog_errors(table):
         data = [file.path for file in files.find(DATA)]
         manifests = [file.path for file in files.find(METADATA) if file.path.endswith(".avro")]
-        others = [run for run in find_run_markers(table) if run != own_run]
+        others = [run for run in table_state.find_run_markers(table) if run != own_run]
         candidates = data if others else data + manifests
         folders = tuple(f"{files.data_folder(run)}/" for run in others)
         table.refresh()

@@ -30,6 +30,7 @@ from varve.jobs.table.columns import (
     read_given_fields,
 )
 from varve.jobs.table.data_files import FileChanges, TableFiles, join_changes
+from varve.jobs.table.decoding import Decoder
 from varve.jobs.table.definition import (
     BAD,
     TableDefinition,
@@ -45,7 +46,7 @@ from varve.jobs.table.definition import (
     read_definition,
 )
 from varve.jobs.table.plan import Batch, TablePlan, check_history, make_reads, plan_table
-from varve.jobs.table.rewrite import BelowStarts, FromOffsets, RewriteTask
+from varve.jobs.table.rewrite import OffsetBounds, rewrite_files
 from varve.jobs.table.table_state import (
     CommitConflict,
     SyncState,
@@ -61,7 +62,6 @@ from varve.jobs.table.table_state import (
 )
 from varve.jobs.table.tasks import AppendTask, MergeTask, StageTask, TableRead
 from varve.jobs.table.types import Fields
-from varve.jobs.table.value_decoder import Decoder
 from varve.jobs.tasks import Task, TaskRunner
 from varve.jobs.tier.bucket import Bucket
 
@@ -295,7 +295,7 @@ class TableSync:
                 with suppress(StoreError):  # the next run sweeps; the first error is raised
                     self._sweep(tables)
             if isinstance(error, CommitConflict):
-                raise Unavailable(f"{error}: run again when it is at rest") from error
+                raise Unavailable(f"{error} when it is at rest") from error
             raise
         self._sweep(tables)
         progress = read_sync_state(tables.table)
@@ -322,20 +322,22 @@ class TableSync:
             ):
                 continue
             after = replace(before, starts={**before.starts, **plan.starts})
-            written = self._rewrite(table, BelowStarts(plan.starts))
+            written = self._rewrite(table, OffsetBounds(plan.starts))
             if written.removed or snapshot_id(table) is not None:
                 self._commit(table, after, written.added, written.removed)
             self._result = replace(
                 self._result, expired_rows=self._result.expired_rows + written.gone_rows
             )
 
-    def _rewrite(self, table: Table, unwanted: BelowStarts) -> FileChanges:
-        files = TableFiles.of(table)
-        tasks = [
-            RewriteTask(self.run_id, f"kept-{number}", files, file)
-            for number, file in enumerate(data_files(table, unwanted.row_filter()))
-        ]
-        return join_changes(self._run("remove rows", tasks, unwanted))
+    def _rewrite(self, table: Table, unwanted: OffsetBounds) -> FileChanges:
+        return rewrite_files(
+            table,
+            data_files(table, unwanted.row_filter()),
+            unwanted,
+            stage="table: remove rows",
+            run_id=self.run_id,
+            runner=self.runner,
+        )
 
     def _sync_batch(
         self, tables: "_Tables", plan: TablePlan, batch: Batch, decoder: Decoder, began_ms: int
@@ -443,7 +445,7 @@ class TableSync:
         stale = FileChanges()
         if reached.is_behind(state):
             ends = {partition: reached.offsets.get(partition, 0) for partition in state.offsets}
-            stale = self._rewrite(tables.bad, FromOffsets(ends))
+            stale = self._rewrite(tables.bad, OffsetBounds(ends, is_above=True))
         elif not added:
             return
         progress = replace(state, offsets=after.offsets, marks=after.marks)

@@ -15,6 +15,7 @@ Crash      a marker that stays is found by the next run.
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,7 +27,7 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, Fenced, NotFound, Unavailable
-from varve.jobs.table.catalog import translate_catalog_errors
+from varve.jobs.table.catalog import describe_table, translate_catalog_errors
 from varve.jobs.table.data_files import DATA, RUN_MARKERS, TableFiles
 from varve.topics import HistoryMark
 
@@ -169,7 +170,7 @@ def _decode_state(properties: Mapping[str, str], table: Table) -> SyncState:
         sink = SinkBatch.parse(properties.get(SINK, ""))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(
-            f"table {'.'.join(table.name())}: {OFFSETS}, {BATCH_MARKS}, {CLEANED}, {STARTS} or "
+            f"{describe_table(table)}: {OFFSETS}, {BATCH_MARKS}, {CLEANED}, {STARTS} or "
             f"{SINK} cannot be read ({type(error).__name__}: {error}): it is not known which "
             "records are in it. Drop the table and create it again"
         ) from error
@@ -197,6 +198,19 @@ class CommitConflict(Unavailable):
     """Somebody else committed to the table meanwhile: look again."""
 
 
+@contextmanager
+def translate_commit_errors(table: Table) -> Iterator[None]:
+    """Raises CommitConflict where the table is not as it was loaded."""
+    try:
+        with translate_catalog_errors(table):
+            yield
+    except (CommitFailedException, ValidationException, NotFound) as error:
+        # Files of the snapshot it stands on are missing where that one expired meanwhile.
+        raise CommitConflict(
+            f"{describe_table(table)} was changed by somebody else meanwhile: run again"
+        ) from error
+
+
 def commit(
     table: Table,
     *,
@@ -206,23 +220,18 @@ def commit(
     removed: Sequence[DataFile] = (),
 ) -> None:
     """One snapshot; raises CommitConflict when the table is not as it was loaded."""
-    name = ".".join(table.name())
     summary = progress.to_summary(run_id)
     table.metadata.properties[_RETRIES] = "0"  # of this object, not of the table
-    try:
-        with translate_catalog_errors(f"table {name}"):
-            transaction = table.transaction()
-            transaction.set_properties(summary)
-            update = transaction.update_snapshot(snapshot_properties=summary)
-            with update.overwrite() if removed else update.merge_append() as files:
-                for file in removed:
-                    files.delete_data_file(file)
-                for file in added:
-                    files.append_data_file(file)
-            transaction.commit_transaction()
-    except (CommitFailedException, ValidationException, NotFound) as error:
-        # Files of the snapshot it stands on are missing where that one expired meanwhile.
-        raise CommitConflict(f"table {name} was changed by somebody else meanwhile") from error
+    with translate_commit_errors(table):
+        transaction = table.transaction()
+        transaction.set_properties(summary)
+        update = transaction.update_snapshot(snapshot_properties=summary)
+        with update.overwrite() if removed else update.merge_append() as files:
+            for file in removed:
+                files.delete_data_file(file)
+            for file in added:
+                files.append_data_file(file)
+        transaction.commit_transaction()
 
 
 def commit_fence(table: Table, *, progress: SyncState, run_id: str) -> None:
@@ -235,7 +244,7 @@ def check_not_fenced(table: Table, base_id: int | None, run_id: str) -> None:
     others = runs_since(table, base_id) - {run_id}
     if others:
         raise Fenced(
-            f"table {'.'.join(table.name())} was taken over by another run ({sorted(others)[0]}, "
+            f"{describe_table(table)} was taken over by another run ({sorted(others)[0]}, "
             f"property {RUN}): this one changed nothing since, and need not be repeated"
         )
 
@@ -250,7 +259,7 @@ def data_files(
     row_filter: BooleanExpression = AlwaysTrue(),  # noqa: B008  a value
 ) -> list[DataFile]:
     """The files of the current snapshot that may hold such rows, by their bounds."""
-    with translate_catalog_errors(f"table {'.'.join(table.name())}"):
+    with translate_catalog_errors(table):
         return [task.file for task in table.scan(row_filter).plan_files()]
 
 
@@ -267,7 +276,7 @@ def list_manifests(table: Table, snapshots: Iterable[Snapshot]) -> Iterator[tupl
 
 def referenced_paths(table: Table) -> set[str]:
     """Every data file that a retained snapshot names."""
-    with translate_catalog_errors(f"table {'.'.join(table.name())}"):
+    with translate_catalog_errors(table):
         manifests = list_manifests(table, table.metadata.snapshots)
         return {path for _, paths in manifests for path in paths}
 
@@ -307,13 +316,13 @@ def _fence_table(table: Table, run_id: str) -> None:
         except CommitConflict:
             if not left:
                 raise
-            with translate_catalog_errors(f"table {'.'.join(table.name())}"):
+            with translate_catalog_errors(table):
                 table.refresh()
 
 
 def find_run_markers(table: Table) -> list[str]:
     """The runs that began and did not end."""
-    with translate_catalog_errors(f"table {'.'.join(table.name())}"):
+    with translate_catalog_errors(table):
         markers = TableFiles.of(table).find(RUN_MARKERS)
     return [
         file.path.rpartition("/")[2].removesuffix(_MARKER_SUFFIX)
@@ -328,7 +337,7 @@ def sweep(table: Table, run_id: str, committed: set[str] | None = None) -> list[
     A run that knows what it committed says so, and spares the look at every snapshot.
     """
     files = TableFiles.of(table)
-    with translate_catalog_errors(f"table {'.'.join(table.name())}"):
+    with translate_catalog_errors(table):
         listed = files.find(f"{DATA}/{run_id}")
         kept = committed or set()
         if listed and committed is None:

@@ -22,7 +22,8 @@ from varve.jobs.source.options import SourceFilters, SourceOptions
 from varve.jobs.source.read import TaskRead, read_task
 from varve.jobs.table.catalog import translate_catalog_errors
 from varve.jobs.table.data_files import FileChanges, RowsWriter, TableFiles
-from varve.jobs.table.rewrite import BelowStarts
+from varve.jobs.table.decoding import Decoder
+from varve.jobs.table.rewrite import OffsetBounds
 from varve.jobs.table.types import (
     DELETED,
     KEY,
@@ -32,7 +33,6 @@ from varve.jobs.table.types import (
     TIMESTAMP,
     VALUE,
 )
-from varve.jobs.table.value_decoder import Decoder
 from varve.kernels.hashes import murmur3_cells
 
 SOURCE: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
@@ -273,7 +273,7 @@ class MergeTask:
     def _merge(self) -> pa.Table:
         old = self.files.read(self.existing)
         if self.starts is not None:
-            below = BelowStarts(self.starts).find(old[PARTITION], old[OFFSET])
+            below = OffsetBounds(self.starts).find(old[PARTITION], old[OFFSET])
             old = old.filter(pa.array(below))
         deleted = pa.array(np.zeros(len(old), np.bool_))
         parts = [old.append_column(DELETED, deleted)]

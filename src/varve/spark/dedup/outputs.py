@@ -26,6 +26,7 @@ from varve.jobs.source.options import SourceOptions
 from varve.jobs.table.catalog import CatalogAddress, find_table, get_table, translate_catalog_errors
 from varve.jobs.table.columns import define_table, make_decoder
 from varve.jobs.table.data_files import FileChanges, RowsWriter, TableFiles, join_changes
+from varve.jobs.table.decoding import Decoder
 from varve.jobs.table.definition import (
     BAD,
     TableSettings,
@@ -46,7 +47,6 @@ from varve.jobs.table.table_state import (
     sweep,
 )
 from varve.jobs.table.tasks import split_rows
-from varve.jobs.table.value_decoder import Decoder
 from varve.spark.columns import make_schema
 from varve.spark.dedup.deduplicate import split_by_partition, unpack_rows
 
