@@ -166,7 +166,7 @@ def test_state_survives_restarts_and_late_records_go_aside(
     first = stream.read("out")[0]
     assert (first["partition"], first["key"]) == (0, b"x")
     assert first["headers"] == [{"key": "h", "value": b"1"}]
-    noted = LocalOutputRegistry.of(str(stream.directory))._read()
+    noted = LocalOutputRegistry(str(stream.directory))._read()
     assert sorted((note.kind, note.name.split(" in ")[0]) for note in noted) == [
         ("checkpoint", "out"),
         ("topic", "late"),

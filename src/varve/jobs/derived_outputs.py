@@ -12,26 +12,32 @@ Crash      no output exists without a registration. A registration without an ou
            erasures fail until the job runs again, or `varve job outputs` removes it.
 """
 
-import errno
-import json
 import os
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any, Final, Protocol, assert_never
+from typing import Final, Protocol, assert_never
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]  # ships no types
+from pydantic import TypeAdapter
 
-from varve.disk import FileSystem, Lock, RealFileSystem, write_atomically
+from varve.disk import (
+    FileSystem,
+    JsonDocument,
+    RealFileSystem,
+    hold_lock,
+    to_store_error,
+    write_atomically,
+)
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt, DiskFull, Locked, NotFound, Unavailable
+from varve.foundation.errors import Corrupt, Locked, NotFound, Unavailable, UnsupportedFormat
 from varve.foundation.settings import GivenValue
+from varve.foundation.stop_signal import StopSignal
 from varve.jobs.results import JSON_NAME, JsonFields
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.source.plan import open_partitions
@@ -42,11 +48,9 @@ from varve.object_store import ObjectStore
 OUTPUTS_FILE: Final = "varve-outputs.json"
 OUTPUTS_LOCK: Final = "varve-outputs.lock"
 _FOLDER: Final = "output"
-_FORMAT: Final = 1
+_DOCUMENT: Final = JsonDocument(version=1, max_bytes=64 << 20)
 _LOCK_WAIT_MS: Final = 30_000
-_PAUSE_MS: Final = 50
 
-Wait = Callable[[float], object]
 Offsets = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
@@ -91,6 +95,9 @@ class DerivedOutput:
         return replace(self, locations=tuple(sorted({*self.locations, *more})))
 
 
+_OUTPUTS: Final = TypeAdapter(list[DerivedOutput])
+
+
 class OutputRegistry(Protocol):
     """Where outputs of topics are noted."""
 
@@ -107,17 +114,13 @@ class RemoteOutputRegistry:
     cluster: str
 
     def note(self, output: DerivedOutput) -> None:
-        known = {
-            known_output.id: known_output
-            for known_output in self.find(output.topic, output.topic_id)
-        }
-        self.objects.put(self._key(output), _encode_outputs([_merge_locations(output, known)]))
+        merged = _merge_locations(output, self.find(output.topic, output.topic_id))
+        self.objects.put(self._key(output), _encode_outputs([merged]))
 
     def find(self, topic: str, topic_id: str) -> list[DerivedOutput]:
-        folder = f"{self.cluster}/{topic}.{topic_id}/{_FOLDER}/"
         outputs = [
             output
-            for entry in self.objects.list(folder)
+            for entry in self.objects.list(self._folder(topic, topic_id))
             for output in _decode_outputs(bytes(self.objects.get(entry.key)), entry.key)
         ]
         return sorted(outputs, key=lambda output: output.id)
@@ -126,12 +129,10 @@ class RemoteOutputRegistry:
         self.objects.delete([self._key(output)])
 
     def _key(self, output: DerivedOutput) -> str:
-        topic = f"{output.topic}.{output.topic_id}"
-        return f"{self.cluster}/{topic}/{_FOLDER}/{output.id}.json"
+        return f"{self._folder(output.topic, output.topic_id)}{output.id}.json"
 
-
-def _wait(seconds: float) -> None:
-    threading.Event().wait(seconds)
+    def _folder(self, topic: str, topic_id: str) -> str:
+        return f"{self.cluster}/{topic}.{topic_id}/{_FOLDER}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +140,8 @@ class LocalOutputRegistry:
     """In one file of a log directory; those who note there take turns."""
 
     directory: str
-    fs: FileSystem
-    wait: Wait = _wait
-
-    @classmethod
-    def of(cls, directory: str) -> "LocalOutputRegistry":
-        return cls(directory, RealFileSystem())
+    fs: FileSystem = field(default_factory=RealFileSystem)
+    stop: StopSignal | None = None
 
     @property
     def path(self) -> str:
@@ -152,8 +149,9 @@ class LocalOutputRegistry:
 
     def note(self, output: DerivedOutput) -> None:
         with self._hold_lock():
-            known = {known_output.id: known_output for known_output in self._read()}
-            self._write({**known, output.id: _merge_locations(output, known)}.values())
+            known = self._read()
+            others = [other for other in known if other.id != output.id]
+            self._write([*others, _merge_locations(output, known)])
 
     def find(self, topic: str, topic_id: str) -> list[DerivedOutput]:
         wanted = (topic, topic_id)
@@ -178,80 +176,58 @@ class LocalOutputRegistry:
     @contextmanager
     def _hold_lock(self) -> Iterator[None]:
         """While nobody else changes the file; raises Locked after a time of waiting."""
-        with self._translate_errors(), self._lock():
-            yield
-
-    def _lock(self) -> Lock:
         path = f"{self.directory}/{OUTPUTS_LOCK}"
-        waited_ms = 0
-        while True:
+        with self._translate_errors():
             try:
-                return self.fs.lock(path)
+                lock = hold_lock(self.fs, path, wait_ms=_LOCK_WAIT_MS, stop=self.stop)
             except Locked as error:
-                if waited_ms >= _LOCK_WAIT_MS:
-                    raise Locked(
-                        f"{path} was held by another job for {waited_ms} ms, so that nothing can "
-                        "be noted beside it: run again when that one is done"
-                    ) from error
-            self.wait(_PAUSE_MS / 1000)
-            waited_ms += _PAUSE_MS
+                raise Locked(
+                    f"{error}: another job holds it, so that nothing can be noted beside it: run "
+                    "again when that one is done"
+                ) from error
+            with lock:
+                yield
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            problem = f"{error.filename or self.path}: {error.strerror or error}"
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFull(f"{problem}; free some space") from error
-            raise Unavailable(
-                f"{problem}: what jobs derive from a topic is registered there first, or not "
-                "created. Mend the disk or its permissions"
-            ) from error
+            what = "what jobs derive from a topic is registered first, or not created"
+            raise to_store_error(error, what, path=self.path) from error
 
 
-def _merge_locations(output: DerivedOutput, known: Mapping[str, DerivedOutput]) -> DerivedOutput:
+def _merge_locations(output: DerivedOutput, known: Iterable[DerivedOutput]) -> DerivedOutput:
     """A note that is repeated keeps the locations of the one before: files may be left there."""
-    before = known.get(output.id)
-    return output if before is None else output.with_locations(before.locations)
+    same = [other.locations for other in known if other.id == output.id]
+    return output.with_locations(location for locations in same for location in locations)
 
 
 def _encode_outputs(outputs: Iterable[DerivedOutput]) -> bytes:
     documents = [{**asdict(output), "how": dict(output.how)} for output in outputs]
-    return json.dumps({"format": _FORMAT, "outputs": documents}, indent=1).encode()
+    return _DOCUMENT.encode({"outputs": documents})
 
 
 def _decode_outputs(data: bytes, where: str) -> list[DerivedOutput]:
     try:
-        document: dict[str, Any] = json.loads(data)
-        if document["format"] != _FORMAT:
-            raise ValueError(f"format {document['format']}, this varve knows {_FORMAT}")
-        return [_read_output(entry) for entry in document["outputs"]]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        entries = _DOCUMENT.decode(data, where)["outputs"]
+        return _OUTPUTS.validate_python(
+            [{**entry, "how": tuple(entry["how"].items())} for entry in entries]
+        )
+    except UnsupportedFormat:
+        raise
+    except (Corrupt, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(
             f"{where}: cannot be read as a note of outputs ({error}): put it back from a copy; "
             "without it an erasure would miss a table or a snapshot"
         ) from error
 
 
-def _read_output(document: dict[str, Any]) -> DerivedOutput:
-    return DerivedOutput(
-        kind=OutputKind(document["kind"]),
-        topic=str(document["topic"]),
-        topic_id=str(document["topic_id"]),
-        place=str(document["place"]),
-        name=str(document["name"]),
-        how=tuple((str(name), str(value)) for name, value in document["how"].items()),
-        noted_ms=int(document["noted_ms"]),
-        locations=tuple(str(location) for location in document.get("locations", ())),
-    )
-
-
 def open_output_registry(options: SourceOptions, *, is_remote: bool) -> OutputRegistry:
     """Where what is made of a topic is noted: in its cold tier, or else in its log directory."""
     if options.address is not None and is_remote:
         return RemoteOutputRegistry(options.address.objects(), find_cluster(options.address))
-    return LocalOutputRegistry.of(options.directories[0])
+    return LocalOutputRegistry(options.directories[0])
 
 
 def register_files(options: SourceOptions, path: str, *, format: str, clock: Clock) -> None:
@@ -294,18 +270,12 @@ class ErasedRows:
     def find(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array | None) -> Mask:
         """Which rows match; without `keys` by partition and offset alone. A null key is none."""
         matches = self._find_offsets(_numbers(partitions), _numbers(offsets))
-        if keys is None or not self.keys or not len(keys):
-            return matches
-        mask: Mask = matches | self._find_keys(_column(keys))
-        return mask
+        return matches if keys is None else matches | self._find_keys(_column(keys))
 
     def find_single(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array) -> Mask:
         """Which rows match by their offset alone: the log may hold older records of their keys."""
         matches = self._find_offsets(_numbers(partitions), _numbers(offsets))
-        if not self.keys or not len(keys):
-            return matches
-        mask: Mask = matches & ~self._find_keys(_column(keys))
-        return mask
+        return matches & ~self._find_keys(_column(keys))
 
     def _find_offsets(self, partitions: Offsets, offsets: Offsets) -> Mask:
         matches = np.zeros(len(offsets), np.bool_)
@@ -319,13 +289,16 @@ class ErasedRows:
         return matches
 
     def _find_keys(self, keys: pa.Array) -> Mask:
+        if not self.keys or not len(keys):
+            return np.zeros(len(keys), np.bool_)
         if len(self.keys) <= len(keys):
             wanted = pa.array(self.keys, pa.large_binary())
             matches = pc.is_in(keys.cast(pa.large_binary()), value_set=wanted)
             mask: Mask = matches.to_numpy(zero_copy_only=False)
             return mask
         # The set is there already: looking few rows up in it is cheaper than hashing it once more.
-        return np.fromiter((key in self.keys for key in _values(keys)), np.bool_, len(keys))
+        values = keys.cast(pa.large_binary()).to_pylist()
+        return np.fromiter((key in self.keys for key in values), np.bool_, len(keys))
 
 
 def _column(values: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -336,10 +309,6 @@ def _numbers(values: pa.Array | pa.ChunkedArray) -> Offsets:
     """As 64-bit numbers; a null, which no record has, becomes -1."""
     numbers: Offsets = pc.fill_null(_column(values).cast(pa.int64()), -1).to_numpy()
     return numbers
-
-
-def _values(keys: pa.Array) -> Iterator[bytes | None]:
-    return iter(keys.cast(pa.large_binary()).to_pylist())
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,13 @@ Invariant  a job that succeeded is due its interval after that run began; one th
 Crash      a run is recorded when it is over; one that was killed is due again.
 """
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from varve.commit_log import LogSettings
-from varve.disk import FileSystem, Lock, RealFileSystem, write_atomically
+from varve.disk import FileSystem, JsonDocument, Lock, RealFileSystem
 from varve.embedded.tier_place import DEFAULT_METADATA, read_place
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation import errors
@@ -31,7 +30,7 @@ FIRST_PAUSE_MS: Final = 60_000
 _DOUBLINGS_MAX: Final = 20
 JOBS_FILE: Final = "varve-jobs.json"
 LOCK_FILE: Final = "varve-jobs.lock"
-_FORMAT: Final = 1
+_DOCUMENT: Final = JsonDocument(version=1, max_bytes=64 << 20)
 _ERROR_CHARACTERS: Final = 1000
 
 
@@ -92,15 +91,8 @@ def plan_jobs(topics: Mapping[str, LogSettings], runs: Runs, now_ms: int) -> lis
         for topic, settings in topics.items()
         for job, interval_ms in find_intervals(settings).items()
     ]
-    turn = list(JobName)
-    return sorted(
-        jobs,
-        key=lambda job_planned: (
-            job_planned.next_ms,
-            turn.index(job_planned.job),
-            job_planned.topic,
-        ),
-    )
+    turns = list(JobName)
+    return sorted(jobs, key=lambda job: (job.next_ms, turns.index(job.job), job.topic))
 
 
 def _plan_job(
@@ -150,22 +142,19 @@ def _find_problem(job: JobName, settings: LogSettings) -> str | None:
 def read_runs(fs: FileSystem, directory: str) -> dict[tuple[JobName, str], LastRun]:
     """What was noted; jobs that this version does not know are left out."""
     path = f"{directory}/{JOBS_FILE}"
-    if not fs.exists(path):
-        return {}
     try:
-        content = json.loads(fs.read(path))
-        if content["format"] != _FORMAT:
-            raise errors.UnsupportedFormat(
-                f"{path}: format {content['format']!r:.40}, only {_FORMAT} is known; use a newer "
-                "varve"
-            )
+        content = _DOCUMENT.read(fs, path)
+        if content is None:
+            return {}
         return {
             (JobName(job), str(topic)): LastRun(**run)
             for job, topics in content["jobs"].items()
             if job in list(JobName)
             for topic, run in topics.items()
         }
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except errors.UnsupportedFormat:
+        raise
+    except (errors.Corrupt, ValueError, TypeError, KeyError, AttributeError) as error:
         raise errors.Corrupt(
             f"{path}: not what jobs note ({type(error).__name__}: {error!s:.80}); remove it, and "
             "every job is due"
@@ -176,14 +165,9 @@ def write_runs(fs: FileSystem, directory: str, runs: Runs) -> None:
     """Replaces the file."""
     jobs: dict[str, dict[str, object]] = {}
     for (job, topic), run in sorted(runs.items()):
-        jobs.setdefault(job, {})[topic] = {
-            "started_ms": run.started_ms,
-            "ended_ms": run.ended_ms,
-            "error": None if run.error is None else run.error[:_ERROR_CHARACTERS],
-            "failures": run.failures,
-        }
-    content = json.dumps({"format": _FORMAT, "jobs": jobs}, indent=1) + "\n"
-    write_atomically(fs, f"{directory}/{JOBS_FILE}", content.encode())
+        error = None if run.error is None else run.error[:_ERROR_CHARACTERS]
+        jobs.setdefault(job, {})[topic] = asdict(replace(run, error=error))
+    _DOCUMENT.write(fs, f"{directory}/{JOBS_FILE}", {"jobs": jobs})
 
 
 # Running
@@ -261,29 +245,25 @@ def run_due(
 
     Raises Locked where another runner has the directory. Errors of jobs are in their outcomes.
     """
-    from varve.jobs.schedule import RUNNERS
-
     fs = fs or RealFileSystem()
     clock = clock or SystemClock()
     with _lock(fs, directory):
         topics = read_topics(fs, directory, defaults or {})
         runs = read_runs(fs, directory)
-        due = [
-            scheduled for scheduled in plan_jobs(topics, runs, clock.now_ms()) if scheduled.is_due
-        ]
+        due = [job for job in plan_jobs(topics, runs, clock.now_ms()) if job.is_due]
         address = _find_address(fs, directory, store_settings or {}, cluster) if due else None
         outcomes = []
-        for scheduled in due:
+        for job in due:
             context = JobContext(
                 directory=directory,
-                topic=scheduled.topic,
-                settings=topics[scheduled.topic],
+                topic=job.topic,
+                settings=topics[job.topic],
                 address=address,
                 runner=runner,
                 clock=clock,
             )
-            outcome = _run(scheduled, context, (runners or RUNNERS)[scheduled.job])
-            runs[scheduled.job, scheduled.topic] = outcome.run
+            outcome = _run(job, context, (runners or RUNNERS)[job.job])
+            runs[job.job, job.topic] = outcome.run
             write_runs(fs, directory, runs)
             outcomes.append(outcome)
         return outcomes
@@ -356,12 +336,7 @@ def run_compact(context: JobContext) -> tuple[object, str | None]:
         runner=context.runner,
         clock=context.clock,
     )
-    failed = [
-        f"partition {partition.home.partition}: {partition.error}"
-        for partition in result.partitions
-        if partition.error is not None
-    ]
-    return result.to_json(), "; ".join(failed) or None
+    return result.to_json(), "; ".join(result.failures) or None
 
 
 def run_verify(context: JobContext) -> tuple[object, str | None]:
@@ -371,10 +346,8 @@ def run_verify(context: JobContext) -> tuple[object, str | None]:
     result = verify(
         _get_bucket(context), [context.topic], runner=context.runner, clock=context.clock
     )
-    damage = [finding for finding in result.findings if finding.is_damage]
-    error = (
-        f"{len(damage)} damaged things, `varve job verify` lists all of them" if damage else None
-    )
+    count = len(result.failures)
+    error = f"{count} damaged things, `varve job verify` lists all of them" if count else None
     return result.to_json(), error
 
 
@@ -382,10 +355,8 @@ def run_snapshot(context: JobContext) -> tuple[object, str | None]:
     """Goes on from the last snapshot of its place."""
     from varve.jobs.snapshot.snapshot import SnapshotSettings, take_snapshot
 
-    place, keep = (
-        context.settings.varve_job_snapshot_place,
-        context.settings.varve_job_snapshot_keep,
-    )
+    place = context.settings.varve_job_snapshot_place
+    keep = context.settings.varve_job_snapshot_keep
     address = _find_bucket(context)
     is_alike = address is not None and place.partition(":")[0] == address.url.partition(":")[0]
     result = take_snapshot(

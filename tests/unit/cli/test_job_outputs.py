@@ -26,7 +26,7 @@ def data(tmp_path: Path) -> str:
         assert topic.id is not None
         topic_id = encode_topic_id(topic.id)
     for kind, name in ((OutputKind.SNAPSHOT, "daily"), (OutputKind.TABLE, "shop.people")):
-        LocalOutputRegistry.of(str(path)).note(
+        LocalOutputRegistry(str(path)).note(
             DerivedOutput(
                 kind=kind,
                 topic="people",

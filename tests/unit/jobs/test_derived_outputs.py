@@ -12,6 +12,7 @@ from tests.support.source_topic import NAME, SourceTopic
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock, SystemClock
 from varve.foundation.errors import Corrupt, DiskFull, Locked, Unavailable
+from varve.foundation.stop_signal import StopSignal
 from varve.jobs.derived_outputs import (
     OUTPUTS_FILE,
     OUTPUTS_LOCK,
@@ -96,7 +97,7 @@ def test_a_note_is_json_that_people_can_read() -> None:
 
 def _note_some(directory: str, who: int) -> None:
     for number in range(10):
-        LocalOutputRegistry.of(directory).note(replace(TABLE, name=f"shop.t{who}-{number}"))
+        LocalOutputRegistry(directory).note(replace(TABLE, name=f"shop.t{who}-{number}"))
 
 
 def test_processes_that_note_at_the_same_time_lose_no_note(tmp_path: Path) -> None:
@@ -107,16 +108,22 @@ def test_processes_that_note_at_the_same_time_lose_no_note(tmp_path: Path) -> No
     for one in runs:
         one.join()
     assert [one.exitcode for one in runs] == [0] * 4
-    found = LocalOutputRegistry.of(str(tmp_path)).find(TABLE.topic, TABLE.topic_id)
+    found = LocalOutputRegistry(str(tmp_path)).find(TABLE.topic, TABLE.topic_id)
     assert len(found) == 40
 
 
 def test_a_turn_that_never_comes_is_an_error_and_no_note() -> None:
     waited: list[float] = []
-    outputs = replace(make_directory(), wait=waited.append)
+
+    class Waiting(StopSignal):
+        def wait_ms(self, wait_ms: float) -> bool:
+            waited.append(wait_ms)
+            return False
+
+    outputs = replace(make_directory(), stop=Waiting())
     with outputs.fs.lock(f"/data/{OUTPUTS_LOCK}"), pytest.raises(Locked, match="run again"):
         outputs.note(TABLE)
-    assert sum(waited) == pytest.approx(30)
+    assert sum(waited) == 30_000
     assert outputs.find(TABLE.topic, TABLE.topic_id) == []
     outputs.note(TABLE)
     assert outputs.find(TABLE.topic, TABLE.topic_id) == [TABLE]
@@ -125,8 +132,8 @@ def test_a_turn_that_never_comes_is_an_error_and_no_note() -> None:
 @pytest.mark.parametrize(
     ("number", "kind", "remedy"),
     [
-        (errno.EROFS, Unavailable, "Mend the disk"),
-        (errno.EACCES, Unavailable, "permissions"),
+        (errno.EROFS, Unavailable, "mount the disk for writing"),
+        (errno.EACCES, Unavailable, "grant the permission"),
         (errno.ENOSPC, DiskFull, "free some space"),
     ],
 )

@@ -390,7 +390,7 @@ def test_a_document_is_read_as_it_was_written(kit: SnapshotTopic) -> None:
     for data in (b"{}", b"[", document.encode().replace(b'"buckets"', b'"other"')):
         with pytest.raises(Corrupt, match="here"):
             SnapshotDocument.decode(data, "here")
-    with pytest.raises(UnsupportedFormat, match="later"):
+    with pytest.raises(UnsupportedFormat, match="newer varve"):
         SnapshotDocument.decode(document.encode().replace(b'"format": 1', b'"format": 9'), "here")
 
 

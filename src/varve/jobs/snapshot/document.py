@@ -5,18 +5,22 @@ Invariant  a document names every file of its snapshot, in order of partitions a
            names is there as long as the document is.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Final
 
 from pydantic import Field, TypeAdapter
 
+from varve.disk import JsonDocument
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.foundation.settings import LONG_MAX
 from varve.topics import HistoryMark
 
-FORMAT: Final = 1
+_DOCUMENT: Final = JsonDocument(version=1, max_bytes=1 << 32)
+_FIELDS: Final = (
+    *("snapshot", "previous", "run", "topic", "topic_id", "taken_ms", "rows", "bytes"),
+    *("buckets", "columns", "partitions", "files"),
+)
 SNAPSHOT_FOLDER: Final = "snapshot"
 DATA_FOLDER: Final = "data"
 WORK_FOLDER: Final = "work"
@@ -97,35 +101,19 @@ class SnapshotDocument:
         return next((entry for entry in self.partitions if entry.partition == partition), None)
 
     def encode(self) -> bytes:
-        document = {
-            "format": FORMAT,
-            "snapshot": self.snapshot,
-            "previous": self.previous,
-            "run": self.run,
-            "topic": self.topic,
-            "topic_id": self.topic_id,
-            "taken_ms": self.taken_ms,
-            "rows": self.rows,
-            "bytes": self.size,
-            "buckets": self.buckets,
-            "columns": dict(self.columns),
-            "partitions": [asdict(partition) for partition in self.partitions],
-            "files": [asdict(file) for file in self.files],
-        }
-        return json.dumps(document, indent=1).encode()
+        fields = {**asdict(self), "rows": self.rows, "bytes": self.size}
+        return _DOCUMENT.encode({name: fields[name] for name in _FIELDS})
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> "SnapshotDocument":
         """Raises Corrupt for what is none, UnsupportedFormat for one of a later varve."""
         try:
-            format = json.loads(data)["format"]
-            if format != FORMAT:
-                raise UnsupportedFormat(
-                    f"{where}: format {format}, this varve knows {FORMAT}: read it with a later one"
-                )
+            _DOCUMENT.decode(data, where)
             document = _DECODER.validate_json(data, strict=True)
             _check(document)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except UnsupportedFormat:
+            raise
+        except (Corrupt, ValueError, TypeError) as error:
             raise Corrupt(
                 f"{where}: cannot be read as a snapshot ({type(error).__name__}: {error!s:.400}): "
                 "put it back from a copy, or remove it and take another"

@@ -8,9 +8,9 @@ Invariant  files without the rows are written first, then every document that na
 Crash      may be repeated at any point: what is done stays, and the rest is found again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +22,15 @@ from varve.foundation.settings import GivenValue
 from varve.jobs.derived_outputs import DerivedOutput, ErasedFile, ErasedOutput, ErasedRows
 from varve.jobs.object_versions import ErasedVersions, erase_versions
 from varve.jobs.snapshot.document import DATA_FOLDER, WORK_FOLDER, SnapshotDocument, SnapshotFile
-from varve.jobs.snapshot.store import SnapshotStore, find_store_address, is_work, named_files
+from varve.jobs.snapshot.store import SnapshotStore, find_store_address, is_work
 from varve.jobs.snapshot.tasks import StoreOpener, describe, open_rows, write_rows
 from varve.jobs.tasks import LocalRunner, TaskRunner, pack_by_size
 from varve.jobs.tier.bucket import Bucket
-from varve.object_store import ObjectInfo, ObjectStore
+from varve.object_store import ObjectStore
 from varve.object_store.opening import BUCKETS, find_scheme
 from varve.object_store.s3_versions import S3Versions, open_versions
 
+F = TypeVar("F", "SnapshotFile", "StoredRows")
 Find = Callable[[pa.Array, pa.Array, pa.Array], npt.NDArray[np.bool_]]
 
 _COLUMNS: Final = ["partition", "offset", "key"]
@@ -93,14 +94,11 @@ def count_in_store(
     opener: StoreOpener, wanted: ErasedRows, *, runner: TaskRunner | None = None
 ) -> int:
     """Matching rows in all files, those that no document names among them."""
-    runner, store = runner or LocalRunner(), SnapshotStore(opener.objects())
-    documents = store.documents()
-    named = named_files(documents)
-    files = _list_files(documents)
-    orphans = [entry for entry in store.find_orphans() if entry.key not in named]
-    tasks = [CountTask(opener, part) for part in _pack_files(files)]
-    counts = runner.run("erase from snapshots: count rows", tasks, wanted)
-    return sum(counts) + _count_orphans(opener, orphans, wanted, runner)
+    store = SnapshotStore(opener.objects())
+    files = [StoredRows(file.path, file.size, file) for file in _list_files(store.documents())]
+    named = {file.key for file in files}
+    orphans = [file for file in _find_orphans(store) if file.key not in named]
+    return _count_rows(opener, [*files, *orphans], wanted, runner or LocalRunner())
 
 
 def _list_files(documents: Sequence[SnapshotDocument]) -> list[SnapshotFile]:
@@ -108,21 +106,23 @@ def _list_files(documents: Sequence[SnapshotDocument]) -> list[SnapshotFile]:
     return list({file.path: file for document in documents for file in document.files}.values())
 
 
-def _pack_files(files: Sequence[SnapshotFile]) -> list[tuple[SnapshotFile, ...]]:
-    parts = pack_by_size(
-        files, lambda file: file.size, target_bytes=_TASK_BYTES, max_items=_TASK_FILES
-    )
-    return [tuple(part) for part in parts]
+def _find_orphans(store: SnapshotStore) -> "list[StoredRows]":
+    return [StoredRows(entry.key, entry.size) for entry in store.find_orphans()]
 
 
-def _count_orphans(
-    opener: StoreOpener, orphans: Sequence[ObjectInfo], wanted: ErasedRows, runner: TaskRunner
+def _count_rows(
+    opener: StoreOpener, files: "Sequence[StoredRows]", wanted: ErasedRows, runner: TaskRunner
 ) -> int:
-    parts = pack_by_size(
-        orphans, lambda entry: entry.size, target_bytes=_TASK_BYTES, max_items=_TASK_FILES
-    )
-    tasks = [OrphanTask(opener, tuple(entry.key for entry in part)) for part in parts]
-    return sum(runner.run("erase from snapshots: count rows of leftovers", tasks, wanted))
+    tasks = [CountTask(opener, part) for part in _pack(files)]
+    return sum(runner.run("erase from snapshots: count rows", tasks, wanted))
+
+
+def _pack(files: Iterable[F]) -> Iterator[tuple[F, ...]]:
+    """Files in parts for a task each."""
+    for part in pack_by_size(
+        files, lambda file: file.size, target_bytes=_TASK_BYTES, max_items=_TASK_FILES
+    ):
+        yield tuple(part)
 
 
 def _erase_versions(versions: S3Versions | None, removed: Sequence[str]) -> ErasedVersions:
@@ -192,7 +192,7 @@ class _SnapshotErasure:
 
     def _rewrite(self, documents: Sequence[SnapshotDocument]) -> None:
         files = [file for file in _list_files(documents) if file.path not in self._rewritten]
-        tasks = [RewriteTask(self._opener, part) for part in _pack_files(files)]
+        tasks = [RewriteTask(self._opener, part) for part in _pack(files)]
         for part in self._runner.run("erase from snapshots: rewrite files", tasks, self._wanted):
             for file in part:
                 self._rows += file.rows
@@ -228,10 +228,10 @@ class _SnapshotErasure:
 
     def _remove(self) -> None:
         """Old files, which no document names any more, and all others that none names."""
-        orphans = self._store.find_orphans()
-        others = [entry for entry in orphans if entry.key not in self._rewritten]
-        self._rows += _count_orphans(self._opener, others, self._wanted, self._runner)
-        keys = [entry.key for entry in orphans]
+        orphans = _find_orphans(self._store)
+        others = [file for file in orphans if file.key not in self._rewritten]
+        self._rows += _count_rows(self._opener, others, self._wanted, self._runner)
+        keys = [file.key for file in orphans]
         self._versioned |= {key for key in keys if self._is_versioned(key)}
         self._store.objects.delete(keys)
         self.removed += keys
@@ -311,43 +311,42 @@ def _rewrite_file(
 
 
 @dataclass(frozen=True, slots=True)
-class CountTask:
-    """Counts the rows of a shared ErasedRows in files of snapshots."""
+class StoredRows:
+    """A file with rows, and what its document says of it; None where no document names it."""
 
-    store: StoreOpener
-    files: tuple[SnapshotFile, ...]
+    key: str
+    size: int
+    file: SnapshotFile | None = None
 
-    def run(self, shared: ErasedRows) -> int:
-        objects = self.store.objects()
-        opened = (open_rows(objects.get(file.path), file, objects.name) for file in self.files)
-        return sum(int(find_rows(rows, shared.find).sum()) for rows in opened)
+    def count(self, objects: ObjectStore, wanted: ErasedRows) -> int:
+        """Rows that match; of work under way every stream is read."""
+        if self.file is not None:
+            opened = open_rows(objects.get(self.key), self.file, objects.name)
+            return int(find_rows(opened, wanted.find).sum())
+        try:
+            data = objects.get(self.key)
+        except ObjectNotFound:
+            return 0
+        if self.key.endswith(".parquet"):
+            return int(find_rows(pq.ParquetFile(pa.BufferReader(data)), wanted.find).sum())
+        total, source = 0, pa.BufferReader(data)
+        while source.tell() < len(data):
+            with pa.ipc.open_stream(source) as stream:
+                rows = stream.read_all()
+            total += int(wanted.find(*(rows.column(name) for name in _COLUMNS)).sum())
+        return total
 
 
 @dataclass(frozen=True, slots=True)
-class OrphanTask:
-    """The same in files that no document names; of work under way every stream is read."""
+class CountTask:
+    """Counts the rows of a shared ErasedRows in files."""
 
     store: StoreOpener
-    keys: tuple[str, ...]
+    files: tuple[StoredRows, ...]
 
     def run(self, shared: ErasedRows) -> int:
         objects = self.store.objects()
-        return sum(_count_orphan(objects, key, shared) for key in self.keys)
-
-
-def _count_orphan(objects: ObjectStore, key: str, wanted: ErasedRows) -> int:
-    try:
-        data = objects.get(key)
-    except ObjectNotFound:
-        return 0
-    if key.endswith(".parquet"):
-        return int(find_rows(pq.ParquetFile(pa.BufferReader(data)), wanted.find).sum())
-    total, source = 0, pa.BufferReader(data)
-    while source.tell() < len(data):
-        with pa.ipc.open_stream(source) as stream:
-            rows = stream.read_all()
-        total += int(wanted.find(*(rows.column(name) for name in _COLUMNS)).sum())
-    return total
+        return sum(file.count(objects, shared) for file in self.files)
 
 
 def find_rows(opened: pq.ParquetFile, find: Find) -> npt.NDArray[np.bool_]:

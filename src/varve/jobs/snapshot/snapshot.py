@@ -12,9 +12,10 @@ Crash      before the last step there is no snapshot, only files that no documen
 """
 
 import random
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -26,13 +27,7 @@ from varve.jobs.derived_outputs import DerivedOutput, OutputKind, open_output_re
 from varve.jobs.key_plans import INLINE_BYTES, WorkArea
 from varve.jobs.results import JSON_NAME, JobResult, encode_fields
 from varve.jobs.snapshot.document import WORK_FOLDER, SnapshotDocument, SnapshotFile
-from varve.jobs.snapshot.plan import (
-    PartitionPlan,
-    Receipts,
-    SnapshotPlan,
-    find_receipts,
-    plan_snapshot,
-)
+from varve.jobs.snapshot.plan import Receipts, SnapshotPlan, find_receipts, plan_snapshot
 from varve.jobs.snapshot.store import SnapshotStore, check_apart, check_keep, create_store
 from varve.jobs.snapshot.tasks import (
     BucketMerge,
@@ -187,44 +182,32 @@ def take_snapshot(
     ).run(sources)
 
 
+@dataclass
 class SnapshotRun:
-    """One snapshot in the making; `how` is what it takes to open the place."""
+    """One snapshot in the making; `place_settings` are what it takes to open the place."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        place: StoreOpener,
-        url: str,
-        how: dict[str, GivenValue],
-        settings: SnapshotSettings,
-        *,
-        runner: TaskRunner,
-        clock: Clock,
-        random: random.Random,
-    ) -> None:
-        self._options = options
-        self._opens = place
-        self._url = url
-        self._how = how
-        self._settings = settings
-        self._runner = runner
-        self._clock = clock
-        self._began_ms = clock.now_ms()
-        self._id = new_id(random)
-        self._place = SnapshotStore(place.objects())
+    options: SourceOptions
+    place: StoreOpener
+    url: str
+    place_settings: Mapping[str, GivenValue]
+    settings: SnapshotSettings
+    _: KW_ONLY
+    runner: TaskRunner
+    clock: Clock
+    random: random.Random
+
+    def __post_init__(self) -> None:
+        self._began_ms = self.clock.now_ms()
+        self._id = new_id(self.random)
+        self._store = SnapshotStore(self.place.objects())
 
     def run(self, sources: Sequence[PartitionSource]) -> SnapshotResult:
-        documents = self._place.documents()
+        documents = self._store.documents()
         receipts = self._find_receipts(sources)
-        scope = plan_snapshot(
-            sources,
-            self._options,
-            documents,
-            is_full=self._settings.is_full,
-        )
+        scope = plan_snapshot(sources, self.options, documents, is_full=self.settings.is_full)
         buckets = self._find_buckets(documents)
         if scope.previous is not None:
-            self._place.check_files(scope.previous)
+            self._store.check_files(scope.previous)
             if not scope.is_new:
                 return self._end(scope, scope.previous, is_new=False)
         self._note(sources)
@@ -233,18 +216,18 @@ class SnapshotRun:
 
     def _find_receipts(self, sources: Sequence[PartitionSource]) -> Receipts:
         return find_receipts(
-            self._options, sources[0].topic, sources[0].topic_id, is_remote=_is_remote(sources)
+            self.options, sources[0].topic, sources[0].topic_id, is_remote=_is_remote(sources)
         )
 
     def _find_buckets(self, documents: Sequence[SnapshotDocument]) -> int | None:
         """How many buckets a partition has here; None where it is to be decided."""
-        asked = self._settings.buckets
+        asked = self.settings.buckets
         if asked is not None and not 1 <= asked <= _BUCKETS_MAX:
             raise InvalidRequest(f"{asked} buckets: there may be 1 to {_BUCKETS_MAX}")
         known = documents[-1].buckets if documents else asked
         if asked is not None and asked != known:
             raise InvalidRequest(
-                f"{self._url} has {known} buckets for each partition, not {asked}: that is decided "
+                f"{self.url} has {known} buckets for each partition, not {asked}: that is decided "
                 "by its first snapshot, take another place"
             )
         return known
@@ -275,9 +258,10 @@ class SnapshotRun:
                     f"{source.topic}: records were erased while the snapshot was made, which may "
                     "hold them: take it again"
                 )
-            self._place.publish(document, scope.previous)
+            self._store.publish(document, scope.previous)
         finally:
-            self._remove_work()
+            with suppress(StoreError):  # a later run sweeps
+                self._store.remove_work(self._id)
         return self._end(
             scope,
             document,
@@ -287,29 +271,22 @@ class SnapshotRun:
             rows_read=sum(part.row_count for part in staged),
         )
 
-    def _remove_work(self) -> None:
-        """A store that fails now leaves it to a later run."""
-        try:
-            self._place.remove_work(self._id)
-        except StoreError:
-            return
-
     def _note(self, sources: Sequence[PartitionSource]) -> None:
         """Before a record is written, so that an erasure finds the place."""
         output = DerivedOutput(
             kind=OutputKind.SNAPSHOT,
             topic=sources[0].topic,
             topic_id=sources[0].topic_id,
-            place=self._url,
+            place=self.url,
             name=sources[0].topic,
             how=tuple(
                 (name, str(value))
-                for name, value in sorted(self._how.items())
+                for name, value in sorted(self.place_settings.items())
                 if name in _OPEN_SETTINGS
             ),
             noted_ms=self._began_ms,
         )
-        open_output_registry(self._options, is_remote=_is_remote(sources)).note(output)
+        open_output_registry(self.options, is_remote=_is_remote(sources)).note(output)
 
     # Stages
 
@@ -323,23 +300,23 @@ class SnapshotRun:
                 end_offset=partition.partition.resume_offset,
                 filters=SourceFilters(),
             )
-            if sum(piece.size for piece in pieces) <= self._settings.split_bytes:
+            if sum(piece.size for piece in pieces) <= self.settings.split_bytes:
                 reads[partition.number] = _Pieces((), tuple(pieces))
                 continue
-            headers = read_headers(self._options.address, topic_id, pieces)
+            headers = read_headers(self.options.address, topic_id, pieces)
             loose = tuple(piece for piece in pieces if not is_indexed(piece))
             reads[partition.number] = _Pieces((), loose)
             if headers:
                 requests[partition.number] = LatestRequest(
-                    self._options.address, tuple(headers.values())
+                    self.options.address, tuple(headers.values())
                 )
-        area = WorkArea(self._opens.objects, f"{WORK_FOLDER}/{self._id}/")
+        area = WorkArea(self.place.objects, f"{WORK_FOLDER}/{self._id}/")
         planned = plan_latest(
-            with_areas(list(requests.values()), area, self._settings.inline_bytes),
-            runner=self._runner,
-            split_bytes=self._settings.split_bytes,
+            with_areas(list(requests.values()), area, self.settings.inline_bytes),
+            runner=self.runner,
+            split_bytes=self.settings.split_bytes,
             with_tombstones=True,
-            range_bytes=self._settings.range_bytes,
+            range_bytes=self.settings.range_bytes,
         )
         for number, pieces_planned in zip(requests, planned, strict=True):
             reads[number] = replace(reads[number], planned=tuple(pieces_planned))
@@ -349,14 +326,14 @@ class SnapshotRun:
         """A power of two, so that a little more or less of data makes no other files."""
         largest = max((read.size for read in pieces.values()), default=0)
         count = 1
-        while count * self._settings.bucket_bytes < largest and count < _BUCKETS_MAX:
+        while count * self.settings.bucket_bytes < largest and count < _BUCKETS_MAX:
             count *= 2
         return count
 
     def _read(
         self, pieces: dict[int, "_Pieces"], topic: str, topic_id: str, buckets: int
     ) -> list[StagedBuckets]:
-        split_bytes = self._settings.split_bytes
+        split_bytes = self.settings.split_bytes
         runs: list[tuple[AnyPiece, ...]] = []
         for partition in pieces.values():
             # Loose pieces of one partition alone: a task distinguishes their keys by hash.
@@ -366,24 +343,22 @@ class SnapshotRun:
         tasks = [
             ReadTask(
                 TaskRead(topic, topic_id, run, with_tombstones=True),
-                self._options,
-                self._opens,
+                self.options,
+                self.place,
                 f"{WORK_FOLDER}/{self._id}/{number:06}",
                 buckets,
             )
             for number, run in enumerate(runs)
         ]
-        return self._runner.run("read", tasks)
+        return self.runner.run("read", tasks)
 
     def _write(
         self, scope: SnapshotPlan, staged: Sequence[StagedBuckets], buckets: int
     ) -> tuple[list[SnapshotFile], list[SnapshotFile]]:
         """The files that were written, and all files of the new state."""
         merges, reused = _plan_merges(scope, staged, buckets)
-        tasks = make_merge_tasks(
-            self._opens, merges, staged, split_bytes=self._settings.split_bytes
-        )
-        written = [file for part in self._runner.run("write", tasks) for file in part]
+        tasks = make_merge_tasks(self.place, merges, staged, split_bytes=self.settings.split_bytes)
+        written = [file for part in self.runner.run("write", tasks) for file in part]
         return written, [*written, *reused]
 
     # The end
@@ -398,26 +373,33 @@ class SnapshotRun:
         bytes_written: int = 0,
         rows_read: int = 0,
     ) -> SnapshotResult:
-        removed: list[str] = []
-        if self._settings.keep is not None:
-            removed = self._place.keep(self._settings.keep)
-        swept = self._place.sweep(before_ms=self._began_ms - self._settings.grace_ms)
-        rows: defaultdict[int, int] = defaultdict(int)
+        keep = self.settings.keep
+        removed = [] if keep is None else self._store.keep(keep)
+        swept = self._store.sweep(before_ms=self._began_ms - self.settings.grace_ms)
+        rows: Counter[int] = Counter()
         for file in document.files:
             rows[file.partition] += file.rows
         return SnapshotResult(
-            place=self._url,
+            place=self.url,
             document=document,
             is_new=is_new,
             partitions=tuple(
-                _to_partition_state(plan, rows[plan.number]) for plan in scope.partitions
+                PartitionState(
+                    partition=plan.number,
+                    start_offset=plan.partition.start_offset,
+                    resume_offset=plan.partition.resume_offset,
+                    read_from=plan.partition.read_from,
+                    rows=rows[plan.number],
+                    note=plan.note,
+                )
+                for plan in scope.partitions
             ),
             files_written=files_written,
             bytes_written=bytes_written,
             rows_read=rows_read,
             removed=tuple(removed),
             swept=tuple(swept),
-            elapsed_ms=self._clock.now_ms() - self._began_ms,
+            elapsed_ms=self.clock.now_ms() - self._began_ms,
         )
 
 
@@ -431,18 +413,6 @@ class _Pieces:
     @property
     def size(self) -> int:
         return sum(piece.size for piece in (*self.planned, *self.loose))
-
-
-def _to_partition_state(scope: PartitionPlan, rows: int) -> PartitionState:
-    partition = scope.partition
-    return PartitionState(
-        partition=partition.partition,
-        start_offset=partition.start_offset,
-        resume_offset=partition.resume_offset,
-        read_from=partition.read_from,
-        rows=rows,
-        note=scope.note,
-    )
 
 
 def _plan_merges(
