@@ -51,7 +51,7 @@ WRITER: Final = "varve compact"
 
 
 @contextmanager
-def open_key_index(source: remote_files.RemoteInput, topic_id: bytes) -> Iterator[KeyIndex | None]:
+def find_key_index(source: remote_files.RemoteInput, topic_id: bytes) -> Iterator[KeyIndex | None]:
     """The key index of a remote segment; None where there is none that can be used."""
     if source.remote.find_part(KEYS_PART) is None:
         yield None
@@ -77,7 +77,7 @@ def is_whole(index: KeyIndex) -> bool:
 
 def find_whole_index(source: remote_files.RemoteInput, topic_id: bytes) -> KeyIndexHeader | None:
     """The header of the segment's key index if all of it can be used."""
-    with open_key_index(source, topic_id) as index:
+    with find_key_index(source, topic_id) as index:
         return index.header if index is not None and is_whole(index) else None
 
 

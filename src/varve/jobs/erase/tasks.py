@@ -28,9 +28,9 @@ from varve.foundation.errors import ObjectNotFound
 from varve.jobs.compact.tasks import (
     GroupRewrite,
     WrittenGroup,
+    find_key_index,
     find_whole_index,
     is_whole,
-    open_key_index,
 )
 from varve.jobs.erase.scan import Matcher, Scan, ask_index, scan_log
 from varve.jobs.source.piece_reading import ObjectSource
@@ -123,7 +123,7 @@ class ScanTask:
         topic_id = decode_topic_id(self.partition.topic_id).bytes
         with (
             open_files(self.reach.objects, self.partition, [segment]) as files,
-            open_key_index(RemoteInput(self.partition, segment, files), topic_id) as index,
+            find_key_index(RemoteInput(self.partition, segment, files), topic_id) as index,
         ):
             if index is None or (self.is_proof and not is_whole(index)):
                 return None
