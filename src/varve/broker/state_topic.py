@@ -5,6 +5,8 @@ the name. The topic is created when a name is first used. Most of its batches ho
 the records of many batches are parsed as if they were in one: a start after a busy day reads
 millions.
 
+Layout     a key is its type (int16) and a message at version 0, a value its version (int16) and a
+           message at that version; null is a tombstone.
 Invariant  `append` and `submit` complete in the order of the calls for one partition: what follows
            an `await` of them may change memory without looking at others.
            In a replay the last committed record of a key counts; records of transactions that have
@@ -20,7 +22,8 @@ import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import dropwhile
-from typing import Final, NamedTuple
+from struct import Struct
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -41,6 +44,9 @@ from varve.kernels.batch_layout import (
 from varve.records import ControlType, Record, build_batch, decode_control_record
 from varve.records.columns import Integers, frozen_bytes
 from varve.records.committed import parse_columns, scan_whole_batches
+from varve.wire import Message, decode, encode
+
+M = TypeVar("M", bound=Message)
 
 logger = logging.getLogger(__name__)
 
@@ -223,6 +229,28 @@ def partition_for(name: str, partition_count: int) -> int:
         code = (31 * code + (data[index] << 8) + data[index + 1]) & 0xFFFFFFFF
     signed = code - (1 << 32) if code >= 1 << 31 else code
     return 0 if signed == -(1 << 31) else abs(signed) % partition_count
+
+
+_NUMBER: Final = Struct(">h")
+
+
+def encode_numbered(number: int, message: Message, version: int) -> bytes:
+    """A key behind its type, or a value behind its version, as Kafka's coordinators write them."""
+    return bytes(encode(message, version, bytearray(_NUMBER.pack(number))))
+
+
+def read_number(data: bytes, where: str) -> int:
+    """The type of a key, or the version of a value; raises Corrupt."""
+    if len(data) < _NUMBER.size:
+        raise Corrupt(
+            f"{where}: a record has {len(data)} bytes; it starts with a number of {_NUMBER.size}"
+        )
+    return int(_NUMBER.unpack_from(data)[0])
+
+
+def decode_numbered(kind: type[M], data: bytes, version: int) -> M:
+    """The message behind the number."""
+    return decode(kind, version, data, _NUMBER.size)
 
 
 class StateRecord(NamedTuple):

@@ -7,6 +7,7 @@ Invariant  the difference between two states is written, in Kafka's order: assig
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from varve.broker.groups.assignors import Partitions
 from varve.broker.groups.consumer_state import ConsumerMember, ConsumerState, MemberState
@@ -29,17 +30,20 @@ from varve.wire.messages.state_records import (
 
 def changes(group_id: str, before: ConsumerState, after: ConsumerState) -> Records:
     """Records of the difference between two states."""
-    records = _removed(group_id, before, after)
-    touched = [
-        consumer_member
-        for consumer_member in after.members.values()
-        if before.members.get(consumer_member.id) is not consumer_member
+    records = _tombstones(
+        group_id,
+        [id for id in before.members if id not in after.members],
+        [id for id in before.targets if id not in after.targets],
+    )
+    changed = [
+        (before.members.get(id), member)
+        for id, member in after.members.items()
+        if before.members.get(id) is not member
     ]
-    for member in touched:
-        value = _metadata(member)
-        known = before.members.get(member.id)
-        if known is None or _metadata(known) != value:
-            records.append((ConsumerGroupMemberMetadataKey(group_id, member.id), value))
+    for known, member in changed:
+        metadata = _metadata(member)
+        if known is None or _metadata(known) != metadata:
+            records.append((ConsumerGroupMemberMetadataKey(group_id, member.id), metadata))
     if (before.epoch, before.metadata_hash) != (after.epoch, after.metadata_hash):
         epoch = ConsumerGroupMetadataValue(after.epoch, after.metadata_hash)
         records.append((ConsumerGroupMetadataKey(group_id), epoch))
@@ -50,23 +54,12 @@ def changes(group_id: str, before: ConsumerState, after: ConsumerState) -> Recor
     if before.assignment_epoch != after.assignment_epoch:
         done = ConsumerGroupTargetAssignmentMetadataValue(after.assignment_epoch)
         records.append((ConsumerGroupTargetAssignmentMetadataKey(group_id), done))
-    for member in touched:
+    for known, member in changed:
         current = _current(member)
-        known = before.members.get(member.id)
         if known is None or _current(known) != current:
-            key_of = ConsumerGroupCurrentMemberAssignmentKey(group_id, member.id)
-            records.append((key_of, current))
+            current_key = ConsumerGroupCurrentMemberAssignmentKey(group_id, member.id)
+            records.append((current_key, current))
     return records
-
-
-def _removed(group_id: str, before: ConsumerState, after: ConsumerState) -> Records:
-    members = [id for id in before.members if id not in after.members]
-    targets = [id for id in before.targets if id not in after.targets]
-    return [
-        *((ConsumerGroupCurrentMemberAssignmentKey(group_id, id), None) for id in members),
-        *((ConsumerGroupTargetAssignmentMemberKey(group_id, id), None) for id in targets),
-        *((ConsumerGroupMemberMetadataKey(group_id, id), None) for id in members),
-    ]
 
 
 def tombstones(group_id: str, state: ConsumerState) -> Records:
@@ -77,6 +70,14 @@ def tombstones(group_id: str, state: ConsumerState) -> Records:
         (ConsumerGroupTargetAssignmentMetadataKey(group_id), None),
         *((ConsumerGroupMemberMetadataKey(group_id, id), None) for id in state.members),
         (ConsumerGroupMetadataKey(group_id), None),
+    ]
+
+
+def _tombstones(group_id: str, members: list[str], targets: list[str]) -> Records:
+    return [
+        *((ConsumerGroupCurrentMemberAssignmentKey(group_id, id), None) for id in members),
+        *((ConsumerGroupTargetAssignmentMemberKey(group_id, id), None) for id in targets),
+        *((ConsumerGroupMemberMetadataKey(group_id, id), None) for id in members),
     ]
 
 
@@ -154,34 +155,19 @@ class ConsumerStateReader:
 
     def load(self, record: GroupRecord) -> None:
         """Takes a live record of a consumer group."""
-        match record.key, record.value:
-            case ConsumerGroupMetadataKey() as key, ConsumerGroupMetadataValue() as group:
-                self._get(key.group_id).group = group
-            case (
-                ConsumerGroupMemberMetadataKey() as key,
-                ConsumerGroupMemberMetadataValue() as metadata,
-            ):
-                member = _to_member(key.member_id, metadata)
-                self._get(key.group_id).members[key.member_id] = member
-            case (
-                ConsumerGroupTargetAssignmentMetadataKey() as key,
-                ConsumerGroupTargetAssignmentMetadataValue() as epoch,
-            ):
-                self._get(key.group_id).assignment_epoch = epoch.assignment_epoch
-            case (
-                ConsumerGroupTargetAssignmentMemberKey() as key,
-                ConsumerGroupTargetAssignmentMemberValue() as target,
-            ):
-                partitions = _from_wire(target.topic_partitions)
-                self._get(key.group_id).targets[key.member_id] = partitions
-            case (
-                ConsumerGroupCurrentMemberAssignmentKey() as key,
-                ConsumerGroupCurrentMemberAssignmentValue() as current,
-            ):
-                self._get(key.group_id).current[key.member_id] = current
-
-    def _get(self, group_id: str) -> _GroupRecords:
-        return self._groups.setdefault(group_id, _GroupRecords())
+        key: Any = record.key
+        group = self._groups.setdefault(key.group_id, _GroupRecords())
+        match record.value:
+            case ConsumerGroupMetadataValue() as value:
+                group.group = value
+            case ConsumerGroupMemberMetadataValue() as value:
+                group.members[key.member_id] = _to_member(key.member_id, value)
+            case ConsumerGroupTargetAssignmentMetadataValue() as value:
+                group.assignment_epoch = value.assignment_epoch
+            case ConsumerGroupTargetAssignmentMemberValue() as value:
+                group.targets[key.member_id] = _from_wire(value.topic_partitions)
+            case ConsumerGroupCurrentMemberAssignmentValue() as value:
+                group.current[key.member_id] = value
 
 
 def _to_member(id: str, value: ConsumerGroupMemberMetadataValue) -> ConsumerMember:

@@ -22,7 +22,7 @@ from varve.broker.groups.group import (
     commit_error_code,
     kafka_errors,
 )
-from varve.broker.groups.records import CONSUMER_PROTOCOL, GroupLog, RecordType
+from varve.broker.groups.records import CONSUMER_PROTOCOL, GroupLog
 from varve.broker.settings import GroupSettings
 from varve.broker.topics import ServedTopic, Topics
 from varve.commit_log import TopicPartition
@@ -30,7 +30,7 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError
-from varve.wire.messages.state_records import GroupMetadataKey, GroupMetadataValue
+from varve.wire.messages.state_records import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey
 
 logger = logging.getLogger(__name__)
 
@@ -78,15 +78,12 @@ class GroupCoordinator:
         """Reads groups and offsets from the log, and schedules the expiration of offsets."""
         consumer_states = ConsumerStateReader()
         async for record in self.log.replay():
-            match record.record_type:
-                case RecordType.LEGACY_OFFSET_COMMIT | RecordType.OFFSET_COMMIT:
+            match record.key, record.value:
+                case OffsetCommitKey(), _:
                     self.offsets.load(record)
                 case _ if record.producer_id >= 0:
                     continue
-                case RecordType.GROUP_METADATA:
-                    key, value = record.key, record.value
-                    assert isinstance(key, GroupMetadataKey)
-                    assert isinstance(value, GroupMetadataValue)
+                case GroupMetadataKey() as key, GroupMetadataValue() as value:
                     self.groups.put(ClassicGroup.from_record(key.group, value, self._services))
                 case _:
                     consumer_states.load(record)

@@ -1,165 +1,64 @@
 """Records of `__consumer_offsets` as Kafka writes them, and the log of groups that holds them.
 
-Layout     key: type (int16), then the key's message at version 0. Value: version (int16), then the
-           value's message at that version; null is a tombstone.
+Layout     see `state_topic` and `wire.messages.state_records`.
 Invariant  records of unknown types or versions are left where they are.
 Threads    the loop's; decoding is pure.
 """
 
 import asyncio
-import struct
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final
 
-from varve.broker.state_topic import ProducerStamp, StateRecord, StateTopic
+from varve.broker.state_topic import (
+    ProducerStamp,
+    StateRecord,
+    StateTopic,
+    decode_numbered,
+    encode_numbered,
+    read_number,
+)
+from varve.broker.topics import OFFSETS_TOPIC
 from varve.commit_log import TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, MalformedMessage
 from varve.records import Record
-from varve.wire import Message, decode, encode
+from varve.wire import Message
 from varve.wire.messages.groups import ConsumerProtocolSubscription
-from varve.wire.messages.state_records import (
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupCurrentMemberAssignmentValue,
-    ConsumerGroupMemberMetadataKey,
-    ConsumerGroupMemberMetadataValue,
-    ConsumerGroupMetadataKey,
-    ConsumerGroupMetadataValue,
-    ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupTargetAssignmentMemberValue,
-    ConsumerGroupTargetAssignmentMetadataKey,
-    ConsumerGroupTargetAssignmentMetadataValue,
-    GroupMetadataKey,
-    GroupMetadataValue,
-    OffsetCommitKey,
-    OffsetCommitValue,
-)
+from varve.wire.messages.state_records import GROUP_RECORDS, GroupMetadataValue, OffsetCommitValue
 
 Records = list[tuple[Message, Message | None]]
 """Keys and values; None for a tombstone."""
 
 CONSUMER_PROTOCOL: Final = "consumer"
-_NUMBER: Final = struct.Struct(">h")
 _VERSION_WITH_EXPIRY: Final = 1
 """The only version of an offset commit with a field for its own expiry time."""
-
-
-class RecordType(IntEnum):
-    """By Kafka's numbers."""
-
-    LEGACY_OFFSET_COMMIT = 0
-    OFFSET_COMMIT = 1
-    GROUP_METADATA = 2
-    CONSUMER_GROUP_METADATA = 3
-    CONSUMER_GROUP_MEMBER_METADATA = 5
-    CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA = 6
-    CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER = 7
-    CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT = 8
-
-
-@dataclass(frozen=True, slots=True)
-class RecordFormat:
-    """The messages of one type, and the version its values are written at."""
-
-    record_type: RecordType
-    key: type[Message]
-    value: type[Message]
-    written_version: int
-
-
-FORMATS: Final = (
-    RecordFormat(RecordType.LEGACY_OFFSET_COMMIT, OffsetCommitKey, OffsetCommitValue, 4),
-    RecordFormat(RecordType.OFFSET_COMMIT, OffsetCommitKey, OffsetCommitValue, 4),
-    RecordFormat(RecordType.GROUP_METADATA, GroupMetadataKey, GroupMetadataValue, 3),
-    RecordFormat(
-        RecordType.CONSUMER_GROUP_METADATA, ConsumerGroupMetadataKey, ConsumerGroupMetadataValue, 0
-    ),
-    RecordFormat(
-        RecordType.CONSUMER_GROUP_MEMBER_METADATA,
-        ConsumerGroupMemberMetadataKey,
-        ConsumerGroupMemberMetadataValue,
-        0,
-    ),
-    RecordFormat(
-        RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA,
-        ConsumerGroupTargetAssignmentMetadataKey,
-        ConsumerGroupTargetAssignmentMetadataValue,
-        0,
-    ),
-    RecordFormat(
-        RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER,
-        ConsumerGroupTargetAssignmentMemberKey,
-        ConsumerGroupTargetAssignmentMemberValue,
-        0,
-    ),
-    RecordFormat(
-        RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT,
-        ConsumerGroupCurrentMemberAssignmentKey,
-        ConsumerGroupCurrentMemberAssignmentValue,
-        0,
-    ),
-)
-
-_BY_NUMBER: Final = {int(format.record_type): format for format in FORMATS}
-# The legacy type shares its messages with its successor, which is the one that is written.
-_BY_KEY: Final = {format.key: format for format in FORMATS}
+_WRITTEN_VERSIONS: Final[dict[type, int]] = {OffsetCommitValue: 4, GroupMetadataValue: 3}
+"""Of values that are not written at version 0."""
+# The last type of a key is the one that is written.
+_TYPES: Final = {key: (number, value) for number, (key, value) in GROUP_RECORDS.items()}
 
 
 def encode_record(key: Message, value: Message | None, timestamp: int) -> Record:
     """A record as it is stored; its type follows from the class of the key."""
-    format = _BY_KEY.get(type(key))
-    if format is None or not (value is None or isinstance(value, format.value)):
+    number, value_kind = _TYPES.get(type(key), (-1, Message))
+    if number < 0 or not (value is None or isinstance(value, value_kind)):
         raise InvalidRequest(
-            f"{type(key).__name__} with {type(value).__name__} is not a record of "
-            "__consumer_offsets"
+            f"{type(key).__name__} with {type(value).__name__} is not a record of {OFFSETS_TOPIC}"
         )
-    key_bytes = bytes(encode(key, 0, bytearray(_NUMBER.pack(format.record_type))))
-    value_bytes = None
+    data = None
     if value is not None:
-        version = _version_of(value, format)
-        value_bytes = bytes(encode(value, version, bytearray(_NUMBER.pack(version))))
-    return Record(key_bytes, value_bytes, timestamp=timestamp)
-
-
-def _version_of(value: Message, format: RecordFormat) -> int:
-    if isinstance(value, OffsetCommitValue) and value.expire_timestamp != -1:
-        return _VERSION_WITH_EXPIRY
-    return format.written_version
-
-
-def find_format(key: bytes) -> RecordFormat | None:
-    """The format of the records of a key; None for an unknown type."""
-    return _BY_NUMBER.get(_number(key))
-
-
-def decode_key(format: RecordFormat, key: bytes) -> Message:
-    return decode(format.key, 0, key, _NUMBER.size)
-
-
-def decode_value(format: RecordFormat, value: bytes) -> Message | None:
-    """The value; None for an unknown version."""
-    version = _number(value)
-    if version not in format.value.VERSIONS:
-        return None
-    return decode(format.value, version, value, _NUMBER.size)
-
-
-def _number(data: bytes) -> int:
-    if len(data) < _NUMBER.size:
-        raise Corrupt(
-            f"a record of __consumer_offsets has {len(data)} bytes; it starts with a number of "
-            f"{_NUMBER.size}"
-        )
-    return int(_NUMBER.unpack_from(data)[0])
+        version = _WRITTEN_VERSIONS.get(type(value), 0)
+        if isinstance(value, OffsetCommitValue) and value.expire_timestamp != -1:
+            version = _VERSION_WITH_EXPIRY
+        data = encode_numbered(version, value, version)
+    return Record(encode_numbered(number, key, 0), data, timestamp=timestamp)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
     """A decoded record; `producer_id` is set in a transaction that has not ended."""
 
-    record_type: RecordType
     key: Message
     value: Message | None
     offset: int
@@ -169,14 +68,18 @@ class GroupRecord:
 def decode_records(records: Iterable[StateRecord]) -> Iterator[GroupRecord]:
     """Leaves out records of unknown types and versions."""
     for record in records:
-        format = find_format(record.key)
-        if format is None:
+        kinds = GROUP_RECORDS.get(read_number(record.key, OFFSETS_TOPIC))
+        if kinds is None:
             continue
-        value = None if record.value is None else decode_value(format, record.value)
-        if value is None and record.value is not None:
-            continue
-        key = decode_key(format, record.key)
-        yield GroupRecord(format.record_type, key, value, record.offset, record.producer_id)
+        key_kind, value_kind = kinds
+        value = None
+        if record.value is not None:
+            version = read_number(record.value, OFFSETS_TOPIC)
+            if version not in value_kind.VERSIONS:
+                continue
+            value = decode_numbered(value_kind, record.value, version)
+        key = decode_numbered(key_kind, record.key, 0)
+        yield GroupRecord(key, value, record.offset, record.producer_id)
 
 
 class GroupLog:
@@ -241,16 +144,12 @@ def find_subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | N
 
 
 def _find_topics(data: bytes) -> list[str] | None:
-    if len(data) < _NUMBER.size:
-        return None
-    version = int(_NUMBER.unpack_from(data)[0])
-    if version < 0:
-        return None
-    last_known = ConsumerProtocolSubscription.VERSIONS.last
-    # Later versions begin like earlier ones, so they are read as the last known one.
     try:
-        return decode(
-            ConsumerProtocolSubscription, min(version, last_known), data, _NUMBER.size
-        ).topics
-    except MalformedMessage:
+        version = read_number(data, "a subscription")
+        if version < 0:
+            return None
+        # Later versions begin like earlier ones, so they are read as the last known one.
+        known = min(version, ConsumerProtocolSubscription.VERSIONS.last)
+        return decode_numbered(ConsumerProtocolSubscription, data, known).topics
+    except (Corrupt, MalformedMessage):
         return None

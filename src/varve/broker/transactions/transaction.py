@@ -3,9 +3,8 @@
 A transaction is a value; every step returns a new one, which the coordinator writes to
 `__transaction_state` and then takes as the current one.
 
-Layout     key: version 0 (int16), then TransactionLogKey. Value: version (int16), then
-           TransactionLogValue at that version; null is a tombstone. Version 0 is written, which
-           every Kafka reads; 1 is read, too.
+Layout     see `state_topic`: TransactionLogKey of type 0, TransactionLogValue. Version 0 is
+           written, which every Kafka reads; 1 is read, too.
 Invariant  steps follow `VALID_PREVIOUS`, Kafka's own order. Partitions are known from Ongoing until
            the transaction is complete. An entry is changed by one task at a time: who writes its
            next state to the log sets `next_status` before the first wait and clears it when the log
@@ -13,18 +12,18 @@ Invariant  steps follow `VALID_PREVIOUS`, Kafka's own order. Partitions are know
 Threads    the loop's; decoding is pure.
 """
 
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
+from varve.broker.state_topic import decode_numbered, encode_numbered, read_number
 from varve.broker.topics import by_topic
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.records import Record
-from varve.wire import ErrorCode, decode, encode
+from varve.wire import ErrorCode
 from varve.wire.messages.state_records import (
     PartitionsSchema,
     TransactionLogKey,
@@ -198,8 +197,7 @@ class Transaction:
         return replace(self, status=status, **changes)  # type: ignore[arg-type]  # named fields
 
 
-_NUMBER: Final = struct.Struct(">h")
-_KEY_VERSION: Final = 0
+_RECORD_TYPE: Final = 0
 _VALUE_VERSION: Final = 0
 
 
@@ -217,13 +215,12 @@ def encode_transaction(transaction: Transaction) -> Record:
         transaction_last_update_timestamp_ms=transaction.update_ms,
         transaction_start_timestamp_ms=transaction.start_ms,
     )
-    data = bytes(encode(value, _VALUE_VERSION, bytearray(_NUMBER.pack(_VALUE_VERSION))))
+    data = encode_numbered(_VALUE_VERSION, value, _VALUE_VERSION)
     return Record(key, data, timestamp=transaction.update_ms)
 
 
 def encode_key(transactional_id: str) -> bytes:
-    prefix = bytearray(_NUMBER.pack(_KEY_VERSION))
-    return bytes(encode(TransactionLogKey(transactional_id=transactional_id), _KEY_VERSION, prefix))
+    return encode_numbered(_RECORD_TYPE, TransactionLogKey(transactional_id=transactional_id), 0)
 
 
 def _to_wire(transaction: Transaction) -> list[PartitionsSchema] | None:
@@ -241,16 +238,16 @@ def decode_transaction(key: bytes, value: bytes, where: str) -> Transaction | No
     Raises UnsupportedFormat for a value of a later version: the state of the transaction is unknown
     then.
     """
-    if _version_of(key, where) != _KEY_VERSION:
+    if read_number(key, where) != _RECORD_TYPE:
         return None
-    transactional_id = decode(TransactionLogKey, _KEY_VERSION, key, _NUMBER.size).transactional_id
-    version = _version_of(value, where)
+    transactional_id = decode_numbered(TransactionLogKey, key, 0).transactional_id
+    version = read_number(value, where)
     if version not in TransactionLogValue.VERSIONS:
         raise UnsupportedFormat(
             f"{where}: transactional id {transactional_id!r:.80} is written at version {version}, "
             f"known are {TransactionLogValue.VERSIONS}; open the store with a later varve"
         )
-    record = decode(TransactionLogValue, version, value, _NUMBER.size)
+    record = decode_numbered(TransactionLogValue, value, version)
     if record.transaction_status not in set(Status):
         raise Corrupt(
             f"{where}: transactional id {transactional_id!r:.80} has status "
@@ -274,14 +271,6 @@ def _from_wire(value: TransactionLogValue) -> frozenset[TopicPartition]:
         for topic in value.transaction_partitions or ()
         for number in topic.partition_ids
     )
-
-
-def _version_of(data: bytes, where: str) -> int:
-    if len(data) < _NUMBER.size:
-        raise Corrupt(
-            f"{where}: a record has {len(data)} bytes; it starts with a version of {_NUMBER.size}"
-        )
-    return int(_NUMBER.unpack_from(data)[0])
 
 
 class TransactionEntry:

@@ -1,8 +1,9 @@
 """Records of the internal topics __consumer_offsets and __transaction_state."""
 
+from typing import Final
 from uuid import UUID
 
-from varve.wire.messages.groups import TopicPartitions
+from varve.wire.messages.groups import JoinGroupRequestProtocol, TopicPartitions
 from varve.wire.schema import Int8, Int16, Int32, Int64, Message, Struct, field
 
 # Keys and values of the records in `__consumer_offsets`
@@ -61,14 +62,9 @@ class ConsumerGroupMemberMetadataKey(Message, versions="0"):
     member_id: str = field("0")
 
 
-class ClassicProtocol(Struct):
-    name: str = field()
-    metadata: bytes = field()
-
-
 class ClassicMemberMetadata(Struct):
     session_timeout_ms: Int32 = field()
-    supported_protocols: list[ClassicProtocol] = field()
+    supported_protocols: list[JoinGroupRequestProtocol] = field()
 
 
 class ConsumerGroupMemberMetadataValue(Message, versions="0", flexible="0+"):
@@ -111,6 +107,19 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message, versions="0", flexible=
     state: Int8 = field()
     assigned_partitions: list[TopicPartitions] = field()
     partitions_pending_revocation: list[TopicPartitions] = field()
+
+
+GROUP_RECORDS: Final[dict[int, tuple[type[Message], type[Message]]]] = {
+    0: (OffsetCommitKey, OffsetCommitValue),
+    1: (OffsetCommitKey, OffsetCommitValue),
+    2: (GroupMetadataKey, GroupMetadataValue),
+    3: (ConsumerGroupMetadataKey, ConsumerGroupMetadataValue),
+    5: (ConsumerGroupMemberMetadataKey, ConsumerGroupMemberMetadataValue),
+    6: (ConsumerGroupTargetAssignmentMetadataKey, ConsumerGroupTargetAssignmentMetadataValue),
+    7: (ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue),
+    8: (ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue),
+}
+"""Keys and values by the type that a key begins with; 0 was written for offsets by old brokers."""
 
 
 # Keys and values of the records in `__transaction_state`

@@ -7,16 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from varve.broker.groups.records import (
-    GroupRecord,
-    RecordType,
-    decode_key,
-    decode_records,
-    decode_value,
-    encode_record,
-    find_format,
-)
-from varve.broker.state_topic import ProducerStamp, partition_for, replay_log
+from varve.broker.groups.records import GroupRecord, decode_records, encode_record
+from varve.broker.state_topic import ProducerStamp, StateRecord, partition_for, replay_log
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.foundation.errors import Corrupt, DirectoryOffline, InvalidProducerEpoch, InvalidRequest
 from varve.records import Codec, Record, build_batch
@@ -78,18 +70,19 @@ def test_an_offset_with_its_own_time_to_expire_is_written_in_the_version_that_ha
     assert record.value[:2] == b"\0\1"
 
 
-def test_a_record_of_another_version_is_left_alone() -> None:
-    found = find_format(b"\0\2\0\1g")
-    assert found is not None
-    assert found.record_type is RecordType.GROUP_METADATA
-    assert decode_value(found, b"\0\x63") is None
-    assert find_format(b"\0\x63") is None
-    assert decode_key(found, b"\0\2\0\1g") == GroupMetadataKey("g")
+def test_records_of_unknown_types_and_versions_are_left_alone() -> None:
+    key = b"\0\2\0\1g"
+    records = [
+        StateRecord(1, b"\0\x63", b""),
+        StateRecord(2, key, b"\0\x63"),
+        StateRecord(3, key, None),
+    ]
+    assert list(decode_records(records)) == [GroupRecord(GroupMetadataKey("g"), None, 3, -1)]
 
 
 def test_a_key_without_a_type_is_corrupt() -> None:
     with pytest.raises(Corrupt, match="1 bytes"):
-        find_format(b"\0")
+        list(decode_records([StateRecord(1, b"\0", b"")]))
 
 
 def test_a_message_that_is_no_record_is_refused() -> None:
