@@ -49,28 +49,6 @@ class DropReason(StrEnum):
 class Shape:
     """A shape in use. Created by the engine only."""
 
-    __slots__ = (
-        "_context",
-        "_failure",
-        "_is_closed",
-        "_is_complete",
-        "_is_started",
-        "_is_unread",
-        "_latest",
-        "_left_ms",
-        "_lock",
-        "_storage",
-        "_users",
-        "created_ms",
-        "definition",
-        "drop_reason",
-        "encoder",
-        "handle",
-        "last_read",
-        "start",
-        "topic",
-    )
-
     def __init__(
         self,
         context: "EngineContext",
@@ -93,13 +71,17 @@ class Shape:
         self.last_read = next(context.read_numbers) if start is None else 0
         """The number of its newest read, or of its creation; 0 if that was in an earlier run."""
         self.drop_reason: DropReason | None = None
+        self.is_snapshot_started = start is not None
+        """Whether readers may start."""
+        self.is_snapshot_complete = start is not None
+        """Whether the snapshot is durable, and in the registry."""
+        self.failure: StoreError | None = None
+        """Why there is no snapshot; None while there may be one."""
         self._storage: ShapeStorage | None = None  # guarded by _lock
         self._is_closed = False  # guarded by _lock
-        self._is_started = self._is_complete = start is not None
         self._is_unread = start is None
         self._users = 0  # guarded by _lock
         self._left_ms = -BETWEEN_POLLS_MS
-        self._failure: StoreError | None = None
         self._latest = SNAPSHOT_END
         self._lock = threading.Lock()
 
@@ -109,19 +91,6 @@ class Shape:
     @property
     def is_dropped(self) -> bool:
         return self.drop_reason is not None
-
-    @property
-    def is_snapshot_started(self) -> bool:
-        return self._is_started
-
-    @property
-    def is_snapshot_complete(self) -> bool:
-        return self._is_complete
-
-    @property
-    def failure(self) -> StoreError | None:
-        """Why there is no snapshot; None while there may be one."""
-        return self._failure
 
     def find_storage(self) -> ShapeStorage | None:
         """The storage if it is open."""
@@ -136,7 +105,7 @@ class Shape:
     def latest(self) -> ShapeOffset:
         """The last offset that readers may see, `0_inf` before the log has any; opens the files."""
         storage = self._storage
-        if storage is None and not self.is_dropped and self._is_started:
+        if storage is None and not self.is_dropped and self.is_snapshot_started:
             storage = self.open()
         if storage is not None:
             latest = storage.latest
@@ -251,7 +220,7 @@ class Shape:
                 raise Closed(
                     f"shape {self.handle} is closed with its engine: open the engine again"
                 )
-            if not self._is_started:
+            if not self.is_snapshot_started:
                 raise Unavailable(f"the snapshot of shape {self.handle} has not begun: try again")
             self._storage = self._open_checked()
         return self._storage
@@ -280,21 +249,14 @@ class Shape:
                 storage = self._storage_locked()
         storage.append(entries)
 
-    def snapshot_started(self) -> None:
-        """Readers may start."""
-        self._is_started = True
-
     def snapshot_complete(self) -> None:
-        """The snapshot is durable, and in the registry."""
-        self._is_started = self._is_complete = True
+        self.is_snapshot_started = self.is_snapshot_complete = True
 
-    def snapshot_failed(self, error: BaseException) -> None:
+    def snapshot_failed(self, error: Exception) -> None:
         """Keeps the reason why there is no snapshot, for clients that wait for it."""
-        self._failure = (
-            error
-            if isinstance(error, StoreError)
-            else Unavailable(f"snapshot of shape {self.handle} failed: {error}")
-        )
+        if not isinstance(error, StoreError):
+            error = Unavailable(f"snapshot of shape {self.handle} failed: {error}")
+        self.failure = error
 
     def mark_dropped(self, reason: DropReason) -> bool:
         """Refuses readers and writers from now on; False if it was dropped before."""

@@ -10,7 +10,7 @@ Threads    one scan per topic at a time; different topics may be scanned side by
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from varve.foundation.errors import Closed, StoreError
@@ -55,16 +55,15 @@ class Snapshotter:
 
     def _serve(self, topic: ShapeTopic, waiting: list[Shape]) -> int:
         try:
-            return self._try(topic, waiting)
+            return self._write(topic, waiting)
         except Exception as error:
-            if topic.is_ended:
-                # The shapes are dropped with the topic, or at the next start.
-                return 0
-            # The top of a task: whatever failed, no client is to wait for ever.
-            self.fail([shape for shape in waiting if not shape.is_snapshot_complete], error)
+            # The top of a task: whatever failed, no client is to wait for ever. The shapes of a
+            # topic that has ended are dropped with it, or at the next start.
+            if not topic.is_ended:
+                self.fail([shape for shape in waiting if not shape.is_snapshot_complete], error)
             return 0
 
-    def _try(self, topic: ShapeTopic, waiting: list[Shape]) -> int:
+    def _write(self, topic: ShapeTopic, waiting: list[Shape]) -> int:
         shapes = [shape for shape in waiting if self._prepare(shape)]
         if not shapes:
             return 0
@@ -73,19 +72,23 @@ class Snapshotter:
         except Closed:
             topic.put_back_waiting(shapes)
             return 0
-        scan = self._scan(topic, view, shapes)
-        self._context.metrics.add(SNAPSHOT_ROWS, scan.rows)
-        done = [
-            shape
-            for shape in self._context.flush_pool.map(self._finish(scan), scan.writers)
-            if shape
-        ]
+        with view:
+            scan = _Scan(self, topic, shapes, view)
+            try:
+                scan.read()
+            except BaseException:
+                scan.abandon()
+                raise
+        context = self._context
+        finished = context.flush_pool.map(scan.finish, list(scan.writers))
+        done = [shape for shape in finished if shape is not None]
         if done:
-            self._context.registry.complete({shape.handle: shape.start for shape in done})
+            context.registry.complete({shape.handle: shape.start for shape in done})
         for shape in done:
             shape.snapshot_complete()
-        self._context.metrics.add(SNAPSHOTS, len(done))
-        self._context.events.publish([shape.handle for shape in done])
+        context.metrics.add(SNAPSHOT_ROWS, scan.rows)
+        context.metrics.add(SNAPSHOTS, len(done))
+        self.publish(done)
         return len(done)
 
     def _prepare(self, shape: Shape) -> bool:
@@ -96,36 +99,9 @@ class Snapshotter:
             self.fail([shape], error)
         return not shape.is_dropped
 
-    def _scan(self, topic: ShapeTopic, view: TableView, shapes: list[Shape]) -> "_Scan":
-        try:
-            scan = _Scan(self, topic, shapes, view)
-            try:
-                scan.read()
-            except BaseException:
-                scan.abandon()
-                raise
-            return scan
-        finally:
-            view.close()
-
-    def _finish(self, scan: "_Scan") -> Callable[[Shape], Shape | None]:
-        def finish(shape: Shape) -> Shape | None:
-            if shape.is_dropped:
-                scan.writers[shape].abandon()
-                return None
-            try:
-                scan.writers[shape].finish(scan.end)
-            except Exception as error:
-                # The top of a task, as above.
-                scan.writers[shape].abandon()
-                self.fail([shape], error)
-                return None
-            return shape
-
-        return finish
-
-    def publish(self, handles: Collection[str]) -> None:
-        self._context.events.publish(handles)
+    def publish(self, shapes: Collection[Shape]) -> None:
+        """Notifies those who wait for the snapshots of shapes."""
+        self._context.events.publish([shape.handle for shape in shapes])
 
     def fail(self, shapes: Collection[Shape], error: Exception) -> None:
         """Drops shapes, except those that were dropped for another reason meanwhile."""
@@ -158,7 +134,7 @@ class _Scan:
         self._index: FilterIndex[Shape] = FilterIndex()
         self.writers: dict[Shape, SnapshotWriter] = {}
         self._started: set[Shape] = set()
-        self.end = snapshot_end(view.position)
+        self._end = snapshot_end(view.position)
         self.rows = 0
         for shape in shapes:
             try:
@@ -187,6 +163,21 @@ class _Scan:
                 if not self._indexed:
                     return
 
+    def finish(self, shape: Shape) -> Shape | None:
+        """Completes the snapshot of a shape; None if it was dropped or fails."""
+        writer = self.writers[shape]
+        if shape.is_dropped:
+            writer.abandon()
+            return None
+        try:
+            writer.finish(self._end)
+        except Exception as error:
+            # The top of a task, as above.
+            writer.abandon()
+            self._snapshotter.fail([shape], error)
+            return None
+        return shape
+
     def abandon(self) -> None:
         """Ends without a snapshot; readers that wait for more get an error."""
         for writer in self.writers.values():
@@ -206,7 +197,7 @@ class _Scan:
 
     def _show(self) -> None:
         """Lets readers start, and leaves out shapes that were dropped."""
-        for shape in [one for one in self._indexed if one.is_dropped]:
+        for shape in [shape for shape in self._indexed if shape.is_dropped]:
             self._leave(shape)
         shown = []
         for shape in self._indexed - self._started:
@@ -217,11 +208,10 @@ class _Scan:
                 self._fail_one(shape, error)
                 continue
             if is_started:
-                shape.snapshot_started()
+                shape.is_snapshot_started = True
                 shown.append(shape)
         self._started.update(shown)
-        if shown:
-            self._snapshotter.publish([shape.handle for shape in shown])
+        self._snapshotter.publish(shown)
 
     def _fail_one(self, shape: Shape, error: Exception) -> None:
         self._snapshotter.fail([shape], error)

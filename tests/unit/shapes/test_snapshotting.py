@@ -177,13 +177,11 @@ def test_who_reads_a_snapshot_that_is_given_up_is_told_at_once(
     shape = stage.engine.find_or_create(define("items"))
     pieces: list[Any] = []
 
-    def begin_reading() -> None:
-        started(shape)
+    def begin_reading(snapshotter: Snapshotter, shapes: object) -> None:
         pieces.append(shape.read(BEFORE_ALL, FIRST_CHUNK))
         raise ValueError("nobody foresaw this")
 
-    started = Shape.snapshot_started
-    monkeypatch.setattr(Shape, "snapshot_started", lambda one: begin_reading())
+    monkeypatch.setattr(Snapshotter, "publish", begin_reading)
     stage.engine.run_turn("items")
     assert shape.is_dropped
     with pytest.raises(Unavailable, match="given up"):

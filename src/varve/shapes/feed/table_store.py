@@ -13,14 +13,13 @@ Threads    any; RocksDB has locks of its own. Closed only when nobody reads. A s
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
-from rocksdict import DBCompressionType, Rdict, RdictIter, WriteBatch, WriteOptions
+from rocksdict import DBCompressionType, Rdict, RdictIter, WriteBatch
 
 from varve.foundation.errors import Closed, Corrupt, StoreError
 from varve.foundation.settings import LONG_MAX
@@ -30,7 +29,6 @@ from varve.shapes.feed.row import Row, split_rows
 from varve.shapes.kernels.row_texts import are_rows
 from varve.topics import HistoryMark
 
-Result = TypeVar("Result")
 VERSION: Final = 1
 _STATE_KEY: Final = b"\0state"
 _ROWS_START: Final = b'"'
@@ -146,18 +144,18 @@ class TableStore:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         self._rocks: Rdict | None = _open(path, budget or MemoryBudget(_MEMORY_BYTES))
         self._has_failed = False
-        self._use(make_write_options(is_logged=True))
+        self._set_logged(True)
 
     def read_state(self) -> TableState | None:
         """None for a table that was never loaded, or by another version."""
-        data: bytes | None = self._ask(_STATE_KEY)
+        data: bytes | None = self._get(_STATE_KEY)
         return None if data is None else TableState.decode(data, self.path)
 
     def get_rows(self, keys: list[str]) -> list[bytes | None]:
         """The row of each key as its text, None where there is none."""
-        found: list[bytes | None] = self._ask([key.encode() for key in keys])
-        self.check_rows(are_rows([text for text in found if text is not None]))
-        return found
+        texts: list[bytes | None] = self._get([key.encode() for key in keys])
+        self.check_rows(are_rows([text for text in texts if text is not None]))
+        return texts
 
     def write(
         self, rows: Mapping[str, bytes | None], state: TableState, *, is_cleared: bool = False
@@ -166,89 +164,62 @@ class TableStore:
 
         With `is_cleared` all other rows are deleted.
         """
-        batch = _batch_of(rows, is_cleared)
+        batch = _batch_of(rows, is_cleared=is_cleared)
         batch.put(_STATE_KEY, state.encode())
-        rocks = self._get()
-        self._change(lambda: rocks.write(batch), "write")
-        self._change(lambda: rocks.flush_wal(True), "sync")
+        self._write(batch)
+        with self.calling("sync", is_write=True) as rocks:
+            rocks.flush_wal(True)
 
     # Loading: the rows first, then perhaps which of them stay, and the state at the end
 
     def fill(self, parts: Iterable[Mapping[str, bytes | None]]) -> None:
         """Puts many rows into an empty table. An empty part removes all rows before it."""
-        rocks = self._get()
-        self._use(make_write_options(is_logged=False))
+        self._set_logged(False)
         for rows in parts:
-            batch = _batch_of(rows, is_cleared=not rows)
-            self._change(partial(rocks.write, batch), "write")
+            self._write(_batch_of(rows, is_cleared=not rows))
 
     def keep(self, parts: Iterable[Mapping[str, bytes | None]]) -> int:
         """Removes the rows whose keys are not in a second load, and returns their number.
 
         Its keys are on disk beside the rows meanwhile: there may be too many for memory.
         """
-        rocks = self._get()
         for rows in parts:
             marks = {_mark_of(key): None if row is None else b"" for key, row in rows.items()}
-            batch = _batch_of(marks, is_cleared=False)
-            if not rows:
-                batch.delete_range(_ROWS_END, _MARKS_END)
-            self._change(partial(rocks.write, batch), "write")
-        removed = self._remove_unmarked(rocks)
-        batch = WriteBatch(raw_mode=True)
-        batch.delete_range(_ROWS_END, _MARKS_END)
-        self._change(partial(rocks.write, batch), "write")
+            self._write(_batch_of(marks, is_cleared=False, are_marks_cleared=not rows))
+        removed = self._remove_unmarked()
+        self._write(_batch_of({}, is_cleared=False, are_marks_cleared=True))
         return removed
 
-    def _remove_unmarked(self, rocks: Rdict) -> int:
+    def _remove_unmarked(self) -> int:
         removed = 0
         with closing(self.scan()) as scan:
             for part in scan.parts():
                 keys = [key for key, _ in part]
-                marks = self._ask([_mark_of(key).encode() for key in keys])
+                marks = self._get([_mark_of(key).encode() for key in keys])
                 gone = [key for key, mark in zip(keys, marks, strict=True) if mark is None]
-                batch = _batch_of(dict.fromkeys(gone), is_cleared=False)
-                self._change(partial(rocks.write, batch), "write")
+                self._write(_batch_of(dict.fromkeys(gone), is_cleared=False))
                 removed += len(gone)
         return removed
 
     def finish(self, state: TableState) -> None:
         """Writes the state of a load once all rows are on disk."""
-        self._change(self._get().flush, "flush")
-        self._use(make_write_options(is_logged=True))
+        with self.calling("flush", is_write=True) as rocks:
+            rocks.flush()
+        self._set_logged(True)
         self.write({}, state)
 
     def scan(self) -> "TableScan":
         """The rows as they are now, whatever is written later."""
-        rocks = self._get()
-        return TableScan(self, self.call(rocks.iter, "scan"))
+        with self.calling("scan") as rocks:
+            return TableScan(self, rocks.iter())
 
     def close(self) -> None:
         """Closes the files. A failed write has raised before, and does not raise here again."""
-        rocks, self._rocks = self._rocks, None
-        if rocks is not None:
-            with suppress(StoreError) if self._has_failed else nullcontext():
-                _call(rocks.close, f"close of {self.path}")
-
-    def _ask(self, wanted: Any) -> Any:
-        """A value, or a list of values for a list of keys."""
-        rocks = self._get()
-        return self.call(lambda: rocks.get(wanted), "read")
-
-    def _change(self, work: Callable[[], None], what: str) -> None:
-        try:
-            self.call(work, what)
-        except StoreError:
-            self._has_failed = True
-            raise
-
-    def call(self, work: Callable[[], Result], what: str) -> Result:
-        """Calls RocksDB; remembers damage that it finds."""
-        try:
-            return _call(work, f"{what} of {self.path}")
-        except Corrupt as error:
-            self.damage = str(error)
-            raise
+        if self._rocks is not None:
+            failing = suppress(StoreError) if self._has_failed else nullcontext()
+            with failing, self.calling("close") as rocks:
+                self._rocks = None
+                rocks.close()
 
     def check_rows(self, are_all: bool) -> None:
         """Raises Corrupt unless all rows that were read are JSON objects."""
@@ -256,13 +227,35 @@ class TableStore:
             self.damage = f"table {self.path} holds a row that is not a JSON object"
             raise Corrupt(self.damage)
 
-    def _use(self, options: WriteOptions) -> None:
-        self._get().set_write_options(options)
-
-    def _get(self) -> Rdict:
+    @contextmanager
+    def calling(self, what: str, *, is_write: bool = False) -> Iterator[Rdict]:
+        """RocksDB, its errors as StoreErrors; remembers damage, and that a write failed."""
         if self._rocks is None:
             raise Closed(f"table {self.path} is closed: open the feed again")
-        return self._rocks
+        try:
+            yield self._rocks
+        except StoreError:
+            raise
+        except Exception as error:
+            failure = rocks_failure(error, f"{what} of {self.path}")
+            self._has_failed = self._has_failed or is_write
+            if isinstance(failure, Corrupt):
+                self.damage = str(failure)
+            raise failure from error
+
+    def _get(self, wanted: Any) -> Any:
+        """A value, or a list of values for a list of keys."""
+        with self.calling("read") as rocks:
+            return rocks.get(wanted)
+
+    def _write(self, batch: WriteBatch) -> None:
+        with self.calling("write", is_write=True) as rocks:
+            rocks.write(batch)
+
+    def _set_logged(self, is_logged: bool) -> None:
+        """Whether writes go to RocksDB's write-ahead log."""
+        with self.calling("options") as rocks:
+            rocks.set_write_options(make_write_options(is_logged=is_logged))
 
 
 class TableScan:
@@ -277,8 +270,8 @@ class TableScan:
 
     def parts(self) -> Iterator[list[tuple[str, Row]]]:
         """All rows by key, some at a time."""
-        # An error may be kept with its frames, so no frame refers to the iterator.
-        self._store.call(lambda: self._get().seek(_ROWS_START), "scan")
+        with self._store.calling("scan"):
+            self._get().seek(_ROWS_START)
         while True:
             keys, texts = self._take()
             if not keys:
@@ -300,9 +293,11 @@ class TableScan:
             texts.append(iterator.value())
             iterator.next()
         is_at_end = not iterator.valid()
+        # An error may be kept with its frames, so none refers to the iterator when one is raised.
         del iterator
         if is_at_end:
-            self._store.call(lambda: self._get().status(), "scan")
+            with self._store.calling("scan"):
+                self._get().status()
         return keys, texts
 
     def _get(self) -> RdictIter:
@@ -324,7 +319,9 @@ def _mark_of(key: str) -> str:
     return _ROWS_END.decode() + key
 
 
-def _batch_of(rows: Mapping[str, bytes | None], is_cleared: bool) -> WriteBatch:
+def _batch_of(
+    rows: Mapping[str, bytes | None], *, is_cleared: bool, are_marks_cleared: bool = False
+) -> WriteBatch:
     batch = WriteBatch(raw_mode=True)
     if is_cleared:
         batch.delete_range(_ROWS_START, _ROWS_END)
@@ -333,6 +330,8 @@ def _batch_of(rows: Mapping[str, bytes | None], is_cleared: bool) -> WriteBatch:
             batch.delete(key.encode())
         else:
             batch.put(key.encode(), row)
+    if are_marks_cleared:
+        batch.delete_range(_ROWS_END, _MARKS_END)
     return batch
 
 
@@ -343,12 +342,3 @@ def _open(path: str, budget: MemoryBudget) -> Rdict:
         return Rdict(path, options)
     except Exception as error:
         raise open_failure(error, path) from error
-
-
-def _call(work: Callable[[], Result], what: str) -> Result:
-    try:
-        return work()
-    except StoreError:
-        raise
-    except Exception as error:
-        raise rocks_failure(error, what) from error
