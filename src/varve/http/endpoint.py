@@ -1,19 +1,22 @@
-"""Endpoints as ASGI applications: what is the same for every request.
+"""Endpoints as ASGI applications, and the threads that do their blocking work.
 
 Invariant  every request gets one response or a broken connection, and is counted once. An
-           unexpected error is logged, and sent without details.
-Threads    the event loop only.
+           unexpected error is logged, and sent without details. A worker pool is the only way from
+           the event loop to blocking code. A call that is cancelled before it has a thread is not
+           made.
+Threads    the event loop only; functions run in the threads of a pool.
 """
 
 import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, ParamSpec, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from varve.foundation.errors import StoreError
+from varve.foundation.errors import Closed, Unavailable
 from varve.http import headers
 from varve.http.exchange import (
     ClientDisconnected,
@@ -29,6 +32,10 @@ from varve.http.settings import HttpSettings
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[HttpExchange], Awaitable[Response]]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_QUEUED_PER_THREAD: Final = 2500
 _DISCONNECTED: Final = 0
 """The status that is counted when the client did not wait for the response."""
 _METHODS: Final = frozenset({"GET", "POST", "HEAD", "DELETE", "OPTIONS"})
@@ -40,6 +47,10 @@ class HttpApi(ABC):
 
     settings: HttpSettings
     metrics: HttpMetrics
+    exposed_headers: bytes
+    """Names of the response headers that pages of other origins may read."""
+    unavailable_headers: tuple[headers.Header, ...] = ()
+    """Further headers of a response with status 503."""
 
     @abstractmethod
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
@@ -72,7 +83,7 @@ class HttpEndpoint:
         status, size = _DISCONNECTED, 0
         try:
             response = await self._respond(exchange)
-            _complete(response, exchange)
+            self._complete(response, exchange)
             size = await exchange.send(response, self._api.settings.idle_ms)
             status = response.status
         except ClientDisconnected as gone:
@@ -87,22 +98,15 @@ class HttpEndpoint:
 
     async def _respond(self, exchange: HttpExchange) -> Response:
         try:
-            return await self._respond_or_fail(exchange)
+            return await self._handle(exchange)
         except ClientDisconnected:
             raise
+        except HttpError as error:
+            return error.response()
         except asyncio.CancelledError:
             # Only by the server, which stops and waits no longer.
             return unavailable("the server stops: try again later").response()
         except Exception as error:
-            logger.error("request failed", exc_info=error, extra={"path": self._name})
-            return HttpError(500, {"error": "Internal error"}).response()
-
-    async def _respond_or_fail(self, exchange: HttpExchange) -> Response:
-        try:
-            return await self._handle(exchange)
-        except HttpError as error:
-            return error.response()
-        except StoreError as error:
             http_error = to_http_error(error)
             if http_error.status == 500:
                 logger.error("request failed", exc_info=error, extra={"path": self._name})
@@ -118,15 +122,47 @@ class HttpEndpoint:
             raise HttpError(405, body, (*headers.NO_STORE, self._allow))
         return await handler(exchange)
 
+    def _complete(self, response: Response, exchange: HttpExchange) -> None:
+        """Adds headers for browsers, and keeps caches from storing what is not for them."""
+        fields = response.headers
+        if response.status >= 400:
+            names = {name for name, _ in fields}
+            fields += [header for header in exchange.error_headers if header[0] not in names]
+        if response.status == 503:
+            fields += self._api.unavailable_headers
+        if exchange.method not in _CACHEABLE:
+            fields = [header for header in fields if header[0] != headers.CACHE]
+            fields.append(headers.NO_CACHE)
+        fields += headers.varying(exchange.headers)
+        fields += headers.cross_origin(exchange.header(b"origin"), self._api.exposed_headers)
+        response.headers = fields
 
-def _complete(response: Response, exchange: HttpExchange) -> None:
-    """Adds headers for browsers, and keeps caches from storing what is not for them."""
-    if response.status >= 400 and exchange.handle is not None:
-        names = [name for name, _ in response.headers]
-        if headers.HANDLE not in names:
-            response.headers.append((headers.HANDLE, exchange.handle.encode()))
-    if exchange.method not in _CACHEABLE:
-        response.headers = [header for header in response.headers if header[0] != headers.CACHE]
-        response.headers.append(headers.NO_CACHE)
-    response.headers += headers.varying(exchange.headers)
-    response.headers += headers.cross_origin(exchange.header(b"origin"))
+
+class WorkerPool:
+    """Runs blocking functions; raises Unavailable when too many wait."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        self._name = name
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._limit = threads * _QUEUED_PER_THREAD
+        self._pending = 0
+        self._is_closed = False
+
+    async def run(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """The function's result; raises Unavailable when the queue is full, Closed at the end."""
+        if self._is_closed:
+            raise Closed("the server stops: try again later")
+        if self._pending >= self._limit:
+            raise Unavailable(
+                f"{self._pending} {self._name} calls wait for threads, the limit: try again later"
+            )
+        self._pending += 1
+        try:
+            future = self._executor.submit(function, *arguments, **named)
+            return await asyncio.wrap_future(future)
+        finally:
+            self._pending -= 1
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._executor.shutdown(wait=False, cancel_futures=True)

@@ -24,14 +24,7 @@ from varve.foundation.errors import (
     StoreError,
     Unavailable,
 )
-from varve.http.headers import (
-    CONTENT_TYPE,
-    JSON,
-    KNOWN_ERROR,
-    NO_STORE,
-    RETRY_AFTER,
-    Header,
-)
+from varve.http.headers import CONTENT_TYPE, JSON, NO_STORE, RETRY_AFTER, Header
 
 _RETRY_S: Final = 5
 
@@ -74,19 +67,18 @@ class HttpError(Exception):
         return Response.of_json(self.status, self.body, *self.headers)
 
 
-def invalid(parameter: str, *texts: str, is_subset: bool = False) -> HttpError:
-    """400: a parameter cannot be used."""
+def invalid(parameter: str, *texts: str, within: str | None = None) -> HttpError:
+    """400: a parameter cannot be used; `within` names the object that it is part of."""
     errors: dict[str, Any] = {parameter: list(texts)}
-    if is_subset:
-        errors = {"subset": errors}
+    if within is not None:
+        errors = {within: errors}
     return HttpError(400, {"message": "Invalid request", "errors": errors})
 
 
 def unavailable(message: str, *, retry_s: int = _RETRY_S, code: str | None = None) -> HttpError:
     """503: clients try again by themselves."""
     body = {"message": message} if code is None else {"code": code, "message": message}
-    headers = (*NO_STORE, (RETRY_AFTER, b"%d" % retry_s), (KNOWN_ERROR, b"true"))
-    return HttpError(503, body, headers)
+    return HttpError(503, body, (*NO_STORE, (RETRY_AFTER, b"%d" % retry_s)))
 
 
 def unauthorized(message: str) -> HttpError:
@@ -113,9 +105,9 @@ def status_of(error: type[StoreError]) -> int:
     return next(status for known, status in STATUSES if issubclass(error, known))
 
 
-def to_http_error(error: StoreError) -> HttpError:
-    """The response for an error of the engine; internal errors are sent without details."""
-    status = status_of(type(error))
+def to_http_error(error: Exception) -> HttpError:
+    """The response for an error; internal ones are sent without details."""
+    status = status_of(type(error)) if isinstance(error, StoreError) else 500
     if status == 503:
         return unavailable(str(error))
     if status == 500:
@@ -146,7 +138,7 @@ class HttpExchange:
         "_releases",
         "_send",
         "_watch",
-        "handle",
+        "error_headers",
         "headers",
         "is_disconnected",
         "method",
@@ -159,8 +151,8 @@ class HttpExchange:
         self.method: str = scope["method"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.path_values: dict[str, Any] = scope.get("path_params", {})
-        self.handle: str | None = None
-        """The handle of the requested shape, once it is known."""
+        self.error_headers: list[Header] = []
+        """Headers of an error response, unless it has them."""
         self.is_disconnected = False
         self._receive = receive
         self._send = send

@@ -22,39 +22,15 @@ from varve.foundation.errors import Unavailable
 from varve.http.endpoint import HttpApi
 from varve.http.exchange import TRANSPORT
 from varve.http.headers import NO_STORE, cross_origin
-from varve.http.metrics import HttpMetrics
-from varve.http.settings import HttpSettings
 
 _WRITE_BUFFER_BYTES: Final = 64 << 10
 _JOINED_BYTES_MAX: Final = 64 << 10
 _CONTINUE: Final = b"HTTP/1.1 100 "
+_NOT_A_REQUEST: Final = (
+    b"this is not an HTTP/1.1 request, or its address holds characters to be written as %XX"
+)
 _URL_BYTES_MAX: Final = 65_535
 """What the parser of addresses takes."""
-
-
-def _error_response(status: bytes, why: bytes) -> bytes:
-    """A response to bytes that are not a request; browsers let pages read it."""
-    fields = [*NO_STORE, *cross_origin(None)]
-    lines = [
-        b"HTTP/1.1 " + status,
-        b"content-type: text/plain",
-        b"content-length: %d" % len(why),
-        b"connection: close",
-        *[b"%s: %s" % header for header in fields],
-    ]
-    return b"\r\n".join((*lines, b"", why))
-
-
-_TOO_LARGE: Final = _error_response(
-    b"431 Request Header Fields Too Large", b"the head of the request is too large"
-)
-_TOO_LONG: Final = _error_response(
-    b"414 URI Too Long", b"the address is longer than %d bytes" % _URL_BYTES_MAX
-)
-_BAD_REQUEST: Final = _error_response(
-    b"400 Bad Request",
-    b"this is not an HTTP/1.1 request, or its address holds characters to be written as %XX",
-)
 
 
 class HeadJoiner:
@@ -93,10 +69,10 @@ class HeadJoiner:
 class HttpConnection(HttpToolsProtocol):
     """What uvicorn creates for each client."""
 
-    def __init__(self, settings: HttpSettings, metrics: HttpMetrics, **options: Any) -> None:
+    def __init__(self, api: HttpApi, **options: Any) -> None:
         super().__init__(**options)
-        self._settings = settings
-        self._metrics = metrics
+        self._api = api
+        self._settings = api.settings
         self._timer: asyncio.TimerHandle | None = None
         self._running: RequestResponseCycle | None = None
         self._is_in_head = True
@@ -124,16 +100,22 @@ class HttpConnection(HttpToolsProtocol):
         if was_in_head and self._is_in_head:
             self._head_bytes += len(data)
             if self._head_bytes > self._settings.head_bytes_max:
-                self._metrics.add_malformed("head")
-                self._end_with(_TOO_LARGE)
+                self._api.metrics.add_malformed("head")
+                self._refuse(
+                    b"431 Request Header Fields Too Large", b"the head of the request is too large"
+                )
         elif self._timer is None and self.cycle is not None and self.cycle.response_complete:
             # The rest of a body that no handler reads has ended uvicorn's own timer.
             self._arm()
 
     def send_400_response(self, msg: str) -> None:
-        is_long = len(self.url) > _URL_BYTES_MAX
-        self._metrics.add_malformed("address" if is_long else "bytes")
-        self._end_with(_TOO_LONG if is_long else _BAD_REQUEST)
+        if len(self.url) > _URL_BYTES_MAX:
+            self._api.metrics.add_malformed("address")
+            text = b"the address is longer than %d bytes" % _URL_BYTES_MAX
+            self._refuse(b"414 URI Too Long", text)
+        else:
+            self._api.metrics.add_malformed("bytes")
+            self._refuse(b"400 Bad Request", _NOT_A_REQUEST)
 
     def on_message_begin(self) -> None:
         self._is_in_head = True
@@ -165,8 +147,17 @@ class HttpConnection(HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         self.transport.abort()
 
-    def _end_with(self, response: bytes) -> None:
-        self.transport.write(response)
+    def _refuse(self, status: bytes, text: bytes) -> None:
+        """Responds to bytes that are not a request, so that pages of browsers can read it."""
+        fields = [*NO_STORE, *cross_origin(None, self._api.exposed_headers)]
+        lines = [
+            b"HTTP/1.1 " + status,
+            b"content-type: text/plain",
+            b"content-length: %d" % len(text),
+            b"connection: close",
+            *[b"%s: %s" % header for header in fields],
+        ]
+        self.transport.write(b"\r\n".join((*lines, b"", text)))
         self.transport.close()
         self._arm()
 
@@ -205,7 +196,7 @@ class HttpServer:
         listening = self._listen()
         self._port = listening.getsockname()[1]
         # Declared as a class, and called with named arguments alone.
-        connection: Any = functools.partial(HttpConnection, settings, self._api.metrics)
+        connection: Any = functools.partial(HttpConnection, self._api)
         config = uvicorn.Config(
             self._api,
             http=connection,

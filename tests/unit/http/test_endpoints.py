@@ -15,8 +15,8 @@ from tests.support.shape_door import Stage, play, until
 from varve.foundation import errors
 from varve.foundation.errors import Corrupt, StoreError, Unavailable
 from varve.http.exchange import STATUSES, status_of, to_http_error
-from varve.http.headers import next_cursor
 from varve.http.server import HttpServer
+from varve.http.shapes.headers import next_cursor
 from varve.http.shapes.openapi import make_document
 
 

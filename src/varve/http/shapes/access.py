@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from varve.foundation.errors import InvalidSetting, NotFound, StoreError
+from varve.http.endpoint import WorkerPool
 from varve.http.exchange import (
     HttpError,
     HttpExchange,
@@ -27,8 +28,7 @@ from varve.http.exchange import (
     unauthorized,
     unavailable,
 )
-from varve.http.headers import HANDLE, REFETCH
-from varve.http.limits import WorkerPool
+from varve.http.shapes.headers import HANDLE, REFETCH
 from varve.http.shapes.parameters import DefinitionTexts, ShapeRequest
 from varve.shapes.definition import Definition, InvalidDefinition, define
 from varve.shapes.engine import ShapeEngine

@@ -19,18 +19,18 @@ from starlette.types import Receive, Scope, Send
 from varve.foundation.clock import Clock
 from varve.foundation.metrics import exposition
 from varve.http import headers
-from varve.http.endpoint import Handler, HttpApi, HttpEndpoint
+from varve.http.endpoint import Handler, HttpApi, HttpEndpoint, WorkerPool
 from varve.http.exchange import HttpError, HttpExchange, Response, invalid
-from varve.http.limits import RequestLimiter, WorkerPool
 from varve.http.metrics import HttpMetrics
 from varve.http.settings import HttpSettings
+from varve.http.shapes import headers as electric
 from varve.http.shapes.access import Access, ShapeResolver
 from varve.http.shapes.openapi import make_document
 from varve.http.shapes.parameters import parse_definition_texts, parse_handle, parse_request
 from varve.http.shapes.ranges import RangeReader
 from varve.http.shapes.read import ShapeReads
 from varve.http.shapes.subset import SubsetReads
-from varve.http.shapes.waiters import Waiters
+from varve.http.shapes.waiters import RequestLimiter, Waiters
 from varve.shapes.engine import ShapeEngine
 from varve.shapes.shape import DropReason, Shape
 
@@ -42,6 +42,9 @@ _NOT_ALLOWED: Final = (*headers.NO_STORE, (b"allow", b"GET, POST, HEAD, OPTIONS"
 
 class ShapeApi(HttpApi):
     """The shapes of an engine over HTTP; for the loop that it is made in."""
+
+    exposed_headers = electric.EXPOSED
+    unavailable_headers = ((electric.KNOWN_ERROR, b"true"),)
 
     def __init__(
         self,

@@ -76,7 +76,7 @@ class NumberedParameter(QueryParameter):
                 if match is None:
                     raise invalid(self.name, "are written params[1]=, params[2]= and so on")
                 values[int(match[1])] = value
-        _check_numbers(values, is_subset=False)
+        _check_numbers(values)
         return values
 
     def to_openapi(self) -> Schema:
@@ -285,10 +285,10 @@ def parse_handle(query: Mapping[str, str]) -> str | None:
     return handle
 
 
-def _check_numbers(params: Mapping[int, str], *, is_subset: bool) -> None:
+def _check_numbers(params: Mapping[int, str], *, within: str | None = None) -> None:
     if sorted(params) != list(range(1, len(params) + 1)):
         text = "Parameters must be numbered sequentially, starting from 1"
-        raise invalid(PARAMS.name, text, is_subset=is_subset)
+        raise invalid(PARAMS.name, text, within=within)
 
 
 def _parse_offset(query: Mapping[str, str], *, is_subset: bool) -> tuple[ShapeOffset, bool]:
@@ -342,7 +342,7 @@ def _parse_subset(
     order_by = _parse_text(sent, SUBSET_ORDER_BY)
     if (limit is not None or offset is not None) and order_by is None:
         raise invalid(
-            SUBSET_ORDER_BY.field, "is required when limit or offset are given", is_subset=True
+            SUBSET_ORDER_BY.field, "is required when limit or offset are given", within="subset"
         )
     return SubsetQuery(
         where=_parse_text(sent, SUBSET_WHERE),
@@ -371,7 +371,7 @@ def _parse_text(sent: Mapping[str, Any], parameter: SubsetParameter) -> str | No
     if value is None or value == "":
         return None
     if not isinstance(value, str):
-        raise invalid(parameter.field, "is not a text", is_subset=True)
+        raise invalid(parameter.field, "is not a text", within="subset")
     return value
 
 
@@ -384,7 +384,7 @@ def _parse_count(sent: Mapping[str, Any], parameter: SubsetParameter) -> int | N
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not at_least <= value <= _LIMIT_MAX:
         text = f"must be a whole number, at least {at_least}"
-        raise invalid(parameter.field, text, is_subset=True)
+        raise invalid(parameter.field, text, within="subset")
     return value
 
 
@@ -395,15 +395,15 @@ def _parse_subset_params(sent: Any) -> Mapping[int, str] | None:
         try:
             sent = json.loads(sent)
         except (ValueError, RecursionError):
-            raise invalid(PARAMS.name, "are not JSON", is_subset=True) from None
+            raise invalid(PARAMS.name, "are not JSON", within="subset") from None
     if not isinstance(sent, dict):
-        raise invalid(PARAMS.name, 'are an object such as {"1": "x"}', is_subset=True)
+        raise invalid(PARAMS.name, 'are an object such as {"1": "x"}', within="subset")
     params: dict[int, str] = {}
     for number, value in sent.items():
         if not (number.isascii() and number.isdigit() and len(number) <= 5):
-            raise invalid(PARAMS.name, 'are numbered: {"1": "x"}', is_subset=True)
+            raise invalid(PARAMS.name, 'are numbered: {"1": "x"}', within="subset")
         if not isinstance(value, str | int | float):
-            raise invalid(PARAMS.name, "are texts, numbers, true or false", is_subset=True)
+            raise invalid(PARAMS.name, "are texts, numbers, true or false", within="subset")
         params[int(number)] = value if isinstance(value, str) else json.dumps(value)
-    _check_numbers(params, is_subset=True)
+    _check_numbers(params, within="subset")
     return params

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from varve.foundation.errors import Closed, StoreError
-from varve.http.limits import WorkerPool
+from varve.http.endpoint import WorkerPool
 from varve.shapes.offset import ShapeOffset
 from varve.shapes.shape import Shape
 

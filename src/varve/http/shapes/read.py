@@ -23,6 +23,7 @@ from varve.http.exchange import (
     unavailable,
 )
 from varve.http.headers import Header
+from varve.http.shapes import headers as electric
 from varve.http.shapes.parameters import ShapeRequest
 from varve.http.shapes.ranges import RangeBody
 from varve.shapes.kernels.json_text import split_messages
@@ -131,7 +132,7 @@ class ShapeReads:
     async def respond(self, exchange: HttpExchange, request: ShapeRequest) -> Response:
         """Data of the requested shape; 409 if it was dropped, perhaps by being read."""
         shape = await self._api.resolver.resolve(request)
-        exchange.handle = shape.handle
+        exchange.error_headers.append((electric.HANDLE, shape.handle.encode()))
         try:
             return await self._respond_from(exchange, request, shape)
         except StoreError as error:
@@ -176,8 +177,8 @@ class ShapeReads:
         tail = up_to_date(seen_tx) if is_up_to_date else b""
         fields = self._headers(request, shape, end)
         if is_up_to_date:
-            fields.append((headers.UP_TO_DATE, b""))
-        fields.append((headers.HAS_DATA, b"true"))
+            fields.append((electric.UP_TO_DATE, b""))
+        fields.append((electric.HAS_DATA, b"true"))
         return Response(200, fields, _body(body, tail))
 
     async def _read(self, shape: Shape, start: ShapeOffset, end: ShapeOffset) -> RangeBody:
@@ -193,7 +194,7 @@ class ShapeReads:
         newest_tx = self._api.engine.newest_tx(shape.definition.topic)
         last = shape.latest
         fields = self._headers(request, shape, last)
-        fields += [(headers.UP_TO_DATE, b""), (headers.HAS_DATA, b"false")]
+        fields += [(electric.UP_TO_DATE, b""), (electric.HAS_DATA, b"false")]
         return Response(200, fields, b"[%s]" % up_to_date(max(last.tx, newest_tx, 0)))
 
     def _respond_unchanged(self, request: ShapeRequest, shape: Shape) -> Response:
@@ -202,7 +203,7 @@ class ShapeReads:
         self._check_health(shape)
         self._unchanged_count += 1
         fields = self._headers(request, shape, request.offset, unique=self._unchanged_count)
-        fields += [(headers.UP_TO_DATE, b""), (headers.HAS_DATA, b"false")]
+        fields += [(electric.UP_TO_DATE, b""), (electric.HAS_DATA, b"false")]
         newest_tx = max(engine.newest_tx(shape.definition.topic), request.offset.tx, 0)
         # A change that came since is not in this response.
         seen_tx = newest_tx if shape.latest == request.offset else request.offset.tx
@@ -214,7 +215,7 @@ class ShapeReads:
             message = "events need HTTP/1.1: use that, or leave out live_sse"
             raise HttpError(505, {"message": message})
         fields = self._headers(request, shape, request.offset)
-        fields.append((headers.HAS_DATA, b"true"))
+        fields.append((electric.HAS_DATA, b"true"))
         return Response(200, fields, self._events.stream(exchange, request, shape))
 
     async def _find_not_modified(
@@ -232,7 +233,7 @@ class ShapeReads:
         if _etag(shape, request, end).decode() not in known and known != ["*"]:
             return None
         fields = self._headers(request, shape, end)
-        fields.append((headers.HAS_DATA, b"true"))
+        fields.append((electric.HAS_DATA, b"true"))
         return Response(304, [header for header in fields if header[0] != headers.CONTENT_TYPE])
 
     def _headers(
@@ -241,10 +242,10 @@ class ShapeReads:
         settings = self._api.settings
         fields = [
             headers.EVENTS if request.is_events else headers.JSON,
-            (headers.HANDLE, shape.handle.encode()),
-            (headers.OFFSET, str(end).encode()),
+            (electric.HANDLE, shape.handle.encode()),
+            (electric.OFFSET, str(end).encode()),
             (headers.ETAG, _etag(shape, request, end, unique)),
-            headers.cache_of(
+            electric.cache_of(
                 settings,
                 is_initial=not request.is_now and request.offset == BEFORE_ALL,
                 is_live=request.is_live,
@@ -252,15 +253,15 @@ class ShapeReads:
             ),
         ]
         if request.is_live:
-            cursor = headers.next_cursor(
+            cursor = electric.next_cursor(
                 self._api.clock.now_ms(),
                 settings.long_poll_ms,
                 request.cursor,
                 self._api.random,
             )
-            fields.append((headers.CURSOR, b"%d" % cursor))
+            fields.append((electric.CURSOR, b"%d" % cursor))
         else:
-            fields.append(headers.NO_SCHEMA)
+            fields.append(electric.NO_SCHEMA)
         return fields
 
     async def _hold(self, exchange: HttpExchange, request: ShapeRequest, shape: Shape) -> bool:

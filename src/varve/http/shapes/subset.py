@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.http import headers
 from varve.http.exchange import HttpExchange, Response, invalid, unavailable
+from varve.http.shapes import headers as electric
 from varve.http.shapes.parameters import SUBSET_FIELDS, ShapeRequest, SubsetQuery
 from varve.http.shapes.read import ShapeReads
 from varve.shapes.filter.subset import Subset, parse_order
@@ -47,7 +48,7 @@ class SubsetReads:
         assert request.subset is not None
         exchange.watch()
         shape = await api.resolver.resolve(request)
-        exchange.handle = shape.handle
+        exchange.error_headers.append((electric.HANDLE, shape.handle.encode()))
         await self._reads.wait_for_snapshot(exchange, shape)
         await self._reads.wait_until_read_again(exchange, shape)
         try:
@@ -57,17 +58,17 @@ class SubsetReads:
         except InvalidRequest as error:
             named = getattr(error, "parameter", "where")
             raise invalid(
-                named if named in SUBSET_FIELDS else "where", str(error), is_subset=True
+                named if named in SUBSET_FIELDS else "where", str(error), within="subset"
             ) from None
         if shape.is_dropped:
             raise await api.resolver.refetch(shape)
         fields = [
             headers.JSON,
-            (headers.HANDLE, shape.handle.encode()),
-            (headers.OFFSET, str(result.position).encode()),
-            headers.NO_SCHEMA,
-            (headers.SNAPSHOT, b"true"),
-            (headers.HAS_DATA, b"true"),
+            (electric.HANDLE, shape.handle.encode()),
+            (electric.OFFSET, str(result.position).encode()),
+            electric.NO_SCHEMA,
+            (electric.SNAPSHOT, b"true"),
+            (electric.HAS_DATA, b"true"),
             headers.NO_CACHE,
         ]
         body = encode_subset(result)
@@ -137,7 +138,7 @@ def _check_order(order_by: str) -> None:
     try:
         parse_order(order_by)
     except InvalidRequest as error:
-        raise invalid("order_by", str(error), is_subset=True) from None
+        raise invalid("order_by", str(error), within="subset") from None
 
 
 def encode_subset(result: SubsetResult) -> bytes:

@@ -1,4 +1,4 @@
-"""Requests that wait for something to happen to a shape.
+"""Requests in progress: how many there may be, and those that wait for news of a shape.
 
 Invariant  a request that joins before it checks misses nothing: a wake between the two is kept.
 Threads    the event loop only, except `note`, which any thread may call; it wakes the loop once for
@@ -9,6 +9,9 @@ import asyncio
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+
+from varve.http.exchange import unavailable
+from varve.http.settings import HttpSettings
 
 
 class Waiter:
@@ -91,3 +94,47 @@ class Waiters:
         for waiting in self._by_handle.values():
             for waiter in waiting:
                 waiter.wake()
+
+
+class RequestLimiter:
+    """Counts requests in progress: those that may create a shape, and the others."""
+
+    def __init__(self, settings: HttpSettings) -> None:
+        self._limits = {
+            "initial": settings.initial_requests_max,
+            "existing": settings.existing_requests_max,
+        }
+        self.counts = {"initial": 0, "existing": 0}
+        self.refused = {"initial": 0, "existing": 0}
+
+    def admit(self, *, is_initial: bool) -> "Admission":
+        """Admits a request; raises 503 at the limit."""
+        kind = "initial" if is_initial else "existing"
+        if self.counts[kind] >= self._limits[kind]:
+            self.refused[kind] += 1
+            raise unavailable(
+                f"{self.counts[kind]} {kind} requests are in progress, the limit: try again later",
+                code="concurrent_request_limit_exceeded",
+                retry_s=5 + self.refused[kind] % 6,
+            )
+        self.counts[kind] += 1
+        return Admission(self.counts, kind)
+
+
+class Admission:
+    """That of one request, until it ends."""
+
+    __slots__ = ("_counts", "_kind")
+
+    def __init__(self, counts: dict[str, int], kind: str) -> None:
+        self._counts = counts
+        self._kind = kind
+
+    def mark_existing(self) -> None:
+        """The shape exists: sending remains, and new shapes do not wait for slow clients."""
+        self.leave()
+        self._kind = "existing"
+        self._counts[self._kind] += 1
+
+    def leave(self) -> None:
+        self._counts[self._kind] -= 1
