@@ -20,9 +20,8 @@ from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.erase.erasure import erase, new_erasure_id
 from varve.jobs.erase.request import ErasureRequest, RescanMode
 from varve.jobs.tier.bucket import Bucket
-from varve.spark.report import read_stages
 from varve.spark.runner import HERE_BYTES, SparkRunner
-from varve.spark.stages import get_step_log
+from varve.spark.stages import get_step_log, read_stages
 
 
 @dataclass(frozen=True, slots=True)

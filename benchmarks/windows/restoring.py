@@ -22,7 +22,7 @@ from varve.records import build_batch_from_columns
 from varve.rocks.database import Put, RocksDatabases
 from varve.windows import TopicChangelog
 from varve.windows.changelog import LoggedWrite
-from varve.windows.logged_store import restore
+from varve.windows.restore import restore
 from varve.windows.window_key import encode_window_key
 
 _LONG_MS: Final = 1 << 40

@@ -13,8 +13,7 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.settings import GivenValue
 from varve.jobs.sink.batch_builder import BatchBuilder, SinkTarget
 from varve.jobs.sink.commit import DirectoryCommit, topic_id_of
-from varve.jobs.sink.epoch import CommitResult, EpochWrite
-from varve.jobs.sink.sink_state import SinkStateFile
+from varve.jobs.sink.sink_state import CommitResult, EpochWrite, SinkStateFile
 from varve.jobs.sink.staging import StagedTask, Staging
 from varve.object_store import MemoryObjectStore
 from varve.records import Codec

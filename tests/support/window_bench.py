@@ -11,10 +11,8 @@ from varve.foundation.clock import ManualClock
 from varve.rocks.database import Databases, RocksDatabases
 from varve.rocks.memory_database import MemoryDatabases
 from varve.windows.changelog import Changelog, LoggedWrite
-from varve.windows.logged_store import LoggedStore
-from varve.windows.segmented_store import SegmentedStore
+from varve.windows.segmented_store import SegmentedStore, WindowEntry
 from varve.windows.settings import WindowSettings
-from varve.windows.window_iterator import WindowEntry
 from varve.windows.window_store import WindowStore
 
 NAME = "s"
@@ -48,16 +46,13 @@ class WindowBench:
             clock=self.clock,
         )
 
-    def logged(self, **changes: Any) -> LoggedStore:
-        return LoggedStore(self.segmented(**changes), self.changelog)
-
     def local(self, **changes: Any) -> WindowStore:
         """An open store without a changelog."""
-        return WindowStore(LoggedStore(self.segmented(**changes), None)).open()
+        return WindowStore(self.segmented(**changes)).open()
 
     def store(self, **changes: Any) -> WindowStore:
         """An open store, restored from the changelog."""
-        return WindowStore(self.logged(**changes)).open()
+        return WindowStore(self.segmented(**changes), self.changelog).open()
 
     def names(self) -> list[str]:
         """What is in the directory beside the store's own small files."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from varve.windows.window_iterator import WindowEntry
+from varve.windows.segmented_store import WindowEntry
 
 
 @dataclass

@@ -20,7 +20,6 @@ from varve.foundation.clock import SystemClock
 from varve.foundation.errors import StoreError
 from varve.rocks.database import RocksDatabases
 from varve.windows.changelog import LoggedWrite
-from varve.windows.logged_store import LoggedStore
 from varve.windows.segmented_store import SegmentedStore
 from varve.windows.window_store import WindowStore
 
@@ -77,7 +76,7 @@ def write(directory: str, seed: int, die_at_step: int) -> None:
         file_system=DyingFileSystem(die_at_step),
         clock=SystemClock(),
     )
-    windows = WindowStore(LoggedStore(store, PrintedChangelog(), pending_count_max=1)).open()
+    windows = WindowStore(store, PrintedChangelog(), pending_count_max=1).open()
     source = random.Random(seed)
     time_ms = 0
     while True:

@@ -16,7 +16,7 @@ from varve.foundation.units import format_duration
 if TYPE_CHECKING:
     from varve.foundation.settings import GivenValue
     from varve.jobs.schedule import JobOutcome, ScheduledJob
-    from varve.spark.report import JobReport
+    from varve.spark.stages import JobReport
 
 _WHEN_INTERRUPTED: Final = "stopped; jobs that were over are noted, the one under way is due again"
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from varve.jobs.erase.request import ErasureRequest
     from varve.jobs.erase.result import ErasureResult
     from varve.jobs.tasks import TaskRunner
-    from varve.spark.report import JobReport
+    from varve.spark.stages import JobReport
 
 _WHEN_INTERRUPTED: Final = (
     "stopped; every partition is as it was or erased, and no receipt was issued: run it again"

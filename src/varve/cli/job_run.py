@@ -24,8 +24,8 @@ from varve.cli.spark_log import SparkLog
 from varve.foundation.clock import SystemClock
 
 if TYPE_CHECKING:
-    from varve.spark.report import JobReport, StageReport
     from varve.spark.session import Session
+    from varve.spark.stages import JobReport, StageReport
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class Job:
     """A session of Spark for one command."""
 
     def __init__(self, name: str, spark: "Session") -> None:
-        from varve.spark.session_kind import is_connect
+        from varve.spark.session import is_connect
         from varve.spark.stages import get_step_log, open_stage_status
 
         self.name = name
@@ -56,7 +56,7 @@ class Job:
     def run(self, work: Callable[[], T], *, is_shown: bool = True) -> T:
         """Does the work, with its progress shown if wanted; an interrupt cancels it."""
         from varve.cli.job_bars import stage_bars
-        from varve.spark.session_kind import cancel_work, cancellable
+        from varve.spark.session import cancel_work, cancellable
         from varve.spark.stages import ProgressWatch
 
         def run_cancellable() -> T:
@@ -75,8 +75,8 @@ class Job:
 
     def report(self, rows: int | None, result: object = None) -> "JobReport":
         """What was done so far; `result` is what the job itself tells, as JSON has it."""
-        from varve.spark.report import JobReport
-        from varve.spark.session_kind import find_application
+        from varve.spark.session import find_application
+        from varve.spark.stages import JobReport
 
         return JobReport(
             job=self.name,
@@ -95,7 +95,7 @@ class Job:
         self._look.close()
 
     def _stages(self, before: Collection[int] = ()) -> "tuple[StageReport, ...]":
-        from varve.spark.report import read_stages
+        from varve.spark.stages import read_stages
 
         return read_stages(self.spark, before=before) if self._is_classic else ()
 
@@ -190,8 +190,7 @@ def _start(name: str, options: SparkOptions, log: SparkLog) -> "tuple[Session, b
     Java has answered ends this process, on which Java ends too. Java that is not waited for by
     anybody in a living process would stay.
     """
-    from varve.spark.session import get_session, has_running_context
-    from varve.spark.session_kind import REMOTE_SCHEME
+    from varve.spark.session import REMOTE_SCHEME, get_session, has_running_context
 
     is_remote = (options.master or "").startswith(REMOTE_SCHEME)
     is_ours = is_remote or not has_running_context()

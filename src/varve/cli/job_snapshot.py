@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from varve.jobs.snapshot.snapshot import SnapshotResult
     from varve.jobs.snapshot.store import SnapshotStore
     from varve.jobs.source.options import SourceOptions
-    from varve.spark.report import JobReport
+    from varve.spark.stages import JobReport
 
 _WHEN_INTERRUPTED: Final = "stopped; no snapshot was made, and a later run sweeps what was left"
 

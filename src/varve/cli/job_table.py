@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from varve.jobs.table.rewrite import ExpiryResult
     from varve.jobs.table.sync import TableResult
     from varve.jobs.tier.bucket import Bucket
-    from varve.spark.report import JobReport
+    from varve.spark.stages import JobReport
 
 _TABLES: Final = ".tables"
 """Behind the name of a log directory: where its tables are if nothing is said."""

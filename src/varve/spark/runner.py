@@ -26,7 +26,7 @@ from varve.spark.executor import (
     run_bundle,
     unpack_outcomes,
 )
-from varve.spark.session_kind import is_connect, named_work
+from varve.spark.session import is_connect, named_work
 from varve.spark.stages import RunningStep, get_step_log
 
 T = TypeVar("T")

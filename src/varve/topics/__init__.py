@@ -1,6 +1,6 @@
 """Reads committed records and writes exactly once, in an open store or through Kafka's protocol."""
 
-from varve.topics.cluster import Cluster, OffsetRange, TopicInfo, TopicReader
+from varve.topics.cluster import Cluster, OffsetRange, TopicInfo, TopicReader, TransactionalWriter
 from varve.topics.kafka_cluster import KafkaCluster
 from varve.topics.kafka_transaction import KafkaTransaction
 from varve.topics.opening import open_cluster
@@ -8,7 +8,6 @@ from varve.topics.position import HistoryMark, LogTruncated, Position
 from varve.topics.reading import find_break, read_last, read_range
 from varve.topics.store_cluster import StoreCluster
 from varve.topics.store_transaction import StoreCoordinator, StoreTransaction
-from varve.topics.writing import TransactionalWriter
 
 __all__ = [
     "Cluster",

@@ -6,13 +6,13 @@ Invariant  a reader returns records of one topic only: once it knows the id of t
            topic of the same name is NotFound.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from varve.commit_log import Isolation
+from varve.commit_log import Isolation, TopicPartition
 from varve.commit_log.directory_files import encode_topic_id
-from varve.records import BatchHeader, CommittedBatches
+from varve.records import BatchHeader, CommittedBatches, Producer
 from varve.topics.position import Position
 
 
@@ -104,3 +104,36 @@ class Cluster(Protocol):
 
     def close(self) -> None:
         """Closes connections; closing twice is harmless."""
+
+
+# Writing
+
+
+class TransactionalWriter(Protocol):
+    """One writer of an id; `init_transactions` comes first. Used by one thread.
+
+    The first append after it, after a commit or after an abort begins a transaction.
+    """
+
+    @property
+    def producer(self) -> Producer: ...
+
+    def init_transactions(self) -> None:
+        """Fences earlier writers of the same id and ends what they left open."""
+
+    def append(
+        self,
+        batches: Mapping[TopicPartition, Sequence[bytes | bytearray]],
+        *,
+        default_timestamp: int | None = None,
+    ) -> Mapping[TopicPartition, int]:
+        """Appends batches in this order; the end offsets of the partitions, -1 if unknown.
+
+        Batches get the producer and its sequences; a bytearray is changed in place. Raises Fenced
+        when a later writer of the id exists. After an error, call `init_transactions` again.
+        """
+
+    def commit(self) -> None:
+        """Raises Fenced when a later writer of the id, or a timeout, ended the transaction."""
+
+    def abort(self) -> None: ...

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from varve.windows.changelog import Changelog, TopicChangelog, create_changelog_topic
+    from varve.windows.segmented_store import WindowEntry, WindowIterator
     from varve.windows.settings import WindowSettings
-    from varve.windows.window_iterator import WindowEntry, WindowIterator
     from varve.windows.window_store import WindowStore, open_window_store
 
 __all__ = [
@@ -23,8 +23,8 @@ __all__ = [
 _MODULES: Final = {
     "Changelog": "changelog",
     "TopicChangelog": "changelog",
-    "WindowEntry": "window_iterator",
-    "WindowIterator": "window_iterator",
+    "WindowEntry": "segmented_store",
+    "WindowIterator": "segmented_store",
     "WindowSettings": "settings",
     "WindowStore": "window_store",
     "create_changelog_topic": "changelog",

@@ -22,10 +22,8 @@ from tests.support.window_writer import parse_line
 from varve.foundation.errors import Corrupt, DiskFull, Locked, Unavailable
 from varve.rocks.errors import rocks_failure
 from varve.windows.changelog import LoggedWrite
-from varve.windows.logged_store import LoggedStore
-from varve.windows.window_iterator import WindowEntry
+from varve.windows.segmented_store import WindowEntry
 from varve.windows.window_key import decode_window_key
-from varve.windows.window_store import WindowStore
 
 ROOT = Path(__file__).parents[3]
 
@@ -209,11 +207,10 @@ def test_a_damaged_block_is_found_by_the_read_and_rebuilt(bench: WindowBench) ->
         data = bytearray(path.read_bytes())
         data[3] ^= 0xFF
         path.write_bytes(data)
-    logged = LoggedStore(bench.segmented(), bench.changelog)
-    store = WindowStore(logged).open()
+    store = bench.store()
     with pytest.raises(Corrupt, match="checksum mismatch") as caught:
         list(store.all())
-    logged.rebuild(caught.value)
+    store.rebuild(caught.value)
     assert times(store.all()) == [5_000, 12_000, 22_000, 23_000]
     store.close()
 

@@ -16,8 +16,7 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DiskFull, StoreError
 from varve.rocks.memory_database import LOG_NAME, MemoryDatabases
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
-from varve.windows.logged_store import LoggedStore
-from varve.windows.window_iterator import WindowEntry
+from varve.windows.segmented_store import WindowEntry
 from varve.windows.window_key import decode_window_key
 from varve.windows.window_store import WindowStore
 
@@ -32,7 +31,7 @@ def _bench(file_system: FaultyFileSystem, changelog: MemoryChangelog) -> WindowB
 
 def _open(bench: WindowBench) -> WindowStore:
     """A store that logs each write at once, so that the changelog knows all but the last."""
-    return WindowStore(LoggedStore(bench.segmented(), bench.changelog, pending_count_max=1)).open()
+    return WindowStore(bench.segmented(), bench.changelog, pending_count_max=1).open()
 
 
 def _work(bench: WindowBench) -> None:
@@ -187,6 +186,6 @@ def test_a_crash_keeps_a_prefix_of_the_flushes_and_the_changelog_gives_the_rest(
     bench.databases.crash()
     segments = store._store.segments
     segments.close()
-    logged = bench.logged()
-    assert logged.open().written_count == 1
-    assert [entry.time_ms for entry in WindowStore(logged).all()] == [1_000, 2_000, 3_000]
+    store = bench.store()
+    assert store.restored.written_count == 1
+    assert [entry.time_ms for entry in store.all()] == [1_000, 2_000, 3_000]

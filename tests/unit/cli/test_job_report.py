@@ -8,8 +8,7 @@ from typer.testing import CliRunner, Result
 
 from varve.cli.main import app
 from varve.jobs.store_count import StoreCount
-from varve.spark.report import JobReport, StageReport
-from varve.spark.stages import RemoteStage, StepReport
+from varve.spark.stages import JobReport, RemoteStage, StageReport, StepReport
 
 STAGE = StageReport(
     stage=3,

@@ -11,8 +11,7 @@ from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, InvalidRequest, InvalidTimestamp, Locked
 from varve.jobs.sink.commit import DirectoryCommit
-from varve.jobs.sink.epoch import EpochWrite
-from varve.jobs.sink.sink_state import SINKS_FILE, CommitPhase, SinkState
+from varve.jobs.sink.sink_state import SINKS_FILE, CommitPhase, EpochWrite, SinkState
 from varve.jobs.sink.staging import ABANDONED_MS, Staging, sweep_abandoned
 from varve.object_store import MemoryObjectStore
 from varve.records import Batch

@@ -34,7 +34,7 @@ from varve.windows.changelog import (
     changelog_settings,
     create_changelog_topic,
 )
-from varve.windows.logged_store import LoggedStore, RestoreProgress, restore
+from varve.windows.restore import RestoreProgress, restore
 from varve.windows.window_key import encode_window_key
 from varve.windows.window_store import WindowStore
 
@@ -126,14 +126,13 @@ def test_writes_are_logged_as_they_are_stored(bench: WindowBench, changelog: Cha
 
 
 def test_the_log_is_written_many_at_a_time(bench: WindowBench) -> None:
-    logged = LoggedStore(bench.segmented(), bench.changelog, pending_count_max=3)
-    store = WindowStore(logged).open()
+    store = WindowStore(bench.segmented(), bench.changelog, pending_count_max=3).open()
     put_all(store, [1, 2])
     assert bench.changelog.end_offset == 0
     put_all(store, [3, 4])
     assert bench.changelog.end_offset == 3
-    assert logged.commit() == 4
-    assert logged.commit() == 4
+    assert store.commit() == 4
+    assert store.commit() == 4
 
 
 def test_an_entry_that_the_changelog_cannot_take_is_refused(
@@ -182,11 +181,11 @@ def test_a_restart_restores_only_what_came_after_the_checkpoint(
     with bench.store() as store:
         put_all(store, [1, 2, 3])
     changelog.append([write(4), write(5)])
-    logged = bench.logged()
-    progress = logged.open()
+    store = bench.store()
+    progress = store.restored
     assert (progress.written_count, progress.offset, progress.lag) == (2, 5, 0)
-    logged.close()
-    assert bench.logged().open().written_count == 0
+    store.close()
+    assert bench.store().restored.written_count == 0
 
 
 def test_stream_time_is_raised_by_a_whole_batch_before_anything_is_written(
@@ -259,12 +258,12 @@ def test_a_changelog_that_does_not_reach_back_wipes(bench: WindowBench) -> None:
 
 
 def test_damage_found_by_a_read_is_rebuilt(bench: WindowBench) -> None:
-    logged = bench.logged()
-    store = WindowStore(logged).open()
+    store = bench.store()
     put_all(store, [1, 2, 3])
-    logged.commit()
+    store.commit()
     put_all(store, [4])
-    assert logged.rebuild(Corrupt("a block is damaged")).written_count == 4
+    store.rebuild(Corrupt("a block is damaged"))
+    assert store.restored.written_count == 4
     assert times(store.all()) == [1, 2, 3, 4]
     store.close()
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.window_bench import WindowBench, changelog_of, memory_bench, put_all
 from varve.windows.changelog import LoggedWrite
-from varve.windows.logged_store import restore
+from varve.windows.restore import restore
 from varve.windows.segmented_store import SegmentedStore
 from varve.windows.window_key import encode_window_key
 from varve.windows.window_store import WindowStore

@@ -21,7 +21,6 @@ from varve.foundation.errors import Corrupt, Unavailable
 from varve.rocks.memory_database import LOG_NAME, MemoryDatabase, MemoryDatabases
 from varve.rocks.state_files import MetaChanged
 from varve.testing.faulty_disk import FaultyFileSystem
-from varve.windows.logged_store import LoggedStore
 from varve.windows.window_store import WindowStore
 
 
@@ -137,10 +136,10 @@ def test_d4_a_failed_rename_leaves_the_segment_to_the_next_opening(
     store.open()
     store.put(b"k" + bytes(12), b"v", 7_000)
     store.flush()
-    assert WindowStore(LoggedStore(store, None)).removal_failure_count == 0
+    assert WindowStore(store).removal_failure_count == 0
     file_system.fail_under(f"{bench.directory}/s.0", OSError(5, "Input/output error"))
     assert store.put(b"k" + bytes(12), b"v", 36_000)
-    assert WindowStore(LoggedStore(store, None)).removal_failure_count == 1
+    assert WindowStore(store).removal_failure_count == 1
     assert bench.names() == ["s.0", "s.30000"]
     file_system.mend()
     store.checkpoint(0)

@@ -30,16 +30,19 @@ from varve.embedded import Store, Topic
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, NotFound, StoreError
 from varve.jobs.sink.batch_builder import SinkTarget
-from varve.jobs.sink.epoch import (
+from varve.jobs.sink.sink_state import (
+    CommitPhase,
     CommitResult,
     EpochWrite,
+    PendingEpoch,
+    SinkState,
+    SinkStateFile,
     check_former_name,
     check_owner,
     check_partitions,
     check_same_topic,
     is_done,
 )
-from varve.jobs.sink.sink_state import CommitPhase, PendingEpoch, SinkState, SinkStateFile
 from varve.jobs.sink.staging import RowSummary, Staging, split_batches
 from varve.kafka_client.client import KafkaClient
 from varve.kafka_client.transaction import CommittedOffset, fetch_offsets

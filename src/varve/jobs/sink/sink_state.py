@@ -1,22 +1,27 @@
-"""Which epochs of which sinks are in the log: the record by which a commit is made once.
+"""Which epochs of which sinks are in the log, and whether another one may follow them.
 
 Layout     `varve-sinks.json` in the log directory: by sink id its topic, query, producer, the last
            epoch that is done, and the one that is running. docs/formats/sinks.md
 Invariant  a producer epoch is on disk here before the first batch that carries it; the word
-           `committing` is on disk only after all batches of its epoch are.
+           `committing` is on disk only after all batches of its epoch are. An epoch that was
+           committed is recognised by its number and a summary of its rows; one of another query,
+           another topic or with other rows is refused.
 Crash      written aside and renamed.
 """
 
 import errno
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
 from varve.disk import FileSystem, write_atomically
 from varve.foundation.errors import Corrupt, DiskFull, InvalidRequest, Unavailable
-from varve.jobs.sink.staging import RowSummary
+from varve.jobs.sink.batch_builder import SinkTarget
+from varve.jobs.sink.staging import RowSummary, StagedPart, StagedTask
 from varve.records import Producer
 
 SINKS_FILE: Final = "varve-sinks.json"
@@ -123,6 +128,9 @@ def _find_home(fs: FileSystem, directories: Sequence[str]) -> str:
     return found[0] if found else directories[0]
 
 
+_DECODER: Final = TypeAdapter(dict[str, SinkState])
+
+
 def _encode(sinks: Mapping[str, SinkState]) -> bytes:
     documents = {id: asdict(sink) for id, sink in sorted(sinks.items())}
     return (json.dumps({"format": _FORMAT, "sinks": documents}, indent=1) + "\n").encode()
@@ -133,7 +141,11 @@ def _decode(data: bytes, where: str) -> dict[str, SinkState]:
         document: dict[str, Any] = json.loads(data)
         if document["format"] != _FORMAT:
             raise ValueError(f"format {document['format']!r:.40}, this varve knows {_FORMAT}")
-        return {id: _decode_sink(id, one) for id, one in document["sinks"].items()}
+        sinks = _DECODER.validate_python(document["sinks"])
+        strangers = {id: sink.id for id, sink in sinks.items() if sink.id != id}
+        if strangers:
+            raise ValueError(f"sinks call themselves otherwise: {strangers!r:.200}")
+        return sinks
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(
             f"{where}: cannot be read as the ledger of sinks ({type(error).__name__}: "
@@ -141,31 +153,126 @@ def _decode(data: bytes, where: str) -> dict[str, SinkState]:
         ) from error
 
 
-def _decode_sink(id: str, anies: dict[str, Any]) -> SinkState:
-    if anies["id"] != id:
-        raise ValueError(f"sink {id!r:.100} calls itself {anies['id']!r:.100}")
-    running, summary = anies["running"], anies["summary"]
-    query, epoch, committed_ms = anies["query"], anies["epoch"], anies["committed_ms"]
-    return SinkState(
-        id=id,
-        topic=str(anies["topic"]),
-        topic_id=str(anies["topic_id"]),
-        query=None if query is None else str(query),
-        is_once=bool(anies["is_once"]),
-        producer_id=int(anies["producer_id"]),
-        producer_epoch=int(anies["producer_epoch"]),
-        epoch=None if epoch is None else int(epoch),
-        summary=None if summary is None else RowSummary(**summary),
-        committed_ms=None if committed_ms is None else int(committed_ms),
-        running=None if running is None else _decode_running(running),
-    )
+# Epochs
 
 
-def _decode_running(anies: dict[str, Any]) -> PendingEpoch:
-    return PendingEpoch(
-        epoch=int(anies["epoch"]),
-        state=CommitPhase(anies["state"]),
-        summary=RowSummary(**anies["summary"]),
-        partitions=tuple(int(one) for one in anies["partitions"]),
-        ends=tuple(int(one) for one in anies["ends"]),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochWrite:
+    """What is to be committed: whose, which epoch, and what its tasks staged.
+
+    With `skips_repeated` an epoch that is done counts as the same, whatever rows it comes with.
+    """
+
+    sink_id: str
+    query: str | None
+    is_once: bool
+    epoch: int
+    tasks: Sequence[StagedTask]
+    skips_repeated: bool = False
+
+    @property
+    def summary(self) -> RowSummary:
+        return sum((task.summary for task in self.tasks), RowSummary())
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        return tuple(sorted({run.partition for part in self.parts() for run in part.runs}))
+
+    def parts(self) -> Iterator[StagedPart]:
+        """All that was staged, in the order of tasks."""
+        return (part for task in self.tasks for part in task.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What a commit did; `ends` are, by partition, the offsets behind its last records.
+
+    One that was done before (`is_repeated`) appended nothing.
+    """
+
+    rows: int
+    is_repeated: bool
+    ends: Mapping[int, int]
+
+
+def check_same_topic(target: SinkTarget, topic_id: str) -> None:
+    if topic_id != target.topic_id:
+        raise InvalidRequest(
+            f"topic {target.topic} was deleted and made again while rows were staged for it: "
+            "write again"
+        )
+
+
+def check_partitions(target: SinkTarget, partitions: Sequence[int], count: int) -> None:
+    if partitions and partitions[-1] >= count:
+        raise InvalidRequest(
+            f"rows are staged for partition {partitions[-1]} of {target.topic}, which has "
+            f"{count}: write again"
+        )
+
+
+def check_owner(known: SinkState, write: EpochWrite, target: SinkTarget) -> None:
+    """Raises InvalidRequest where the sink's epochs are not those of this write."""
+    if known.topic != target.topic:
+        raise InvalidRequest(
+            f"sink {known.id} writes to topic {known.topic}, not to {target.topic}: choose another "
+            "sinkId, or for a stream another queryName"
+        )
+    if known.topic_id != target.topic_id:
+        raise InvalidRequest(
+            f"topic {known.topic} was deleted and made again since sink {known.id} committed epoch "
+            f"{known.epoch}: choose another sinkId, or for a stream another queryName"
+        )
+    if known.query != write.query:
+        raise InvalidRequest(
+            f"sink {known.id} belongs to {_describe_query(known.query)}, which committed epoch "
+            f"{known.epoch}, and this is {_describe_query(write.query)}: its epochs start again "
+            "and would be taken for done; go on with the checkpoint of that query, or choose "
+            "another sinkId or queryName, and what the new query reads is appended"
+        )
+
+
+def check_former_name(sinks: Iterable[SinkState], write: EpochWrite, target: SinkTarget) -> None:
+    """Raises InvalidRequest where the query committed the epoch under another name."""
+    if write.query is None:
+        return
+    for sink in sinks:
+        is_same = (sink.query, sink.topic_id) == (write.query, target.topic_id)
+        if is_same and sink.epoch is not None and sink.epoch >= write.epoch:
+            raise InvalidRequest(
+                f"{_describe_query(write.query)} committed epoch {sink.epoch} as sink {sink.id}, "
+                f"and epoch {write.epoch} as {write.sink_id} would be written twice: give it its "
+                "former name, at least until this epoch is done"
+            )
+
+
+def _describe_query(query: str | None) -> str:
+    return "batch writes" if query is None else f"the streaming query {query}"
+
+
+def is_done(known: SinkState, write: EpochWrite) -> bool:
+    """Whether the epoch was committed before; raises InvalidRequest for one that cannot follow."""
+    if known.epoch is None or write.epoch > known.epoch:
+        return False
+    if write.epoch < known.epoch:
+        raise InvalidRequest(
+            f"sink {known.id} has committed epoch {known.epoch}, and epoch {write.epoch} comes "
+            "after it: an older checkpoint was put in place, or a batch write counts backwards; "
+            "put the right checkpoint back, or choose another sinkId to append these rows"
+        )
+    if known.summary != write.summary and not write.skips_repeated:
+        raise InvalidRequest(
+            f"epoch {write.epoch} of sink {known.id} was committed with "
+            f"{_describe_rows(known.summary)}, and comes again with "
+            f"{_describe_rows(write.summary)}: these are other rows, so they are not taken for the "
+            "same; give them another epoch or sinkId, for a stream put the right "
+            "checkpoint back, or where a query gives other rows each time it is run, let the first "
+            "ones count with skipRepeated=true"
+        )
+    return True
+
+
+def _describe_rows(summary: RowSummary | None) -> str:
+    if summary is None:
+        return "no rows"
+    return f"{summary.rows} rows of {summary.content_bytes} bytes"

@@ -50,7 +50,7 @@ from varve.spark.dedup.settings import (
     read_counts,
 )
 from varve.spark.dedup.state import DedupWindow, Judge
-from varve.spark.session_kind import is_connect
+from varve.spark.session import is_connect
 
 _POLL_SECONDS: Final = 1
 _KEYS_TRIED: Final = 1 << 15
