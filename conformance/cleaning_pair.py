@@ -40,7 +40,7 @@ from varve.commit_log import (
     StoreSettings,
     TopicPartition,
 )
-from varve.commit_log.check import Finding, Severity, check_log_directory
+from varve.commit_log.check import Finding, PartitionContext, Severity, inspect_directory
 from varve.commit_log.names import LOG
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
@@ -106,7 +106,8 @@ def clean_with_varve(path: Path, settings: PairSettings, now_ms: int) -> CleanRe
 
 def check_directory(path: Path, now_ms: int) -> list[Finding]:
     """All but mere notes that `varve check --deep` has to say about a closed log directory."""
-    findings = check_log_directory(RealFileSystem(), str(path), now_ms=now_ms, deep=True)
+    context = PartitionContext(now_ms=now_ms, deep=True)
+    findings = inspect_directory(RealFileSystem(), str(path), context).findings
     return [finding for finding in findings if finding.severity is not Severity.NOTE]
 
 

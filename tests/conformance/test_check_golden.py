@@ -8,8 +8,9 @@ import typer
 from typer.testing import CliRunner
 
 from conformance.golden_reader import GOLDENS, NAMES, latest_timestamp
+from tests.support.directory_check import check_log_directory
 from varve.cli.check import command
-from varve.commit_log.check import Severity, check_log_directory
+from varve.commit_log.check import Severity
 from varve.disk import RealFileSystem
 
 app = typer.Typer()

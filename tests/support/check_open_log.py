@@ -153,10 +153,9 @@ class OpenLogCheck:
             place = SegmentPlace(
                 directory=self._where,
                 base_offset=segment.base_offset,
-                is_last=is_last,
                 is_recovered=False,
             )
-            found = self._check_segment(check, place, segment)
+            found = self._check_segment(check, place, segment, is_last=is_last)
             if found is None:
                 continue
             if facts and facts[-1].next_offset > segment.base_offset:
@@ -167,17 +166,22 @@ class OpenLogCheck:
         return facts
 
     def _check_segment(
-        self, check: SegmentCheck, place: SegmentPlace, segment: ReadableSegment
+        self,
+        check: SegmentCheck,
+        place: SegmentPlace,
+        segment: ReadableSegment,
+        *,
+        is_last: bool,
     ) -> SegmentFacts | None:
         path = place.path(LOG)
         try:
             file = segment.file()
             on_disk = file.size()
-            indexes = self._indexes(segment, is_last=place.is_last)
+            indexes = self._indexes(segment, is_last=is_last)
         except Corrupt as error:
             self._found.error(path, "index-corrupt", str(error))
             return None
-        if on_disk < segment.size or (on_disk > segment.size and not place.is_last):
+        if on_disk < segment.size or (on_disk > segment.size and not is_last):
             message = f"{segment.size} bytes in memory, {on_disk} on disk"
             self._found.error(path, "segment-size", message)
         facts = check.check(place, file, min(segment.size, on_disk), indexes)

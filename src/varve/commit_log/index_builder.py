@@ -66,12 +66,8 @@ class SegmentIndexer:
 
     def offset_index(self) -> OffsetIndex:
         entries = np.concatenate([np.empty((0, 2), np.int64), *self._offset_entries])
-        packed = np.empty(len(entries), OffsetIndex.layout)
-        packed["offset"] = entries[:, 0] - self.base_offset
-        packed["position"] = entries[:, 1]
-        return OffsetIndex.decode(
-            packed.tobytes(), self.base_offset, self._settings.segment_index_bytes
-        )
+        max_bytes = self._settings.segment_index_bytes
+        return OffsetIndex.from_entries(entries, self.base_offset, max_bytes)
 
     def time_index(self) -> TimeIndex:
         """The time index with the final entry a closed segment has."""
@@ -80,9 +76,5 @@ class SegmentIndexer:
         if state[IndexState.MAX_TIMESTAMP] > state[IndexState.INDEXED_TIMESTAMP]:
             final = state[[IndexState.MAX_TIMESTAMP, IndexState.MAX_TIMESTAMP_OFFSET]]
             entries = np.concatenate([entries, final.reshape(1, 2)])
-        packed = np.empty(len(entries), TimeIndex.layout)
-        packed["timestamp"] = entries[:, 0]
-        packed["offset"] = entries[:, 1] - self.base_offset
-        return TimeIndex.decode(
-            packed.tobytes(), self.base_offset, self._settings.segment_index_bytes
-        )
+        max_bytes = self._settings.segment_index_bytes
+        return TimeIndex.from_entries(entries, self.base_offset, max_bytes)

@@ -45,6 +45,8 @@ class IndexEntries:
     )
 
     layout: np.dtype[np.void]
+    least_steps: tuple[int, int]
+    """By how much each column rises at least from entry to entry."""
 
     def __init__(self, base_offset: int, max_bytes: int) -> None:
         entry_size = self.layout.itemsize
@@ -113,15 +115,47 @@ class IndexEntries:
         """The content of the index file."""
         return bytes(memoryview(self._buffer)[: self.size_bytes])
 
-    def _check_file(self, where: str, last_offset: int) -> None:
+    @classmethod
+    def from_entries(cls, entries: NDArray[np.int64], base_offset: int, max_bytes: int) -> Self:
+        """The index with these rows, as `entries` gives them."""
+        packed = np.empty(len(entries), cls.layout)
+        for column, name in enumerate(cls.layout.names or ()):
+            packed[name] = entries[:, column] - (base_offset if name == "offset" else 0)
+        return cls.decode(packed.tobytes(), base_offset, max_bytes)
+
+    def entries(self) -> NDArray[np.int64]:
+        """All entries as rows of (offset, position) or (timestamp, offset)."""
+        rows = self._rows[: self._count]
+        table = np.empty((len(rows), 2), np.int64)
+        for column, name in enumerate(self.layout.names or ()):
+            table[:, column] = rows[name]
+            if name == "offset":
+                table[:, column] += self.base_offset
+        return table
+
+    @property
+    def is_ascending(self) -> bool:
+        """Whether the entries ascend, offsets from the base offset and all else from 0 on."""
+        table = self.entries()
+        lowest = [self.base_offset if name == "offset" else 0 for name in self.layout.names or ()]
+        is_rising = np.diff(table, axis=0) >= self.least_steps
+        return bool(is_rising.all() and (table[:1] >= lowest).all())
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last entry, the base offset when there is none."""
+        raise NotImplementedError
+
+    def check(self, where: str) -> None:
+        """Raises Corrupt when the file cannot be a true index and has to be rebuilt."""
         if self._trailing_size:
             raise Corrupt(
                 f"{where}: {self.size_bytes + self._trailing_size} bytes are not a multiple of the "
                 f"entry size {self.layout.itemsize}: rebuild the index from its segment"
             )
-        if self._count and last_offset < self.base_offset:
+        if self.last_offset < self.base_offset:
             raise Corrupt(
-                f"{where}: the last entry has offset {last_offset}, below the base offset "
+                f"{where}: the last entry has offset {self.last_offset}, below the base offset "
                 f"{self.base_offset}: rebuild the index from its segment"
             )
 
@@ -132,6 +166,7 @@ class OffsetIndex(IndexEntries):
     __slots__ = ("_last_relative",)
 
     layout = np.dtype([("offset", ">i4"), ("position", ">i4")])
+    least_steps = (1, 1)
 
     def __init__(self, base_offset: int, max_bytes: int) -> None:
         super().__init__(base_offset, max_bytes)
@@ -179,27 +214,6 @@ class OffsetIndex(IndexEntries):
         relative: int = _OFFSET_ENTRY.unpack_from(self._buffer, slot)[0]
         return self.base_offset + relative
 
-    def entries(self) -> NDArray[np.int64]:
-        """All entries as rows of (offset, position)."""
-        rows = self._rows[: self._count]
-        table = np.empty((len(rows), 2), np.int64)
-        table[:, 0] = rows["offset"]
-        table[:, 0] += self.base_offset
-        table[:, 1] = rows["position"]
-        return table
-
-    @property
-    def is_ascending(self) -> bool:
-        """Whether offsets and positions ascend, from the base offset and the file's start on."""
-        rows = self._rows[: self._count]
-        offsets, positions = rows["offset"], rows["position"]
-        rises = (offsets[1:] > offsets[:-1]) & (positions[1:] > positions[:-1])
-        return bool(rises.all() and (offsets[:1] >= 0).all() and (positions[:1] >= 0).all())
-
-    def check(self, where: str) -> None:
-        """Raises Corrupt when the file cannot be a true index and has to be rebuilt."""
-        self._check_file(where, self.last_offset)
-
 
 class TimeIndex(IndexEntries):
     """The time index of one segment, in memory; its owner reads and writes the file."""
@@ -207,6 +221,7 @@ class TimeIndex(IndexEntries):
     __slots__ = ("_last_relative", "_last_timestamp")
 
     layout = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+    least_steps = (1, 0)
 
     def __init__(self, base_offset: int, max_bytes: int) -> None:
         super().__init__(base_offset, max_bytes)
@@ -276,30 +291,17 @@ class TimeIndex(IndexEntries):
         """Whether only the slot reserved for the segment's last entry is left."""
         return self._count >= self.max_entries - 1
 
-    def entries(self) -> NDArray[np.int64]:
-        """All entries as rows of (timestamp, offset)."""
-        rows = self._rows[: self._count]
-        table = np.empty((len(rows), 2), np.int64)
-        table[:, 0] = rows["timestamp"]
-        table[:, 1] = rows["offset"]
-        table[:, 1] += self.base_offset
-        return table
-
     @property
-    def is_ascending(self) -> bool:
-        """Whether timestamps ascend from 0 on and offsets from the base offset on."""
-        rows = self._rows[: self._count]
-        timestamps, offsets = rows["timestamp"], rows["offset"]
-        rises = (timestamps[1:] > timestamps[:-1]) & (offsets[1:] >= offsets[:-1])
-        return bool(rises.all() and (timestamps[:1] >= 0).all() and (offsets[:1] >= 0).all())
+    def last_offset(self) -> int:
+        return self.last[1]
 
     def check(self, where: str) -> None:
         """Raises Corrupt when the file cannot be a true index and has to be rebuilt."""
+        super().check(where)
         first_timestamp, _ = self._entry(0 if self._count else -1)
-        last_timestamp, last_offset = self.last
+        last_timestamp, _ = self.last
         if last_timestamp < first_timestamp:
             raise Corrupt(
                 f"{where}: last timestamp {last_timestamp} lies below the first "
                 f"{first_timestamp}: rebuild the index from its segment"
             )
-        self._check_file(where, last_offset)

@@ -5,8 +5,9 @@ from functools import cache
 import pytest
 
 from tests.support.copied_log import HOME, CopiedLog, copy_log, make_log, open_manifests
+from tests.support.directory_check import check_log_directory
 from tests.support.log_bench import NOW_MS
-from varve.commit_log.check import Severity, check_log_directory
+from varve.commit_log.check import Severity
 from varve.disk import FileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import PowerLoss, StoreUnavailable

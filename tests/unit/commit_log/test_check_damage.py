@@ -10,13 +10,8 @@ import pytest
 
 from tests.check_builder import ORDERS, ROOT, build_store, flip, open_directory, write_file
 from tests.support.check_open_log import check_log
-from varve.commit_log.check import (
-    Finding,
-    Severity,
-    check_log_directory,
-    hold_lock,
-    inspect_directory,
-)
+from tests.support.directory_check import check_log_directory
+from varve.commit_log.check import Finding, Severity, hold_lock, inspect_directory
 from varve.commit_log.check.partition import PartitionContext
 from varve.commit_log.check.repair import Quarantine, RepairReport, RepairTools, repair_directory
 from varve.commit_log.names import CLEAN_SHUTDOWN_FILE

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import varve
-from varve.commit_log.check import check_log_directory
+from tests.support.directory_check import check_log_directory
 from varve.disk import MemoryFileSystem, RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE
 from varve.foundation import errors

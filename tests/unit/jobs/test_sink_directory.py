@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import varve
+from tests.support.directory_check import check_log_directory
 from tests.support.sink_bench import batch_of
 from tests.support.source_topic import NAME, SourceTopic
-from varve.commit_log.check import check_log_directory
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Locked, NotFound, TopicExists

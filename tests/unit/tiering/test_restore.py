@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from tests.support.copied_log import HOME, CopiedLog, copy_log, make_log, open_manifests
+from tests.support.directory_check import check_log_directory
 from tests.support.log_bench import NOW_MS, offsets_in
 from varve.commit_log import LogSettings, SegmentFiles, TopicPartition
-from varve.commit_log.check import Severity, check_log_directory
+from varve.commit_log.check import Severity
 from varve.commit_log.log import Log
 from varve.commit_log.log_loader import LoadRequest
 from varve.commit_log.names import (

@@ -2,8 +2,6 @@
 
 from varve.commit_log.check.directory import (
     DirectoryFacts,
-    check_log_directory,
-    check_partition,
     find_partition,
     hold_lock,
     inspect_directory,
@@ -22,8 +20,6 @@ __all__ = [
     "PartitionContext",
     "PartitionFacts",
     "Severity",
-    "check_log_directory",
-    "check_partition",
     "find_partition",
     "hold_lock",
     "inspect_directory",

@@ -6,7 +6,7 @@ Invariant  a check never writes. It holds the directory's lock, so that no owner
 
 import contextlib
 import posixpath
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,7 +15,6 @@ from varve.commit_log.check.partition import (
     PartitionCheck,
     PartitionContext,
     PartitionFacts,
-    show_nothing,
 )
 from varve.commit_log.directory_files import decode_meta_properties, encode_topic_id
 from varve.commit_log.names import (
@@ -124,8 +123,7 @@ class DirectoryCheck:
         except FileNotFoundError:
             return {}
         except Corrupt as error:
-            message = str(error).removeprefix(f"{path}: ")
-            self._found.error(path, "checkpoint-corrupt", message, repair=REWRITE)
+            self._found.corrupt(path, "checkpoint-corrupt", error, repair=REWRITE)
             return None
 
     def _find_partitions(self) -> list[TopicPartition]:
@@ -201,42 +199,8 @@ class DirectoryCheck:
 _OWN_FILES = (META_PROPERTIES_FILE, LOCK_FILE, *CHECKPOINT_FILES)
 
 
-def check_partition(
-    fs: FileSystem,
-    directory: str,
-    *,
-    now_ms: int = 0,
-    deep: bool = False,
-    lock: bool = True,
-    advance: Callable[[int], None] = show_nothing,
-) -> list[Finding]:
-    """Checks one partition directory, with what the log directory around it says about it.
-
-    Raises Locked when an owner has the log directory open, unless `lock` is False.
-    """
-    context = PartitionContext(now_ms=now_ms, deep=deep, advance=advance)
-    parent = posixpath.dirname(directory.rstrip("/")) or "."
-    with hold_lock(fs, parent, wanted=lock):
-        return inspect_partition(fs, directory, context).findings
-
-
-def check_log_directory(
-    fs: FileSystem,
-    path: str,
-    *,
-    now_ms: int = 0,
-    deep: bool = False,
-    lock: bool = True,
-    advance: Callable[[int], None] = show_nothing,
-) -> list[Finding]:
-    """Checks a log directory and every partition in it; `lock` as above."""
-    context = PartitionContext(now_ms=now_ms, deep=deep, advance=advance)
-    with hold_lock(fs, path, wanted=lock):
-        return inspect_directory(fs, path, context).findings
-
-
 def inspect_directory(fs: FileSystem, path: str, context: PartitionContext) -> DirectoryFacts:
-    """The facts behind `check_log_directory`, for callers that hold the lock."""
+    """Checks a log directory and every partition in it, for callers that hold its lock."""
     return DirectoryCheck(fs, path.rstrip("/") or "/", context).run()
 
 

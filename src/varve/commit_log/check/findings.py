@@ -3,11 +3,14 @@
 Invariant  every finding names a rule; the short names of rules stay as they are.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from varve.foundation.errors import Corrupt
 
 RULES: Final[dict[str, str]] = {
     # Batches of a data file.
@@ -134,30 +137,21 @@ class FindingList:
         if self._counts[rule, path] <= FINDINGS_PER_RULE_AND_FILE:
             self._found.append(Finding(severity, path, position, rule, message, repair))
 
-    def error(
+    error = functools.partialmethod(add, Severity.ERROR)
+    warning = functools.partialmethod(add, Severity.WARNING)
+    note = functools.partialmethod(add, Severity.NOTE)
+
+    def corrupt(
         self,
         path: str,
         rule: str,
-        message: str,
+        error: Corrupt,
         *,
-        position: int | None = None,
+        severity: Severity = Severity.ERROR,
         repair: str | None = None,
     ) -> None:
-        self.add(Severity.ERROR, path, rule, message, position=position, repair=repair)
-
-    def warning(
-        self,
-        path: str,
-        rule: str,
-        message: str,
-        *,
-        position: int | None = None,
-        repair: str | None = None,
-    ) -> None:
-        self.add(Severity.WARNING, path, rule, message, position=position, repair=repair)
-
-    def note(self, path: str, rule: str, message: str, *, repair: str | None = None) -> None:
-        self.add(Severity.NOTE, path, rule, message, repair=repair)
+        """Adds what decoding a file raised."""
+        self.add(severity, path, rule, str(error).removeprefix(f"{path}: "), repair=repair)
 
     def has(self, rule: str, path: str) -> bool:
         return self._counts[rule, path] > 0

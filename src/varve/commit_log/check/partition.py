@@ -224,8 +224,7 @@ class PartitionCheck:
         try:
             return decode_partition_metadata(self._fs.read(path), where=path)
         except Corrupt as error:
-            message = str(error).removeprefix(f"{path}: ")
-            self._found.error(path, "partition-metadata-corrupt", message)
+            self._found.corrupt(path, "partition-metadata-corrupt", error)
             return None
 
     def _read_snapshots(
@@ -246,8 +245,7 @@ class PartitionCheck:
             except FileNotFoundError:
                 self._found.note(path, "vanished", "gone while it was checked")
             except Corrupt as error:
-                message = str(error).removeprefix(f"{path}: ")
-                self._found.error(path, "snapshot-corrupt", message, repair=REMOVE_SNAPSHOT)
+                self._found.corrupt(path, "snapshot-corrupt", error, repair=REMOVE_SNAPSHOT)
         return known
 
     def _check_segments(
@@ -286,7 +284,6 @@ class PartitionCheck:
         return SegmentPlace(
             directory=self._directory,
             base_offset=bases[number],
-            is_last=is_last,
             is_recovered=is_recovered and not self._context.clean,
         )
 

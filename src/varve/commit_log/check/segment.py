@@ -6,7 +6,7 @@ Invariant  an offset entry sends a scan to a batch start, early perhaps but neve
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from varve.commit_log.check.findings import FindingList, Severity
 from varve.commit_log.check.producers import EpochCheck, ProducerCheck, find_txn_difference
 from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, log_name
 from varve.commit_log.segment_reader import BatchTable
-from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
+from varve.commit_log.sparse_index import IndexEntries, OffsetIndex, TimeIndex
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk import File, FileSystem
 from varve.foundation.errors import Corrupt
@@ -30,78 +30,97 @@ _FAR: Final = 2**62
 Integers = npt.NDArray[np.int64]
 
 
-class OffsetEntryCheck:
+class EntryCheck:
+    """The entries of one sparse index against the batches."""
+
+    kind: ClassVar[str]
+    index: ClassVar[type[IndexEntries]]
+
+    def __init__(self, found: FindingList, place: "SegmentPlace", entries: Integers | None) -> None:
+        self._found = found
+        self._place = place
+        self._path = place.path(self.kind)
+        self.is_missing = entries is None
+        self.entries = np.empty((0, 2), np.int64) if entries is None else entries
+
+    def _unseen(self) -> Integers:
+        return np.full(len(self.entries), _UNSEEN, np.int64)
+
+    def _add(self, rule: str, message: str, slot: int) -> None:
+        self._found.add(
+            self._place.severity,
+            self._path,
+            f"{self.kind.removeprefix('.')}-{rule}",
+            message,
+            position=slot * self.index.layout.itemsize,
+            repair=REBUILD,
+        )
+
+    def _add_absence(self, rule: str, message: str) -> None:
+        self._found.add(self._place.absence, self._path, rule, message, repair=REBUILD)
+
+    def _judge_order(self) -> None:
+        is_fall = (np.diff(self.entries, axis=0) < self.index.least_steps).any(axis=1)
+        for slot in np.flatnonzero(is_fall).tolist():
+            before, after = map(tuple, self.entries[slot : slot + 2].tolist())
+            self._add("order", f"entry {after} does not ascend from {before}", slot + 1)
+
+
+class OffsetEntryCheck(EntryCheck):
     """The entries of one offset index."""
 
-    def __init__(self, entries: Integers) -> None:
-        self.offsets = entries[:, 0]
-        self.positions = entries[:, 1]
-        count = len(entries)
-        self._first_offsets = np.full(count, _UNSEEN, np.int64)
-        self._last_offsets = np.full(count, _UNSEEN, np.int64)
-        self._end_positions = np.full(count, _UNSEEN, np.int64)
+    kind = INDEX
+    index = OffsetIndex
+
+    def __init__(self, found: FindingList, place: "SegmentPlace", entries: Integers | None) -> None:
+        super().__init__(found, place, entries)
+        self._first_offsets = self._unseen()
+        self._last_offsets = self._unseen()
+        self._end_positions = self._unseen()
 
     def observe(self, table: BatchTable) -> None:
-        """Notes what the table's batches say about the entries."""
+        """Records what the table's batches say about the entries."""
         rows = table.rows
         positions = rows[:, BatchColumn.POSITION]
-        slots, hits = _matches(self.positions, positions)
+        slots, hits = _matches(self.entries[:, 1], positions)
         self._first_offsets[slots] = rows[hits, BatchColumn.BASE_OFFSET]
         self._last_offsets[slots] = rows[hits, BatchColumn.LAST_OFFSET]
-        slots, hits = _matches(self.offsets, rows[:, BatchColumn.LAST_OFFSET])
+        slots, hits = _matches(self.entries[:, 0], rows[:, BatchColumn.LAST_OFFSET])
         self._end_positions[slots] = positions[hits]
 
-    def judge(self, finding_list: FindingList, path: str, severity: Severity, *, end: int) -> None:
+    def judge(self, *, end: int) -> None:
         """Adds what is wrong. Entries from `end` on were not compared and are passed over."""
-        self._judge_order(finding_list, path, severity)
+        if self.is_missing:
+            self._add_absence("missing-index", "no offset index")
+        self._judge_order()
+        offsets, positions = self.entries.T
         is_start = self._last_offsets != _UNSEEN
-        known = self.positions < end
+        known = positions < end
         for slot in np.flatnonzero(known & ~is_start).tolist():
-            message = f"entry for offset {self.offsets[slot]}: no batch begins at its position"
-            self._add(finding_list, path, severity, "index-position", message, slot)
-        next_positions = np.append(self.positions[1:], _FAR)
-        ends_here = self._last_offsets == self.offsets
+            message = f"entry for offset {offsets[slot]}: no batch begins at its position"
+            self._add("position", message, slot)
+        next_positions = np.append(positions[1:], _FAR)
+        ends_here = self._last_offsets == offsets
         # An append of several batches is indexed by its first position and its last offset.
-        ends_later = (self._end_positions >= self.positions) & (
-            self._end_positions < next_positions
-        )
+        ends_later = (self._end_positions >= positions) & (self._end_positions < next_positions)
         for slot in np.flatnonzero(known & is_start & ~ends_here & ~ends_later).tolist():
             message = (
-                f"entry names offset {self.offsets[slot]}, the batch there holds "
+                f"entry names offset {offsets[slot]}, the batch there holds "
                 f"{self._first_offsets[slot]}..{self._last_offsets[slot]}"
             )
-            self._add(finding_list, path, severity, "index-offset", message, slot)
-
-    def _judge_order(self, finding_list: FindingList, path: str, severity: Severity) -> None:
-        falls = (np.diff(self.offsets) <= 0) | (np.diff(self.positions) <= 0)
-        for slot in np.flatnonzero(falls).tolist():
-            message = (
-                f"entry ({self.offsets[slot + 1]}, {self.positions[slot + 1]}) does not ascend "
-                f"from ({self.offsets[slot]}, {self.positions[slot]})"
-            )
-            self._add(finding_list, path, severity, "index-order", message, slot + 1)
-
-    def _add(
-        self,
-        found: FindingList,
-        path: str,
-        severity: Severity,
-        rule: str,
-        message: str,
-        slot: int,
-    ) -> None:
-        found.add(severity, path, rule, message, position=slot * 8, repair=REBUILD)
+            self._add("offset", message, slot)
 
 
-class TimeEntryCheck:
+class TimeEntryCheck(EntryCheck):
     """The entries of one time index."""
 
-    def __init__(self, entries: Integers) -> None:
-        self.timestamps = entries[:, 0]
-        self.offsets = entries[:, 1]
-        count = len(entries)
-        self._batch_timestamps = np.full(count, _UNSEEN, np.int64)
-        self._earlier_timestamps = np.full(count, _UNSEEN, np.int64)
+    kind = TIME_INDEX
+    index = TimeIndex
+
+    def __init__(self, found: FindingList, place: "SegmentPlace", entries: Integers | None) -> None:
+        super().__init__(found, place, entries)
+        self._batch_timestamps = self._unseen()
+        self._earlier_timestamps = self._unseen()
         self._last_offset = _UNSEEN
         self.max_timestamp = -1
         self.max_timestamp_offset = -1
@@ -113,7 +132,7 @@ class TimeEntryCheck:
         before = np.empty(len(rows), np.int64)
         before[0] = self.max_timestamp
         np.maximum(np.maximum.accumulate(timestamps[:-1]), self.max_timestamp, out=before[1:])
-        slots, hits = _matches(self.offsets, last_offsets)
+        slots, hits = _matches(self.entries[:, 1], last_offsets)
         self._batch_timestamps[slots] = timestamps[hits]
         self._earlier_timestamps[slots] = before[hits]
         latest = int(np.argmax(timestamps))
@@ -122,49 +141,31 @@ class TimeEntryCheck:
             self.max_timestamp_offset = int(last_offsets[latest])
         self._last_offset = int(last_offsets[-1])
 
-    def judge(
-        self, finding_list: FindingList, path: str, severity: Severity, *, is_whole: bool
-    ) -> None:
+    def judge(self, *, is_whole: bool) -> None:
         """Adds what is wrong; with `is_whole` every batch of the segment was observed."""
-        falls = (np.diff(self.timestamps) <= 0) | (np.diff(self.offsets) < 0)
-        for slot in np.flatnonzero(falls).tolist():
-            message = (
-                f"entry ({self.timestamps[slot + 1]}, {self.offsets[slot + 1]}) does not ascend "
-                f"from ({self.timestamps[slot]}, {self.offsets[slot]})"
-            )
-            self._add(finding_list, path, severity, "timeindex-order", message, slot + 1)
-        known = np.full(len(self.offsets), is_whole) | (self.offsets <= self._last_offset)
+        if self.is_missing:
+            self._add_absence("missing-timeindex", "no time index")
+            return
+        self._judge_order()
+        timestamps, offsets = self.entries.T
+        known = np.full(len(offsets), is_whole) | (offsets <= self._last_offset)
         is_end = self._batch_timestamps != _UNSEEN
         for slot in np.flatnonzero(known & ~is_end).tolist():
-            message = f"no batch ends at the entry's offset {self.offsets[slot]}"
-            self._add(finding_list, path, severity, "timeindex-offset", message, slot)
-        is_true = (self._batch_timestamps == self.timestamps) & (
-            self._earlier_timestamps < self.timestamps
-        )
+            message = f"no batch ends at the entry's offset {offsets[slot]}"
+            self._add("offset", message, slot)
+        is_true = self._batch_timestamps == timestamps
+        is_true &= self._earlier_timestamps < timestamps
         for slot in np.flatnonzero(known & is_end & ~is_true).tolist():
             message = (
-                f"entry says that {self.timestamps[slot]} is first reached by the batch that ends "
-                f"at offset {self.offsets[slot]}; that batch reaches "
+                f"entry says that {timestamps[slot]} is first reached by the batch that ends "
+                f"at offset {offsets[slot]}; that batch reaches "
                 f"{self._batch_timestamps[slot]}, those before it {self._earlier_timestamps[slot]}"
             )
-            self._add(finding_list, path, severity, "timeindex-timestamp", message, slot)
-
-    @property
-    def lags(self) -> bool:
-        """Whether the segment's largest timestamp is not in the index."""
-        last = int(self.timestamps[-1]) if len(self.timestamps) else -1
-        return last < self.max_timestamp
-
-    def _add(
-        self,
-        found: FindingList,
-        path: str,
-        severity: Severity,
-        rule: str,
-        message: str,
-        slot: int,
-    ) -> None:
-        found.add(severity, path, rule, message, position=slot * 12, repair=REBUILD)
+            self._add("timestamp", message, slot)
+        last_timestamp = int(timestamps[-1]) if len(timestamps) else -1
+        if is_whole and last_timestamp < self.max_timestamp:
+            message = f"the segment's largest timestamp {self.max_timestamp} is not indexed"
+            self._add_absence("timeindex-lags", message)
 
 
 def _matches(
@@ -177,16 +178,12 @@ def _matches(
     return near[hit], places[hit]
 
 
-_NO_ENTRIES: Final = np.empty((0, 2), np.int64)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentPlace:
     """Which segment, and what the directory around it says."""
 
     directory: str
     base_offset: int
-    is_last: bool
     is_recovered: bool
     """Whether the next open rebuilds its indexes anyway."""
 
@@ -257,8 +254,8 @@ class SegmentCheck:
             deep=self._deep,
             advance=self._advance,
         )
-        offsets = OffsetEntryCheck(_NO_ENTRIES if indexes.offsets is None else indexes.offsets)
-        times = TimeEntryCheck(_NO_ENTRIES if indexes.times is None else indexes.times)
+        offsets = OffsetEntryCheck(self._found, place, indexes.offsets)
+        times = TimeEntryCheck(self._found, place, indexes.times)
         replayed = TransactionIndex(place.base_offset)
         for table, is_good in batches.tables(file, size):
             offsets.observe(table)
@@ -271,9 +268,10 @@ class SegmentCheck:
         if not is_whole:
             self._producers.is_complete = False
             self._is_cut = True
-        self._judge_offsets(place, offsets, indexes, size if is_whole else batches.seen_end, size)
-        self._judge_times(place, times, indexes, is_whole=is_whole)
-        self._judge_aborted(place, indexes, replayed, batches.next_offset, is_whole=is_whole)
+        offsets.judge(end=_FAR if is_whole or batches.seen_end == size else batches.seen_end)
+        times.judge(is_whole=is_whole)
+        if is_whole:
+            self._judge_aborted(place, indexes.aborted, replayed, batches.next_offset)
         # The first is named with what recovery would do about it.
         for fault in batches.faults[1:]:
             self._found.error(path, fault.rule, fault.message, position=fault.position)
@@ -287,52 +285,17 @@ class SegmentCheck:
             max_timestamp_offset=times.max_timestamp_offset,
         )
 
-    def _judge_offsets(
-        self,
-        place: SegmentPlace,
-        check: OffsetEntryCheck,
-        indexes: SegmentIndexes,
-        end: int,
-        size: int,
-    ) -> None:
-        path = place.path(INDEX)
-        if indexes.offsets is None:
-            self._found.add(place.absence, path, "missing-index", "no offset index", repair=REBUILD)
-        check.judge(self._found, path, place.severity, end=2**31 if end == size else end)
-
-    def _judge_times(
-        self,
-        place: SegmentPlace,
-        check: TimeEntryCheck,
-        indexes: SegmentIndexes,
-        *,
-        is_whole: bool,
-    ) -> None:
-        path = place.path(TIME_INDEX)
-        if indexes.times is None:
-            self._found.add(
-                place.absence, path, "missing-timeindex", "no time index", repair=REBUILD
-            )
-            return
-        check.judge(self._found, path, place.severity, is_whole=is_whole)
-        if check.lags and is_whole:
-            message = f"the segment's largest timestamp {check.max_timestamp} is not indexed"
-            self._found.add(place.absence, path, "timeindex-lags", message, repair=REBUILD)
-
     def _judge_aborted(
         self,
         place: SegmentPlace,
-        indexes: SegmentIndexes,
+        stored: list[AbortedTransaction] | None,
         replayed: TransactionIndex,
         next_offset: int,
-        *,
-        is_whole: bool,
     ) -> None:
         path = place.path(TXN_INDEX)
-        if self._found.has("txnindex-corrupt", path) or not is_whole:
+        if self._found.has("txnindex-corrupt", path):
             return
         true = list(replayed.entries())
-        stored = indexes.aborted
         if stored is None:
             if true and self._producers.is_exact:
                 message = f"no index of the segment's {len(true)} aborted transactions"
@@ -402,6 +365,7 @@ def _read_aborted(
     except FileNotFoundError:
         return None
     except Corrupt as error:
-        message = str(error).removeprefix(f"{path}: ")
-        finding_list.add(place.severity, path, "txnindex-corrupt", message, repair=REBUILD)
+        finding_list.corrupt(
+            path, "txnindex-corrupt", error, severity=place.severity, repair=REBUILD
+        )
         return None

@@ -276,7 +276,6 @@ class _SegmentVerification:
         place = SegmentPlace(
             directory=self._directory,
             base_offset=segment.base_offset,
-            is_last=False,
             is_recovered=False,
         )
         check = SegmentCheck(
