@@ -16,8 +16,8 @@ from varve.commit_log.names import LOG
 from varve.jobs.erase.local import LocalErasure
 from varve.jobs.erase.remote import RemoteErasure
 from varve.jobs.erase.request import ErasureRequest, RescanMode
-from varve.jobs.erase.rescan import Rescan, rescan_local, rescan_remote
 from varve.jobs.erase.scan import Matcher
+from varve.jobs.erase.tasks import Rescan, rescan_local, rescan_remote
 from varve.jobs.tasks import LocalRunner, run_together
 from varve.records import Batch, Codec, Record
 from varve.tiering.expiry import read_remote_removals

@@ -1,7 +1,8 @@
 """Records are erased from all tiers, nothing else goes, and a receipt says so."""
 
 import json
-from collections.abc import Iterator, Sequence
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 from uuid import uuid4
@@ -22,8 +23,8 @@ from varve.jobs.derived_outputs import (
     RemoteOutputRegistry,
 )
 from varve.jobs.erase.request import FieldMatch, RescanMode, ValueFormat
-from varve.jobs.erase.rescan import NotErased
 from varve.jobs.erase.targets import forget_output, list_outputs
+from varve.jobs.erase.tasks import NotErased
 from varve.jobs.tasks import LocalRunner, Task, TaskError
 from varve.object_store import MemoryObjectStore, MirroredObjectStore, ObjectInfo
 from varve.records import Codec
@@ -103,6 +104,37 @@ def test_finding_by_key_reads_the_data_of_matching_segments_alone() -> None:
     sizes = [one.size for one in made.topic.remote()]
     assert remote.segments == 6
     assert remote.bytes_read == sizes[3]
+
+
+class MeasuringRunner(LocalRunner):
+    """Notes how large what a task sends back is."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+
+    def try_run(
+        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
+    ) -> Iterator[T | TaskError]:
+        for outcome in super().try_run(stage, tasks, shared):
+            self.sent.append(len(pickle.dumps(outcome)))
+            yield outcome
+
+
+@pytest.mark.parametrize("make_bench", [compacted, ErasureBench])
+def test_records_of_a_key_do_not_pass_through_the_driver(
+    make_bench: Callable[[], ErasureBench],
+) -> None:
+    bench = make_bench()
+    for _ in range(5):
+        bench.put(*["ann"] * 4000, "bob")
+    bench.roll()
+    bench.copy()
+    runner = MeasuringRunner()
+    bench.runner = runner
+    result = bench.erase("ann", hot=False)
+    assert [one.records for one in result.partitions] == [20_000]
+    assert {key for key, _ in bench.records(remote=True).values()} == {b"bob"}
+    assert max(runner.sent) < 20_000
 
 
 def test_aborted_records_go_too() -> None:

@@ -47,7 +47,6 @@ from varve.jobs.erase.receipt import (
 )
 from varve.jobs.erase.remote import RemoteErasure, RemoteFindings, estimate_cost
 from varve.jobs.erase.request import ErasureRequest
-from varve.jobs.erase.rescan import NotErased, Rescan, rescan_local, rescan_remote
 from varve.jobs.erase.result import ErasureCost, ErasureFigures, ErasureResult
 from varve.jobs.erase.scan import Matcher
 from varve.jobs.erase.targets import (
@@ -57,6 +56,7 @@ from varve.jobs.erase.targets import (
     TopicTarget,
     list_unreached,
 )
+from varve.jobs.erase.tasks import NotErased, Rescan, rescan_local, rescan_remote
 from varve.jobs.object_versions import ErasedVersions, erase_remote_versions
 from varve.jobs.tasks import TaskRunner, run_together
 from varve.jobs.tier.bucket import Bucket, find_cluster, find_topic

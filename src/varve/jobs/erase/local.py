@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from varve.cleaning.compaction.erasure import balance_erasure
+from varve.cleaning.compaction.erasure import ErasedRecords, balance_erasure
 from varve.cleaning.compaction.rewrite import WrittenSegment, remove_unfinished, write_group
 from varve.cleaning.compaction.segment_plan import SegmentPlan
 from varve.cleaning.key_index.key_index import KeyIndex, SegmentKeys, open_key_index
@@ -76,8 +76,8 @@ class LocalErasure:
         matched = self._look()
         if is_dry_run:
             return self._found
-        for base_offset, scan in matched.items():
-            self._erase(self._closed(base_offset), scan)
+        for base_offset, records in matched.items():
+            self._erase(self._closed(base_offset), records)
         self.log.delete_expired_files(LONG_MAX)
         self._remove_set_aside()
         return self._found
@@ -91,7 +91,7 @@ class LocalErasure:
 
     # Finding
 
-    def _look(self) -> dict[int, Scan]:
+    def _look(self) -> dict[int, ErasedRecords]:
         """By base offset, the segments that hold a match."""
         scans = {
             segment.base_offset: (segment.size, self._look_into(segment))
@@ -103,16 +103,20 @@ class LocalErasure:
             scans[active.base_offset] = (active.size, scan)
         for size, scan in scans.values():
             self._found.figures.add_scan(size, scan)
-            if len(scan.found):
+            if scan.found is not None and not self.matcher.is_by_key:
                 self._found.offsets.append(scan.found.offsets)
-        return {offset: scan for offset, (_, scan) in scans.items() if len(scan.found)}
+        return {
+            base_offset: scan.found
+            for base_offset, (_, scan) in scans.items()
+            if scan.found is not None and scan.match_count
+        }
 
     def _look_into(self, segment: Segment) -> Scan:
         source = FileSource(segment.file())
         if self.matcher.is_by_key:
             with self._open_index(segment) as index:
                 if index is not None and not ask_index(index, source, self.matcher).is_matched:
-                    return Scan.of_nothing()
+                    return Scan()
         return scan_log(source, segment.size, self.matcher)
 
     @contextmanager
@@ -144,10 +148,10 @@ class LocalErasure:
         bases = [other.base_offset for other in self.log.view]
         return bases[bases.index(segment.base_offset) + 1]
 
-    def _erase(self, segment: Segment, scan: Scan) -> None:
+    def _erase(self, segment: Segment, records: ErasedRecords) -> None:
         before = _describe(segment)
         with scratch() as directory:
-            plan, written, digest_after = self._write(segment, scan, directory)
+            plan, written, digest_after = self._write(segment, records, directory)
         with self._evidence.removal_lock:
             try:
                 balance = balance_erasure(
@@ -179,7 +183,7 @@ class LocalErasure:
         self._found.changes.append(ObjectChange(before, after))
 
     def _write(
-        self, segment: Segment, scan: Scan, directory: str
+        self, segment: Segment, records: ErasedRecords, directory: str
     ) -> tuple[SegmentPlan, WrittenSegment, tuple[int, int]]:
         log = self.log
         next_offset = self._next_offset(segment)
@@ -187,7 +191,7 @@ class LocalErasure:
         plan, digest = plan_rewrite(
             segment,
             self._find_keys(segment),
-            scan.found,
+            records,
             directory,
             topic_id=self._topic_id,
             next_offset=next_offset,

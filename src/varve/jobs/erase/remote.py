@@ -26,10 +26,10 @@ from varve.jobs.compact.commit import CompactCommit, DoneGroup
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.result import ErasureCost, PartitionErasure
-from varve.jobs.erase.scan import TASK_BYTES, TASK_ITEMS, Integers, Matcher, Scan
-from varve.jobs.erase.tasks import WRITER, EraseTask, LogObject, ScanTask
+from varve.jobs.erase.scan import Integers, Matcher, Scan
+from varve.jobs.erase.tasks import WRITER, EraseTask, LogObject, make_scan_tasks
 from varve.jobs.source.record_blocks import CHUNK_BYTES, aborted_within
-from varve.jobs.tasks import Stage, Stages, pack_by_size, run_stage
+from varve.jobs.tasks import Stage, Stages, run_stage
 from varve.jobs.tier.bucket import BucketAccess
 from varve.jobs.tier.remote_files import open_files
 from varve.object_store import ObjectStore
@@ -123,8 +123,10 @@ class RemoteErasure:
         manifest = self._manifests.load() if is_dry_run else self._sweep()
         listed = list(self._manifests.segments(manifest))
         scanned = yield from self._look(listed)
-        matched = [(segment, scan) for segment, scan in scanned if len(scan.found)]
-        self._found.offsets += [scan.found.offsets for _, scan in matched]
+        matched = [(segment, scan) for segment, scan in scanned if scan.match_count]
+        if not self.matcher.is_by_key:
+            records = [scan.found for _, scan in matched if scan.found is not None]
+            self._found.offsets += [found.offsets for found in records]
         if is_dry_run or not matched:
             return
         going = [segment for segment, _ in matched if not segment.is_readable]
@@ -169,18 +171,13 @@ class RemoteErasure:
             LogObject(self._log_key(segment), segment.size, segment if self.only is None else None)
             for segment in chosen
         ]
-        tasks = [
-            ScanTask(self.reach, self.partition, tuple(part), is_proof=False)
-            for part in pack_by_size(
-                logs, lambda log: log.size, target_bytes=TASK_BYTES, max_items=TASK_ITEMS
-            )
-        ]
+        tasks = make_scan_tasks(self.reach, self.partition, logs, is_proof=False)
         parts = yield from run_stage(Stage("find", tasks, self.matcher))
         scanned = []
         for segment, scan in zip(chosen, [scan for part in parts for scan in part], strict=True):
             if scan is None and segment.is_readable:
                 raise ObjectNotFound(f"{self._log_key(segment)}, which the manifest names")
-            known = scan or Scan.of_nothing()
+            known = scan or Scan()
             scanned.append((segment, known))
             self._found.log_bytes += segment.size
             self._found.log_requests += -(-segment.size // CHUNK_BYTES)
@@ -199,7 +196,7 @@ class RemoteErasure:
         live: Sequence[tuple[RemoteSegment, Scan]],
     ) -> Stages[None]:
         tasks = self._plan(find_chain(manifest, listed), listed, live)
-        done = yield from run_stage(Stage("rewrite", tasks))
+        done = yield from run_stage(Stage("rewrite", tasks, self.matcher))
         if self._lease is not None:
             self._lease.renew()
         groups = [

@@ -30,13 +30,13 @@ class PartitionErasure(JsonFields):
         """One more segment of so many bytes; what was replaced and still there is not counted."""
         self.segments += 1
         self.bytes_read += scan.read_bytes
-        if len(scan.found):
+        if scan.match_count:
             self.segments_matched += 1
             self.matched_bytes += size
         if is_live:
             self.unread_values += scan.unread_count
-            self.records += len(scan.found)
-            self.record_bytes += scan.found.size
+            self.records += scan.match_count
+            self.record_bytes += scan.match_bytes
 
     def add_pass(self, later: "PartitionErasure") -> None:
         """A later pass adds what it found; it looks at what the first one looked at."""
@@ -90,7 +90,7 @@ class ErasureResult(JobResult):
 
 
 class ErasureFigures:
-    """Adds up pass after pass, with the offsets of all records that were found."""
+    """Adds up pass after pass, with the offsets of records that were found by a field."""
 
     def __init__(self) -> None:
         self._figures: dict[tuple[str, int, str], PartitionErasure] = {}
@@ -106,7 +106,7 @@ class ErasureFigures:
         return sum(figures.unread_values for figures in self._figures.values())
 
     def offsets(self, topic: str) -> Mapping[int, Integers]:
-        """By partition, the offsets of all records that were found."""
+        """By partition, those of records that a field was found in."""
         return self._offsets.get(topic, {})
 
     def clear_figures(self) -> None:

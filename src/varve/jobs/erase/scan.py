@@ -35,10 +35,6 @@ _CHUNK_ENTRIES: Final = 64 << 10
 _KEYS_AT_ONCE: Final = 1 << 18
 Integers = npt.NDArray[np.int64]
 
-TASK_BYTES: Final = 256 << 20
-"""About how much of a log one task reads."""
-TASK_ITEMS: Final = 256
-
 _NONE = np.empty(0, np.int64)
 
 
@@ -135,19 +131,18 @@ def _hash_some(keys: list[bytes], topic: TopicHash) -> Hashes:
 class Scan:
     """What was found in some data.
 
-    `record_count` records were looked at in `read_bytes` bytes; `unread_count` values could not be
-    read as JSON. `is_matched` also where a key index alone says so.
+    `match_count` of `record_count` records in `read_bytes` bytes match, and take `match_bytes`;
+    `unread_count` values could not be read as JSON. `is_matched` also where a key index alone says
+    so. `found` says where the records are, None where nobody looked or they are too many to travel.
     """
 
-    found: ErasedRecords
+    match_count: int = 0
+    match_bytes: int = 0
     record_count: int = 0
     read_bytes: int = 0
     unread_count: int = 0
     is_matched: bool = False
-
-    @classmethod
-    def of_nothing(cls, *, is_matched: bool = False) -> Self:
-        return cls(ErasedRecords(_NONE, _NONE, _NONE, 0), is_matched=is_matched)
+    found: ErasedRecords | None = None
 
 
 def scan_log(
@@ -179,12 +174,15 @@ def scan_log(
             erased_bytes += int(sizes[chosen].sum())
     columns = list(zip(*parts, strict=True))
     located = [np.concatenate(column) for column in columns] if columns else [_NONE, _NONE, _NONE]
+    count = len(located[0])
     return Scan(
-        ErasedRecords(located[0], located[1], located[2], erased_bytes, total_bytes - erased_bytes),
+        count,
+        erased_bytes,
         records,
         sum(end - start for start, end in ranges or [(0, size)]),
         unread,
-        bool(len(located[0])),
+        bool(count),
+        ErasedRecords(located[0], located[1], located[2], erased_bytes, total_bytes - erased_bytes),
     )
 
 
@@ -205,10 +203,10 @@ def ask_index(index: KeyIndex, source: ByteSource, matcher: Matcher) -> Scan:
     A match says that the segment holds a key; which records have it only a scan finds.
     """
     if matcher.is_listed(index):
-        return Scan.of_nothing(is_matched=True)
+        return Scan(is_matched=True)
     ranges = list(_aborted_ranges(index))
     if not ranges:
-        return Scan.of_nothing()
+        return Scan()
     return scan_log(source, 0, matcher, ranges=ranges)
 
 
