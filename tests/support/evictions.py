@@ -3,6 +3,7 @@
 from varve.cleaning.removals.removal import Reason
 from varve.cleaning.removals.removal_log import RemovalLog
 from varve.cleaning.retention.retention import ExpiredSegment, LogRetention
+from varve.cleaning.retention.rules import Due
 from varve.cleaning.retention.segments import list_segments
 from varve.commit_log import Log
 
@@ -12,7 +13,7 @@ def evict_local_segments(
 ) -> list[ExpiredSegment]:
     """Drops the closed local segments that begin before an offset; returns those."""
     segments = [
-        ExpiredSegment(one.base_offset, one.next_offset, one.size, Reason.EVICTED, "a test")
+        Due(one, now_ms, Reason.EVICTED, "a test")
         for one in list_segments(log).segments[:-1]
         if one.base_offset < before_offset
     ]

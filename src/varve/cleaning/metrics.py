@@ -218,10 +218,10 @@ class CleanerMetrics:
             if reason is not Reason.KEPT:
                 table.add(REMOVED_RECORDS, count, reason.value)
 
-    def observe_expiry(self, *, reason: Reason, segments: int, bytes: int) -> None:
-        """Retention deleted segments for one reason."""
-        self.table.add(RETENTION_DELETED_SEGMENTS, segments, reason.value)
-        self.table.add(RETENTION_DELETED_BYTES, bytes, reason.value)
+    def observe_expiry(self, reason: Reason, size: int) -> None:
+        """Retention deleted a segment."""
+        self.table.add(RETENTION_DELETED_SEGMENTS, 1, reason.value)
+        self.table.add(RETENTION_DELETED_BYTES, size, reason.value)
 
     def set_rejected(self, counts: Mapping[TopicPartition, int]) -> None:
         """How many segments of each partition have a timestamp that was rejected."""

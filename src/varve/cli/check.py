@@ -33,8 +33,12 @@ from varve.commit_log.check.partition import PartitionContext
 from varve.commit_log.check.repair import Quarantine, RepairReport, RepairTools, repair_directory
 from varve.commit_log.names import LOG
 from varve.disk import FileSystem, RealFileSystem
-from varve.embedded.topic_catalog import find_lost_settings, lost_settings_message
-from varve.embedded.topic_table import TOPICS_FILE, decode_topics
+from varve.embedded.topic_table import (
+    TOPICS_FILE,
+    decode_topics,
+    find_lost_settings,
+    lost_settings_message,
+)
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import StoreError
 

@@ -197,7 +197,7 @@ def _segment_document(segment: ExpiredSegment) -> dict[str, Any]:
         "base_offset": segment.base_offset,
         "next_offset": segment.next_offset,
         "size": segment.size,
-        "reason": segment.reason.value,
+        "reason": str(segment.reason),
         "rule": segment.rule,
     }
 
@@ -264,7 +264,7 @@ def _expiry_lines(expiry: RetentionPlan, would: str) -> Iterator[str]:
     )
     for reason in dict.fromkeys(segment.reason for segment in expiry.segments):
         last = [segment for segment in expiry.segments if segment.reason is reason][-1]
-        yield f"{reason.value}: {last.rule}"
+        yield f"{reason}: {last.rule}"
 
 
 def _undecided_line(segments: Sequence[ExpiredSegment]) -> str:

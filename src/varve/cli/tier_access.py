@@ -13,8 +13,7 @@ from varve.commit_log import LogSettings
 from varve.disk import FileSystem, RealFileSystem
 from varve.embedded.store_settings import MIRROR_STORE_PREFIX, TIER_STORE_PREFIX
 from varve.embedded.tier_place import DEFAULT_METADATA, TierPlace, read_place
-from varve.embedded.topic_catalog import find_lost_settings
-from varve.embedded.topic_table import TOPICS_FILE, decode_topics
+from varve.embedded.topic_table import TOPICS_FILE, decode_topics, find_lost_settings
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import GivenValue, parse_settings
 

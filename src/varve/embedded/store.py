@@ -25,8 +25,7 @@ from varve.embedded.tier_opening import TierOpening
 from varve.embedded.tier_place import check_cluster_id_known
 from varve.embedded.topic import Topic
 from varve.embedded.topic_admin import TopicAdmin
-from varve.embedded.topic_catalog import TopicCatalog, lost_settings_message
-from varve.embedded.topic_table import TopicEntry
+from varve.embedded.topic_table import TopicCatalog, TopicEntry, lost_settings_message
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import (
     Closed,

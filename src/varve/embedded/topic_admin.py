@@ -17,8 +17,13 @@ from varve.commit_log.directory_files import random_topic_id
 from varve.commit_log.names import validate_topic_name
 from varve.embedded.store_settings import ParsedSettings
 from varve.embedded.store_tier import StoreTier
-from varve.embedded.topic_catalog import TopicCatalog, lost_settings_message
-from varve.embedded.topic_table import TopicEntry, TopicState, TopicTable
+from varve.embedded.topic_table import (
+    TopicCatalog,
+    TopicEntry,
+    TopicState,
+    TopicTable,
+    lost_settings_message,
+)
 from varve.foundation.errors import (
     InvalidRequest,
     InvalidSetting,

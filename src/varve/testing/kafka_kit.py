@@ -1,18 +1,25 @@
 """A broker for tests: in the process, on loopback, with time that can be moved ahead.
 
 Any client of Kafka connects to `bootstrap`. The server has a thread of its own; its store is in
-memory, as that of a `VirtualStore`, and its background work runs on request.
+memory, as that of a `VirtualStore`, and its background work runs on request. Clients wait in real
+time, so the server's time flows as usual, and jumps on request.
 
-Invariant  when the kit is closed the store is closed and every invariant of it is checked.
+Invariant  when the kit is closed the store is closed and every invariant of it is checked. Time
+           never goes back. A timer is called once the time it was set for has come, by flowing or
+           by a jump, and the earlier ones are called first.
 Crash      `restart(crash=True)` loses what a power cut would; clients see their connections end and
            find the next server at the same address.
-Threads    the test's own; what concerns the server is handed to its loop.
+Threads    the test's own; what concerns the server is handed to its loop. The clock is read
+           anywhere; timers belong to their loop's thread.
 """
 
 import asyncio
+import heapq
+import itertools
 import os
 import random
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
@@ -22,12 +29,12 @@ from typing import Any, Final, Self, TypeVar
 from varve.broker.broker import Broker
 from varve.broker.settings import BrokerSettings, GroupSettings
 from varve.embedded import Store
+from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed
 from varve.foundation.settings import GivenValue
 from varve.kafka_server.server import Server
 from varve.kafka_server.settings import ServerSettings
 from varve.testing.faulty_disk import CrashMode
-from varve.testing.flowing_time import FlowingClock, FlowingTimers
 from varve.testing.virtual_store import START_MS, VirtualStore, length_ms
 
 T = TypeVar("T")
@@ -36,6 +43,61 @@ _HOST: Final = "127.0.0.1"
 _TIMEOUT_SECONDS: Final = 30.0
 _STEP_MS: Final = 60_000
 _STEPS_MAX: Final = 100
+
+
+class FlowingClock(ManualClock):
+    """Begins at a moment, flows from there, and is moved ahead by `advance`."""
+
+    def __init__(self, now_ms: int) -> None:
+        super().__init__(now_ms)
+        self._began = time.monotonic()
+
+    def now_ms(self) -> int:
+        return super().now_ms() + int((time.monotonic() - self._began) * 1000)
+
+
+class _Timer:
+    __slots__ = ("call", "is_cancelled")
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call = call
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class FlowingTimers:
+    """Timers by a flowing clock; `run_due` is for after a jump."""
+
+    def __init__(self, clock: FlowingClock, loop: asyncio.AbstractEventLoop) -> None:
+        self._clock = clock
+        self._loop = loop
+        self._heap: list[tuple[int, int, _Timer]] = []
+        self._numbers = itertools.count()
+        self._next: asyncio.TimerHandle | None = None
+
+    def call_later(self, delay_ms: int, call: Callable[[], object]) -> _Timer:
+        timer = _Timer(call)
+        due_ms = self._clock.now_ms() + max(0, delay_ms)
+        heapq.heappush(self._heap, (due_ms, next(self._numbers), timer))
+        self._arm()
+        return timer
+
+    def run_due(self) -> None:
+        while self._heap and self._heap[0][0] <= self._clock.now_ms():
+            timer = heapq.heappop(self._heap)[2]
+            if not timer.is_cancelled:
+                timer.call()
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        if self._heap:
+            delay_ms = max(0, self._heap[0][0] - self._clock.now_ms()) + 1
+            self._next = self._loop.call_later(delay_ms / 1000, self.run_due)
 
 
 class _Running:

@@ -152,8 +152,9 @@ def test_health_is_told_by_directory_and_forgotten_when_it_heals(metrics: Cleane
 
 
 def test_retention_counts_by_reason(metrics: CleanerMetrics) -> None:
-    metrics.observe_expiry(reason=Reason.EXPIRED_TIME, segments=2, bytes=700)
-    metrics.observe_expiry(reason=Reason.EXPIRED_TIME, segments=1, bytes=300)
+    metrics.observe_expiry(Reason.EXPIRED_TIME, 400)
+    metrics.observe_expiry(Reason.EXPIRED_TIME, 300)
+    metrics.observe_expiry(Reason.EXPIRED_TIME, 300)
     metrics.set_rejected({PARTITION: 4})
     text = exposition(metrics)
     assert 'deleted_bytes_total{reason="older than retention.ms"} 1000.0\n' in text

@@ -16,7 +16,7 @@ YOUNG = Piece(newest=NOW - 6 * DAY)
 EMPTY = Piece(offsets=0, size=0, newest=-1, appended=(NOW, NOW))
 
 
-def gone(facts: SegmentList, now_ms: int = NOW) -> list[tuple[int, Reason]]:
+def gone(facts: SegmentList, now_ms: int = NOW) -> list[tuple[int, Reason | None]]:
     return [(one.base_offset, one.reason) for one in plan_retention(facts, now_ms).segments]
 
 

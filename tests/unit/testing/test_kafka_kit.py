@@ -8,7 +8,7 @@ import pytest
 
 from varve.foundation.errors import Closed, InvalidRequest
 from varve.testing import KafkaKit
-from varve.testing.flowing_time import FlowingClock, FlowingTimers
+from varve.testing.kafka_kit import FlowingClock, FlowingTimers
 
 _HELLO = b"\0\0\0\x0a\0\x12\0\0\0\0\0\x07\xff\xff"
 

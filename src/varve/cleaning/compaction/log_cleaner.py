@@ -265,9 +265,7 @@ class LogCleaner:
         A dry run only builds missing key indexes.
         """
         with self._take(partition) as found:
-            _check_compacted(found.log)
-            cleanable = self._select(found, self.remote.bounds(partition), now_ms)
-            run = CompactionRun(found, cleanable, now_ms, progress)
+            run = self._new_run(found, now_ms, progress)
             if dry_run:
                 return run.preview()
             report = run.carry_out()
@@ -278,10 +276,22 @@ class LogCleaner:
     def plan(self, partition: TopicPartition, now_ms: int) -> CleaningPlan[SegmentPlan]:
         """What a run would do now; only key indexes that are missing are built."""
         with self._take(partition) as found:
-            _check_compacted(found.log)
-            cleanable = self._select(found, self.remote.bounds(partition), now_ms)
+            run = self._new_run(found, now_ms)
             with found.work(f"plan of {partition}"):
-                return CompactionRun(found, cleanable, now_ms).plan()
+                return run.plan()
+
+    def _new_run(
+        self, partition: PartitionCleaner, now_ms: int, progress: Progress | None = None
+    ) -> CompactionRun:
+        """A run over what may be cleaned now, however little; raises PolicyViolation."""
+        log = partition.log
+        if not log.settings.is_compacted:
+            raise PolicyViolation(
+                f"{log.topic_partition}: only topics with compact in cleanup.policy are compacted; "
+                f"it is {','.join(log.settings.cleanup_policy)}"
+            )
+        cleanable = self._select(partition, self.remote.bounds(log.topic_partition), now_ms)
+        return CompactionRun(partition, cleanable, now_ms, progress)
 
     def ensure_keys(
         self, partition: TopicPartition, segment: Segment, next_offset: int, now_ms: int
@@ -301,8 +311,7 @@ class LogCleaner:
         `below` excludes segments whose base offset is at or above it.
         """
         cleaner = self._find(partition)
-        may_build = cleaner.is_busy.acquire(blocking=False)
-        try:
+        with cleaner.try_take() as may_build:
             lookup = KeyLookup(
                 cleaner.log,
                 cleaner.indexes,
@@ -312,9 +321,6 @@ class LogCleaner:
                 remote=self.remote,
             )
             return lookup.find(key, now_ms, self._budget, below=below)
-        finally:
-            if may_build:
-                cleaner.is_busy.release()
 
     def _find(self, partition: TopicPartition) -> PartitionCleaner:
         log = self._store.get(partition)
@@ -334,17 +340,18 @@ class LogCleaner:
         """Builds the key indexes of closed segments without open transactions; returns how many."""
         built = 0
         for partition in self._compacted():
-            if partition.waits(now_ms) or not partition.is_busy.acquire(blocking=False):
+            if partition.waits(now_ms):
                 continue
-            try:
-                with partition.work("key indexes"):
-                    built += self._build_indexes(partition, now_ms)
-            except CleaningStopped:
-                return built
-            except Exception as error:
-                partition.note_failure(error, now_ms)
-            finally:
-                partition.is_busy.release()
+            with partition.try_take() as is_free:
+                if not is_free:
+                    continue
+                try:
+                    with partition.work("key indexes"):
+                        built += self._build_indexes(partition, now_ms)
+                except CleaningStopped:
+                    return built
+                except Exception as error:
+                    partition.note_failure(error, now_ms)
         return built
 
     def _build_indexes(self, partition: PartitionCleaner, now_ms: int) -> int:
@@ -361,11 +368,9 @@ class LogCleaner:
 
     def _expire_compacted(self, now_ms: int) -> None:
         for partition in self._compacted():
-            if partition.is_busy.acquire(blocking=False):
-                try:
+            with partition.try_take() as is_free:
+                if is_free:
                     self.retention.expire(partition.log, now_ms)
-                finally:
-                    partition.is_busy.release()
 
     def health(self) -> list[PartitionHealth]:
         """The health of each compacted partition."""
@@ -384,11 +389,3 @@ class LogCleaner:
     def worker_health(self) -> list[WorkerHealth]:
         """The health of the cleaner threads."""
         return [worker.health() for worker in self._workers]
-
-
-def _check_compacted(log: Log) -> None:
-    if not log.settings.is_compacted:
-        raise PolicyViolation(
-            f"{log.topic_partition}: only topics with compact in cleanup.policy are compacted; it "
-            f"is {','.join(log.settings.cleanup_policy)}"
-        )

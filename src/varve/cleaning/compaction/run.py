@@ -120,6 +120,16 @@ class PartitionCleaner:
         self.error, self.failures, self.retry_ms = None, 0, None
 
     @contextmanager
+    def try_take(self) -> Iterator[bool]:
+        """Exclusive use of the partition; False while another thread has it."""
+        is_free = self.is_busy.acquire(blocking=False)
+        try:
+            yield is_free
+        finally:
+            if is_free:
+                self.is_busy.release()
+
+    @contextmanager
     def look(self, doing: str) -> Iterator[None]:
         """A missing file tells that the log changed meanwhile; other I/O errors are failures.
 

@@ -12,6 +12,7 @@ Threads    any; the removal log lets one removal happen at a time.
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -38,17 +39,8 @@ from varve.foundation.errors import DiskFull, InvalidRequest, StoreError
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiredSegment:
-    """A segment that is removed, and why; `records` is None until they were counted."""
-
-    base_offset: int
-    next_offset: int
-    size: int
-    reason: Reason
-    rule: str
-    records: int | None = None
-    is_by_size: bool = False
+ExpiredSegment = Due[SegmentInfo]
+"""A segment that is removed, with the reason and the rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +99,12 @@ def _plan(log: SegmentList, segments: Iterable[Due[SegmentInfo]], now_ms: int) -
     rejected: dict[int, RetentionTimestamp] = {}
     rolls_active = False
     for decision in segments:
-        segment = decision.segment
         if decision.age_from is not None and decision.age_from.is_rejected:
-            rejected[segment.base_offset] = decision.age_from
+            rejected[decision.base_offset] = decision.age_from
         if not decision.is_due(now_ms) or decision.reason is None:
             break
-        rolls_active = segment.is_active
-        expired.append(
-            ExpiredSegment(
-                segment.base_offset,
-                segment.next_offset,
-                segment.size,
-                decision.reason,
-                decision.rule,
-                is_by_size=decision.is_by_size,
-            )
-        )
+        rolls_active = decision.segment.is_active
+        expired.append(decision)
     return RetentionPlan(log.partition, tuple(expired), rolls_active, rejected)
 
 
@@ -220,7 +202,7 @@ class LogRetention:
                 measured = measure_segment(
                     found.file(), base_offset=found.base_offset, size=found.size, verify_crc=False
                 )
-                counted.append((replace(segment, records=measured.summary.records), measured))
+                counted.append((segment, measured))
         return counted
 
     def _drop(self, before_offset: int, kind: RemovalKind, now_ms: int) -> set[int]:
@@ -234,13 +216,20 @@ class LogRetention:
             return set()
 
     def _removal(self, counted: Sequence["_Counted"], kind: RemovalKind, now_ms: int) -> Removal:
-        by_reason: dict[Reason, list[ExpiredSegment]] = {}
-        for segment, _ in counted:
-            by_reason.setdefault(segment.reason, []).append(segment)
+        records: Counter[Reason] = Counter()
+        sizes: Counter[Reason] = Counter()
+        last: dict[Reason, ExpiredSegment] = {}
+        segments: Counter[Reason] = Counter()
+        for segment, measured in counted:
+            assert segment.reason is not None
+            records[segment.reason] += measured.summary.records
+            sizes[segment.reason] += segment.size
+            segments[segment.reason] += 1
+            last[segment.reason] = segment
         # For each reason the rule of its last segment, which was the closest to the limit.
         rules = [
-            f"{len(found)} {reason.value}: segment {found[-1].base_offset}, {found[-1].rule}"
-            for reason, found in by_reason.items()
+            f"{segments[reason]} {reason.value}: segment {segment.base_offset}, {segment.rule}"
+            for reason, segment in last.items()
         ]
         rules += [
             f"segment {segment.base_offset} is damaged at {measured.damage}, records behind that "
@@ -255,14 +244,8 @@ class LogRetention:
             at_ms=now_ms,
             inputs=tuple(measured.summary for _, measured in counted),
             outputs=(),
-            records={
-                reason: sum(segment.records or 0 for segment in found)
-                for reason, found in by_reason.items()
-            },
-            bytes={
-                reason: sum(segment.size for segment in found)
-                for reason, found in by_reason.items()
-            },
+            records=dict(records),
+            bytes=dict(sizes),
             rule="; ".join(rules),
             end_offset=counted[-1][0].next_offset,
         )
@@ -325,7 +308,8 @@ class Retention:
         self.rejected[partition] = removed.rejected
         if self._metrics is not None:
             for segment in removed.segments:
-                self._metrics.observe_expiry(reason=segment.reason, segments=1, bytes=segment.size)
+                assert segment.reason is not None
+                self._metrics.observe_expiry(segment.reason, segment.size)
         return removed
 
     def _forget_vanished(self) -> None:

@@ -199,6 +199,18 @@ class Due(Generic[S]):
     is_by_size: bool = False
     deleted_ms: int | None = None
 
+    @property
+    def base_offset(self) -> int:
+        return self.segment.base_offset
+
+    @property
+    def next_offset(self) -> int:
+        return self.segment.next_offset
+
+    @property
+    def size(self) -> int:
+        return self.segment.size
+
     def is_due(self, now_ms: int) -> bool:
         return self.when_ms is not None and self.when_ms <= now_ms
 
