@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from varve.commit_log import TopicPartition
 from varve.foundation.metrics import Metric, MetricTable, counter, declared_metrics, gauge
 from varve.object_store import metrics as store_metrics
-from varve.tiering.read.extent_cache import ExtentUsage
-from varve.tiering.read.index_cache import CacheUsage
+from varve.tiering.read.extent_cache import CacheUsage
 from varve.tiering.read.read_caches import ReadCaches
 from varve.tiering.read.read_pool import ReadPool
 
@@ -331,7 +330,7 @@ class TierMetrics:
         idle = pool.thread_count - pool.active_count
         self.table.set(READER_IDLE, 100 * idle / pool.thread_count)
 
-    def _set_cache(self, name: str, usage: CacheUsage | ExtentUsage) -> None:
+    def _set_cache(self, name: str, usage: CacheUsage) -> None:
         """The cache tells its sums; counters are raised to them, unless a later one came first."""
         totals = {CACHE_HITS: usage.hits, CACHE_MISSES: usage.misses, CACHE_EVICTED: usage.evicted}
         with self._lock:

@@ -13,7 +13,7 @@ from varve.foundation.metrics import declared_metrics, exposition
 from varve.object_store import metrics as object_store
 from varve.tiering import metrics as declared
 from varve.tiering.metrics import COPY, COPY_QUOTA, DELETE, FETCH, FETCH_QUOTA, TierMetrics
-from varve.tiering.read.index_cache import CacheUsage
+from varve.tiering.read.extent_cache import CacheUsage
 from varve.tiering.read.read_caches import ReadCaches
 
 ORDERS = TopicPartition("orders", 0)

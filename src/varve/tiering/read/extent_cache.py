@@ -80,13 +80,12 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class ExtentUsage:
-    """What the cache did so far, in extents and bytes, and holds now."""
+class CacheUsage:
+    """How a cache of bounded size fared."""
 
     hits: int
     misses: int
     evicted: int
-    evicted_unread_bytes: int
     held_bytes: int
     limit_bytes: int
 
@@ -110,7 +109,7 @@ class ExtentCache:
         self._unread: dict[Extent, None] = {}  # guarded by _lock; those held, oldest first
         self._held_bytes = 0  # guarded by _lock; with what is on its way
         self._unread_bytes = 0  # guarded by _lock
-        self._hits = self._misses = self._evicted = self._evicted_unread = 0  # guarded by _lock
+        self._hits = self._misses = self._evicted = 0  # guarded by _lock
 
     def reserve(self, key: str, start: int, end: int) -> Extent:
         """The extent that holds `start`; if there is none, a new one up to `end` or the next."""
@@ -182,15 +181,11 @@ class ExtentCache:
             if extent in self._held:
                 self._drop_locked(extent)
 
-    def usage(self) -> ExtentUsage:
+    def usage(self) -> CacheUsage:
+        """Counted in extents."""
         with self._lock:
-            return ExtentUsage(
-                self._hits,
-                self._misses,
-                self._evicted,
-                self._evicted_unread,
-                self._held_bytes,
-                self.limit_bytes,
+            return CacheUsage(
+                self._hits, self._misses, self._evicted, self._held_bytes, self.limit_bytes
             )
 
     def _reserve_range_locked(
@@ -253,8 +248,6 @@ class ExtentCache:
 
     def _evict_locked(self, extent: Extent) -> None:
         self._evicted += 1
-        if extent.is_unread:
-            self._evicted_unread += extent.size
         self._drop_locked(extent)
 
     def _drop_locked(self, extent: Extent) -> None:
@@ -291,11 +284,11 @@ class ExtentSource:
         pool: ReadPool,
         *,
         clock: Clock,
-        meter: "FetchMeter",
+        meter: FetchMeter,
     ) -> None:
         self.name = objects.name
         self._objects = objects
-        self._extents = extents
+        self.extents = extents
         self._pool = pool
         self._clock = clock
         self._meter = meter
@@ -310,11 +303,7 @@ class ExtentSource:
     @property
     def ahead_max_bytes(self) -> int:
         """What one reader may have fetched ahead: a share, for there are others."""
-        return self._extents.limit_bytes // 4
-
-    def reserve(self, key: str, start: int, end: int) -> Extent:
-        """The extent that holds `start`, to be loaded; a new one reaches to `end` at most."""
-        return self._extents.reserve(key, start, end)
+        return self.extents.limit_bytes // 4
 
     def load(self, extent: Extent) -> memoryview:
         """The bytes of a reserved extent, fetched in this thread if nobody has begun."""
@@ -323,26 +312,22 @@ class ExtentSource:
             return data
         if not extent.is_begun:
             try:
-                self._pool.run(lambda: self._extents.fill(extent, self._fetch))
+                self._pool.run(lambda: self.extents.fill(extent, self._fetch))
             except BaseException:
-                self._extents.cancel(extent)
+                self.extents.cancel(extent)
                 raise
         return extent.wait()
 
-    def leave(self, extent: Extent) -> None:
-        """Nobody is expected to read an extent again."""
-        self._extents.leave(extent)
-
     def read_ahead(self, key: str, start: int, end: int) -> Extent | None:
         """Lets the extent that holds `start` be fetched; None when the cache is full."""
-        reserved = self._extents.reserve_ahead(key, start, end)
+        reserved = self.extents.reserve_ahead(key, start, end)
         if reserved is None:
             return None
         extent, is_new = reserved
         if is_new:
-            task = self._pool.try_submit(lambda: self._extents.fill(extent, self._fetch))
+            task = self._pool.try_submit(lambda: self.extents.fill(extent, self._fetch))
             if task is None:
-                self._extents.cancel(extent)
+                self.extents.cancel(extent)
                 return None
         return extent
 

@@ -19,8 +19,8 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Final
+from concurrent.futures import Future, wait
+from typing import Final, NamedTuple, TypeVar
 
 from varve.commit_log.names import DELETED, INDEX, OFFSET_MAX, TIME_INDEX, TXN_INDEX
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
@@ -30,12 +30,19 @@ from varve.foundation.errors import Closed, Corrupt, StoreError
 from varve.kernels.crc import crc32c_of
 from varve.object_store import Buffer, ObjectStore
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import ObjectPart, RemoteSegment
+from varve.tiering.manifest.segment import (
+    INDEX_PART,
+    TIME_INDEX_PART,
+    TXN_INDEX_PART,
+    ObjectPart,
+    RemoteSegment,
+)
+from varve.tiering.read.extent_cache import CacheUsage
 from varve.tiering.read.read_pool import ReadPool
 
 logger = logging.getLogger(__name__)
 
-_SUFFIXES: Final = {"index": INDEX, "timeindex": TIME_INDEX, "txnindex": TXN_INDEX}
+_SUFFIXES: Final = {INDEX_PART: INDEX, TIME_INDEX_PART: TIME_INDEX, TXN_INDEX_PART: TXN_INDEX}
 _ENTRY_BYTES: Final = {INDEX: 8, TIME_INDEX: 12, TXN_INDEX: 34}
 _NAME: Final = re.compile(
     r"(0|[1-9][0-9]{0,18})_[A-Za-z0-9_-]{1,64}(\.index|\.timeindex|\.txnindex)"
@@ -238,48 +245,24 @@ def describe_size(size: int, part: ObjectPart) -> str:
 MEMORY_BYTES: Final = 64 << 20
 """Most memory for decoded indexes."""
 
-_OFFSET_INDEX: Final = "index"
-_TIME_INDEX: Final = "timeindex"
-_TXN_INDEX: Final = "txnindex"
 _CLOSE_SECONDS: Final = 10.0
 _TXN_ENTRY_SHARE: Final = 6  # an aborted transaction in memory, by its bytes in the file
 _OBJECT_BYTES: Final = 700  # what a decoded index takes beside its entries
 
 _Index = OffsetIndex | TimeIndex | TransactionIndex
+_KINDS: Final[dict[type[_Index], str]] = {
+    OffsetIndex: INDEX_PART,
+    TimeIndex: TIME_INDEX_PART,
+    TransactionIndex: TXN_INDEX_PART,
+}
+_AnyIndex = TypeVar("_AnyIndex", OffsetIndex, TimeIndex, TransactionIndex)
 
 
-@dataclass(frozen=True, slots=True)
-class CacheUsage:
-    """How a cache of bounded size fared."""
+class _IndexKey(NamedTuple):
+    """An index by the name of its file, and what the manifest says of it."""
 
-    hits: int
-    misses: int
-    evicted: int
-    held_bytes: int
-    limit_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Decoded:
-    """An index in memory, and what the manifest said of it then."""
-
+    name: str
     part: ObjectPart
-    index: _Index
-
-    @property
-    def memory_bytes(self) -> int:
-        share = _TXN_ENTRY_SHARE if isinstance(self.index, TransactionIndex) else 1
-        return _OBJECT_BYTES + share * self.index.size_bytes
-
-
-@dataclass(slots=True)
-class _Flight:
-    """An index that is being fetched."""
-
-    part: ObjectPart
-    done: threading.Event = field(default_factory=threading.Event)
-    index: _Index | None = None
-    error: StoreError | None = None
 
 
 class IndexCache:
@@ -305,9 +288,9 @@ class IndexCache:
         self._limit_bytes = limit_bytes
         self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
-        # Both by the name of the index's file.
-        self._decoded: OrderedDict[str, _Decoded] = OrderedDict()  # guarded by _lock
-        self._flights: dict[str, _Flight] = {}  # guarded by _lock
+        self._decoded: OrderedDict[_IndexKey, _Index] = OrderedDict()  # guarded by _lock
+        # Those being fetched; None in the end when the thread was ended that did so.
+        self._fetches: dict[_IndexKey, Future[_Index | None]] = {}  # guarded by _lock
         self._decoded_bytes = 0  # guarded by _lock
         self._hits = 0  # guarded by _lock
         self._misses = 0  # guarded by _lock
@@ -318,28 +301,25 @@ class IndexCache:
         self._files.load()
 
     def offset_index(self, path: RemotePath, segment: RemoteSegment) -> OffsetIndex:
-        index = self._get(path, segment, _OFFSET_INDEX)
-        assert isinstance(index, OffsetIndex)
-        return index
+        return self._get(path, segment, OffsetIndex)
 
     def has_offset_index(self, segment: RemoteSegment) -> bool:
         """Whether the offset index needs no request, or one that has begun."""
-        name = index_name(segment, _OFFSET_INDEX)
+        part = segment.find_part(INDEX_PART)
+        if part is None:
+            return False
+        key = _IndexKey(index_name(segment, INDEX_PART), part)
         with self._lock:
-            if name in self._decoded or name in self._flights:
+            if key in self._decoded or key in self._fetches:
                 return True
-        return self._files.holds(name)
+        return self._files.holds(key.name)
 
     def time_index(self, path: RemotePath, segment: RemoteSegment) -> TimeIndex:
-        index = self._get(path, segment, _TIME_INDEX)
-        assert isinstance(index, TimeIndex)
-        return index
+        return self._get(path, segment, TimeIndex)
 
     def txn_index(self, path: RemotePath, segment: RemoteSegment) -> TransactionIndex:
         """An empty one when the manifest lists none."""
-        index = self._get(path, segment, _TXN_INDEX)
-        assert isinstance(index, TransactionIndex)
-        return index
+        return self._get(path, segment, TransactionIndex)
 
     def collect_aborted(
         self,
@@ -366,98 +346,96 @@ class IndexCache:
                 return tuple(aborted), True
         return tuple(aborted), False
 
-    def _get(self, path: RemotePath, segment: RemoteSegment, kind: str) -> _Index:
-        name, part = index_name(segment, kind), self._get_part(path, segment, kind)
-        while True:
-            reserved = self._claim(name, part)
-            if not isinstance(reserved, tuple):
-                self._files.touch(name)
-                return reserved
-            flight, is_own = reserved
-            if is_own:
-                return self._bring(path, segment, name, flight)
-            flight.done.wait()
-            if flight.part != part:
-                continue
-            if flight.error is not None:
-                raise flight.error.again()
-            if flight.index is not None:
-                with self._lock:
-                    self._hits += 1
-                return flight.index
+    def _get(self, path: RemotePath, segment: RemoteSegment, cls: type[_AnyIndex]) -> _AnyIndex:
+        kind = _KINDS[cls]
+        key = _IndexKey(index_name(segment, kind), self._get_part(path, segment, kind))
+        index: _Index | None = None
+        while index is None:
+            index, fetch = self._find(key)
+            if index is not None:
+                self._files.touch(key.name)
+            elif fetch is None:
+                index = self._bring(path, segment, key)
+            else:
+                index = self._await(fetch)
+        assert isinstance(index, cls)
+        return index
 
     def _get_part(self, path: RemotePath, segment: RemoteSegment, kind: str) -> ObjectPart:
         part = segment.find_part(kind)
         if part is not None:
             return part
-        if kind == _TXN_INDEX:
+        if kind == TXN_INDEX_PART:
             return ObjectPart(kind, 0, 0)
         raise Corrupt(
             f"{self._objects.name}: the manifest of {path} lists no {kind} for {segment}: "
             "`varve tier fsck` shows what else is damaged"
         )
 
-    def _claim(self, name: str, part: ObjectPart) -> _Index | tuple[_Flight, bool]:
-        """What is decoded, or a flight and whether it is for the caller to make."""
+    def _find(self, key: _IndexKey) -> tuple[_Index | None, "Future[_Index | None] | None"]:
+        """The index in memory, else the fetch of another; with neither, the caller's begins."""
         with self._lock:
             if self._is_closed:
-                raise Closed(f"{name}: the cache of such indexes was closed: open the store again")
-            held = self._decoded.get(name)
-            if held is not None and held.part == part:
-                self._decoded.move_to_end(name)
+                raise Closed(
+                    f"{key.name}: the cache of such indexes was closed: open the store again"
+                )
+            index = self._decoded.get(key)
+            if index is not None:
+                self._decoded.move_to_end(key)
                 self._hits += 1
-                return held.index
-            flight = self._flights.get(name)
-            if flight is not None:
-                return flight, False
-            self._flights[name] = flight = _Flight(part)
-            return flight, True
+                return index, None
+            fetch = self._fetches.get(key)
+            if fetch is None:
+                self._fetches[key] = Future()
+            return None, fetch
 
-    def _bring(
-        self, path: RemotePath, segment: RemoteSegment, name: str, flight: _Flight
-    ) -> _Index:
+    def _await(self, fetch: "Future[_Index | None]") -> _Index | None:
         try:
-            flight.index = self._read_or_fetch(path, segment, name, flight.part)
-            return flight.index
+            index = fetch.result()
         except StoreError as error:
-            flight.error = error
+            raise error.again() from None
+        with self._lock:
+            self._hits += index is not None
+        return index
+
+    def _bring(self, path: RemotePath, segment: RemoteSegment, key: _IndexKey) -> _Index:
+        index: _Index | None = None
+        failure: StoreError | None = None
+        try:
+            index = self._read_or_fetch(path, segment, key)
+            return index
+        except StoreError as error:
+            failure = error
             raise
         finally:
-            self._land(name, flight)
+            with self._lock:
+                fetch = self._fetches.pop(key)
+                if index is not None:
+                    self._hold_locked(key, index)
+            if failure is None:
+                fetch.set_result(index)
+            else:
+                fetch.set_exception(failure)
 
-    def _land(self, name: str, flight: _Flight) -> None:
-        with self._lock:
-            del self._flights[name]
-            if flight.index is not None:
-                self._hold_locked(name, _Decoded(flight.part, flight.index))
-        flight.done.set()
-
-    def _hold_locked(self, name: str, decoded: _Decoded) -> None:
-        self._release_locked(name)
-        self._decoded[name] = decoded
-        self._decoded_bytes += decoded.memory_bytes
+    def _hold_locked(self, key: _IndexKey, index: _Index) -> None:
+        self._decoded[key] = index
+        self._decoded_bytes += _memory_bytes(index)
         while self._decoded_bytes > self._memory_bytes:
-            self._release_locked(next(iter(self._decoded)))
+            _, oldest = self._decoded.popitem(last=False)
+            self._decoded_bytes -= _memory_bytes(oldest)
 
-    def _release_locked(self, name: str) -> None:
-        held = self._decoded.pop(name, None)
-        if held is not None:
-            self._decoded_bytes -= held.memory_bytes
-
-    # Files and objects
-
-    def _read_or_fetch(
-        self, path: RemotePath, segment: RemoteSegment, name: str, part: ObjectPart
-    ) -> _Index:
-        key = path.part_key(segment, part.name)
-        found = self._files.find(name, part) if part.size else b""
-        data: Buffer = self._fetch(key, part) if found is None else found
-        index = _decode(data, part.name, segment.base_offset, f"{self._objects.name}: {key}")
-        if found is None:
+    def _read_or_fetch(self, path: RemotePath, segment: RemoteSegment, key: _IndexKey) -> _Index:
+        name, part = key
+        object_key = path.part_key(segment, part.name)
+        cached = self._files.find(name, part) if part.size else b""
+        data: Buffer = self._fetch(object_key, part) if cached is None else cached
+        where = f"{self._objects.name}: {object_key}"
+        index = _decode(data, part.name, segment.base_offset, where)
+        if cached is None:
             self._files.keep(name, data)
         with self._lock:
-            self._hits += found is not None
-            self._misses += found is None
+            self._hits += cached is not None
+            self._misses += cached is None
         return index
 
     def _fetch(self, key: str, part: ObjectPart) -> Buffer:
@@ -478,24 +456,27 @@ class IndexCache:
             return CacheUsage(self._hits, self._misses, evicted, held_bytes, self._limit_bytes)
 
     def close(self) -> None:
-        """Waits for fetches in flight, which has a deadline; the files stay.
+        """Waits for fetches under way, which has a deadline; the files stay.
 
         Closing twice is harmless.
         """
         with self._lock:
             self._is_closed = True
-            flights = list(self._flights.values())
-        for flight in flights:
-            flight.done.wait(_CLOSE_SECONDS / len(flights))
+            fetches = list(self._fetches.values())
+        wait(fetches, _CLOSE_SECONDS)
+
+
+def _memory_bytes(index: _Index) -> int:
+    share = _TXN_ENTRY_SHARE if isinstance(index, TransactionIndex) else 1
+    return _OBJECT_BYTES + share * index.size_bytes
 
 
 def _decode(data: Buffer, kind: str, base_offset: int, where: str) -> _Index:
     index: _Index
-    if kind == _OFFSET_INDEX:
-        index = OffsetIndex.decode(data, base_offset, len(data))
-    elif kind == _TIME_INDEX:
-        index = TimeIndex.decode(data, base_offset, len(data))
-    else:
+    if kind == TXN_INDEX_PART:
         index = TransactionIndex.decode(data, base_offset, where)
+    else:
+        sparse = OffsetIndex if kind == INDEX_PART else TimeIndex
+        index = sparse.decode(data, base_offset, len(data))
     index.check(where)
     return index

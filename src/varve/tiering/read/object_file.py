@@ -74,7 +74,7 @@ class ObjectFile(UnchangingFile):
     def reserve(self, position: int, wanted_bytes: int) -> Extent:
         """The extent that holds a position within the file."""
         end = min(position + max(wanted_bytes, self.fetch_bytes), self._size)
-        return self._source.reserve(self.path, position, end)
+        return self._source.extents.reserve(self.path, position, end)
 
     def view_at(self, position: int, size: int) -> memoryview:
         """The bytes [position, position + size) within the file.
@@ -114,9 +114,9 @@ class BlockObjectFile(ObjectFile):
         """The extent that holds a position: its block, or the part of it that others left."""
         start = position - position % self.fetch_bytes
         end = min(start + self.fetch_bytes, self._size)
-        extent = self._source.reserve(self.path, start, end)
+        extent = self._source.extents.reserve(self.path, start, end)
         while extent.end <= position:
-            extent = self._source.reserve(self.path, extent.end, end)
+            extent = self._source.extents.reserve(self.path, extent.end, end)
         return extent
 
 

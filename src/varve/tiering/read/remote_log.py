@@ -226,7 +226,7 @@ class RemoteLog:
 
     def _leave(self, extent: Extent, ahead: ReadAhead, offset: int) -> None:
         if not self._positions.is_followed(ahead, offset, now_ms=self._clock.now_ms()):
-            self._source.leave(extent)
+            self._source.extents.leave(extent)
 
     def _locate(self, request: _Request) -> ReadPosition | None:
         """The first batch that ends at or behind the start, by manifest and index."""

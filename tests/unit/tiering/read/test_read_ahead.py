@@ -17,13 +17,10 @@ class FakeSource:
         self.is_slow = True
         self.ahead_max_bytes = limit_bytes // 4
         self.asked: list[tuple[str, int, int]] = []
-        self.cache = ExtentCache(limit_bytes=limit_bytes)
-
-    def reserve(self, key: str, start: int, end: int) -> Extent:
-        return self.cache.reserve(key, start, end)
+        self.extents = ExtentCache(limit_bytes=limit_bytes)
 
     def read_ahead(self, key: str, start: int, end: int) -> Extent | None:
-        reserved = self.cache.reserve_ahead(key, start, end)
+        reserved = self.extents.reserve_ahead(key, start, end)
         if reserved is None:
             return None
         if reserved[1]:
@@ -54,7 +51,7 @@ class Row:
         file = self.files[number]
         extent = file.reserve(position, self.ahead.fetch_bytes(100))
         left = self.ahead.move_to(file, extent)
-        self.source.cache.fill(extent, lambda key, start, end: memoryview(bytes(end - start)))
+        self.source.extents.fill(extent, lambda key, start, end: memoryview(bytes(end - start)))
         if wait_ms:
             self.ahead.record_wait(wait_ms, 100)
         return left
@@ -149,7 +146,7 @@ def test_a_row_whose_bytes_were_pushed_out_narrows_its_window() -> None:
     asked = row.asked()
     assert sum(end - start for _, start, end in asked) == 800
     for key, start, end in asked:
-        row.source.cache.cancel(row.source.cache.reserve(key, start, end))
+        row.source.extents.cancel(row.source.extents.reserve(key, start, end))
     row.read(100)
     assert sum(end - start for _, start, end in row.asked()) == 400
 
