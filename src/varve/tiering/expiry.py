@@ -246,8 +246,8 @@ def _other_history_bytes(tiered: TieredPartition, manifest: Manifest, copied_off
     """
     if manifest.highest_offset < copied_offset:
         return 0
-    behind = tiered.manifests.segments(manifest, from_offset=copied_offset)
-    return sum(segment.size for segment in behind if segment.is_readable)
+    behind = tiered.manifests.readable(manifest, from_offset=copied_offset)
+    return sum(segment.size for segment in behind)
 
 
 def describe_segment(segment: RemoteSegment, log: Log) -> RemoteSegmentInfo:
@@ -292,8 +292,7 @@ def read_remote_removals(objects: ObjectStore, manifests: ManifestStore) -> list
     manifest = manifests.load()
     readable = {
         (segment.base_offset, segment.end_offset + 1, segment.size)
-        for segment in manifests.segments(manifest)
-        if segment.is_readable
+        for segment in manifests.readable(manifest)
     }
     path = manifest.path
     keys = [info.key for info in objects.list(f"{path.prefix}evidence/")]

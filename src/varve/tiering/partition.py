@@ -107,8 +107,8 @@ class TieredPartition:
     def _find_log_start(self, manifest: Manifest) -> int:
         """Where the log starts, when its checkpoint does not tell: with what is in either tier."""
         local_start = self.log.local_start_offset
-        remote = self.manifests.segments(manifest, from_offset=manifest.log_start_offset)
-        first = next((segment for segment in remote if segment.is_readable), None)
+        readable = self.manifests.readable(manifest, from_offset=manifest.log_start_offset)
+        first = next(readable, None)
         if first is None:
             return max(local_start, manifest.log_start_offset)
         return max(min(first.base_offset, local_start), manifest.log_start_offset)
@@ -152,11 +152,10 @@ class TieredPartition:
         Reads every page: it is asked only after the log was cut.
         """
         highest_by_epoch: dict[int, int] = {}
-        for segment in self.manifests.segments(manifest):
-            if segment.is_readable:
-                for epoch, _ in segment.epochs:
-                    known = highest_by_epoch.get(epoch, -1)
-                    highest_by_epoch[epoch] = max(known, segment.end_offset)
+        for segment in self.manifests.readable(manifest):
+            for epoch, _ in segment.epochs:
+                known = highest_by_epoch.get(epoch, -1)
+                highest_by_epoch[epoch] = max(known, segment.end_offset)
         epoch_end, is_latest = self.log.end_offset, True
         for epoch, start in reversed(self.log.epochs):
             highest = highest_by_epoch.get(epoch)

@@ -257,11 +257,9 @@ def plan_restore(
     Raises NotFound when that is nothing, and Corrupt when offsets in between are missing.
     """
     chosen: list[RemoteSegment] = []
-    for segment in manifests.segments(manifest, from_offset=manifest.log_start_offset):
+    for segment in manifests.readable(manifest, from_offset=manifest.log_start_offset):
         if until_offset is not None and segment.base_offset >= until_offset:
             break
-        if not segment.is_readable:
-            continue
         if chosen and segment.base_offset != chosen[-1].end_offset + 1:
             raise Corrupt(
                 f"{manifest.path}: manifest version {manifest.version} has no readable segment for "

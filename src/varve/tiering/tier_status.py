@@ -65,8 +65,7 @@ def observe_tiers(tiered: TieredPartition) -> TierStatus:
     manifest = tiered.load()
     log, copied = tiered.log, tiered.next_copy_offset
     waiting = find_closed(log, copied)
-    remote = tiered.manifests.segments(manifest, from_offset=log.log_start_offset)
-    oldest = next((remote_segment for remote_segment in remote if remote_segment.is_readable), None)
+    oldest = next(tiered.manifests.readable(manifest, from_offset=log.log_start_offset), None)
     return replace(
         observe_local(log),
         copied_offset=copied,

@@ -92,8 +92,7 @@ def is_same_history(manifests: ManifestStore, manifest: Manifest, log: Log) -> b
     return all(
         segment.end_offset >= log.log_start_offset
         and is_in_lineage(segment, log.epochs, log_end_offset=log.end_offset)
-        for segment in manifests.segments(manifest)
-        if segment.is_readable
+        for segment in manifests.readable(manifest)
     )
 
 
@@ -106,8 +105,8 @@ def _find_own(
     log_end_offset: int,
 ) -> Iterator[RemoteSegment]:
     """The readable segments that belong to the history of a log, by offset."""
-    for segment in manifests.segments(manifest, from_offset=from_offset):
-        if segment.is_readable and is_in_lineage(segment, epochs, log_end_offset=log_end_offset):
+    for segment in manifests.readable(manifest, from_offset=from_offset):
+        if is_in_lineage(segment, epochs, log_end_offset=log_end_offset):
             yield segment
 
 

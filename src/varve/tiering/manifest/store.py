@@ -8,12 +8,15 @@ Threads    any: a store may be shared; a manifest is a value, and holding one ne
 """
 
 import heapq
+import logging
 import random
+import threading
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from varve.foundation.errors import InvalidRequest, NotFound
+from varve.foundation.clock import Clock
+from varve.foundation.errors import InvalidRequest, NotFound, StoreUnavailable
 from varve.object_store import ObjectInfo, ObjectStore
 from varve.tiering.manifest.commit import (
     DEFAULT_RETRY,
@@ -41,6 +44,8 @@ from varve.tiering.manifest.versions import (
     find_named_pages,
     list_pages,
 )
+
+logger = logging.getLogger(__name__)
 
 DAY_MS = 86_400_000
 
@@ -102,6 +107,11 @@ class ManifestStore(ABC):
         merged = heapq.merge(paged, manifest.segments, key=lambda segment: segment.place)
         return (segment for segment in merged if segment.end_offset >= from_offset)
 
+    def readable(self, manifest: Manifest, *, from_offset: int = 0) -> Iterator[RemoteSegment]:
+        """The readable segments that end at or behind an offset, in order; pages lazily."""
+        segments = self.segments(manifest, from_offset=from_offset)
+        return (segment for segment in segments if segment.is_readable)
+
     def pending(self, manifest: Manifest) -> Iterator[RemoteSegment]:
         """The segments that are not readable: announced ones and those being deleted."""
         paged = self._walk(manifest.pages, lambda ref: ref.readable_count < ref.segment_count)
@@ -110,9 +120,7 @@ class ManifestStore(ABC):
 
     def find(self, manifest: Manifest, offset: int) -> RemoteSegment | None:
         """The readable segment that holds an offset."""
-        place = bisect_right(
-            manifest.segments, offset, key=lambda remote_segment: remote_segment.base_offset
-        )
+        place = bisect_right(manifest.segments, offset, key=lambda segment: segment.base_offset)
         # Readable segments do not overlap, so only the last that begins up to there can hold it.
         for index in range(place - 1, -1, -1):
             segment = manifest.segments[index]
@@ -141,9 +149,7 @@ class ManifestStore(ABC):
             manifest.pages,
             lambda ref: ref.max_timestamp >= timestamp and ref.readable_end >= start,
         )
-        for segment in heapq.merge(
-            paged, manifest.segments, key=lambda remote_segment: remote_segment.place
-        ):
+        for segment in heapq.merge(paged, manifest.segments, key=lambda segment: segment.place):
             is_late = segment.max_timestamp >= timestamp and segment.end_offset >= start
             if is_late and segment.is_readable:
                 return segment
@@ -190,15 +196,11 @@ class ManifestStore(ABC):
 
         def start_delete(manifest: Manifest) -> Manifest:
             near = self.unfold(manifest, start_offset=start, end_offset=end)
-            listed = {
-                segment.id: segment
-                for segment in segments
-                if near.find_segment(segment.id) is not None
-            }
             going.clear()
-            for id, segment in listed.items():
-                if not (only_unreadable and near.get_segment(id).is_readable):
-                    going[id] = segment
+            for segment in segments:
+                listed = near.find_segment(segment.id)
+                if listed is not None and not (only_unreadable and listed.is_readable):
+                    going[segment.id] = segment
             return near.start_delete(list(going), at_ms=now_ms) if going else manifest
 
         def forget(manifest: Manifest) -> Manifest:
@@ -220,6 +222,60 @@ class ManifestStore(ABC):
             )
             commit(forget)
         return list(going.values())
+
+
+class RecentManifest:
+    """The manifest of one partition as of at most `refresh_ms` ago.
+
+    Reading by an older manifest is safe, because the objects of a segment stay for a while after
+    it was replaced or expired. One thread loads the manifest, others continue with the older one.
+    """
+
+    def __init__(self, manifests: ManifestStore, clock: Clock, *, refresh_ms: int) -> None:
+        self._manifests = manifests
+        self._clock = clock
+        self._refresh_ms = refresh_ms
+        self._loading = threading.Lock()
+        self._kept: tuple[Manifest, int] | None = None  # with the time it was loaded at
+
+    def refresh(self) -> Manifest:
+        """The newest manifest, loaded now."""
+        with self._loading:
+            return self._load_locked()
+
+    def _load_locked(self) -> Manifest:
+        now_ms = self._clock.now_ms()
+        manifest = self._manifests.load()
+        self._kept = (manifest, now_ms)
+        return manifest
+
+    def get(self) -> Manifest:
+        """The manifest kept, loaded again if it is too old and nobody else does so.
+
+        What this process committed is seen at once: local segments are evicted once it is.
+        """
+        kept = self._kept
+        if kept is None:
+            return self.refresh()
+        manifest, loaded_ms = kept
+        known = self._manifests.find_known()
+        if known is not None and known.version > manifest.version:
+            manifest = known
+            self._kept = (known, loaded_ms)
+        now_ms = self._clock.now_ms()
+        if now_ms - loaded_ms < self._refresh_ms or not self._loading.acquire(blocking=False):
+            return manifest
+        try:
+            return self._load_locked()
+        except StoreUnavailable as error:
+            self._kept = (manifest, now_ms)
+            logger.warning(
+                "reading on by an older manifest, the newest cannot be loaded",
+                extra={"partition": str(manifest.path), "error": str(error)},
+            )
+            return manifest
+        finally:
+            self._loading.release()
 
 
 class ObjectManifestStore(ManifestStore):

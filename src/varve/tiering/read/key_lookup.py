@@ -23,11 +23,10 @@ from varve.kernels.batch_layout import BatchColumn
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import KEYS_PART, LOG_PART, ObjectPart, RemoteSegment
-from varve.tiering.manifest.store import ManifestStore
+from varve.tiering.manifest.store import ManifestStore, RecentManifest
 from varve.tiering.read.extent_cache import ExtentSource
 from varve.tiering.read.index_cache import IndexCache
 from varve.tiering.read.object_file import BlockObjectFile
-from varve.tiering.read.segment_finder import SegmentFinder
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ class RemoteKeyLookup:
         self,
         path: RemotePath,
         manifests: ManifestStore,
-        finder: SegmentFinder,
+        recent: RecentManifest,
         source: ExtentSource,
         indexes: IndexCache,
         clock: Clock,
@@ -62,7 +61,7 @@ class RemoteKeyLookup:
     ) -> None:
         self._path = path
         self._manifests = manifests
-        self._finder = finder
+        self._recent = recent
         self._source = source
         self._indexes = indexes
         self._clock = clock
@@ -72,15 +71,15 @@ class RemoteKeyLookup:
         self, hash: tuple[int, int], *, topic_id: bytes, start_offset: int, end_offset: int
     ) -> KeyEntry | None:
         """See `RemoteLog.find_key`."""
-        manifest = self._finder.manifest()
+        manifest = self._recent.get()
         if manifest.highest_offset + 1 < end_offset:
-            manifest = self._finder.refresh()
+            manifest = self._recent.refresh()
         search = _Search(hash, topic_id, start_offset, end_offset)
         try:
             try:
                 entry = self._find(search, manifest)
             except ObjectNotFound:
-                entry = self._find(search, self._finder.refresh())
+                entry = self._find(search, self._recent.refresh())
         except ObjectNotFound as error:
             raise Corrupt(
                 f"{self._path}: the newest manifest names an object that is not there: {error}; "
@@ -182,7 +181,7 @@ class RemoteKeyLookup:
         start, end = segment.base_offset, segment.end_offset + 1
         aborted, is_complete = self._indexes.collect_aborted(
             self._path,
-            self._finder.readable_from(manifest, start),
+            self._manifests.readable(manifest, from_offset=start),
             start_offset=start,
             end_offset=end,
         )

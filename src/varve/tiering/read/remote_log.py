@@ -36,8 +36,8 @@ from varve.kernels.batch_scan import cut_batches
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import INDEX_PART, LOG_PART, RemoteSegment
-from varve.tiering.manifest.store import ManifestStore
-from varve.tiering.read.extent_cache import Extent, ExtentSource, FetchMeter
+from varve.tiering.manifest.store import ManifestStore, RecentManifest
+from varve.tiering.read.extent_cache import ExtentSource, FetchMeter
 from varve.tiering.read.key_lookup import RemoteKeyLookup
 from varve.tiering.read.object_file import LogObjectFile, RemoteSegmentView
 from varve.tiering.read.read_ahead import (
@@ -48,9 +48,11 @@ from varve.tiering.read.read_ahead import (
     ReadPositions,
 )
 from varve.tiering.read.read_caches import ReadCaches
-from varve.tiering.read.segment_finder import REFRESH_MS, SegmentFinder
 
 T = TypeVar("T")
+
+REFRESH_MS: Final = 30_000
+"""How old a manifest may be that is read by."""
 
 _TIME_STEP_BYTES: Final = 256 << 10
 _GUESS_SHARE: Final = 1024
@@ -92,18 +94,19 @@ class RemoteLog:
         self._read_ahead_max_bytes = read_ahead_max_bytes
         self._sizes = sizes
         self._meter = meter or FetchMeter()
-        self._finder = SegmentFinder(manifests, clock=caches.clock, refresh_ms=refresh_ms)
+        self._manifests = manifests
+        self._recent = RecentManifest(manifests, caches.clock, refresh_ms=refresh_ms)
         self._source = ExtentSource(
             caches.objects, caches.extents, caches.pool, clock=caches.clock, meter=self._meter
         )
         self._positions = ReadPositions()
         self._keys = RemoteKeyLookup(
-            path, manifests, self._finder, self._source, caches.indexes, caches.clock, local
+            path, manifests, self._recent, self._source, caches.indexes, caches.clock, local
         )
 
     def refresh(self) -> Manifest:
         """Loads the manifest now: somebody has committed."""
-        return self._finder.refresh()
+        return self._recent.refresh()
 
     def read(
         self,
@@ -168,16 +171,18 @@ class RemoteLog:
     # By offset
 
     def _read(self, request: _Request, with_aborted: bool) -> RemoteRead | None:
-        place = self._positions.find(request.start_offset) or self._locate(request)
-        while place is not None:
-            if place.position < place.file.segment.size:
-                return self._read_at(place, request, with_aborted)
-            place = self._locate_behind(place, request)
+        start = self._positions.find(request.start_offset)
+        start = start or self._locate(request.start_offset, request)
+        while start is not None:
+            segment = start.file.segment
+            if start.position < segment.size:
+                return self._read_at(start, request, with_aborted)
+            start = self._locate(segment.end_offset + 1, request, start.ahead)
         return None
 
-    def _read_at(self, place: ReadPosition, request: _Request, with_aborted: bool) -> RemoteRead:
-        file, position, ahead = place
-        data, next_offset = self._cut(place, request)
+    def _read_at(self, start: ReadPosition, request: _Request, with_aborted: bool) -> RemoteRead:
+        file, position, ahead = start
+        data, next_offset = self._cut(start, request)
         if next_offset < 0:
             return RemoteRead(data, request.start_offset)
         self._positions.put(
@@ -190,13 +195,15 @@ class RemoteLog:
             return RemoteRead(data, next_offset, aborted, is_complete)
         return RemoteRead(data, next_offset)
 
-    def _cut(self, place: ReadPosition, request: _Request) -> tuple[memoryview, int]:
+    def _cut(self, at: ReadPosition, request: _Request) -> tuple[memoryview, int]:
         """Whole batches from a position on, and the offset after them; -1 when there are none."""
-        file, position, ahead = place
+        file, position, ahead = at
         extent = file.reserve(position, ahead.fetch_bytes(request.max_bytes))
         left = ahead.move_to(file, extent)
-        if left is not None:
-            self._leave(left, ahead, request.start_offset)
+        if left is not None and not self._positions.is_followed(
+            ahead, request.start_offset, now_ms=self._clock.now_ms()
+        ):
+            self._source.extents.leave(left)
         data = extent.data
         if data is None:
             data = self._wait(ahead, request, lambda: self._source.load(extent))
@@ -224,21 +231,10 @@ class RemoteLog:
         ahead.record_wait(self._clock.now_ms() - begin_ms, request.max_bytes)
         return loaded
 
-    def _leave(self, extent: Extent, ahead: ReadAhead, offset: int) -> None:
-        if not self._positions.is_followed(ahead, offset, now_ms=self._clock.now_ms()):
-            self._source.extents.leave(extent)
-
-    def _locate(self, request: _Request) -> ReadPosition | None:
-        """The first batch that ends at or behind the start, by manifest and index."""
-        return self._locate_from(request.start_offset, request)
-
-    def _locate_behind(self, place: ReadPosition, request: _Request) -> ReadPosition | None:
-        """The first batch of the segments behind one that is at its end."""
-        return self._locate_from(place.file.segment.end_offset + 1, request, place.ahead)
-
-    def _locate_from(
+    def _locate(
         self, offset: int, request: _Request, ahead: ReadAhead | None = None
     ) -> ReadPosition | None:
+        """The first batch to read, by manifest and index: of the segment that holds an offset."""
         if offset >= request.limit_offset:
             return None
         segment = self._find_segment(offset)
@@ -268,8 +264,8 @@ class RemoteLog:
 
         A manifest that does not know the offset is loaded again before that is believed.
         """
-        for manifest in (self._finder.manifest, self._finder.refresh):
-            segment = next(self._finder.readable_from(manifest(), offset), None)
+        for manifest in (self._recent.get, self._recent.refresh):
+            segment = next(self._manifests.readable(manifest(), from_offset=offset), None)
             if segment is not None and segment.base_offset <= offset:
                 break
         return segment
@@ -316,7 +312,7 @@ class RemoteLog:
         """The file behind one as far as known: its reader meets what is wrong, if it gets there."""
         offset = file.segment.end_offset + 1
         try:
-            segment = next(self._finder.readable_from(self._finder.manifest(), offset), None)
+            segment = next(self._manifests.readable(self._recent.get(), from_offset=offset), None)
         except (ObjectNotFound, StoreUnavailable):
             return None
         return None if segment is None else self._file(segment)
@@ -333,8 +329,8 @@ class RemoteLog:
         """
         if not segment.has_aborted and segment.is_decided(end_offset):
             return (), True
-        for manifest in (self._finder.manifest, self._finder.refresh):
-            behind = self._finder.readable_from(manifest(), segment.end_offset + 1)
+        for manifest in (self._recent.get, self._recent.refresh):
+            behind = self._manifests.readable(manifest(), from_offset=segment.end_offset + 1)
             aborted, is_complete = self._indexes.collect_aborted(
                 self._path,
                 chain((segment,), behind),
@@ -350,14 +346,14 @@ class RemoteLog:
     def _search_time(
         self, timestamp: int, start_offset: int, end_offset: int
     ) -> TimestampOffset | None:
-        manifest = self._finder.manifest()
+        manifest = self._recent.get()
         if manifest.highest_offset + 1 < end_offset:
-            manifest = self._finder.refresh()
-        first = self._finder.find_by_time(manifest, timestamp)
+            manifest = self._recent.refresh()
+        first = self._manifests.find_by_time(manifest, timestamp)
         if first is None:
             return None
         from_offset = max(first.base_offset, start_offset)
-        for segment in self._finder.readable_from(manifest, from_offset):
+        for segment in self._manifests.readable(manifest, from_offset=from_offset):
             if segment.base_offset >= end_offset:
                 break
             if segment.max_timestamp >= timestamp:
