@@ -1,14 +1,17 @@
-"""The response to a request whose handler raised an error.
+"""Errors in responses: of a whole request whose handler raised one, and of its parts.
 
 A response with an error code of its own carries the error there. Others repeat the requested topics
 and partitions, each with the error.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from varve.foundation.errors import StoreError
 from varve.wire import Api, ApiKey, ErrorCode, Message
+from varve.wire.errors import code_for
 from varve.wire.schema import Versions, WireField
 
 _ALL_VERSIONS: Final = Versions.parse("0+")
@@ -116,6 +119,16 @@ _ERROR_SHAPES: Final[dict[ApiKey, tuple[ErrorShape, ...]]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: (ErrorShape("group_ids", "groups", ("=group_id",)),),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (ErrorShape("topics", "topics", ("name",)),),
 }
+
+
+@contextmanager
+def reporting(*results: Any) -> Iterator[None]:
+    """An error within is that of these results; other parts of the request are not affected."""
+    try:
+        yield
+    except StoreError as error:
+        for result in results:
+            _set_error(result, code_for(error), str(error))
 
 
 def error_response(

@@ -18,10 +18,10 @@ from varve.broker.admin.configs import (
     check_no_nulls,
 )
 from varve.broker.broker import Broker
+from varve.broker.error_responses import reporting
 from varve.broker.request import CLUSTER_NAME, Operation, RequestContext, ResourceType
-from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
-from varve.wire.errors import KafkaError, code_for
+from varve.wire.errors import KafkaError
 from varve.wire.messages import topics as messages
 
 _AUTHORIZED_TYPES: Final = {
@@ -96,16 +96,14 @@ def _describe(
     result = messages.DescribeConfigsResult(
         error_message=None, resource_type=kind, resource_name=name
     )
-    try:
-        _authorize(context, Operation.DESCRIBE_CONFIGS, kind, name)
-        entries = _get_entries(broker, kind, name)
-    except StoreError as error:
-        result.error_code, result.error_message = code_for(error), str(error)
-        return result
     keys = frozenset(resource.configuration_keys or ())
-    result.configs = [
-        _described_config(entry, request) for entry in entries if not keys or entry.name in keys
-    ]
+    with reporting(result):
+        _authorize(context, Operation.DESCRIBE_CONFIGS, kind, name)
+        result.configs = [
+            _described_config(entry, request)
+            for entry in _get_entries(broker, kind, name)
+            if not keys or entry.name in keys
+        ]
     return result
 
 
@@ -212,14 +210,12 @@ async def _alter_all(
     for resource, plan in dict(plans).items():
         kind, name = resource
         result = messages.AlterConfigsResourceResponse(ErrorCode.NONE, None, kind, name)
-        try:
+        with reporting(result):
             if counts[resource] > 1:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, "a resource is named twice; name it once"
                 )
             await _alter(broker, context, resource, plan, is_trial=is_trial)
-        except StoreError as error:
-            result.error_code, result.error_message = code_for(error), str(error)
         results.append(result)
     return results
 

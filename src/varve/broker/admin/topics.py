@@ -19,13 +19,14 @@ from varve.broker.admin.configs import (
     without_replication,
 )
 from varve.broker.broker import Broker
+from varve.broker.error_responses import reporting
 from varve.broker.request import Operation, RequestContext, ResourceType
 from varve.broker.topics import INTERNAL_TOPICS, ServedTopic
 from varve.commit_log.names import validate_topic_name
 from varve.embedded.topic_admin import PARTITION_COUNT_MAX
-from varve.foundation.errors import InvalidRequest, StoreError
+from varve.foundation.errors import InvalidRequest
 from varve.wire import NO_ID, ErrorCode
-from varve.wire.errors import KafkaError, code_for
+from varve.wire.errors import KafkaError
 from varve.wire.messages import topics as messages
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
@@ -45,45 +46,42 @@ async def handle_create_topics(
     created: list[str] = []
     async with broker.changing_topics(requested):
         for topic in requested.values():
-            try:
-                _check_create(context, topic, counts[topic.name])
+            result = messages.CreatableTopicResult(name=topic.name, configs=[])
+            results.append(result)
+            with reporting(result):
+                _check_named_once(topic.name, counts[topic.name])
+                if not context.is_authorized(Operation.CREATE, ResourceType.CLUSTER):
+                    context.authorize(Operation.CREATE, ResourceType.TOPIC, topic.name)
                 _check_name(broker, topic.name, created)
-                results.append(await _create(broker, topic, is_trial=request.validate_only))
+                await _create(broker, topic, result, is_trial=request.validate_only)
                 created.append(topic.name)
-            except StoreError as error:
-                results.append(_not_created(topic, error))
-    for result in results:
-        if result.error_code == ErrorCode.NONE:
-            _hide_configs(context, result)
+                _hide_configs(context, result)
     return messages.CreateTopicsResponse(topics=results)
 
 
-def _check_create(context: RequestContext, topic: messages.CreatableTopic, count: int) -> None:
+def _check_named_once(name: str, count: int) -> None:
     if count > 1:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {topic.name:.260} is named twice")
-    if not context.is_authorized(Operation.CREATE, ResourceType.CLUSTER):
-        context.authorize(Operation.CREATE, ResourceType.TOPIC, topic.name)
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name:.260} is named twice")
 
 
 async def _create(
-    broker: Broker, topic: messages.CreatableTopic, *, is_trial: bool
-) -> messages.CreatableTopicResult:
+    broker: Broker,
+    topic: messages.CreatableTopic,
+    result: messages.CreatableTopicResult,
+    *,
+    is_trial: bool,
+) -> None:
     count = _partition_count(broker, topic)
     own = _own_configs(broker.topic_configs, topic)
-    result = messages.CreatableTopicResult(
-        name=topic.name,
-        error_message=None,
-        num_partitions=count,
-        replication_factor=1,
-        configs=[_created_config(entry) for entry in broker.topic_configs.entries(own)],
-    )
     if not is_trial:
         created = await broker.blocking.run(
             lambda: broker.store.create_topic(topic.name, partitions=count, settings=own)
         )
         assert created.id is not None
         result.topic_id = created.id
-    return result
+    result.error_message = None
+    result.num_partitions, result.replication_factor = count, 1
+    result.configs = [_created_config(entry) for entry in broker.topic_configs.entries(own)]
 
 
 def _check_name(broker: Broker, name: str, created: Iterable[str]) -> None:
@@ -193,14 +191,6 @@ def _created_config(entry: ConfigEntry) -> messages.CreatableTopicConfigs:
     )
 
 
-def _not_created(
-    topic: messages.CreatableTopic, error: StoreError
-) -> messages.CreatableTopicResult:
-    return messages.CreatableTopicResult(
-        name=topic.name, error_code=code_for(error), error_message=str(error), configs=[]
-    )
-
-
 # DeleteTopics
 
 _FIRST_WITH_TOPIC_STATES: Final = 6
@@ -221,15 +211,13 @@ async def handle_delete_topics(
         for (name, id), count in counts.items():
             result = messages.DeletableTopicResult(name=name, topic_id=id)
             results.append(result)
-            try:
+            with reporting(result):
                 _check_delete(broker, context, name, id, count)
                 topic = _get_described_topic(broker, context, name, id)
                 result.name, result.topic_id = topic.name, topic.id
                 _check_deletable(context, topic)
                 names.append(topic.name)
                 await broker.blocking.run(broker.store.delete_topic, topic.name)
-            except StoreError as error:
-                result.error_code, result.error_message = code_for(error), str(error)
     return messages.DeleteTopicsResponse(responses=results)
 
 
@@ -286,19 +274,14 @@ async def handle_create_partitions(
         for topic in requested.values():
             result = messages.CreatePartitionsTopicResult(name=topic.name)
             results.append(result)
-            try:
-                if counts[topic.name] > 1:
-                    raise KafkaError(
-                        ErrorCode.INVALID_REQUEST, f"topic {topic.name:.260} is named twice"
-                    )
+            with reporting(result):
+                _check_named_once(topic.name, counts[topic.name])
                 served = context.get_topic(Operation.ALTER, name=topic.name)
                 _check_count(served, topic.count)
                 _check_assignments(topic, len(served.logs), broker.settings.node_id)
                 if not request.validate_only:
                     add_partitions = broker.store.add_partitions
                     await broker.blocking.run(add_partitions, topic.name, topic.count)
-            except StoreError as error:
-                result.error_code, result.error_message = code_for(error), str(error)
     return messages.CreatePartitionsResponse(results=results)
 
 

@@ -171,19 +171,18 @@ def _update(
     member: ConsumerMember, request: messages.ConsumerGroupHeartbeatRequest, client: Client
 ) -> ConsumerMember:
     """Fields that are not sent do not change; the same member where nothing changed."""
-    sent: dict[str, Any] = {"client_id": client.id, "client_host": client.host}
-    if request.instance_id is not None:
-        sent["instance_id"] = request.instance_id
-    if request.rack_id is not None:
-        sent["rack_id"] = request.rack_id
-    if request.rebalance_timeout_ms != -1:
-        sent["rebalance_timeout_ms"] = request.rebalance_timeout_ms
-    if request.server_assignor is not None:
-        sent["server_assignor"] = request.server_assignor
-    if request.subscribed_topic_names is not None:
-        sent["topic_names"] = frozenset(request.subscribed_topic_names)
-    if request.subscribed_topic_regex is not None:
-        sent["topic_regex"] = request.subscribed_topic_regex
+    names, timeout_ms = request.subscribed_topic_names, request.rebalance_timeout_ms
+    fields: dict[str, Any] = {
+        "client_id": client.id,
+        "client_host": client.host,
+        "instance_id": request.instance_id,
+        "rack_id": request.rack_id,
+        "rebalance_timeout_ms": None if timeout_ms == -1 else timeout_ms,
+        "server_assignor": request.server_assignor,
+        "topic_names": None if names is None else frozenset(names),
+        "topic_regex": request.subscribed_topic_regex,
+    }
+    sent = {name: value for name, value in fields.items() if value is not None}
     is_same = all(getattr(member, name) == value for name, value in sent.items())
     return member if is_same else replace(member, **sent)
 

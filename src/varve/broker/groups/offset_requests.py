@@ -12,6 +12,7 @@ from typing import Final
 from uuid import UUID
 
 from varve.broker.broker import Broker
+from varve.broker.error_responses import reporting
 from varve.broker.groups.committed_offsets import Commits, CommittedOffset
 from varve.broker.groups.group import Group
 from varve.broker.request import Operation, RequestContext, ResourceType
@@ -51,35 +52,28 @@ class _RequestedCommits:
         ]
         for partition, result in zip(partitions, results, strict=True):
             number, metadata = partition.partition_index, partition.committed_metadata or ""
-            try:
+            with reporting(result):
                 topic = get_topic()
                 if needs_partition and not 0 <= number < len(topic.logs):
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 if len(metadata) > self._metadata_bytes_max:
                     raise KafkaError(ErrorCode.OFFSET_METADATA_TOO_LARGE)
-            except KafkaError as error:
-                result.error_code = error.code
-                continue
-            self.offsets[TopicPartition(topic.name, number)] = CommittedOffset(
-                partition.committed_offset,
-                partition.committed_leader_epoch,
-                metadata,
-                self._now_ms,
-                -1 if retention_ms < 0 else self._now_ms + retention_ms,
-                topic.id,
-            )
-            self._accepted.append(result)
+                self.offsets[TopicPartition(topic.name, number)] = CommittedOffset(
+                    partition.committed_offset,
+                    partition.committed_leader_epoch,
+                    metadata,
+                    self._now_ms,
+                    -1 if retention_ms < 0 else self._now_ms + retention_ms,
+                    topic.id,
+                )
+                self._accepted.append(result)
         return results
 
     async def finish(self, committing: Callable[[Commits], Awaitable[None]]) -> None:
         """Commits the offsets together; all results have the error of that."""
-        if not self.offsets:
-            return
-        try:
-            await committing(self.offsets)
-        except KafkaError as error:
-            for result in self._accepted:
-                result.error_code = error.code
+        if self.offsets:
+            with reporting(*self._accepted):
+                await committing(self.offsets)
 
 
 # OffsetCommit
@@ -317,11 +311,8 @@ async def handle_offset_delete(
         if error is ErrorCode.NONE:
             for result in results:
                 deleted[TopicPartition(topic.name, result.partition_index)] = result
-    try:
+    with reporting(*deleted.values()):
         await broker.groups.delete_offsets(group_id, list(deleted))
-    except KafkaError as failure:
-        for result in deleted.values():
-            result.error_code = failure.code
     return response
 
 

@@ -3,6 +3,7 @@
 from typing import Final
 
 from varve.broker.broker import Broker
+from varve.broker.error_responses import reporting
 from varve.broker.groups.assignors import Partitions
 from varve.broker.groups.classic_group import ClassicGroup, ClassicState
 from varve.broker.groups.classic_member import ClassicMember, JoinRequest, failed_join
@@ -79,10 +80,8 @@ def handle_leave_group(
     response = messages.LeaveGroupResponse()
     for member in request.members:
         result = messages.MemberResponse(member.member_id, member.group_instance_id)
-        try:
+        with reporting(result):
             broker.groups.get_classic(request.group_id).leave(member)
-        except KafkaError as error:
-            result.error_code = error.code
         response.members.append(result)
     return response
 
@@ -283,10 +282,8 @@ async def handle_delete_groups(
     results = []
     for id in dict.fromkeys(request.groups_names):
         result = messages.DeletableGroupResult(id)
-        try:
+        with reporting(result):
             context.authorize(Operation.DELETE, ResourceType.GROUP, id)
             await broker.groups.delete_group(id)
-        except KafkaError as error:
-            result.error_code = error.code
         results.append(result)
     return messages.DeleteGroupsResponse(results=results)

@@ -6,11 +6,12 @@ from enum import IntEnum
 from typing import TypeVar
 
 from varve.broker.broker import Broker
+from varve.broker.error_responses import reporting
 from varve.broker.request import Operation, RequestContext, ResourceType
 from varve.broker.security.acls import AclBinding, AclFilter, PatternType, Permission
 from varve.broker.security.credentials import SALT_BYTES_MAX, Change, check_iterations, check_user
 from varve.broker.security.quotas import Changes, EntityType, QuotaEntity, QuotaKind, check_value
-from varve.foundation.errors import InvalidRequest, StoreError
+from varve.foundation.errors import InvalidRequest
 from varve.foundation.scram import ScramMechanism, credential_of
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError, code_for
@@ -58,21 +59,13 @@ async def handle_create_acls(
 ) -> messages.CreateAclsResponse:
     """Creates all valid bindings, or where the table cannot be written none."""
     _authorize(broker, context, Operation.ALTER)
-    results: list[messages.AclCreationResult] = []
-    bindings: list[AclBinding] = []
-    for creation in request.creations:
-        try:
-            bindings.append(_to_binding(creation))
-            results.append(messages.AclCreationResult(error_message=None))
-        except StoreError as error:
-            results.append(
-                messages.AclCreationResult(error_code=code_for(error), error_message=str(error))
-            )
-    try:
-        await broker.blocking.run(broker.acls.add, bindings)
-    except StoreError as error:
-        failed = messages.AclCreationResult(error_code=code_for(error), error_message=str(error))
-        results = [failed if result.error_code == ErrorCode.NONE else result for result in results]
+    results = [messages.AclCreationResult(error_message=None) for _ in request.creations]
+    valid: list[tuple[messages.AclCreationResult, AclBinding]] = []
+    for creation, result in zip(request.creations, results, strict=True):
+        with reporting(result):
+            valid.append((result, _to_binding(creation)))
+    with reporting(*(result for result, _ in valid)):
+        await broker.blocking.run(broker.acls.add, [binding for _, binding in valid])
     return messages.CreateAclsResponse(results=results)
 
 
@@ -81,22 +74,16 @@ async def handle_delete_acls(
 ) -> messages.DeleteAclsResponse:
     """Deletes what the valid filters match, or where the table cannot be written nothing."""
     _authorize(broker, context, Operation.ALTER)
-    results: list[messages.DeleteAclsFilterResult] = []
-    filters: list[tuple[messages.DeleteAclsFilterResult, AclFilter]] = []
-    for requested in request.filters:
-        result = messages.DeleteAclsFilterResult(error_message=None)
-        results.append(result)
-        try:
-            filters.append((result, _to_filter(requested)))
-        except StoreError as error:
-            result.error_code, result.error_message = code_for(error), str(error)
-    try:
-        deleted = await broker.blocking.run(broker.acls.remove, [one for _, one in filters])
-        for (result, _), bindings in zip(filters, deleted, strict=True):
+    results = [messages.DeleteAclsFilterResult(error_message=None) for _ in request.filters]
+    valid: list[tuple[messages.DeleteAclsFilterResult, AclFilter]] = []
+    for requested, result in zip(request.filters, results, strict=True):
+        with reporting(result):
+            valid.append((result, _to_filter(requested)))
+    with reporting(*(result for result, _ in valid)):
+        filters = [filter for _, filter in valid]
+        deleted = await broker.blocking.run(broker.acls.remove, filters)
+        for (result, _), bindings in zip(valid, deleted, strict=True):
             result.matching_acls = [_deleted_acl(binding) for binding in bindings]
-    except StoreError as error:
-        for result, _ in filters:
-            result.error_code, result.error_message = code_for(error), str(error)
     return messages.DeleteAclsResponse(filter_results=results)
 
 
@@ -201,19 +188,12 @@ async def handle_alter_user_scram_credentials(
         for alteration in alterations
     }
     response = messages.AlterUserScramCredentialsResponse(results=list(results.values()))
-    try:
+    with reporting(*results.values()):
         context.authorize(Operation.ALTER, ResourceType.CLUSTER)
-    except KafkaError as error:
-        for result in results.values():
-            result.error_code, result.error_message = error.code, str(error)
-        return response
-    changes = _plan_changes(broker, alterations, results)
-    try:
-        if changes:
-            await broker.blocking.run(broker.credentials.alter, changes)
-    except StoreError as error:
-        for user, _, _ in changes:
-            results[user].error_code, results[user].error_message = code_for(error), str(error)
+        changes = _plan_changes(broker, alterations, results)
+        with reporting(*(results[user] for user, _, _ in changes)):
+            if changes:
+                await broker.blocking.run(broker.credentials.alter, changes)
     return response
 
 
@@ -225,16 +205,13 @@ def _plan_changes(
     """The valid changes; a user with an invalid one is not changed at all."""
     changes: dict[tuple[str, int], Change] = {}
     for alteration in alterations:
-        try:
+        with reporting(results[alteration.name]):
             if (alteration.name, alteration.mechanism) in changes:
                 raise KafkaError(
                     ErrorCode.DUPLICATE_RESOURCE,
                     "A user credential cannot be altered twice in the same request",
                 )
             changes[alteration.name, alteration.mechanism] = _to_change(broker, alteration)
-        except KafkaError as error:
-            result = results[alteration.name]
-            result.error_code, result.error_message = error.code, str(error)
     return [
         change for change in changes.values() if results[change[0]].error_code == ErrorCode.NONE
     ]
@@ -353,17 +330,12 @@ async def handle_alter_client_quotas(
     ]
     changes: list[tuple[messages.EntryDataResponse, tuple[QuotaEntity, Changes]]] = []
     for entry, result in zip(request.entries, results, strict=True):
-        try:
+        with reporting(result):
             context.authorize(Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
             changes.append((result, (_to_entity(entry), _to_changes(entry))))
-        except (KafkaError, InvalidRequest) as error:
-            result.error_code, result.error_message = code_for(error), str(error)
-    try:
+    with reporting(*(result for result, _ in changes)):
         if changes and not request.validate_only:
             await broker.blocking.run(broker.quotas.table.alter, [change for _, change in changes])
-    except StoreError as error:
-        for result, _ in changes:
-            result.error_code, result.error_message = code_for(error), str(error)
     return messages.AlterClientQuotasResponse(entries=results)
 
 
