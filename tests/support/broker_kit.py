@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import varve
-from varve.broker.background import ManualTimers
+from tests.support.manual_timers import ManualTimers
 from varve.broker.broker import Broker, Endpoint
 from varve.broker.error_responses import error_response
 from varve.broker.handlers import HANDLERS

@@ -4,8 +4,6 @@ Threads    the loop's; blocking work runs in a pool of threads.
 """
 
 import asyncio
-import heapq
-import itertools
 import logging
 import threading
 from collections.abc import Callable, Coroutine
@@ -14,7 +12,6 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
 
-from varve.foundation.clock import ManualClock
 from varve.wire.errors import KafkaError
 
 logger = logging.getLogger(__name__)
@@ -50,38 +47,6 @@ class LoopTimers:
 
     def call_later(self, delay_ms: int, call: Callable[[], object]) -> Timer:
         return self._loop.call_later(max(0, delay_ms) / 1_000, call)
-
-
-class _ManualTimer:
-    __slots__ = ("call", "is_cancelled")
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        self.call = call
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-
-class ManualTimers:
-    """By a clock that a test moves; `run_due` makes the calls that are due."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        self._clock = clock
-        self._heap: list[tuple[int, int, _ManualTimer]] = []
-        self._numbers = itertools.count()
-
-    def call_later(self, delay_ms: int, call: Callable[[], object]) -> Timer:
-        timer = _ManualTimer(call)
-        due_ms = self._clock.now_ms() + max(0, delay_ms)
-        heapq.heappush(self._heap, (due_ms, next(self._numbers), timer))
-        return timer
-
-    def run_due(self) -> None:
-        while self._heap and self._heap[0][0] <= self._clock.now_ms():
-            timer = heapq.heappop(self._heap)[2]
-            if not timer.is_cancelled:
-                timer.call()
 
 
 async def sleep_ms(timers: Timers, delay_ms: int) -> None:

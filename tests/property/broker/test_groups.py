@@ -9,8 +9,9 @@ from typing import Any, TypeVar, cast
 import hypothesis.strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
+from tests.support.manual_timers import ManualTimers
 from tests.support.rounds import machine_settings
-from varve.broker.background import BackgroundTasks, ManualTimers
+from varve.broker.background import BackgroundTasks
 from varve.broker.groups.classic_group import ClassicGroup, ClassicState
 from varve.broker.groups.classic_member import JoinRequest
 from varve.broker.groups.group import GroupServices

@@ -7,12 +7,12 @@ Invariant  the configs of one resource change together or not at all. A resource
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from varve.broker.admin.configs import (
     Changes,
-    ConfigChange,
     ConfigEntry,
     ResourceKind,
     check_no_nulls,
@@ -28,8 +28,6 @@ _AUTHORIZED_TYPES: Final = {
     ResourceKind.TOPIC: ResourceType.TOPIC,
     ResourceKind.GROUP: ResourceType.GROUP,
 }
-_Resource = tuple[int, str]
-_Plans = list[tuple[_Resource, Callable[[], Changes]]]
 
 
 def _authorize(context: RequestContext, operation: Operation, kind: int, name: str) -> None:
@@ -73,7 +71,7 @@ def _unique_resources(
     request: messages.DescribeConfigsRequest,
 ) -> list[messages.DescribeConfigsResource]:
     """Each resource once, with the keys of all its occurrences."""
-    unique: dict[_Resource, messages.DescribeConfigsResource] = {}
+    unique: dict[tuple[int, str], messages.DescribeConfigsResource] = {}
     for resource in request.resources:
         key = resource.resource_type, resource.resource_name
         known = unique.setdefault(key, resource)
@@ -126,26 +124,13 @@ def _get_entries(broker: Broker, kind: int, name: str) -> Sequence[ConfigEntry]:
             )
 
 
-def _described_config(
-    entry: ConfigEntry, request: messages.DescribeConfigsRequest
-) -> messages.DescribeConfigsResourceResult:
-    result = messages.DescribeConfigsResourceResult(
-        name=entry.name,
-        value=entry.value,
-        read_only=entry.is_read_only,
-        config_source=entry.source,
-        is_sensitive=entry.is_sensitive,
-        config_type=entry.type,
-        documentation=entry.help if request.include_documentation else None,
+def _described_config(entry: ConfigEntry, request: messages.DescribeConfigsRequest) -> ConfigEntry:
+    """Without what the client did not request."""
+    return replace(
+        entry,
+        documentation=entry.documentation if request.include_documentation else None,
+        synonyms=entry.synonyms if request.include_synonyms else [],
     )
-    if request.include_synonyms:
-        result.synonyms = [
-            messages.DescribeConfigsSynonym(
-                name=synonym.name, value=synonym.value, source=synonym.source
-            )
-            for synonym in entry.synonyms
-        ]
-    return result
 
 
 # AlterConfigs and IncrementalAlterConfigs
@@ -155,11 +140,7 @@ async def handle_alter_configs(
     broker: Broker, context: RequestContext, request: messages.AlterConfigsRequest
 ) -> messages.AlterConfigsResponse:
     """A config that is not named is reset to its default."""
-    plans: _Plans = [
-        (_resource_of(resource), partial(_plan_replacement, broker, resource))
-        for resource in request.resources
-    ]
-    results = await _alter_all(broker, context, plans, is_trial=request.validate_only)
+    results = await _alter_all(broker, context, request, _plan_replacement)
     return messages.AlterConfigsResponse(responses=results)
 
 
@@ -177,45 +158,36 @@ async def handle_incremental_alter_configs(
     broker: Broker, context: RequestContext, request: messages.IncrementalAlterConfigsRequest
 ) -> messages.IncrementalAlterConfigsResponse:
     """A config that is not named does not change."""
-    plans: _Plans = [
-        (_resource_of(resource), partial(_plan_operations, broker, resource))
-        for resource in request.resources
-    ]
-    results = await _alter_all(broker, context, plans, is_trial=request.validate_only)
+    results = await _alter_all(broker, context, request, _plan_operations)
     return messages.IncrementalAlterConfigsResponse(responses=results)
 
 
 def _plan_operations(broker: Broker, resource: messages.IncrementalAlterConfigsResource) -> Changes:
-    changes = [
-        ConfigChange(config.name, config.config_operation, config.value)
-        for config in resource.configs
-    ]
     if resource.resource_type == ResourceKind.TOPIC:
-        return broker.topic_configs.plan_operations(resource.resource_name, changes)
-    return broker.broker_configs.plan_operations(changes)
-
-
-def _resource_of(
-    resource: messages.AlterConfigsResource | messages.IncrementalAlterConfigsResource,
-) -> _Resource:
-    return resource.resource_type, resource.resource_name
+        return broker.topic_configs.plan_operations(resource.resource_name, resource.configs)
+    return broker.broker_configs.plan_operations(resource.configs)
 
 
 async def _alter_all(
-    broker: Broker, context: RequestContext, plans: _Plans, *, is_trial: bool
+    broker: Broker,
+    context: RequestContext,
+    request: messages.AlterConfigsRequest | messages.IncrementalAlterConfigsRequest,
+    plan: Callable[[Broker, Any], Changes],
 ) -> list[messages.AlterConfigsResourceResponse]:
     """Alters each resource; a resource that is named twice is not altered."""
-    counts = Counter(resource for resource, _ in plans)
+    resources: list[Any] = [*request.resources]
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    unique = {(resource.resource_type, resource.resource_name): resource for resource in resources}
     results = []
-    for resource, plan in dict(plans).items():
-        kind, name = resource
+    for (kind, name), resource in unique.items():
         result = messages.AlterConfigsResourceResponse(ErrorCode.NONE, None, kind, name)
         with reporting(result):
-            if counts[resource] > 1:
+            if counts[kind, name] > 1:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, "a resource is named twice; name it once"
                 )
-            await _alter(broker, context, resource, plan, is_trial=is_trial)
+            planned = partial(plan, broker, resource)
+            await _alter(broker, context, kind, name, planned, is_trial=request.validate_only)
         results.append(result)
     return results
 
@@ -223,12 +195,12 @@ async def _alter_all(
 async def _alter(
     broker: Broker,
     context: RequestContext,
-    resource: _Resource,
+    kind: int,
+    name: str,
     plan: Callable[[], Changes],
     *,
     is_trial: bool,
 ) -> None:
-    kind, name = resource
     _authorize(context, Operation.ALTER_CONFIGS, kind, name)
     _check_alterable(broker, kind, name)
     is_topic = kind == ResourceKind.TOPIC

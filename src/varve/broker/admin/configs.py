@@ -10,7 +10,7 @@ Invariant  changes are checked as a whole before anything is written, and are in
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from typing import Final
 
@@ -26,6 +26,7 @@ from varve.foundation.settings import (
     format_value,
     parse_settings,
 )
+from varve.wire.messages import topics as messages
 
 _SECRET_PARTS: Final = frozenset({"password", "secret", "jaas", "credentials"})
 _SECRET_NAMES: Final = frozenset({"ssl.keystore.key"})
@@ -73,54 +74,36 @@ _TYPES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Synonym:
-    """A source of a value; the first in the list is in effect."""
-
-    name: str
-    value: str | None
-    source: ConfigSource
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    """A config and the sources of its value, the one in effect first."""
-
-    name: str
-    type: ConfigType
-    help: str
-    synonyms: tuple[Synonym, ...]
-    is_read_only: bool
-    is_sensitive: bool
-
-    @property
-    def value(self) -> str | None:
-        return self.synonyms[0].value
-
-    @property
-    def source(self) -> ConfigSource:
-        return self.synonyms[0].source
+ConfigEntry = messages.DescribeConfigsResourceResult
+"""A config as DescribeConfigs returns it; the first synonym is in effect."""
+Synonym = messages.DescribeConfigsSynonym
+"""A source of a value."""
 
 
 def make_entry(
     name: str,
     declaration: SettingDeclaration,
-    synonyms: tuple[Synonym, ...],
+    synonyms: Iterable[Synonym],
     *,
     is_read_only: bool,
 ) -> ConfigEntry:
     """The entry of a declared setting."""
     is_sensitive = is_secret(name)
-    if is_sensitive:
-        synonyms = tuple(Synonym(synonym.name, None, synonym.source) for synonym in synonyms)
-    return ConfigEntry(
-        name,
-        ConfigType.PASSWORD if is_sensitive else _TYPES[declaration.type],
-        declaration.help,
-        synonyms,
-        is_read_only,
-        is_sensitive,
+    entry = ConfigEntry(
+        name=name,
+        read_only=is_read_only,
+        is_sensitive=is_sensitive,
+        config_type=ConfigType.PASSWORD if is_sensitive else _TYPES[declaration.type],
+        documentation=declaration.help,
     )
+    if is_sensitive:
+        synonyms = [Synonym(synonym.name, None, synonym.source) for synonym in synonyms]
+    return _with_synonyms(entry, list(synonyms))
+
+
+def _with_synonyms(entry: ConfigEntry, synonyms: list[Synonym]) -> ConfigEntry:
+    effective = synonyms[0]
+    return replace(entry, value=effective.value, config_source=effective.source, synonyms=synonyms)
 
 
 def is_secret(name: str) -> bool:
@@ -148,13 +131,7 @@ class ConfigOperation(IntEnum):
     SUBTRACT = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigChange:
-    """One change of an IncrementalAlterConfigs request."""
-
-    name: str
-    operation: int
-    value: str | None
+ConfigChange = messages.IncrementalAlterableConfig
 
 
 class TopicConfigs:
@@ -174,18 +151,16 @@ class TopicConfigs:
         entries = dict(self._defaults)
         for name, value in own.items():
             synonym = Synonym(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG)
-            entries[name] = replace(entries[name], synonyms=(synonym, *entries[name].synonyms))
+            entries[name] = _with_synonyms(entries[name], [synonym, *entries[name].synonyms])
         return list(entries.values())
 
     def _default_entries(self) -> dict[str, ConfigEntry]:
         entries = [
-            make_entry(
-                name, declaration, tuple(self.default_synonyms(declaration)), is_read_only=False
-            )
+            make_entry(name, declaration, self.default_synonyms(declaration), is_read_only=False)
             for name, declaration in _TOPIC_CONFIGS.items()
         ]
         entries += [
-            make_entry(name, declaration, (_default_of(declaration),), is_read_only=True)
+            make_entry(name, declaration, [_default_of(declaration)], is_read_only=True)
             for name, declaration in _REPLICATION_CONFIGS.items()
         ]
         return {entry.name: entry for entry in sorted(entries, key=lambda entry: entry.name)}
@@ -270,22 +245,22 @@ def _apply(
     change: ConfigChange, current: Mapping[str, str], known: Mapping[str, SettingDeclaration]
 ) -> str | None:
     name, value = change.name, change.value
-    if change.operation == ConfigOperation.DELETE:
+    if change.config_operation == ConfigOperation.DELETE:
         return None
     if value is None:
         raise InvalidRequest(f"null is not a value of {name:.200}; delete it instead")
-    if change.operation == ConfigOperation.SET:
+    if change.config_operation == ConfigOperation.SET:
         return value
-    if change.operation not in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
+    if change.config_operation not in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
         raise InvalidRequest(
-            f"operation {change.operation} on {name:.200} is not known; use 0 set, 1 delete, "
-            "2 append or 3 subtract"
+            f"operation {change.config_operation} on {name:.200} is not known; use 0 set, "
+            "1 delete, 2 append or 3 subtract"
         )
     if name in known and known[name].type is not SettingType.LIST:
         raise InvalidSetting(f"{name} is not a list: set it instead of appending or subtracting")
     items = [item for item in current.get(name, "").split(",") if item]
     operands = [item.strip() for item in value.split(",")]
-    if change.operation == ConfigOperation.APPEND:
+    if change.config_operation == ConfigOperation.APPEND:
         return ",".join(dict.fromkeys([*items, *operands]))
     return ",".join(item for item in items if item not in operands)
 
@@ -316,7 +291,7 @@ class BrokerConfigs:
         """Every config, by name."""
         entries = {entry.name: entry for entry in self._static_entries()}
         for name, declaration in _DYNAMIC_CONFIGS.items():
-            synonyms = tuple(self._topics.default_synonyms(declaration))
+            synonyms = self._topics.default_synonyms(declaration)
             entries[name] = make_entry(name, declaration, synonyms, is_read_only=False)
         return [entries[name] for name in sorted(entries)]
 
@@ -325,13 +300,13 @@ class BrokerConfigs:
         own: list[Settings] = [store.store, store.cleaner, store.tier, store.metadata]
         for settings in (*own, ReplicationSettings(), FixedSettings(), *self._visible):
             for declaration in declared(settings):
-                synonyms = tuple(_static_synonyms(settings, declaration, declaration.kafka_name))
+                synonyms = _static_synonyms(settings, declaration)
                 yield make_entry(declaration.kafka_name, declaration, synonyms, is_read_only=True)
 
     def altered_entries(self) -> list[ConfigEntry]:
         """Those that were changed at run time, for the whole cluster."""
         source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-        return [entry for entry in self.entries() if entry.source is source]
+        return [entry for entry in self.entries() if entry.config_source == source]
 
     def group_entries(self) -> list[ConfigEntry]:
         """The configs of every group: none has its own."""
@@ -340,9 +315,7 @@ class BrokerConfigs:
             for declaration in declared(settings):
                 name = declaration.kafka_name.removeprefix(_GROUP_PREFIX)
                 if declaration.kafka_name.startswith(_GROUP_PREFIX) and name in _GROUP_CONFIGS:
-                    synonyms = tuple(
-                        _static_synonyms(settings, declaration, declaration.kafka_name)
-                    )
+                    synonyms = _static_synonyms(settings, declaration)
                     entries.append(make_entry(name, declaration, synonyms, is_read_only=True))
         return entries
 
@@ -382,10 +355,8 @@ class BrokerConfigs:
         )
 
 
-def _static_synonyms(
-    settings: Settings, declaration: SettingDeclaration, name: str
-) -> Iterable[Synonym]:
-    value = getattr(settings, declaration.name)
+def _static_synonyms(settings: Settings, declaration: SettingDeclaration) -> Iterable[Synonym]:
+    name, value = declaration.kafka_name, getattr(settings, declaration.name)
     if value != declaration.default:
         yield Synonym(name, format_value(value), ConfigSource.STATIC_BROKER_CONFIG)
     yield Synonym(name, declaration.default_text, ConfigSource.DEFAULT_CONFIG)

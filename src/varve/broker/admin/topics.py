@@ -185,8 +185,8 @@ def _created_config(entry: ConfigEntry) -> messages.CreatableTopicConfigs:
     return messages.CreatableTopicConfigs(
         name=entry.name,
         value=entry.value,
-        read_only=entry.is_read_only,
-        config_source=entry.source,
+        read_only=entry.read_only,
+        config_source=entry.config_source,
         is_sensitive=entry.is_sensitive,
     )
 
