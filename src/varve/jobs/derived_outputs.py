@@ -5,20 +5,19 @@ Layout     `<cluster>/<topic>.<topic id>/output/<id>.json` in the object store o
            `varve-outputs.lock`. docs/formats/outputs.md
 Invariant  an output is registered before its first record is written. No credential is stored. A
            location that was registered once stays until the output is removed from the registry.
-           Every registered output is erased, or named among what is out of reach. A row matches an
-           erasure by its partition and offset, or by its key: a copy of a record that has left
-           the log is found by its key.
+           A row matches an erasure by its partition and offset, or by its key: a copy of a record
+           that has left the log is found by its key.
 Crash      no output exists without a registration. A registration without an output makes
            erasures fail until the job runs again, or `varve job outputs` removes it.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
-from typing import Final, Protocol, assert_never
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,13 +34,11 @@ from varve.disk import (
     write_atomically,
 )
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt, Locked, NotFound, Unavailable, UnsupportedFormat
-from varve.foundation.settings import GivenValue
+from varve.foundation.errors import Corrupt, Locked, UnsupportedFormat
 from varve.foundation.stop_signal import StopSignal
 from varve.jobs.results import JSON_NAME, JsonFields
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.source.plan import open_partitions
-from varve.jobs.tasks import TaskRunner
 from varve.jobs.tier.bucket import find_cluster
 from varve.object_store import ObjectStore
 
@@ -339,135 +336,3 @@ class ErasedOutput(JsonFields):
     out_of_reach: tuple[str, ...]
     is_there: bool = field(default=True, metadata={JSON_NAME: None})
     versions: tuple[Mapping[str, object], ...] = ()
-
-
-# Erasure of outputs
-
-
-@dataclass(frozen=True, slots=True)
-class TopicOutputs:
-    """All that was made of one topic: `copies` can be erased, `topics` are topics within reach."""
-
-    copies: tuple[DerivedOutput, ...]
-    topics: tuple[DerivedOutput, ...]
-    out_of_reach: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class OutputSettings:
-    """What it takes to open outputs, credentials among it: a note of an output holds none.
-
-    Snapshots at a place of the same kind as the bucket, `store_url`, take its settings too.
-    """
-
-    snapshots: Mapping[str, GivenValue] = field(default_factory=dict)
-    tables: Mapping[str, GivenValue] = field(default_factory=dict)
-    store_url: str = ""
-    store: Mapping[str, GivenValue] = field(default_factory=dict)
-
-    def of(self, output: DerivedOutput) -> Mapping[str, GivenValue]:
-        if output.kind is OutputKind.TABLE:
-            return self.tables
-        if self.store_url and _scheme(output.place) == _scheme(self.store_url):
-            return {**self.store, **self.snapshots}
-        return self.snapshots
-
-
-def _scheme(place: str) -> str:
-    return place.partition(":")[0] if ":" in place else "file"
-
-
-def _same_place(place: str) -> str:
-    """A place as it is compared: paths in full."""
-    return place if _scheme(place) != "file" else os.path.abspath(place.removeprefix("file:"))
-
-
-def find_topic_outputs(
-    registries: Iterable[OutputRegistry], topic: str, topic_id: str, *, reachable: Sequence[str]
-) -> TopicOutputs:
-    """What is noted of a topic; topics at these places can be erased like any other."""
-    outputs: dict[str, DerivedOutput] = {}
-    for registry in registries:
-        for output in registry.find(topic, topic_id):
-            known = outputs.get(output.id)
-            outputs[output.id] = output if known is None else output.with_locations(known.locations)
-    reached = {_same_place(output) for output in reachable}
-    copies, topics, out_of_reach = [], [], []
-    for output in outputs.values():
-        match output.kind:
-            case OutputKind.SNAPSHOT | OutputKind.TABLE:
-                copies.append(output)
-            case OutputKind.TOPIC:
-                if _same_place(output.place) in reached:
-                    topics.append(output)
-                else:
-                    out_of_reach.append(
-                        f"topic {output.name} at {output.place} was made of {topic}: erase it there"
-                    )
-            case OutputKind.FILES:
-                out_of_reach.append(
-                    f"files at {output.place} ({output.name}) were made of {topic}: remove them by "
-                    "hand"
-                )
-            case OutputKind.CHECKPOINT:
-                out_of_reach.append(
-                    f"the checkpoint at {output.place} of {output.name} holds ids of records of "
-                    f"{topic} until they leave the window of the deduplication"
-                )
-            case _:
-                assert_never(output.kind)
-    return TopicOutputs(tuple(copies), tuple(topics), tuple(out_of_reach))
-
-
-def erase_output(
-    output: DerivedOutput,
-    settings: OutputSettings,
-    wanted: ErasedRows,
-    *,
-    runner: TaskRunner,
-    others: Sequence[DerivedOutput] = (),
-) -> ErasedOutput:
-    """Removes the rows from a snapshot or table, for good; raises Unavailable where it is not.
-
-    `others` are all copies of the topic: what one of them still uses is not taken for left over.
-    """
-    opening = settings.of(output)
-    with _name_remedy(output):
-        if output.kind is OutputKind.SNAPSHOT:
-            from varve.jobs.snapshot.erase import erase_from_snapshot
-
-            return erase_from_snapshot(output, opening, wanted, runner=runner)
-        from varve.jobs.table.erase import erase_from_table
-
-        return erase_from_table(output, opening, wanted, others=others, runner=runner)
-
-
-@contextmanager
-def _name_remedy(output: DerivedOutput) -> Iterator[None]:
-    """An output that is gone for good would make every erasure of its topic fail."""
-    try:
-        yield
-    except (Unavailable, NotFound) as error:
-        raise Unavailable(
-            f"{output.kind} {output.name} of topic {output.topic} cannot be reached: {error}. If "
-            f"it is gone for good: varve job outputs {output.topic} --forget {output.id}"
-        ) from error
-
-
-def count_in_output(
-    output: DerivedOutput,
-    settings: OutputSettings,
-    wanted: ErasedRows,
-    *,
-    runner: TaskRunner,
-    others: Sequence[DerivedOutput] = (),
-) -> int:
-    """How many rows are left, over every retained file."""
-    opening = settings.of(output)
-    if output.kind is OutputKind.SNAPSHOT:
-        from varve.jobs.snapshot.erase import count_in_snapshot
-
-        return count_in_snapshot(output, opening, wanted, runner=runner)
-    from varve.jobs.table.erase import count_in_table
-
-    return count_in_table(output, opening, wanted, others=others, runner=runner)

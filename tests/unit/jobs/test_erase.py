@@ -18,10 +18,12 @@ from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, PowerLoss
 from varve.jobs.derived_outputs import (
     DerivedOutput,
     ErasedOutput,
+    ErasedRows,
     LocalOutputRegistry,
     OutputKind,
     RemoteOutputRegistry,
 )
+from varve.jobs.erase.outputs import OutputErasure
 from varve.jobs.erase.request import FieldMatch, RescanMode, ValueFormat
 from varve.jobs.erase.targets import forget_output, list_outputs
 from varve.jobs.erase.tasks import NotErased
@@ -382,12 +384,13 @@ def test_what_outputs_could_not_do_is_told_with_the_result(
             )
         )
 
-    def erase(output: DerivedOutput, *given: object, **more: object) -> ErasedOutput:
+    def erase(erasure: OutputErasure, wanted: ErasedRows) -> ErasedOutput:
+        output = erasure.output
         told = (f"table {output.name} is not there",) if output.name == "gone" else ()
         return ErasedOutput(output.id, 0, (), (), (), told, is_there=not told)
 
-    monkeypatch.setattr("varve.jobs.erase.erasure.erase_output", erase)
-    monkeypatch.setattr("varve.jobs.erase.erasure.count_in_output", lambda *given, **more: 0)
+    monkeypatch.setattr(OutputErasure, "erase", erase)
+    monkeypatch.setattr(OutputErasure, "count", lambda *given: 0)
     waiting = bench.erase("ann", id="slow", grace_ms=60_000)
     assert "table gone is not there" in waiting.out_of_reach
     result = bench.erase("eve")
@@ -499,8 +502,8 @@ def test_rows_that_an_output_keeps_are_told_with_their_reason(
     )
     RemoteOutputRegistry(bench.topic.bucket, bench.home.cluster).note(output)
     kept = ErasedOutput(output.id, 0, (), (), (), ("tag keep holds it: drop it",))
-    monkeypatch.setattr("varve.jobs.erase.erasure.erase_output", lambda *given, **more: kept)
-    monkeypatch.setattr("varve.jobs.erase.erasure.count_in_output", lambda *given, **more: 3)
+    monkeypatch.setattr(OutputErasure, "erase", lambda *given: kept)
+    monkeypatch.setattr(OutputErasure, "count", lambda *given: 3)
     with pytest.raises(NotErased, match=r"3 rows .* table shop\.orders .*: tag keep holds it"):
         bench.erase("ann")
 

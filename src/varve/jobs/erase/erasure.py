@@ -27,15 +27,9 @@ from varve.embedded.tier_place import check_remembered, read_place
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, Locked, NotFound, StoreError
 from varve.foundation.settings import GivenValue
-from varve.jobs.derived_outputs import (
-    DerivedOutput,
-    ErasedOutput,
-    ErasedRows,
-    OutputSettings,
-    count_in_output,
-    erase_output,
-)
+from varve.jobs.derived_outputs import DerivedOutput, ErasedOutput, ErasedRows
 from varve.jobs.erase.local import LocalErasure
+from varve.jobs.erase.outputs import OutputErasure, OutputSettings
 from varve.jobs.erase.receipt import (
     FORMAT,
     KIND,
@@ -221,7 +215,10 @@ class Erasure:
         self._pass(is_dry_run=True)
         self._figures.clear_figures()
         return {
-            topic.name: [self._erase_output(topic, output) for output in topic.outputs.copies]
+            topic.name: [
+                self._output_erasure(topic, output).erase(self._rows(topic))
+                for output in topic.outputs.copies
+            ]
             for topic in self._topics
         }
 
@@ -232,10 +229,11 @@ class Erasure:
             for output in topic.outputs.copies:
                 if output.id in missing:
                     continue
-                if self._count_left(topic, output):
-                    done = self._erase_output(topic, output)
+                erasure = self._output_erasure(topic, output)
+                if erasure.count(self._rows(topic)):
+                    done = erasure.erase(self._rows(topic))
                     erased.setdefault(topic.name, []).append(done)
-                    if left := self._count_left(topic, output):
+                    if left := erasure.count(self._rows(topic)):
                         reasons = "; ".join(done.out_of_reach)
                         raise NotErased(
                             f"{left} rows that were to be erased are still in {output.kind} "
@@ -244,15 +242,9 @@ class Erasure:
                         )
                 rescan.outputs += 1
 
-    def _erase_output(self, topic: TopicTarget, output: DerivedOutput) -> ErasedOutput:
+    def _output_erasure(self, topic: TopicTarget, output: DerivedOutput) -> OutputErasure:
         settings, others = self.targets.output_settings, topic.outputs.copies
-        return erase_output(output, settings, self._rows(topic), runner=self.runner, others=others)
-
-    def _count_left(self, topic: TopicTarget, output: DerivedOutput) -> int:
-        settings, others = self.targets.output_settings, topic.outputs.copies
-        return count_in_output(
-            output, settings, self._rows(topic), runner=self.runner, others=others
-        )
+        return OutputErasure(output, settings, self.runner, others)
 
     def _rows(self, topic: TopicTarget) -> ErasedRows:
         return ErasedRows(self.request.keys, self._figures.offsets(topic.name))

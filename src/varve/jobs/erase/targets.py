@@ -20,11 +20,9 @@ from varve.jobs.derived_outputs import (
     ErasedOutput,
     LocalOutputRegistry,
     OutputRegistry,
-    OutputSettings,
     RemoteOutputRegistry,
-    TopicOutputs,
-    find_topic_outputs,
 )
+from varve.jobs.erase.outputs import OutputSettings, TopicOutputs, find_topic_outputs
 from varve.jobs.erase.request import ErasureRequest, RescanMode
 from varve.jobs.object_versions import ErasedVersions
 from varve.jobs.tier.bucket import BucketAccess, RemoteTopic

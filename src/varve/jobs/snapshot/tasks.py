@@ -22,6 +22,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]  # ships no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 
 from varve.foundation.errors import Corrupt, ObjectNotFound, Unavailable
+from varve.jobs.key_rows import keep_newest, split_by_bucket
 from varve.jobs.snapshot.document import DATA_FOLDER, SnapshotFile
 from varve.jobs.source.arrow_columns import STANDARD_COLUMNS, ArrowColumns
 from varve.jobs.source.options import SourceFilters, SourceOptions
@@ -90,14 +91,13 @@ class ReadTask:
 
     def run(self, shared: None) -> StagedBuckets:
         rows, codes = self._read()
-        order = np.argsort(codes, kind="stable")
-        distinct, starts = np.unique(codes[order], return_index=True)
-        groups = np.split(order, starts[1:]) if len(codes) else []
-        streams = [_write_stream(rows.take(pa.array(group))) for group in groups]
+        parts = list(split_by_bucket(rows, codes))
+        streams = [_write_stream(part) for _, part in parts]
         positions = np.cumsum([0, *map(len, streams)], dtype=np.int64)
         if streams:
             self.place.objects().put_parts(self.key, streams, size=int(positions[-1]))
-        return StagedBuckets(self.key, distinct, positions, len(codes))
+        numbers = np.array([code for code, _ in parts], np.int64)
+        return StagedBuckets(self.key, numbers, positions, len(codes))
 
     def _read(self) -> tuple[pa.Table, Codes]:
         """The rows, and for each the number of its bucket among those of all partitions."""
@@ -207,20 +207,10 @@ def column_types() -> dict[str, str]:
 
 def merge_rows(tables: Sequence[pa.Table], *, start_offset: int) -> pa.Table:
     """The latest row of each key, by key; without tombstones and without rows below the start."""
-    rows = pa.concat_tables(tables)
-    order = pc.sort_indices(rows, sort_keys=[("key", "ascending"), ("offset", "descending")])
-    rows = rows.take(order)
-    keys = rows.column("key").combine_chunks()
-    if len(keys) > 1:
-        is_other = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1))
-        is_first = pa.concat_arrays([pa.array([True]), _flat(is_other)])
-        rows = rows.filter(is_first)
+    rows = keep_newest(pa.concat_tables(tables), ["key"], offset="offset")
+    rows = rows.take(pc.sort_indices(rows, sort_keys=[("key", "ascending")]))
     is_there = pc.is_valid(rows.column("value"))
     return rows.filter(pc.and_(is_there, pc.greater_equal(rows.column("offset"), start_offset)))
-
-
-def _flat(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
 def write_rows(rows: pa.Table) -> bytes:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 from pyiceberg.manifest import DataFile
 from pyiceberg.typedef import Record
 
+from varve.jobs.key_rows import keep_newest, split_by_bucket
 from varve.jobs.source.arrow_columns import ArrowColumns
 from varve.jobs.source.options import SourceFilters, SourceOptions
 from varve.jobs.source.read import TaskRead, read_task
@@ -38,6 +39,8 @@ from varve.kernels.hashes import murmur3_cells
 SOURCE: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
 """The columns that are read of a topic."""
 
+_ROW_KEY: Final = (PARTITION, KEY)
+"""What an upserted table has one row for."""
 NO_KEY: Final = "no key: a table of keys has one row for each"
 
 
@@ -113,19 +116,6 @@ def _record_columns(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> dict[
         column: batch[name] if is_all else batch[name].take(places)
         for column, name in names.items()
     }
-
-
-def keep_newest(rows: pa.Table) -> pa.Table:
-    """One row for each key of a partition: that of the highest offset; in order of offsets."""
-    if len(rows) < 2:
-        return rows
-    rows = rows.take(pc.sort_indices(rows, sort_keys=[(OFFSET, "ascending")]))
-    number = pa.array(np.arange(len(rows)))
-    keys = pa.table({PARTITION: rows[PARTITION], KEY: rows[KEY], "number": number})
-    last = keys.group_by([PARTITION, KEY]).aggregate([("number", "max")])["number_max"]
-    if len(last) == len(rows):
-        return rows
-    return rows.take(pa.array(np.sort(last.to_numpy())))
 
 
 def find_buckets(keys: pa.ChunkedArray, count: int) -> npt.NDArray[np.int32]:
@@ -226,20 +216,15 @@ class StageTask:
 
     def _stage_rows(self, rows: pa.Table) -> tuple[str, tuple[tuple[int, int], ...]]:
         source = self.source
-        rows = keep_newest(rows)
+        rows = keep_newest(rows, _ROW_KEY, offset=OFFSET)
         buckets = find_buckets(rows[KEY], self.buckets)
-        order = np.argsort(buckets, kind="stable")
-        rows, buckets = rows.take(pa.array(order)), buckets[order]
-        numbers, starts = np.unique(buckets, return_index=True)
-        ends = [*starts[1:].tolist(), len(rows)]
         path = source.files.new_path(source.run_id, f"staged-{source.name}")
         with (
             source.files.io().new_output(path).create() as stream,
             pq.ParquetWriter(stream, rows.schema, compression="lz4") as writer,
         ):
             groups: list[tuple[int, int]] = []
-            for bucket, start, end in zip(numbers.tolist(), starts.tolist(), ends, strict=True):
-                part = rows.slice(start, end - start)
+            for bucket, part in split_by_bucket(rows, buckets):
                 writer.write_table(part, row_group_size=len(part))
                 groups.append((len(groups), bucket))
         return path, tuple(groups)
@@ -282,7 +267,7 @@ class MergeTask:
             with io.new_input(path).open() as stream:
                 staged = pq.ParquetFile(stream).read_row_group(group)
             parts.append(_cast_like(staged, parts[0].schema))
-        rows = keep_newest(pa.concat_tables(parts))
+        rows = keep_newest(pa.concat_tables(parts), _ROW_KEY, offset=OFFSET)
         return rows.filter(pc.invert(rows[DELETED]))
 
 

@@ -1,0 +1,146 @@
+"""Snapshots and tables made of a topic, as an erasure takes them: found, erased, counted again.
+
+Invariant  every registered output is erased, or named among what is out of reach.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from varve.foundation.errors import NotFound, Unavailable
+from varve.foundation.settings import GivenValue
+from varve.jobs.derived_outputs import (
+    DerivedOutput,
+    ErasedOutput,
+    ErasedRows,
+    OutputKind,
+    OutputRegistry,
+)
+from varve.jobs.tasks import TaskRunner
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOutputs:
+    """All that was made of one topic: `copies` can be erased, `topics` are topics within reach."""
+
+    copies: tuple[DerivedOutput, ...]
+    topics: tuple[DerivedOutput, ...]
+    out_of_reach: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSettings:
+    """What it takes to open outputs, credentials among it: a note of an output holds none.
+
+    Snapshots at a place of the same kind as the bucket, `store_url`, take its settings too.
+    """
+
+    snapshots: Mapping[str, GivenValue] = field(default_factory=dict)
+    tables: Mapping[str, GivenValue] = field(default_factory=dict)
+    store_url: str = ""
+    store: Mapping[str, GivenValue] = field(default_factory=dict)
+
+    def of(self, output: DerivedOutput) -> Mapping[str, GivenValue]:
+        if output.kind is OutputKind.TABLE:
+            return self.tables
+        if self.store_url and _scheme(output.place) == _scheme(self.store_url):
+            return {**self.store, **self.snapshots}
+        return self.snapshots
+
+
+def _scheme(place: str) -> str:
+    return place.partition(":")[0] if ":" in place else "file"
+
+
+def _same_place(place: str) -> str:
+    """A place as it is compared: paths in full."""
+    return place if _scheme(place) != "file" else os.path.abspath(place.removeprefix("file:"))
+
+
+def find_topic_outputs(
+    registries: Iterable[OutputRegistry], topic: str, topic_id: str, *, reachable: Sequence[str]
+) -> TopicOutputs:
+    """What is noted of a topic; topics at these places can be erased like any other."""
+    outputs: dict[str, DerivedOutput] = {}
+    for registry in registries:
+        for output in registry.find(topic, topic_id):
+            known = outputs.get(output.id)
+            outputs[output.id] = output if known is None else output.with_locations(known.locations)
+    reached = {_same_place(output) for output in reachable}
+    copies, topics, out_of_reach = [], [], []
+    for output in outputs.values():
+        match output.kind:
+            case OutputKind.SNAPSHOT | OutputKind.TABLE:
+                copies.append(output)
+            case OutputKind.TOPIC:
+                if _same_place(output.place) in reached:
+                    topics.append(output)
+                else:
+                    out_of_reach.append(
+                        f"topic {output.name} at {output.place} was made of {topic}: erase it there"
+                    )
+            case OutputKind.FILES:
+                out_of_reach.append(
+                    f"files at {output.place} ({output.name}) were made of {topic}: remove them by "
+                    "hand"
+                )
+            case OutputKind.CHECKPOINT:
+                out_of_reach.append(
+                    f"the checkpoint at {output.place} of {output.name} holds ids of records of "
+                    f"{topic} until they leave the window of the deduplication"
+                )
+            case _:
+                assert_never(output.kind)
+    return TopicOutputs(tuple(copies), tuple(topics), tuple(out_of_reach))
+
+
+@dataclass(frozen=True, slots=True)
+class OutputErasure:
+    """The erasure of one snapshot or table.
+
+    `others` are all copies of the topic: what one of them still uses is not taken for left over.
+    """
+
+    output: DerivedOutput
+    settings: OutputSettings
+    runner: TaskRunner
+    others: Sequence[DerivedOutput] = ()
+
+    def erase(self, wanted: ErasedRows) -> ErasedOutput:
+        """Removes the rows for good; raises Unavailable where the output cannot be reached."""
+        opening = self.settings.of(self.output)
+        with _name_remedy(self.output):
+            if self.output.kind is OutputKind.SNAPSHOT:
+                from varve.jobs.snapshot.erase import erase_from_snapshot
+
+                return erase_from_snapshot(self.output, opening, wanted, runner=self.runner)
+            from varve.jobs.table.erase import erase_from_table
+
+            return erase_from_table(
+                self.output, opening, wanted, others=self.others, runner=self.runner
+            )
+
+    def count(self, wanted: ErasedRows) -> int:
+        """How many rows are left, over every retained file."""
+        opening = self.settings.of(self.output)
+        if self.output.kind is OutputKind.SNAPSHOT:
+            from varve.jobs.snapshot.erase import count_in_snapshot
+
+            return count_in_snapshot(self.output, opening, wanted, runner=self.runner)
+        from varve.jobs.table.erase import count_in_table
+
+        return count_in_table(self.output, opening, wanted, others=self.others, runner=self.runner)
+
+
+@contextmanager
+def _name_remedy(output: DerivedOutput) -> Iterator[None]:
+    """An output that is gone for good would make every erasure of its topic fail."""
+    try:
+        yield
+    except (Unavailable, NotFound) as error:
+        raise Unavailable(
+            f"{output.kind} {output.name} of topic {output.topic} cannot be reached: {error}. If "
+            f"it is gone for good: varve job outputs {output.topic} --forget {output.id}"
+        ) from error
