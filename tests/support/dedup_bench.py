@@ -14,7 +14,7 @@ from varve.spark.dedup.deduplicate import (
     Packer,
     decode_batch,
     read_ids,
-    read_places,
+    read_locations,
 )
 from varve.spark.dedup.state import BatchTime, DedupWindow, IdBatch, IdSet, Judge, Verdict
 
@@ -95,7 +95,7 @@ class DedupBench:
         found: dict[tuple[int, int], Verdict] = {}
         for bucket, packed in self._pack(arrivals).items():
             batch = pa.concat_batches(packed)
-            partitions, offsets = read_places(batch)
+            partitions, offsets = read_locations(batch)
             window = self.workers[worker].pop(bucket, None) or IdSet(self.reach)
             verdicts = self.judge.judge(
                 IdBatch(read_ids(batch), partitions, offsets),

@@ -15,7 +15,7 @@ from varve.commit_log.check.partition import PartitionFacts
 from varve.commit_log.names import LOG_START_OFFSET_FILE, TopicPartition
 from varve.commit_log.offset_checkpoints import decode_offsets
 from varve.disk import FileSystem
-from varve.embedded.tier_place import DEFAULT_METADATA, TIER_FILE, TierPlace, read_place
+from varve.embedded.tier_location import DEFAULT_METADATA, TIER_FILE, TierLocation, read_location
 from varve.foundation.errors import Corrupt, StoreError
 from varve.object_store import ObjectStore
 from varve.tiering.copy.history_check import LocalPart, find_holes, find_lost
@@ -48,7 +48,7 @@ class TierCheck:
 def check_tier_file(fs: FileSystem, log_directory: str) -> list[Finding]:
     """What is wrong with the file that tells where the cold tier is."""
     try:
-        read_place(fs, log_directory)
+        read_location(fs, log_directory)
     except Corrupt as error:
         path = f"{log_directory}/{TIER_FILE}"
         message = str(error).removeprefix(f"{path} ")
@@ -63,7 +63,7 @@ def check_tier(
     try:
         starts = _read_starts(fs, log_directory)
         tiered = _find_tiered(fs, log_directory, facts, starts)
-        place = read_place(fs, log_directory)
+        place = read_location(fs, log_directory)
         if not tiered:
             return []
         if place is None:
@@ -113,7 +113,7 @@ def _check_without(
 def _check_all(
     fs: FileSystem,
     log_directory: str,
-    place: TierPlace,
+    place: TierLocation,
     tiered: dict[TopicPartition, PartitionFacts],
     starts: dict[TopicPartition, int],
     check: TierCheck,

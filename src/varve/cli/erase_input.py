@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 from varve.cli.job_options import find_address
 from varve.cli.tier_access import check_manifests_beside, find_tiered, split_settings
 from varve.disk import RealFileSystem
-from varve.embedded.tier_place import TIER_FILE, read_place
+from varve.embedded.tier_location import TIER_FILE, read_location
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.units import parse_time
 
@@ -46,7 +46,7 @@ def find_where(
     for directory in directories:
         if not fs.exists(directory):
             raise InvalidRequest(f"log directory {directory} does not exist")
-    places = {one: place for one in directories if (place := read_place(fs, one)) is not None}
+    places = {one: place for one in directories if (place := read_location(fs, one)) is not None}
     first = next(iter(places), directories[0] if directories else None)
     place = places.get(first or "")
     if not url and place is None:

@@ -13,7 +13,7 @@ from varve.cleaning.retention.segments import SegmentLocation
 from varve.cli.moments import show_due, show_moment
 from varve.cli.tier_access import show_cost
 from varve.disk import RealFileSystem
-from varve.embedded.tier_place import read_place
+from varve.embedded.tier_location import read_location
 from varve.foundation.units import format_bytes
 from varve.object_store import PriceTable, default_prices
 
@@ -22,7 +22,7 @@ _STEPS: Final = 10
 
 def find_prices(directory: Path) -> PriceTable:
     """The declared prices of the store that a log directory uses."""
-    place = read_place(RealFileSystem(), os.fspath(directory))
+    place = read_location(RealFileSystem(), os.fspath(directory))
     return default_prices("" if place is None else place.url)
 
 

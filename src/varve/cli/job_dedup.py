@@ -15,7 +15,7 @@ from varve.cli.job_run import open_job, tell_report, write_report
 from varve.cli.store_access import AsJson, parse_setting
 from varve.cli.tier_access import Cluster, StoreSettings, TierUrl
 from varve.disk import RealFileSystem
-from varve.embedded.tier_place import read_place
+from varve.embedded.tier_location import read_location
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.units import parse_duration
 
@@ -308,7 +308,7 @@ def _make_source(
     from varve.spark.dedup.job import DedupSource
 
     fs = RealFileSystem()
-    homes = [directory for directory in directories if read_place(fs, directory) is not None]
+    homes = [directory for directory in directories if read_location(fs, directory) is not None]
     if directories and not url and not homes:
         return DedupSource(topic, None, directories)
     home = homes[0] if homes else None

@@ -11,7 +11,7 @@ import typer
 from varve.cli.store_access import parse_setting
 from varve.cli.tier_access import find_url, split_settings
 from varve.disk import RealFileSystem
-from varve.embedded.tier_place import read_place
+from varve.embedded.tier_location import read_location
 from varve.foundation.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def find_tier(
         if not os.path.isdir(directory):
             raise InvalidRequest(f"log directory {directory} does not exist")
     fs = RealFileSystem()
-    telling = next((one for one in directories if read_place(fs, one) is not None), None)
+    telling = next((one for one in directories if read_location(fs, one) is not None), None)
     if directories and not url and telling is None:
         return None
     return find_address(url, settings, telling, cluster)

@@ -231,9 +231,9 @@ def _place(
 
 def _is_tiered(directory: str) -> bool:
     from varve.disk import RealFileSystem
-    from varve.embedded.tier_place import read_place
+    from varve.embedded.tier_location import read_location
 
-    return read_place(RealFileSystem(), directory) is not None
+    return read_location(RealFileSystem(), directory) is not None
 
 
 def parse_source(given: dict[str, str]) -> "SourceOptions":

@@ -13,7 +13,7 @@ from varve.commit_log.names import PARTITION_METADATA_FILE, TopicPartition
 from varve.disk import FileSystem
 from varve.embedded.partition import columns_within, stored_records
 from varve.embedded.stored_record import StoredRecord
-from varve.embedded.tier_place import DEFAULT_METADATA, TIER_FILE, TierPlace, read_place
+from varve.embedded.tier_location import DEFAULT_METADATA, TIER_FILE, TierLocation, read_location
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Corrupt, InvalidRequest, OffsetOutOfRange
 from varve.records import CommittedBatches
@@ -34,7 +34,7 @@ class RemotePart:
         self, fs: FileSystem, root: str, partition: TopicPartition, store_settings: list[str]
     ) -> None:
         self._partition = partition
-        self._objects = open_tier(_find_place(fs, root, partition).url, store_settings)
+        self._objects = open_tier(_find_location(fs, root, partition).url, store_settings)
         path = f"{root}/{partition}/{PARTITION_METADATA_FILE}"
         home = get_remote_path(
             partition, decode_partition_metadata(fs.read(path), path), read_cluster(fs, root)
@@ -81,8 +81,8 @@ class RemotePart:
         self._objects.close()
 
 
-def _find_place(fs: FileSystem, root: str, partition: TopicPartition) -> TierPlace:
-    place = read_place(fs, root)
+def _find_location(fs: FileSystem, root: str, partition: TopicPartition) -> TierLocation:
+    place = read_location(fs, root)
     if place is None:
         raise OffsetOutOfRange(
             f"{partition}: its first records are neither on the local disk nor, as there is no "

@@ -12,7 +12,7 @@ from varve.cli.store_access import parse_setting
 from varve.commit_log import LogSettings
 from varve.disk import FileSystem, RealFileSystem
 from varve.embedded.store_settings import MIRROR_STORE_PREFIX, TIER_STORE_PREFIX
-from varve.embedded.tier_place import DEFAULT_METADATA, TierPlace, read_place
+from varve.embedded.tier_location import DEFAULT_METADATA, TierLocation, read_location
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics, find_lost_settings
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import GivenValue, parse_settings
@@ -93,7 +93,7 @@ def find_url(url: str, directory: str | None) -> str:
     if url:
         return url
     if directory is not None:
-        place = read_place(RealFileSystem(), directory)
+        place = read_location(RealFileSystem(), directory)
         if place is not None:
             check_manifests_beside(place, directory)
             return place.url
@@ -103,7 +103,7 @@ def find_url(url: str, directory: str | None) -> str:
     raise InvalidRequest("give the object store with --store, or the log directory with --dir")
 
 
-def check_manifests_beside(place: TierPlace, directory: str) -> None:
+def check_manifests_beside(place: TierLocation, directory: str) -> None:
     """Raises InvalidRequest where the store alone does not tell what is in it."""
     if place.metadata != DEFAULT_METADATA:
         raise InvalidRequest(
@@ -132,7 +132,7 @@ def is_place_open(directories: Sequence[Path]) -> bool:
     """
     fs = RealFileSystem()
     paths = [str(path) for path in directories if path.is_dir()]
-    if any(read_place(fs, path) is not None for path in paths):
+    if any(read_location(fs, path) is not None for path in paths):
         return False
     return any(find_tiered(fs, path) for path in paths)
 

@@ -24,7 +24,7 @@ from varve.cli.tier_access import (
     split_settings,
 )
 from varve.disk import RealFileSystem
-from varve.embedded.tier_place import check_remembered, read_place
+from varve.embedded.tier_location import check_remembered, read_location
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.units import format_bytes
 from varve.object_store import (
@@ -120,7 +120,7 @@ def _open(
     directory: Path, store_url: str, mirror_url: str, settings: list[str]
 ) -> MirroredObjectStore:
     check_exist([directory])
-    place = read_place(RealFileSystem(), str(directory))
+    place = read_location(RealFileSystem(), str(directory))
     if place is not None:
         check_remembered("--store", store_url, place.url, str(directory))
         check_remembered("--mirror", mirror_url, place.mirror or mirror_url, str(directory))

@@ -23,11 +23,11 @@ from varve.commit_log import LogManager, LogSettings
 from varve.commit_log.directory_files import decode_topic_id
 from varve.commit_log.names import parse_partition_directory
 from varve.disk import FileSystem, RealFileSystem, write_atomically
-from varve.embedded.tier_place import (
+from varve.embedded.tier_location import (
     DEFAULT_METADATA,
-    TierPlace,
-    read_place,
-    remember_place,
+    TierLocation,
+    read_location,
+    remember_location,
 )
 from varve.embedded.topic_table import (
     TOPICS_FILE,
@@ -217,9 +217,9 @@ def _remember_store(fs: FileSystem, path: str, url: str, cluster: str) -> None:
     """
     from varve.object_store.opening import normal_url
 
-    if read_place(fs, path) is None and read_cluster(fs, path) == cluster:
+    if read_location(fs, path) is None and read_cluster(fs, path) == cluster:
         logs = LogManager([path], fs=fs, clock=SystemClock(), random=random.Random())
-        remember_place(fs, logs.directories, TierPlace(normal_url(url), DEFAULT_METADATA))
+        remember_location(fs, logs.directories, TierLocation(normal_url(url), DEFAULT_METADATA))
 
 
 def _print(report: RestoreReport, *, as_json: bool) -> None:

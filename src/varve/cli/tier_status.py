@@ -28,7 +28,7 @@ from varve.cli.store_access import (
 from varve.cli.tier_access import StoreSettings, TierUrl, show_cost, tier_settings
 from varve.commit_log import TopicPartition
 from varve.disk import RealFileSystem
-from varve.embedded.tier_place import read_place
+from varve.embedded.tier_location import read_location
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import StoreError, StoreUnavailable
 from varve.foundation.units import format_bytes
@@ -112,7 +112,7 @@ def command(
     with open_existing([directory], maintain=False, settings=settings) as store:
         if topic is not None:
             find_topic(store, topic)
-        place = read_place(RealFileSystem(), os.fspath(directory))
+        place = read_location(RealFileSystem(), os.fspath(directory))
         look = _Look(store, store_url if place is None else place.url)
         chosen = store.partitions(topic, partition)
         found = [

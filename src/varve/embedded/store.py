@@ -21,8 +21,8 @@ from varve.embedded.partition import Partition
 from varve.embedded.store_removals import StoreRemovals
 from varve.embedded.store_settings import ParsedSettings, parse_store_settings
 from varve.embedded.store_tier import StoreTier
+from varve.embedded.tier_location import check_cluster_id_known
 from varve.embedded.tier_opening import TierOpening
-from varve.embedded.tier_place import check_cluster_id_known
 from varve.embedded.topic import Topic
 from varve.embedded.topic_admin import TopicAdmin
 from varve.embedded.topic_table import TopicCatalog, TopicEntry, lost_settings_message
@@ -264,13 +264,15 @@ class Store(StoreRemovals):
     def recovered(self) -> dict[str, list[str]]:
         """By partition, what the open had to cut, drop or rebuild after a crash; and by topic, that
         its settings are lost."""
-        found = {
+        recovered = {
             str(partition): log.recovered
             for directory in self._logs.directories
             for partition, log in sorted(directory.logs.items())
             if log.recovered
         }
-        return found | {topic: [lost_settings_message(topic)] for topic in sorted(self._admin.lost)}
+        return recovered | {
+            topic: [lost_settings_message(topic)] for topic in sorted(self._admin.lost)
+        }
 
     @property
     def cluster_id(self) -> str:

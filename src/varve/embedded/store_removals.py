@@ -99,10 +99,10 @@ class StoreRemovals(ABC):
                 for every in self.topics()
                 for number in range(every.partition_count)
             ]
-        found = self.topic(topic)
-        numbers = range(found.partition_count)
+        chosen = self.topic(topic)
+        numbers = range(chosen.partition_count)
         if partition is not None:
-            numbers = range(found.partition(partition).number, partition + 1)
+            numbers = range(chosen.partition(partition).number, partition + 1)
         return [TopicPartition(topic, number) for number in numbers]
 
     def audit(
@@ -146,9 +146,9 @@ class StoreRemovals(ABC):
         from varve.cleaning.explain.explain import explain_key
 
         data = key.encode() if isinstance(key, str) else key
-        found = self.topic(topic)
-        number = found.partition_for(data) if partition is None else partition
-        log, now_ms = found.partition(number).log, self._clock.now_ms()
+        chosen = self.topic(topic)
+        number = chosen.partition_for(data) if partition is None else partition
+        log, now_ms = chosen.partition(number).log, self._clock.now_ms()
         return explain_key(log, data, now_ms, self._explain_context(log, now_ms))
 
     def forecast(

@@ -7,7 +7,7 @@ mirrors it behind `varve.tier.mirror.store.`.
 
 import difflib
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import LogSettings, StoreSettings
@@ -15,7 +15,9 @@ from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import GivenValue, Settings, declared, parse_settings
 from varve.tiering.settings import MetadataSettings, TierSettings
 
-_WHERE = "the store's settings"
+S = TypeVar("S", bound=Settings)
+
+_WHERE: Final = "the store's settings"
 
 TIER_STORE_PREFIX: Final = "varve.tier.store."
 """Before the name of a setting of the cold tier's object store."""
@@ -56,10 +58,10 @@ def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:
             raise InvalidSetting(_unknown(name, own, defaults))
     topic_defaults = {defaults[name]: value for name, value in given.items() if name in defaults}
     return ParsedSettings(
-        parse_settings(StoreSettings, _part_of(given, StoreSettings), _WHERE),
-        parse_settings(CleanerSettings, _part_of(given, CleanerSettings), _WHERE),
-        parse_settings(TierSettings, _part_of(given, TierSettings), _WHERE),
-        parse_settings(MetadataSettings, _part_of(given, MetadataSettings), _WHERE),
+        _parse_part(StoreSettings, given),
+        _parse_part(CleanerSettings, given),
+        _parse_part(TierSettings, given),
+        _parse_part(MetadataSettings, given),
         tier_store,
         mirror_store,
         parse_settings(LogSettings, topic_defaults, _WHERE),
@@ -80,9 +82,10 @@ def _names(settings: type[Settings]) -> set[str]:
     return {declaration.kafka_name for declaration in declared(settings)}
 
 
-def _part_of(values: Mapping[str, GivenValue], settings: type[Settings]) -> dict[str, GivenValue]:
+def _parse_part(settings: type[S], given: Mapping[str, GivenValue]) -> S:
     known = _names(settings)
-    return {name: value for name, value in values.items() if name in known}
+    part = {name: value for name, value in given.items() if name in known}
+    return parse_settings(settings, part, _WHERE)
 
 
 def _unknown(name: str, own: set[str], defaults: Mapping[str, str]) -> str:

@@ -289,11 +289,15 @@ class StoreTier:
         """What went wrong in the last round, by partition that is in the tier."""
         with self._lock:
             tier, failure = self._tier, self._failure
-        tiered = {one for one, log, _ in self._logs.logs() if log.settings.remote_storage_enable}
+        tiered = {
+            partition
+            for partition, log, _ in self._logs.logs()
+            if log.settings.remote_storage_enable
+        }
         if tier is None:
             return {} if failure is None else dict.fromkeys(sorted(tiered), str(failure))
-        found = {**tier.failures, **tier.copier.failures()}
-        return {partition: text for partition, text in found.items() if partition in tiered}
+        failures = {**tier.failures, **tier.copier.failures()}
+        return {partition: text for partition, text in failures.items() if partition in tiered}
 
     def mirror_trouble(self) -> str:
         """What is wrong with the stores of a mirror; empty if nothing is, or nothing mirrors."""

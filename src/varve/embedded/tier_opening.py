@@ -12,13 +12,13 @@ from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.commit_log import LogManager
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.embedded.store_settings import MIRROR_STORE_PREFIX, ParsedSettings
-from varve.embedded.tier_place import (
+from varve.embedded.tier_location import (
     DEFAULT_METADATA,
     MirrorInSyncFile,
-    TierPlace,
-    find_place,
-    recall_place,
-    remember_place,
+    TierLocation,
+    find_location,
+    recall_location,
+    remember_location,
 )
 from varve.foundation.clock import Clock
 from varve.foundation.errors import DirectoryOffline, InvalidSetting
@@ -46,8 +46,8 @@ class TierOpening:
         return self.objects is None
 
     def prepare(self, maker: "TopicMaker") -> None:
-        """Makes what the tier needs of the store itself; raises InvalidSetting for a bad place."""
-        if self._find_place().metadata == "topic":
+        """Makes what the tier needs of the store itself; raises InvalidSetting for a bad URL."""
+        if self._find_location().metadata == "topic":
             from varve.tiering.metadata.topic import ensure_metadata_topic
 
             ensure_metadata_topic(maker, self.settings.metadata)
@@ -58,31 +58,31 @@ class TierOpening:
         from varve.tiering.tier import Tier
 
         table = MetricTable(declared_metrics(store_metrics))
-        place = self._find_place()
+        location = self._find_location()
         live = [directory for directory in self.logs.directories if directory.failure is None]
         if not live:
             raise DirectoryOffline("no log directory is online to hold indexes of the cold tier")
-        known = recall_place(self.logs.fs, self.logs.directories)
+        known = recall_location(self.logs.fs, self.logs.directories)
         return Tier(
             self.logs,
             self.objects
-            or self._open_objects(place, known, [directory.path for directory in live], table),
+            or self._open_objects(location, known, [directory.path for directory in live], table),
             cleaner=cleaner,
             clock=self.clock,
             random=self.random,
             settings=self.settings.tier,
             cache_directory=f"{live[0].path}/{REMOTE_INDEX_CACHE_DIRECTORY}",
-            backend=place.metadata,
-            metadata_topic=self._open_metadata_topic() if place.metadata == "topic" else None,
-            before_first_copy=lambda: self._remember(place),
+            backend=location.metadata,
+            metadata_topic=self._open_metadata_topic() if location.metadata == "topic" else None,
+            before_first_copy=lambda: self._remember(location),
             may_be_new=known is None,
             store_metrics=table,
         )
 
     def _open_objects(
         self,
-        place: TierPlace,
-        known: TierPlace | None,
+        location: TierLocation,
+        known: TierLocation | None,
         directories: Sequence[str],
         table: MetricTable,
     ) -> "ObjectStore":
@@ -94,15 +94,15 @@ class TierOpening:
             open_object_store,
         )
 
-        if place.mirror:
+        if location.mirror:
             return open_mirrored(
-                place.url,
-                place.mirror,
+                location.url,
+                location.mirror,
                 settings=self.settings.tier_store,
                 second_settings=self.settings.mirror_store,
                 clock=self.clock,
                 in_sync=MirrorInSyncFile(
-                    self.logs.fs, directories, url=place.url, mirror=place.mirror
+                    self.logs.fs, directories, url=location.url, mirror=location.mirror
                 ),
                 must_exist=known is not None,
                 second_must_exist=known is not None and bool(known.mirror),
@@ -111,18 +111,20 @@ class TierOpening:
         if self.settings.mirror_store:
             names = (f"{MIRROR_STORE_PREFIX}{name}" for name in self.settings.mirror_store)
             raise InvalidSetting(
-                f"{', '.join(names)} given, but the cold tier at {place.url} has no mirror: set "
+                f"{', '.join(names)} given, but the cold tier at {location.url} has no mirror: set "
                 "varve.tier.mirror.url"
             )
-        store = open_object_store(place.url, self.settings.tier_store, must_exist=known is not None)
+        store = open_object_store(
+            location.url, self.settings.tier_store, must_exist=known is not None
+        )
         # Below the retries, so that every attempt is counted as the provider bills it.
         return RetryingObjectStore(MeteredObjectStore(store, table=table))
 
-    def _find_place(self) -> TierPlace:
+    def _find_location(self) -> TierLocation:
         settings = self.settings.tier
         if self.objects is not None:
-            return TierPlace("", settings.varve_tier_metadata or DEFAULT_METADATA)
-        return find_place(
+            return TierLocation("", settings.varve_tier_metadata or DEFAULT_METADATA)
+        return find_location(
             self.logs.fs,
             self.logs.directories,
             url=settings.varve_tier_url,
@@ -130,9 +132,9 @@ class TierOpening:
             mirror=settings.varve_tier_mirror_url,
         )
 
-    def _remember(self, place: TierPlace) -> None:
-        if place.url:
-            remember_place(self.logs.fs, self.logs.directories, place)
+    def _remember(self, location: TierLocation) -> None:
+        if location.url:
+            remember_location(self.logs.fs, self.logs.directories, location)
 
     def _open_metadata_topic(self) -> "MetadataTopic":
         from varve.tiering.metadata.topic import MetadataTopic

@@ -227,7 +227,7 @@ class Topic:
         """
         chosen = self._chosen(partition, start, end)
         reads = [
-            one.read(start, end, isolation=isolation, max_records=max_records) for one in chosen
+            part.read(start, end, isolation=isolation, max_records=max_records) for part in chosen
         ]
         return itertools.islice(itertools.chain.from_iterable(reads), max_records)
 
@@ -242,7 +242,7 @@ class Topic:
         """The batches behind `read`, as stored: whole, so the first may begin before `start`."""
         chosen = self._chosen(partition, start, end)
         return itertools.chain.from_iterable(
-            [one.read_batches(start, end, isolation=isolation) for one in chosen]
+            [part.read_batches(start, end, isolation=isolation) for part in chosen]
         )
 
     def columns(
@@ -256,7 +256,7 @@ class Topic:
         """The records behind `read` as numpy columns, a batch at a time: the fast way."""
         chosen = self._chosen(partition, start, end)
         return itertools.chain.from_iterable(
-            [one.columns(start, end, isolation=isolation) for one in chosen]
+            [part.columns(start, end, isolation=isolation) for part in chosen]
         )
 
     def _chosen(self, partition: int | None, start: int | None, end: int | None) -> list[Partition]:

@@ -16,7 +16,7 @@ from typing import Final
 
 from varve.commit_log import LogSettings
 from varve.disk import FileSystem, JsonDocument, Lock, RealFileSystem
-from varve.embedded.tier_place import DEFAULT_METADATA, read_place
+from varve.embedded.tier_location import DEFAULT_METADATA, read_location
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation import errors
 from varve.foundation.clock import Clock, SystemClock
@@ -302,7 +302,7 @@ def _run(due: ScheduledJob, context: JobContext, runner: Runner) -> JobOutcome:
 def _find_address(
     fs: FileSystem, directory: str, settings: Mapping[str, GivenValue], cluster: str | None
 ) -> Bucket | None:
-    place = read_place(fs, directory)
+    place = read_location(fs, directory)
     if place is None:
         return None
     if place.metadata != DEFAULT_METADATA:

@@ -10,7 +10,7 @@ import pytest
 import varve
 from varve.disk import MemoryFileSystem
 from varve.embedded import Store
-from varve.embedded.tier_place import MARK_FILE, TIER_FILE, MirrorInSyncFile
+from varve.embedded.tier_location import MARK_FILE, TIER_FILE, MirrorInSyncFile
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest, InvalidSetting, StoreUnavailable, Unavailable
 from varve.foundation.settings import GivenValue

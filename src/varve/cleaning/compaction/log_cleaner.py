@@ -136,7 +136,7 @@ class LogCleaner:
         recovered: list[PartitionCleaner] = []
         by_name: dict[TopicPartition, PartitionCleaner] = {}
         for partition in self._compacted():
-            cleanable = self._look_at(partition, now_ms)
+            cleanable = self._judge(partition, now_ms)
             if cleanable is None:
                 continue
             logs.append(cleanable)
@@ -165,7 +165,7 @@ class LogCleaner:
             max_delay_ms=max((log.delay_ms for log in logs), default=0),
         )
 
-    def _look_at(self, partition: PartitionCleaner, now_ms: int) -> CleanableLog | None:
+    def _judge(self, partition: PartitionCleaner, now_ms: int) -> CleanableLog | None:
         """How dirty it is; None while it waits after a failure, or for the object store."""
         if partition.waits(now_ms) or partition.waits_for_store(now_ms):
             return None
@@ -239,7 +239,7 @@ class LogCleaner:
 
         Selects again: another thread may have cleaned the log since it was picked.
         """
-        cleanable = self._look_at(partition, now_ms)
+        cleanable = self._judge(partition, now_ms)
         if cleanable is None:
             return None
         try:
@@ -264,20 +264,20 @@ class LogCleaner:
 
         A dry run only builds missing key indexes.
         """
-        with self._take(partition) as found:
-            run = self._new_run(found, now_ms, progress)
+        with self._take(partition) as cleaner:
+            run = self._new_run(cleaner, now_ms, progress)
             if dry_run:
                 return run.preview()
             report = run.carry_out()
-            found.note_success()
+            cleaner.note_success()
             self.metrics.observe_clean(report)
             return report
 
     def plan(self, partition: TopicPartition, now_ms: int) -> CleaningPlan[SegmentPlan]:
         """What a run would do now; only key indexes that are missing are built."""
-        with self._take(partition) as found:
-            run = self._new_run(found, now_ms)
-            with found.work(f"plan of {partition}"):
+        with self._take(partition) as cleaner:
+            run = self._new_run(cleaner, now_ms)
+            with cleaner.work(f"plan of {partition}"):
                 return run.plan()
 
     def _new_run(
@@ -300,8 +300,8 @@ class LogCleaner:
 
         `next_offset` is where the next segment begins.
         """
-        with self._take(partition) as found, found.work(f"key index of {partition}"):
-            return found.indexes.ensure(segment, next_offset, now_ms, self._budget)
+        with self._take(partition) as cleaner, cleaner.work(f"key index of {partition}"):
+            return cleaner.indexes.ensure(segment, next_offset, now_ms, self._budget)
 
     def find_key(
         self, partition: TopicPartition, key: bytes, now_ms: int, *, below: int | None = None

@@ -66,16 +66,16 @@ def group_segments(
         if not groups or not _joins(groups[-1], plan, chosen, settings):
             groups.append([])
         groups[-1].append(plan)
-    found: list[tuple[P, ...]] = []
+    chosen_groups: list[tuple[P, ...]] = []
     idle: list[P] = []
     for group in groups:
         if not _is_chosen(group, chosen):
             idle += group
             continue
-        found += _join_small(idle, settings)
+        chosen_groups += _join_small(idle, settings)
         idle = []
-        found.append(tuple(group))
-    return found + _join_small(idle, settings)
+        chosen_groups.append(tuple(group))
+    return chosen_groups + _join_small(idle, settings)
 
 
 def _is_chosen(group: Sequence[P], chosen: set[int]) -> bool:

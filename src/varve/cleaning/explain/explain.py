@@ -139,7 +139,7 @@ def _retained_segments(
         retained += [
             _RetainedSegment(row.segment, _path(RETENTION, row)) for row in expiries.values()
         ]
-    return sorted(retained, key=lambda one: (one.info.base_offset, one.info.next_offset))
+    return sorted(retained, key=lambda each: (each.info.base_offset, each.info.next_offset))
 
 
 def _retained_local(

@@ -198,9 +198,9 @@ class LogRetention:
         closed = {segment.base_offset: segment for segment in self._log.view.closed}
         counted = []
         for segment in expired:
-            if (found := closed.get(segment.base_offset)) is not None:
+            if (local := closed.get(segment.base_offset)) is not None:
                 measured = measure_segment(
-                    found.file(), base_offset=found.base_offset, size=found.size, verify_crc=False
+                    local.file(), base_offset=local.base_offset, size=local.size, verify_crc=False
                 )
                 counted.append((segment, measured))
         return counted

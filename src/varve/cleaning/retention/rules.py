@@ -253,22 +253,22 @@ def _below_log_start(segment: S, scope: RetentionScope, now_ms: int) -> Due[S]:
     return Due(segment, now_ms, Reason.BELOW_LOG_START, rule)
 
 
-def _after(before: Due[S] | None, found: Due[S]) -> Due[S]:
+def _after(before: Due[S] | None, own: Due[S]) -> Due[S]:
     """A segment is removed once all before it have been."""
-    if before is None or found.when_ms is None:
-        return found
+    if before is None or own.when_ms is None:
+        return own
     base_offset = before.segment.base_offset
     if before.when_ms is None:
         rule = f"segment {base_offset} before it stays: {before.rule}"
         return replace(
-            found, when_ms=None, reason=None, rule=rule, blocked_by=BlockingRule.EARLIER_SEGMENT
+            own, when_ms=None, reason=None, rule=rule, blocked_by=BlockingRule.EARLIER_SEGMENT
         )
-    if before.when_ms > found.when_ms:
+    if before.when_ms > own.when_ms:
         rule = f"waits for segment {base_offset} before it"
         return replace(
-            found, when_ms=before.when_ms, rule=rule, blocked_by=BlockingRule.EARLIER_SEGMENT
+            own, when_ms=before.when_ms, rule=rule, blocked_by=BlockingRule.EARLIER_SEGMENT
         )
-    return found
+    return own
 
 
 def _due_alone(segment: S, scope: RetentionScope, left_bytes: int, now_ms: int) -> Due[S]:

@@ -23,7 +23,7 @@ from typing import Any, Final
 from varve import __version__, embedded
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.disk import RealFileSystem
-from varve.embedded.tier_place import check_remembered, read_place
+from varve.embedded.tier_location import check_remembered, read_location
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, Locked, NotFound, StoreError
 from varve.foundation.settings import GivenValue
@@ -432,7 +432,7 @@ def open_targets(
     tier = hot = None
     if address is not None:
         for directory in paths:
-            if (place := read_place(fs, directory)) is not None:
+            if (place := read_location(fs, directory)) is not None:
                 check_remembered("the object store", address.url, place.url, directory)
         search = partial(find_topic, address)
         tier = BucketTarget(address, find_cluster(address), search, address.url)

@@ -137,7 +137,7 @@ def read_ids(batch: pa.RecordBatch) -> FoldedIds:
     )
 
 
-def read_places(batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
+def read_locations(batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
     """Partition and offset of packed rows."""
     return (
         batch.column(PARTITION).to_numpy().astype(np.int64),
@@ -165,7 +165,7 @@ def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     if not packed:
         return
     partitions, offsets = (
-        np.concatenate(part) for part in zip(*map(read_places, packed), strict=True)
+        np.concatenate(part) for part in zip(*map(read_locations, packed), strict=True)
     )
     owners = np.repeat(np.arange(len(packed)), [batch.num_rows for batch in packed])
     rows = np.concatenate([np.arange(batch.num_rows) for batch in packed])
@@ -288,7 +288,7 @@ class DedupProcessor(StatefulProcessor):
         reach = self._judge.reach
         window = _cache.take(reach, bucket)
         arrivals = IdBatch.join(
-            [IdBatch(read_ids(batch), *read_places(batch)) for batch in batches]
+            [IdBatch(read_ids(batch), *read_locations(batch)) for batch in batches]
         )
         verdicts = self._judge.judge(arrivals, moment, window, self._store)
         _cache.give(reach, bucket, window)

@@ -10,14 +10,14 @@ import pytest
 
 from varve.commit_log import LogDirectory, LogManager
 from varve.disk import FileSystem, MemoryFileSystem, RealFileSystem
-from varve.embedded.tier_place import (
+from varve.embedded.tier_location import (
     TIER_FILE,
-    TierPlace,
+    TierLocation,
     check_remembered,
-    find_place,
-    read_place,
-    recall_place,
-    remember_place,
+    find_location,
+    read_location,
+    recall_location,
+    remember_location,
 )
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import (
@@ -29,7 +29,7 @@ from varve.foundation.errors import (
 )
 from varve.testing.faulty_disk import FaultyFileSystem
 
-PLACE = TierPlace("s3://bucket/prefix", "object")
+PLACE = TierLocation("s3://bucket/prefix", "object")
 EIO = OSError(errno.EIO, "Input/output error")
 
 
@@ -52,8 +52,8 @@ def directories(fs: FileSystem, *paths: str) -> list[LogDirectory]:
 
 def find(
     fs: FileSystem, found: list[LogDirectory], url: str = "", metadata: str = "", mirror: str = ""
-) -> TierPlace:
-    return find_place(fs, found, url=url, metadata=metadata, mirror=mirror)
+) -> TierLocation:
+    return find_location(fs, found, url=url, metadata=metadata, mirror=mirror)
 
 
 @pytest.fixture
@@ -65,20 +65,20 @@ def test_a_place_that_is_given_is_taken_and_nothing_is_written(fs: Unreadable) -
     logs = directories(fs, "/a")
     assert find(fs, logs, "s3://bucket/prefix") == PLACE
     assert find(fs, logs, "s3://bucket/prefix", "topic").metadata == "topic"
-    assert read_place(fs, "/a") is None
-    assert recall_place(fs, logs) is None
+    assert read_location(fs, "/a") is None
+    assert recall_location(fs, logs) is None
 
 
 def test_a_remembered_place_need_not_be_given_again(fs: Unreadable) -> None:
     logs = directories(fs, "/a", "/b")
-    remember_place(fs, logs, PLACE)
-    assert recall_place(fs, logs) == PLACE
+    remember_location(fs, logs, PLACE)
+    assert recall_location(fs, logs) == PLACE
     assert find(fs, logs) == PLACE
     assert find(fs, logs, PLACE.url, "object") == PLACE
     fs.remove(f"/a/{TIER_FILE}")
     assert find(fs, logs) == PLACE
-    remember_place(fs, logs, PLACE)
-    assert read_place(fs, "/a") == PLACE
+    remember_location(fs, logs, PLACE)
+    assert read_location(fs, "/a") == PLACE
 
 
 @pytest.mark.parametrize(
@@ -89,18 +89,18 @@ def test_another_place_than_the_remembered_one_is_refused(
     fs: Unreadable, given: dict[str, str], name: str
 ) -> None:
     logs = directories(fs, "/a")
-    remember_place(fs, logs, PLACE)
+    remember_location(fs, logs, PLACE)
     with pytest.raises(InvalidSetting, match=f"{name} is .* leave the setting out"):
         find(fs, logs, **given)
 
 
 def test_a_mirror_may_be_added_later_and_is_remembered_then(fs: Unreadable) -> None:
     logs = directories(fs, "/a")
-    remember_place(fs, logs, PLACE)
+    remember_location(fs, logs, PLACE)
     mirrored = find(fs, logs, mirror="gs://elsewhere")
-    assert mirrored == TierPlace(PLACE.url, "object", "gs://elsewhere")
+    assert mirrored == TierLocation(PLACE.url, "object", "gs://elsewhere")
     assert find(fs, logs) == PLACE
-    remember_place(fs, logs, mirrored)
+    remember_location(fs, logs, mirrored)
     assert find(fs, logs) == find(fs, logs, mirror="gs://elsewhere") == mirrored
     assert json.loads(fs.read(f"/a/{TIER_FILE}"))["mirror"] == "gs://elsewhere"
     with pytest.raises(
@@ -111,11 +111,11 @@ def test_a_mirror_may_be_added_later_and_is_remembered_then(fs: Unreadable) -> N
 
 def test_a_crash_while_a_mirror_was_added_leaves_it_added_or_not(fs: Unreadable) -> None:
     logs = directories(fs, "/a", "/b")
-    mirrored = TierPlace(PLACE.url, "object", "gs://elsewhere")
-    remember_place(fs, logs, PLACE)
-    remember_place(fs, logs[1:], mirrored)
+    mirrored = TierLocation(PLACE.url, "object", "gs://elsewhere")
+    remember_location(fs, logs, PLACE)
+    remember_location(fs, logs[1:], mirrored)
     assert find(fs, logs) == mirrored
-    remember_place(fs, logs[:1], TierPlace(PLACE.url, "object", "gs://another"))
+    remember_location(fs, logs[:1], TierLocation(PLACE.url, "object", "gs://another"))
     with pytest.raises(Corrupt, match=r"mirrored in gs://another, .* mirrored in gs://elsewhere"):
         find(fs, logs)
 
@@ -123,7 +123,7 @@ def test_a_crash_while_a_mirror_was_added_leaves_it_added_or_not(fs: Unreadable)
 def test_a_file_that_cannot_be_read_is_not_taken_for_a_missing_one(fs: Unreadable) -> None:
     """Else a passing failure would lead to an empty tier, and what was copied seem to be lost."""
     logs = directories(fs, "/a", "/b")
-    remember_place(fs, logs, PLACE)
+    remember_location(fs, logs, PLACE)
     fs.broken = ("/a/",)
     assert find(fs, logs) == PLACE
     fs.broken = ("/a/", "/b/")
@@ -135,8 +135,8 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_a_missing_one(fs: Unreadabl
 
 def test_directories_that_remember_different_places_are_told_of(fs: Unreadable) -> None:
     logs = directories(fs, "/a", "/b")
-    remember_place(fs, logs[:1], PLACE)
-    remember_place(fs, logs[1:], TierPlace("s3://other", "object"))
+    remember_location(fs, logs[:1], PLACE)
+    remember_location(fs, logs[1:], TierLocation("s3://other", "object"))
     with pytest.raises(Corrupt, match=r"s3://bucket/prefix by object \(/a\), s3://other"):
         find(fs, logs)
 
@@ -165,7 +165,7 @@ def test_a_file_that_does_not_tell_is_corrupt(fs: Unreadable, document: bytes) -
 
 def test_without_a_place_the_tier_is_beside_the_logs_of_a_real_disk(tmp_path: Path) -> None:
     logs = directories(RealFileSystem(), str(tmp_path / "data"))
-    assert find(RealFileSystem(), logs) == TierPlace(f"file:{tmp_path}/data.cold", "object")
+    assert find(RealFileSystem(), logs) == TierLocation(f"file:{tmp_path}/data.cold", "object")
     fs: Any = MemoryFileSystem(ManualClock())
     with pytest.raises(InvalidSetting, match=r"set varve\.tier\.url"):
         find(fs, directories(fs, "/a"))
@@ -174,8 +174,8 @@ def test_without_a_place_the_tier_is_beside_the_logs_of_a_real_disk(tmp_path: Pa
 @pytest.mark.parametrize("given", ["file:/p/q", "file:///p/q/", "FILE:/p/./q"])
 def test_a_remembered_directory_may_be_written_otherwise(fs: Unreadable, given: str) -> None:
     logs = directories(fs, "/a")
-    remember_place(fs, logs, TierPlace("file:///p/q", "object"))
-    assert find(fs, logs, given) == find(fs, logs) == TierPlace("file:/p/q", "object")
+    remember_location(fs, logs, TierLocation("file:///p/q", "object"))
+    assert find(fs, logs, given) == find(fs, logs) == TierLocation("file:/p/q", "object")
     with pytest.raises(InvalidSetting, match="leave the setting out"):
         find(fs, logs, "file:/p/other")
 
@@ -187,7 +187,7 @@ def test_what_is_remembered_may_be_told_in_any_spelling() -> None:
 
 def test_a_remembered_prefix_may_be_written_otherwise(fs: Unreadable) -> None:
     logs = directories(fs, "/a")
-    remember_place(fs, logs, PLACE)
+    remember_location(fs, logs, PLACE)
     assert find(fs, logs, "S3://bucket/prefix/") == PLACE
 
 
@@ -197,7 +197,7 @@ def test_a_secret_in_a_url_is_refused_before_it_could_be_shown(fs: Unreadable) -
         with pytest.raises(InvalidRequest, match="credentials and options are settings") as caught:
             find(fs, logs, "s3://AKIA:TOPSECRET@b/x")
         assert "TOPSECRET" not in str(caught.value)
-        remember_place(fs, logs, PLACE)
+        remember_location(fs, logs, PLACE)
     with pytest.raises(InvalidSetting, match="leave the setting out") as refused:
         find(fs, logs, "own://AKIA:TOPSECRET@b/x?TOPSECRET")
     assert "TOPSECRET" not in str(refused.value)
@@ -210,7 +210,7 @@ def test_a_relative_directory_is_absolute_before_it_is_remembered(
     monkeypatch.chdir(tmp_path)
     place = find(RealFileSystem(), logs, "file:cold")
     assert place.url == f"file:{tmp_path}/cold"
-    remember_place(RealFileSystem(), logs, place)
+    remember_location(RealFileSystem(), logs, place)
     monkeypatch.chdir("/")
     assert find(RealFileSystem(), logs) == place
 
@@ -218,7 +218,7 @@ def test_a_relative_directory_is_absolute_before_it_is_remembered(
 @pytest.mark.parametrize("url", ["file:cold", "file:", "s3://", "s3://a:b@c"])
 def test_a_remembered_url_that_names_no_one_place_is_corrupt(fs: Unreadable, url: str) -> None:
     logs = directories(fs, "/a")
-    remember_place(fs, logs, PLACE)
+    remember_location(fs, logs, PLACE)
     document = json.dumps({"format": 1, "url": url, "metadata": "object"}).encode()
     with fs.open_writable(f"/a/{TIER_FILE}") as file:
         file.truncate(0)
@@ -251,7 +251,7 @@ def test_memory_is_no_tier_of_logs_on_a_real_disk(
     logs = directories(RealFileSystem(), str(tmp_path / "data"))
     with pytest.raises(InvalidSetting, match=r"is memory:.* gone when this process ends.*objects"):
         find(RealFileSystem(), logs, **given)
-    remember_place(RealFileSystem(), logs, TierPlace("memory:", "object"))
+    remember_location(RealFileSystem(), logs, TierLocation("memory:", "object"))
     with pytest.raises(InvalidSetting, match="gone when this process ends"):
         find(RealFileSystem(), logs)
     assert find(fs, directories(fs, "/a"), "memory:").url == "memory:"
@@ -260,10 +260,10 @@ def test_memory_is_no_tier_of_logs_on_a_real_disk(
 def test_no_secret_is_written_and_a_directory_that_is_offline_is_left_out(fs: Unreadable) -> None:
     logs = directories(fs, "/a", "/b")
     logs[1].health.fail(DirectoryOffline("broken"))
-    remember_place(fs, logs, PLACE)
+    remember_location(fs, logs, PLACE)
     known = json.loads(fs.read(f"/a/{TIER_FILE}"))
     assert known == {"format": 1, "url": PLACE.url, "metadata": "object"}
-    assert read_place(fs, "/b") is None
+    assert read_location(fs, "/b") is None
 
 
 def test_a_crash_leaves_the_old_file_or_the_new_one() -> None:
@@ -273,8 +273,8 @@ def test_a_crash_leaves_the_old_file_or_the_new_one() -> None:
         logs = directories(fs, "/a")
         fs.fail_at(fs.steps + step, EIO)
         try:
-            remember_place(fs, logs, PLACE)
+            remember_location(fs, logs, PLACE)
         except OSError:
-            assert read_place(fs, "/a") in (None, PLACE)
+            assert read_location(fs, "/a") in (None, PLACE)
         else:
-            assert read_place(fs, "/a") == PLACE
+            assert read_location(fs, "/a") == PLACE

@@ -5,8 +5,8 @@ Layout     `varve-tier.json` in every log directory:
            second store. docs/tiering.md
            `varve-mirror-level` in every log directory that is online, with the URLs of both stores,
            while the mirror lacks nothing. Unless all of them have it the stores are compared.
-Invariant  what is copied stays where readers look for it: another place than the remembered one is
-           refused; only a mirror may be added to a place that has none. No secret is written;
+Invariant  what is copied stays where readers look for it: a location that is not the remembered
+           one is refused; only a mirror may be added to one that has none. No secret is written;
            credentials come from settings or the environment.
 Crash      written before anything is copied; any directory's file tells, and one with a mirror
            tells more than one without. The mark of the mirror is removed durably from one
@@ -43,7 +43,7 @@ _FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class TierPlace:
+class TierLocation:
     """The object store of a cold tier, where it is kept which segments it holds, and the store
     that mirrors it; empty where none does."""
 
@@ -52,44 +52,46 @@ class TierPlace:
     mirror: str = ""
 
 
-def find_place(
+def find_location(
     fs: FileSystem,
     directories: Sequence[LogDirectory],
     *,
     url: str,
     metadata: str,
     mirror: str = "",
-) -> TierPlace:
-    """The place that is given, or remembered; else manifests and objects beside the logs.
+) -> TierLocation:
+    """The location that is given, or remembered; else manifests and objects beside the logs.
 
-    Empty texts are not given. Raises InvalidSetting for a place that is not the remembered one,
+    Empty texts are not given. Raises InvalidSetting for a location that is not the remembered one,
     and for one that cannot keep what leaves the disk; InvalidRequest for a wrong URL.
     """
     from varve.object_store.opening import normal_url
 
-    known = recall_place(fs, directories)
+    known = recall_location(fs, directories)
     where = directories[0].path
     url, mirror = (normal_url(given) if given else "" for given in (url, mirror))
     if known is None:
-        place = TierPlace(url or _default_url(fs, where), metadata or DEFAULT_METADATA, mirror)
-        _check_outlasts(fs, place)
-        _check_apart(fs, directories, url=place.url, mirror=place.mirror)
-        return place
+        location = TierLocation(
+            url or _default_url(fs, where), metadata or DEFAULT_METADATA, mirror
+        )
+        _check_outlasts(fs, location)
+        _check_apart(fs, directories, url=location.url, mirror=location.mirror)
+        return location
     for name, given, remembered in (
         ("varve.tier.url", url, known.url),
         ("varve.tier.metadata", metadata, known.metadata),
         ("varve.tier.mirror.url", mirror, known.mirror or mirror),
     ):
         check_remembered(name, given, remembered, where)
-    place = replace(known, mirror=known.mirror or mirror)
-    _check_outlasts(fs, place)
+    location = replace(known, mirror=known.mirror or mirror)
+    _check_outlasts(fs, location)
     _check_apart(fs, directories, url="", mirror="" if known.mirror else mirror)
-    return place
+    return location
 
 
-def _check_outlasts(fs: FileSystem, place: TierPlace) -> None:
+def _check_outlasts(fs: FileSystem, location: TierLocation) -> None:
     """Raises InvalidSetting for a store that ends with this process, under logs that do not."""
-    for name, url in (("varve.tier.url", place.url), ("varve.tier.mirror.url", place.mirror)):
+    for name, url in (("varve.tier.url", location.url), ("varve.tier.mirror.url", location.mirror)):
         if url.startswith("memory:") and isinstance(fs, RealFileSystem):
             raise InvalidSetting(
                 f"{name} is {url}, which is gone when this process ends, and with it the records "
@@ -139,19 +141,21 @@ def _default_url(fs: FileSystem, directory: str) -> str:
     return f"file:{quote(os.path.abspath(directory))}.cold"
 
 
-def remember_place(fs: FileSystem, directories: Sequence[LogDirectory], place: TierPlace) -> None:
-    """Writes the place to every directory that does not have it."""
-    document = {"format": _FORMAT, "url": place.url, "metadata": place.metadata}
-    if place.mirror:
-        document["mirror"] = place.mirror
+def remember_location(
+    fs: FileSystem, directories: Sequence[LogDirectory], location: TierLocation
+) -> None:
+    """Writes the location to every directory that does not have it."""
+    document = {"format": _FORMAT, "url": location.url, "metadata": location.metadata}
+    if location.mirror:
+        document["mirror"] = location.mirror
     data = json.dumps(document).encode() + b"\n"
     for directory in directories:
-        if directory.failure is None and read_place(fs, directory.path) != place:
+        if directory.failure is None and read_location(fs, directory.path) != location:
             write_atomically(fs, f"{directory.path}/{TIER_FILE}", data)
 
 
-def read_place(fs: FileSystem, directory: str) -> TierPlace | None:
-    """The place that one log directory remembers; None where it does not.
+def read_location(fs: FileSystem, directory: str) -> TierLocation | None:
+    """The location that one log directory remembers; None where it does not.
 
     Raises Unavailable when the file cannot be read.
     """
@@ -168,42 +172,42 @@ def read_place(fs: FileSystem, directory: str) -> TierPlace | None:
     return _decode(data, path)
 
 
-def recall_place(fs: FileSystem, directories: Sequence[LogDirectory]) -> TierPlace | None:
+def recall_location(fs: FileSystem, directories: Sequence[LogDirectory]) -> TierLocation | None:
     """What the directories remember, those that are online and those whose file can be read.
 
     One that is remembered was, or was about to be, copied to.
-    Raises Unavailable when none tells and one could not be read: another place would be another
+    Raises Unavailable when none tells and one could not be read: another location would be another
     tier, and what was copied would seem to be lost.
     """
-    found: dict[TierPlace, str] = {}
+    known: dict[TierLocation, str] = {}
     failure: Unavailable | None = None
     for directory in directories:
         try:
-            place = read_place(fs, directory.path)
+            location = read_location(fs, directory.path)
         except Unavailable as error:
             failure = error
             continue
-        if place is not None:
-            found.setdefault(place, directory.path)
+        if location is not None:
+            known.setdefault(location, directory.path)
     # A crash may have come between the directories when a mirror was added.
-    mirrored = {replace(place, mirror="") for place in found if place.mirror}
-    found = {place: at for place, at in found.items() if place not in mirrored}
-    if len(found) > 1:
+    mirrored = {replace(location, mirror="") for location in known if location.mirror}
+    known = {location: at for location, at in known.items() if location not in mirrored}
+    if len(known) > 1:
         places = ", ".join(
-            f"{place.url} by {place.metadata}"
-            f"{f', mirrored in {place.mirror},' if place.mirror else ''} ({at})"
-            for place, at in found.items()
+            f"{location.url} by {location.metadata}"
+            f"{f', mirrored in {location.mirror},' if location.mirror else ''} ({at})"
+            for location, at in known.items()
         )
         raise Corrupt(
             f"the log directories remember different places of their tier: {places}; write the "
             f"right one into {TIER_FILE} of all of them"
         )
-    if not found and failure is not None:
+    if not known and failure is not None:
         raise failure
-    return next(iter(found), None)
+    return next(iter(known), None)
 
 
-def _decode(data: bytes, path: str) -> TierPlace:
+def _decode(data: bytes, path: str) -> TierLocation:
     try:
         document = json.loads(data)
     except ValueError:
@@ -219,13 +223,13 @@ def _decode(data: bytes, path: str) -> TierPlace:
             "of its object store"
         )
     url, metadata, *mirrors = texts
-    return TierPlace(
+    return TierLocation(
         _remembered_url(url, path), metadata, *(_remembered_url(m, path) for m in mirrors)
     )
 
 
 def _remembered_url(url: str, path: str) -> str:
-    """Raises Corrupt for one that names no place, or another one in each working directory."""
+    """Raises Corrupt for one that names no location, or another one in each working directory."""
     from varve.object_store.opening import normal_url
 
     try:
@@ -244,14 +248,14 @@ def check_cluster_id_known(fs: FileSystem, directories: Sequence[str]) -> None:
     if any(fs.exists(f"{directory}/{META_PROPERTIES_FILE}") for directory in directories):
         return
     for directory in directories:
-        place = None
+        location = None
         with suppress(OSError):
             if any(entry.is_directory for entry in fs.scan(directory)):
-                place = read_place(fs, directory)
-        if place is not None:
+                location = read_location(fs, directory)
+        if location is not None:
             raise InconsistentClusterId(
                 f"{directory}/{META_PROPERTIES_FILE} is missing, and its cluster.id names the "
-                f"objects of the cold tier: the folder at the top of {place.url} has that name; "
+                f"objects of the cold tier: the folder at the top of {location.url} has that name; "
                 "recreate the file with the lines version=1, node.id=1 and cluster.id=NAME"
             )
 
