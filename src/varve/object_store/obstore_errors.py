@@ -50,7 +50,69 @@ _CAUSE_SIZE_MAX: Final = 400
 _EXISTS: Final = frozenset({"BlobAlreadyExists"})
 """With these a 409 means what a 412 does. Any other 409, as S3's ConditionalRequestConflict, says
 that another write got in the way and that nothing was decided."""
-_NO_BUCKET: Final = frozenset({"NoSuchBucket", "ContainerNotFound"})
+
+_Verdict = tuple[type[StoreError], str]
+"""The error of ours, and what helps."""
+
+_CREDENTIALS: Final[_Verdict] = (
+    StoreDenied,
+    "check the credentials in settings or environment and that they may read, write, list and "
+    "delete here",
+)
+_REGION: Final[_Verdict] = (StoreDenied, "set `region` to the bucket's own")
+_CLOCK: Final[_Verdict] = (StoreDenied, "set this machine's clock")
+_TOKEN: Final[_Verdict] = (StoreDenied, "renew the session token")
+_NO_BUCKET: Final[_Verdict] = (BucketNotFound, "create the bucket or mend the URL")
+_FULL: Final[_Verdict] = (
+    StoreUnavailable,
+    "the store has no room left: raise its quota or add space",
+)
+_THROTTLED: Final[_Verdict] = (StoreThrottled, "fewer requests at a time, or a higher quota")
+
+_VERDICTS: Final[dict[str, _Verdict]] = {
+    "NoSuchUpload": (StoreUnavailable, "the upload was ended by someone else: try again"),
+    **dict.fromkeys(("NoSuchBucket", "ContainerNotFound"), _NO_BUCKET),
+    **dict.fromkeys(
+        (
+            "InsufficientStorage",
+            "QuotaExceeded",
+            "XMinioAdminBucketQuotaExceeded",
+            "XMinioStorageFull",
+        ),
+        _FULL,
+    ),
+    **dict.fromkeys(
+        (
+            "AccessDenied",
+            "AccountProblem",
+            "AllAccessDisabled",
+            "InvalidAccessKeyId",
+            "InvalidSecurity",
+            "InvalidToken",
+            "NotSignedUp",
+            "SignatureDoesNotMatch",
+        ),
+        _CREDENTIALS,
+    ),
+    **dict.fromkeys(
+        (
+            "AuthorizationHeaderMalformed",
+            "IllegalLocationConstraintException",
+            "IncorrectEndpoint",
+            "PermanentRedirect",
+        ),
+        _REGION,
+    ),
+    **dict.fromkeys(("RequestExpired", "RequestTimeTooSkewed"), _CLOCK),
+    **dict.fromkeys(("ExpiredToken", "TokenRefreshRequired"), _TOKEN),
+    "InvalidObjectState": (
+        StoreDenied,
+        "the object went to an archive class, as by a rule of the bucket: restore it, and end the "
+        "rule",
+    ),
+}
+"""By the store's error code, where that alone decides."""
+
 _THROTTLING: Final = frozenset(
     {
         "BandwidthLimitExceeded",
@@ -66,7 +128,7 @@ _THROTTLING: Final = frozenset(
         "rateLimitExceeded",
     }
 )
-_WAITS: Final = frozenset(
+_TRANSIENT: Final = frozenset(
     {
         "BadDigest",
         "IncompleteBody",
@@ -76,56 +138,16 @@ _WAITS: Final = frozenset(
         "XAmzContentSHA256Mismatch",
     }
 )
-"""Refusals that blame the request but come from the way it took."""
-_FULL: Final = frozenset(
-    {"InsufficientStorage", "QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "XMinioStorageFull"}
-)
-_DENIED: Final = frozenset(
-    {
-        "AccessDenied",
-        "AccountProblem",
-        "AllAccessDisabled",
-        "AuthorizationHeaderMalformed",
-        "ExpiredToken",
-        "IllegalLocationConstraintException",
-        "IncorrectEndpoint",
-        "InvalidAccessKeyId",
-        "InvalidObjectState",
-        "InvalidSecurity",
-        "InvalidToken",
-        "NotSignedUp",
-        "PermanentRedirect",
-        "RequestExpired",
-        "RequestTimeTooSkewed",
-        "SignatureDoesNotMatch",
-        "TokenRefreshRequired",
-    }
-)
+"""Refusals that blame the request, but were caused on the way to the store."""
+
 _METADATA_SERVICES: Final = ("/latest/api/token", "/computeMetadata/", "/metadata/identity")
 _WRITES: Final = frozenset({"put", "create", "put parts"})
 
-_CREDENTIALS_REMEDY: Final = (
-    "check the credentials in settings or environment and that they may read, write, list and "
-    "delete here"
-)
-_ABORT_REMEDY: Final = (
+_ABORTED_UPLOAD: Final[_Verdict] = (
+    StoreUnavailable,
     "the upload broke off, for a reason that this one hides, and its parts could not be removed: "
-    "grant the right to abort uploads and try again"
+    "grant the right to abort uploads and try again",
 )
-_REGION_REMEDY: Final = "set `region` to the bucket's own"
-_REMEDIES: Final = {
-    "AuthorizationHeaderMalformed": _REGION_REMEDY,
-    "IllegalLocationConstraintException": _REGION_REMEDY,
-    "IncorrectEndpoint": _REGION_REMEDY,
-    "PermanentRedirect": _REGION_REMEDY,
-    "RequestExpired": "set this machine's clock",
-    "RequestTimeTooSkewed": "set this machine's clock",
-    "ExpiredToken": "renew the session token",
-    "TokenRefreshRequired": "renew the session token",
-    "InvalidObjectState": "the object went to an archive class, as by a rule of the bucket: "
-    "restore it, and end the rule",
-}
-
 
 _QUOTED: Final = re.compile(r'"[^"]*"?')
 """What the reader of a key's JSON shows of it."""
@@ -171,7 +193,7 @@ def translated(store: str, operation: str, key: str) -> Iterator[None]:
 def translate(error: Exception, *, store: str, operation: str, key: str) -> StoreError:
     """The error of ours that an exception of obstore stands for."""
     text, _, debug = str(error).partition("\n\nDebug source:")
-    kind, remedy = _sort(error, text, operation)
+    kind, remedy = _classify(error, text, operation)
     cause = _shorten(_hide(text))
     if "HTTP error" in text:
         cause += _network_cause(debug)
@@ -184,52 +206,50 @@ def is_past_end(error: Exception) -> bool:
     return _status(text) == 416 or "Wanted range starting at" in text
 
 
-def _sort(error: Exception, text: str, operation: str) -> tuple[type[StoreError], str]:
+def _classify(error: Exception, text: str, operation: str) -> _Verdict:
     status, code = _status(text), _first(_CODE, text)
     if isinstance(error, GenericError) and any(path in text for path in _METADATA_SERVICES):
-        return _sort_missing_credentials(status)
+        return _classify_missing_credentials(status)
     if isinstance(error, AlreadyExistsError):
         if status == 409 and code not in _EXISTS:
             return StoreUnavailable, "another write was under way: try again"
         return ObjectExists, ""
-    if code == "NoSuchUpload":
-        return StoreUnavailable, "the upload was ended by someone else: try again"
-    is_missing = isinstance(error, NotFoundError | FileNotFoundError)
-    if code in _NO_BUCKET or (is_missing and operation in _WRITES):
-        return BucketNotFound, "create the bucket or mend the URL"
-    if is_missing:
-        return ObjectNotFound, ""
-    if code in _FULL or status == 507:
-        return StoreUnavailable, "the store has no room left: raise its quota or add space"
     if operation == "put parts" and "performing DELETE" in text and code == "AccessDenied":
-        return StoreUnavailable, _ABORT_REMEDY
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError) or code in _DENIED:
-        return StoreDenied, _REMEDIES.get(code, _CREDENTIALS_REMEDY)
+        return _ABORTED_UPLOAD
+    is_missing = isinstance(error, NotFoundError | FileNotFoundError)
+    if is_missing and code not in ("NoSuchUpload", "NoSuchBucket", "ContainerNotFound"):
+        return _NO_BUCKET if operation in _WRITES else (ObjectNotFound, "")
+    if code in _VERDICTS:
+        return _VERDICTS[code]
+    if status == 507:
+        return _FULL
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        return _CREDENTIALS
     if code.startswith("KMS."):
         return StoreDenied, "check the encryption key and the right to use it"
     if status in (301, 307, 308) or "incorrectly configured region" in text:
-        return StoreDenied, _REGION_REMEDY
-    return _sort_by_status(error, text, operation, status=status, code=code)
+        return _REGION
+    return _classify_by_status(error, text, operation, status=status, code=code)
 
 
-def _sort_by_status(
+def _classify_by_status(
     error: Exception, text: str, operation: str, *, status: int, code: str
-) -> tuple[type[StoreError], str]:
+) -> _Verdict:
     if status == 501 or isinstance(error, NotSupportedError | NotImplementedError):
         return StoreUnsupported, "the store does not do this: choose another, or its newer version"
     if isinstance(error, ValueError):
         return InvalidRequest, ""
     if status == 429 or code in _THROTTLING:
-        return StoreThrottled, "fewer requests at a time, or a higher quota"
+        return _THROTTLED
     if operation == "head" and status == 400:
         # The answer to a HEAD has no body, so the code that would tell these apart is missing.
-        return StoreDenied, f"renew the credentials, or {_REGION_REMEDY}"
-    if 400 <= status < 500 and status not in (408, 409, 425) and code not in _WAITS:
+        return StoreDenied, f"renew the credentials, or {_REGION[1]}"
+    if 400 <= status < 500 and status not in (408, 409, 425) and code not in _TRANSIENT:
         return InvalidRequest, ""
     return StoreUnavailable, _unavailable_remedy(text)
 
 
-def _sort_missing_credentials(status: int) -> tuple[type[StoreError], str]:
+def _classify_missing_credentials(status: int) -> _Verdict:
     """A metadata service that refuses has none for us; one that fails or is silent may have."""
     is_refusal = 400 <= status < 500 and status not in (408, 429)
     return StoreDenied if is_refusal else StoreUnavailable, (
