@@ -44,7 +44,7 @@ from varve.object_store.protocol import (
 
 WRITING: Final = f"{RESERVED}writing"
 _LEFTOVER_AGE_MS: Final = 24 * 60 * 60 * 1000
-_LOST_AND_FOUND: Final = "lost+found"
+_LOST_AND_FOUND: Final = "lost+entries_found"
 """What a file system has in its root from the beginning."""
 _ATTEMPT_COUNT: Final = 100
 """How often a name is tried while others remove its emptied directory."""
@@ -232,7 +232,7 @@ class DirectoryObjectStore:
         with self._translated("list", prefix):
             try:
                 with os.scandir(self._path(prefix)) as entries:
-                    found = [
+                    names = [
                         (entry.name, entry.is_dir(follow_symlinks=False))
                         for entry in entries
                         if not entry.name.startswith(RESERVED)
@@ -240,10 +240,10 @@ class DirectoryObjectStore:
             except (FileNotFoundError, NotADirectoryError):
                 self._check_root("list", prefix)
                 return []
-        if not found:
+        if not names:
             self._check_root("list", prefix)
-        found.sort(key=lambda name: f"{name[0]}/" if name[1] else name[0])
-        return found
+        names.sort(key=lambda name: f"{name[0]}/" if name[1] else name[0])
+        return names
 
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         bare = check_prefix(prefix, store=self.name, operation="list")
@@ -334,7 +334,7 @@ class DirectoryObjectStore:
             raise self._translate(error, operation, key) from error
 
     def _translate(self, error: OSError, operation: str, key: str) -> StoreError:
-        kind, remedy = _sort(error, operation)
+        kind, remedy = _classify_error(error, operation)
         cause = error.strerror or str(error)
         return failure(
             kind, store=self.name, operation=operation, key=key, cause=cause, remedy=remedy
@@ -350,7 +350,7 @@ _WRITES: Final = frozenset({"put", "put parts", "create"})
 _RIGHTS: Final = "mount it for writing, and give this user the right to read and write below it"
 
 
-def _sort(error: OSError, operation: str) -> tuple[type[StoreError], str]:
+def _classify_error(error: OSError, operation: str) -> tuple[type[StoreError], str]:
     if operation == "open" and error.errno in _IN_THE_WAY:
         return StoreUnavailable, "a file is where a directory has to be: mount it, or move the file"
     if isinstance(error, FileExistsError) and operation == "create":

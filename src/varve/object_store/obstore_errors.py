@@ -268,15 +268,14 @@ def _unavailable_remedy(text: str) -> str:
 
 def _network_cause(debug: str) -> str:
     """What the network or its encryption said, which obstore leaves to its debug text."""
-    found = [next(filter(None, groups)) for groups in _NETWORK.findall(debug)]
-    if not found:
+    causes = [next(filter(None, groups)) for groups in _NETWORK.findall(debug)]
+    if not causes:
         return ""
-    return ": no answer in time" if found[-1] == "TimedOut" else f": {found[-1]}"
+    return ": no answer in time" if causes[-1] == "TimedOut" else f": {causes[-1]}"
 
 
 def _status(text: str) -> int:
-    found = _first(_STATUS, text)
-    return int(found) if found else 0
+    return int(_first(_STATUS, text) or 0)
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:

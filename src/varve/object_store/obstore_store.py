@@ -121,8 +121,8 @@ class ObstoreObjectStore:
     def list_directories(self, prefix: str) -> list[str]:
         bare = check_prefix(prefix, store=self.name, operation="list directories")
         with translated(self.name, "list directories", bare):
-            found = obstore.list_with_delimiter(self.client, bare or None)
-        return sorted(path for path in found["common_prefixes"] if not is_reserved(path))
+            listed = obstore.list_with_delimiter(self.client, bare or None)
+        return sorted(path for path in listed["common_prefixes"] if not is_reserved(path))
 
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         bare = check_prefix(prefix, store=self.name, operation="list")

@@ -299,6 +299,6 @@ def open_mirrored(
     )
 
 
-def _overlap(one: str, other: str) -> bool:
-    short, long = sorted((f"{one}/", f"{other}/"), key=len)
+def _overlap(first: str, second: str) -> bool:
+    short, long = sorted((f"{first}/", f"{second}/"), key=len)
     return long.startswith(short) and not short.startswith("memory:")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from varve.foundation.backoff import Backoff
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import (
     ObjectExists,
@@ -36,10 +37,10 @@ class RetryPolicy:
     wait_ms_max: int = 10_000
     deadline_ms: int = 60_000
 
-    def wait_ms(self, attempt: int, *, is_throttled: bool, source: random.Random) -> float:
+    def wait_ms(self, attempt: int, *, is_throttled: bool, source: random.Random) -> int:
         """What to wait after so many attempts: half to all of the full wait, at random."""
-        doublings = min(attempt - 1 + 2 * is_throttled, 60)
-        return min(self.first_wait_ms << doublings, self.wait_ms_max) * source.uniform(0.5, 1.0)
+        backoff = Backoff(self.first_wait_ms, self.wait_ms_max)
+        return backoff.wait_ms(attempt + 2 * is_throttled, source)
 
 
 class RetryingObjectStore(ObjectStoreWrapper):

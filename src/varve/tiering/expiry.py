@@ -172,7 +172,7 @@ def _take_batch(expired: Iterator[Due[RemoteSegmentInfo]]) -> list[Due[RemoteSeg
     """
     chosen = list(islice(expired, _SEGMENTS_MAX))
     is_below = bool(chosen) and chosen[0].reason is Reason.BELOW_LOG_START
-    return list(takewhile(lambda one: (one.reason is Reason.BELOW_LOG_START) is is_below, chosen))
+    return list(takewhile(lambda due: (due.reason is Reason.BELOW_LOG_START) is is_below, chosen))
 
 
 def _is_due(tiered: TieredPartition, segment: RemoteSegment, now_ms: int) -> bool:
@@ -313,8 +313,8 @@ def decode_evidence(data: bytes | memoryview, key: str) -> Iterator[Removal]:
     try:
         document = json.loads(bytes(data))
         listed: list[dict[str, Any]] = document.get("balances", [document])
-        for number, one in enumerate(listed, start=1):
-            balance = decode_removal(number, one)
+        for number, fields in enumerate(listed, start=1):
+            balance = decode_removal(number, fields)
             balance.check()
             yield balance
     except (ValueError, AttributeError, TypeError) as error:

@@ -296,14 +296,14 @@ class _PartitionCheck:
     def _confirm_damage(self, segment: RemoteSegment, key: str, wanted: int) -> None:
         """Looks again: the listing may be older than the copy, or the segment gone by now."""
         try:
-            found: int | None = self._objects.head(key).size
+            size: int | None = self._objects.head(key).size
         except ObjectNotFound:
-            found = None
-        if found == wanted or not self._is_still_live(segment):
+            size = None
+        if size == wanted or not self._is_still_live(segment):
             return
-        fault = "is missing" if found is None else f"has {found} bytes"
+        fault = "is missing" if size is None else f"has {size} bytes"
         message = f"{fault}, the manifest says {wanted}: put it back from a mirror or a copy"
-        self.result.damage.append(Damage(key, message, wanted, found))
+        self.result.damage.append(Damage(key, message, wanted, size))
 
     def _is_still_live(self, segment: RemoteSegment) -> bool:
         now = self._manifests.find_listed(base_offset=segment.base_offset, id=segment.id)
@@ -395,7 +395,7 @@ class _PartitionCheck:
             now_ms=self._now_ms, retention_ms=_FOREVER_MS if retention_ms is None else retention_ms
         )
         after = {entry.key for entry in self._list_retirable()}
-        known = {one.key: one for one in left_over}
+        known = {listed.key: listed for listed in left_over}
         for entry in before:
             if entry.key not in after:
                 reason = "past its retention"

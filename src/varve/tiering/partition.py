@@ -356,9 +356,9 @@ class TieredPartitions:
 
     def begin_leaving(self, log: Log) -> None:
         """From now on nothing is copied of a log, and none of it expires: it leaves the tier."""
-        served = {one: log for one, log, _ in self.store.logs()}
+        served = {partition: log for partition, log, _ in self.store.logs()}
         with self._lock:
-            gone = [one for one, left in self._leaving.items() if served.get(one) is not left]
+            gone = [name for name, left in self._leaving.items() if served.get(name) is not left]
             for partition in gone:
                 del self._leaving[partition]
             self._leaving[log.topic_partition] = log

@@ -130,9 +130,9 @@ def hold_lease(
     """
     now_ms = clock.now_ms()
     lease = Lease(job, socket.gethostname(), os.getpid(), now_ms, now_ms)
-    place = (path.lease_key, job)
+    working = (path.lease_key, job)
     with _lock:
-        _at_work.add(place)
+        _at_work.add(working)
     try:
         _take(objects, path, lease, takes_over=takes_over)
         held = HeldLease(objects, path, lease, clock)
@@ -151,7 +151,7 @@ def hold_lease(
                 held.end()
     finally:
         with _lock:
-            _at_work.discard(place)
+            _at_work.discard(working)
 
 
 def _take(objects: ObjectStore, path: RemotePath, lease: Lease, *, takes_over: bool) -> None:
@@ -160,15 +160,15 @@ def _take(objects: ObjectStore, path: RemotePath, lease: Lease, *, takes_over: b
             objects.create(path.lease_key, lease.encode())
             return
         except ObjectExists:
-            found = find_lease(objects, path)
-        if found is not None and found.job == lease.job:
+            holder = find_lease(objects, path)
+        if holder is not None and holder.job == lease.job:
             return  # The answer to a create was lost.
-        if found is not None and not takes_over and not _is_gone(path, found, lease):
-            raise Unavailable(_busy(path, found))
+        if holder is not None and not takes_over and not _is_gone(path, holder, lease):
+            raise Unavailable(_busy(path, holder))
         # What cannot be read is nobody's.
         objects.put(path.lease_key, lease.encode())
-        found = find_lease(objects, path)
-        if found == lease:
+        holder = find_lease(objects, path)
+        if holder == lease:
             return
     raise Unavailable(f"{path}: its lease changes all the time; run the job again")
 

@@ -368,12 +368,12 @@ class _Restore:
         if not self._fs.exists(self._target) or not self._fs.names(self._target):
             return False
         path = f"{self._target}/{RESTORED_FILE}"
-        found = self._fs.read(path) if self._fs.exists(path) else b""
-        if found == self._mark.encode():
+        stored = self._fs.read(path) if self._fs.exists(path) else b""
+        if stored == self._mark.encode():
             return True
-        was = f"was restored from another state ({found.decode(errors='replace').strip()})"
+        was = f"was restored from another state ({stored.decode(errors='replace').strip()})"
         raise InvalidRequest(
-            f"{self._target} is there and {was if found else 'not empty'}: restore into another "
+            f"{self._target} is there and {was if stored else 'not empty'}: restore into another "
             "log directory, or move it away first"
         )
 
@@ -447,7 +447,7 @@ class _Restore:
     def _write_offset(self, name: str, offset: int | None) -> None:
         path = f"{self._log_directory}/{name}"
         known = decode_offsets(self._fs.read(path), where=path) if self._fs.exists(path) else {}
-        rest = {one: at for one, at in known.items() if one != self._partition}
+        rest = {name: at for name, at in known.items() if name != self._partition}
         changed = rest if offset is None else {**rest, self._partition: offset}
         if changed != known:
             write_atomically(self._fs, path, encode_offsets(changed))

@@ -48,7 +48,7 @@ class State:
         return replace(self, segments={k: v for k, v in self.segments.items() if k != id})
 
     def in_order(self) -> list[RemoteSegment]:
-        return sorted(self.segments.values(), key=lambda segment: segment.place)
+        return sorted(self.segments.values(), key=lambda segment: segment.sort_key)
 
 
 @dataclass(frozen=True)

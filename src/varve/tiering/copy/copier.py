@@ -19,6 +19,7 @@ from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.key_index.key_index import SegmentKeys
 from varve.cleaning.work_budget import Throttle, WorkBudget
 from varve.commit_log import Log, Segment, TopicPartition
+from varve.foundation.backoff import Backoff
 from varve.foundation.clock import Clock
 from varve.foundation.errors import (
     Corrupt,
@@ -74,8 +75,7 @@ class CopyReport:
 
 logger = logging.getLogger(__name__)
 
-RETRY_MIN_MS: Final = 1_000
-RETRY_MAX_MS: Final = 600_000
+RETRIES: Final = Backoff(first_ms=1_000, max_ms=600_000)
 ROUND_BYTES_MAX: Final = 256 << 20
 """What a round copies of one partition before others have their turn, its expiry among them."""
 UNAVAILABLE_MAX: Final = 3
@@ -257,8 +257,7 @@ class TierCopier:
             if known is None or known.log is not log:
                 known = self._retries[partition] = _Retry(log)
             known.failures += 1
-            wait_ms = min(RETRY_MIN_MS << min(known.failures - 1, 20), RETRY_MAX_MS)
-            known.retry_ms = now_ms + wait_ms
+            known.retry_ms = now_ms + RETRIES.wait_ms(known.failures)
             known.error = str(error)
         logger.warning(
             "copying failed, will be tried again",
@@ -267,7 +266,11 @@ class TierCopier:
 
     def failures(self) -> dict[TopicPartition, str]:
         """Why the last copying of a partition failed, for those where it did and is to go on."""
-        copied = {one: log for one, log, _ in self._store.logs() if log.settings.copies_to_tier}
+        copied = {
+            partition: log
+            for partition, log, _ in self._store.logs()
+            if log.settings.copies_to_tier
+        }
         with self._lock:
             return {
                 partition: known.error
@@ -319,10 +322,10 @@ class TierCopier:
             )
             budget = _CopyBudget(self, tiered, segment, done, total, progress)
             with self._counted(log.topic_partition, segment.size):
-                found = copy_segment(tiered, request, now_ms=now_ms, budget=budget)
-            copied.append(found.segment)
-            counts["resumed"] += found.is_resumed
-            counts["removed"] += len(announced) - found.is_resumed
+                result = copy_segment(tiered, request, now_ms=now_ms, budget=budget)
+            copied.append(result.segment)
+            counts["resumed"] += result.is_resumed
+            counts["removed"] += len(announced) - result.is_resumed
             tiered.copied_offset = next_offset
         if copied or counts["removed"]:
             tiered.load()
@@ -358,7 +361,7 @@ class TierCopier:
     ) -> bool:
         if segment.state is not SegmentState.COPY_STARTED:
             return segment.may_be_deleted(now_ms)
-        if any(_is_copy_of(segment, one, end) for one, end in waiting):
+        if any(_is_copy_of(segment, local, end) for local, end in waiting):
             return False
         # Below the copied offset it may be the output of a job that is still at work.
         is_of_job = segment.end_offset < tiered.next_copy_offset

@@ -153,9 +153,9 @@ def check_overlaps(manifest: Manifest) -> None:
         (ref.readable_first, ref.readable_end, ref) for ref in manifest.pages if ref.readable_count
     ]
     spans.sort(key=lambda span: span[:2])
-    for (_, end, one), (first, _, other) in pairwise(spans):
+    for (_, end, before), (first, _, after) in pairwise(spans):
         if first <= end:
-            names = f"{_name(one)} and {_name(other)}"
+            names = f"{_name(before)} and {_name(after)}"
             raise InvalidRequest(
                 f"{manifest.path}: {names} would both be readable at offset {first}: "
                 "start the deletion of the one that is replaced in the same change"
@@ -173,8 +173,8 @@ def _have_overlap(segments: tuple[RemoteSegment, ...]) -> bool:
     return False
 
 
-def _name(one: RemoteSegment | PageRef) -> str:
-    return str(one) if isinstance(one, RemoteSegment) else f"page {one.id}"
+def _name(entry: RemoteSegment | PageRef) -> str:
+    return str(entry) if isinstance(entry, RemoteSegment) else f"page {entry.id}"
 
 
 logger = logging.getLogger(__name__)
@@ -243,7 +243,7 @@ class Committer:
             if attempt:
                 self._wait(self._wait_ms(attempt))
             try:
-                manifest = self._settle(commit) if commit.pending else None
+                manifest = self._resolve_pending(commit) if commit.pending else None
                 manifest = manifest or self._attempt(commit, is_first=attempt == 0)
             except Unavailable as error:
                 failure = error
@@ -335,21 +335,21 @@ class Committer:
         try:
             self._versions.create(manifest)
         except ObjectExists:
-            return self._settle(commit, was_refused=True)
-        return self._confirm(commit, manifest, writer)
+            return self._resolve_pending(commit, was_refused=True)
+        return self._verify_tail(commit, manifest, writer)
 
-    def _settle(self, commit: Commit, *, was_refused: bool = False) -> Manifest | None:
+    def _resolve_pending(self, commit: Commit, *, was_refused: bool = False) -> Manifest | None:
         """Finds out what became of a version that was sent: ours, another's, or not arrived.
 
         One that was just refused because it exists, and is not there, is asked for again later.
         """
         assert commit.pending is not None
         manifest, writer = commit.pending
-        found = self._versions.find(manifest.version)
-        if found is not None and found.commit_id == commit.id:
-            return self._confirm(commit, found, writer)
-        if found is not None:
-            self._lose(commit, writer)
+        stored = self._versions.find(manifest.version)
+        if stored is not None and stored.commit_id == commit.id:
+            return self._verify_tail(commit, stored, writer)
+        if stored is not None:
+            self._drop_pending(commit, writer)
             return None
         if self._versions.list_after(manifest.version):
             raise Unavailable(
@@ -363,7 +363,9 @@ class Committer:
             )
         return self._create(commit)
 
-    def _confirm(self, commit: Commit, manifest: Manifest, writer: PageWriter) -> Manifest | None:
+    def _verify_tail(
+        self, commit: Commit, manifest: Manifest, writer: PageWriter
+    ) -> Manifest | None:
         """Makes sure that the version was created at the end of the chain.
 
         A writer that slept past the retention of versions may have created one where an older one
@@ -374,13 +376,13 @@ class Committer:
             following = self._versions.find(manifest.version + 1)
             if following is None or following.previous_commit_id != commit.id:
                 self._versions.remove([manifest.version])
-                self._lose(commit, writer)
+                self._drop_pending(commit, writer)
                 return None
         self._newest.keep(manifest)
         self._versions.write_hint(manifest.version)
         return manifest
 
-    def _lose(self, commit: Commit, writer: PageWriter) -> None:
+    def _drop_pending(self, commit: Commit, writer: PageWriter) -> None:
         commit.pending = None
         self._discard(writer)
 

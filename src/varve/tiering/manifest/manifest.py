@@ -289,4 +289,4 @@ class Manifest:
 
 def in_order(segments: Iterable[RemoteSegment]) -> tuple[RemoteSegment, ...]:
     """By base offset, as a manifest and its pages list them."""
-    return tuple(sorted(segments, key=lambda segment: segment.place))
+    return tuple(sorted(segments, key=lambda segment: segment.sort_key))

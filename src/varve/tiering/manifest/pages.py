@@ -213,8 +213,8 @@ def inline_overlapping(manifest: Manifest, pages: PageStore) -> Manifest:
 def _find_covered(manifest: Manifest) -> int | None:
     for segment in manifest.segments:
         offset = segment.base_offset
-        place = bisect_right(manifest.pages, offset, key=lambda ref: ref.first_offset)
-        if place and manifest.pages[place - 1].covers(offset):
+        following = bisect_right(manifest.pages, offset, key=lambda ref: ref.first_offset)
+        if following and manifest.pages[following - 1].covers(offset):
             return offset
     return None
 
@@ -243,10 +243,10 @@ def _merge_small(manifest: Manifest, pages: PageStore, layout: ManifestLayout) -
 
 
 def _find_small_neighbour(manifest: Manifest, layout: ManifestLayout) -> PageRef | None:
-    for place, group in enumerate(_group(manifest)[:-1]):
+    for index, group in enumerate(_group(manifest)[:-1]):
         if not 0 < len(group) < layout.page_segments // 2:
             continue
-        for ref in manifest.pages[max(place - 1, 0) : place + 1]:
+        for ref in manifest.pages[max(index - 1, 0) : index + 1]:
             if ref.level == 0 and ref.segment_count + len(group) <= layout.page_segments:
                 return ref
     return None
@@ -267,7 +267,7 @@ def _fold_level(
     refs: list[PageRef], level: int, writer: PageWriter, layout: ManifestLayout
 ) -> list[PageRef]:
     """Puts references of a level that stand before a higher one, and those too many, a level up."""
-    higher = max((place for place, ref in enumerate(refs) if ref.level > level), default=-1)
+    higher = max((index for index, ref in enumerate(refs) if ref.level > level), default=-1)
     folded: list[PageRef] = []
     run: list[PageRef] = []
     for ref in refs[: higher + 1]:

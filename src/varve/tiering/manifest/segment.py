@@ -139,7 +139,7 @@ class RemoteSegment:
         return sum(part.size for part in self.parts)
 
     @property
-    def place(self) -> tuple[int, int, str]:
+    def sort_key(self) -> tuple[int, int, str]:
         """Where it stands in the order of a manifest: by base offset first."""
         return (self.base_offset, self.end_offset, self.id)
 
@@ -244,8 +244,8 @@ def _with_data(epochs: Epochs) -> list[tuple[int, int]]:
     """Without the epochs in which nothing was written: the next begins at the same offset."""
     return [
         (epoch, start)
-        for place, (epoch, start) in enumerate(epochs)
-        if place + 1 == len(epochs) or epochs[place + 1][1] != start
+        for index, (epoch, start) in enumerate(epochs)
+        if index + 1 == len(epochs) or epochs[index + 1][1] != start
     ]
 
 

@@ -104,7 +104,7 @@ class ManifestStore(ABC):
     def segments(self, manifest: Manifest, *, from_offset: int = 0) -> Iterator[RemoteSegment]:
         """All segments, in any state, that end at or behind an offset, in order; pages lazily."""
         paged = self._walk(manifest.pages, lambda ref: ref.end_offset >= from_offset)
-        merged = heapq.merge(paged, manifest.segments, key=lambda segment: segment.place)
+        merged = heapq.merge(paged, manifest.segments, key=lambda segment: segment.sort_key)
         return (segment for segment in merged if segment.end_offset >= from_offset)
 
     def readable(self, manifest: Manifest, *, from_offset: int = 0) -> Iterator[RemoteSegment]:
@@ -115,14 +115,14 @@ class ManifestStore(ABC):
     def pending(self, manifest: Manifest) -> Iterator[RemoteSegment]:
         """The segments that are not readable: announced ones and those being deleted."""
         paged = self._walk(manifest.pages, lambda ref: ref.readable_count < ref.segment_count)
-        merged = heapq.merge(paged, manifest.segments, key=lambda segment: segment.place)
+        merged = heapq.merge(paged, manifest.segments, key=lambda segment: segment.sort_key)
         return (segment for segment in merged if not segment.is_readable)
 
     def find(self, manifest: Manifest, offset: int) -> RemoteSegment | None:
         """The readable segment that holds an offset."""
-        place = bisect_right(manifest.segments, offset, key=lambda segment: segment.base_offset)
+        end = bisect_right(manifest.segments, offset, key=lambda segment: segment.base_offset)
         # Readable segments do not overlap, so only the last that begins up to there can hold it.
-        for index in range(place - 1, -1, -1):
+        for index in range(end - 1, -1, -1):
             segment = manifest.segments[index]
             if segment.is_readable:
                 if offset <= segment.end_offset:
@@ -149,7 +149,7 @@ class ManifestStore(ABC):
             manifest.pages,
             lambda ref: ref.max_timestamp >= timestamp and ref.readable_end >= start,
         )
-        for segment in heapq.merge(paged, manifest.segments, key=lambda segment: segment.place):
+        for segment in heapq.merge(paged, manifest.segments, key=lambda segment: segment.sort_key):
             is_late = segment.max_timestamp >= timestamp and segment.end_offset >= start
             if is_late and segment.is_readable:
                 return segment
@@ -158,7 +158,7 @@ class ManifestStore(ABC):
     def unfold(self, manifest: Manifest, *, start_offset: int, end_offset: int) -> Manifest:
         """The manifest with the segments that touch [start, end) outside of its pages.
 
-        To be used within a change: a segment that has moved into a page is not found otherwise.
+        To be used within a change: a segment that has moved into a page is not latest otherwise.
         """
         return inline_range(manifest, self._pages, start=start_offset, end=end_offset)
 
@@ -381,19 +381,19 @@ class ObjectManifestStore(ManifestStore):
     def _at_time(self, time_ms: int) -> Manifest:
         chain, _ = self._versions.list_retained()
         low, high = 0, len(chain)
-        found: Manifest | None = None
+        latest: Manifest | None = None
         while low < high:
             middle = (low + high) // 2
             manifest = self._versions.read(chain[middle])
             if manifest.at_ms <= time_ms:
-                found, low = manifest, middle + 1
+                latest, low = manifest, middle + 1
             else:
                 high = middle
-        if found is None and chain[:1] in ([], [1]):
+        if latest is None and chain[:1] in ([], [1]):
             return Manifest(path=self.path)
-        if found is None:
+        if latest is None:
             raise NotFound(
                 f"{self.path}: what was the manifest at {time_ms} is no longer retained; the "
                 f"oldest version there is, {chain[0]}, is of a later time"
             )
-        return found
+        return latest

@@ -66,8 +66,8 @@ class ManifestVersions:
         listed = self._objects.list(
             self.path.manifest_folder, start_after=self.path.manifest_key(version)
         )
-        found = (self.path.find_version(entry.key) for entry in listed)
-        return [number for number in found if number is not None]
+        numbers = (self.path.find_version(entry.key) for entry in listed)
+        return [number for number in numbers if number is not None]
 
     def list_retained(self) -> tuple[list[int], list[int]]:
         """The versions up to the newest without a hole; and those left over below."""
@@ -282,15 +282,15 @@ def collect_named(objects: ObjectStore, path: RemotePath, newest: Manifest) -> N
 
 
 def _walk(refs: tuple[PageRef, ...], pages: PageStore, keys: set[str]) -> list[RemoteSegment]:
-    found: list[RemoteSegment] = []
+    segments: list[RemoteSegment] = []
     waiting = list(refs)
     while waiting:
         ref = waiting.pop()
         keys.add(pages.key(ref))
         page = pages.read(ref)
-        found += page.segments
+        segments += page.segments
         waiting += page.pages
-    return found
+    return segments
 
 
 def _read_older(refs: tuple[PageRef, ...], pages: PageStore, named: NamedObjects) -> None:

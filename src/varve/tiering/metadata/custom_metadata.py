@@ -188,8 +188,8 @@ class CustomMetadata:
     def _parts(self, log_size: int) -> tuple[ObjectPart, ...]:
         bits = self._unsigned()
         parts = []
-        for place, name in enumerate(PART_NAMES):
-            if bits & 1 << place:
+        for bit, name in enumerate(PART_NAMES):
+            if bits & 1 << bit:
                 size = self._signed() + (log_size if name == LOG_PART else 0)
                 parts.append(ObjectPart(name, size, self._crc()))
         for _ in range(self._unsigned() if bits & _OTHER_PARTS else 0):
@@ -199,10 +199,10 @@ class CustomMetadata:
 
     def _unsigned(self) -> int:
         value = 0
-        for place, byte in enumerate(self._data[self._position :][:_VARINT_BYTES_MAX]):
-            value |= (byte & 0x7F) << 7 * place
+        for index, byte in enumerate(self._data[self._position :][:_VARINT_BYTES_MAX]):
+            value |= (byte & 0x7F) << 7 * index
             if byte < 0x80:
-                self._position += place + 1
+                self._position += index + 1
                 return value
         raise self._broken(f"no unsigned varint of at most {_VARINT_BYTES_MAX} bytes")
 

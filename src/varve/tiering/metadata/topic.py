@@ -168,8 +168,8 @@ class MetadataPartition:
         """
         headers = ((WRITER_HEADER, writer.encode()),)
         records = [
-            Record(None, encode_event(event), headers if place == 0 else (), timestamp=at_ms)
-            for place, event in enumerate(events)
+            Record(None, encode_event(event), headers if index == 0 else (), timestamp=at_ms)
+            for index, event in enumerate(events)
         ]
         batch = build_batch(records)
         with self._lock:
@@ -242,12 +242,12 @@ def _split(batch: Batch, log: Log) -> Iterator[tuple[_UserPartition, StoredCommi
         return
     commits: dict[_UserPartition, list[tuple[Record, StoredEvent]]] = {}
     for record in batch.records():
-        place = f"{log.topic_partition} at offset {record.offset}"
-        event = decode_event(record.value or b"", place)
+        record_where = f"{log.topic_partition} at offset {record.offset}"
+        event = decode_event(record.value or b"", record_where)
         if event is not None:
             path = event.segment.path
             listed = commits.setdefault((path.topic_id, path.partition), [])
-            listed.append((record, StoredEvent(event, place)))
+            listed.append((record, StoredEvent(event, record_where)))
     for user, pairs in commits.items():
         first, last = pairs[0][0], pairs[-1][0]
         writer = dict(first.headers).get(WRITER_HEADER) or b""

@@ -191,13 +191,13 @@ def plan_events(
     """
     steps = _diff(base, changed) or _repeat(changed, at_ms, empty_id)
     events = []
-    for place, step in enumerate(steps, start=1):
+    for number, step in enumerate(steps, start=1):
         note = CommitNote(
-            number=base.version + place,
+            number=base.version + number,
             leader_epoch=changed.leader_epoch,
             at_ms=at_ms,
             log_start_offset=changed.log_start_offset,
-            cleaned_up_to=changed.cleaned_up_to if place == len(steps) else base.cleaned_up_to,
+            cleaned_up_to=changed.cleaned_up_to if number == len(steps) else base.cleaned_up_to,
         )
         events.append(_build_event(source, step, note))
     return events

@@ -76,10 +76,10 @@ class IndexFiles:
         being written or deleted. Content is checked when it is wanted.
         """
         with self._disk_lock:
-            found, leftovers = self._scan()
-            found.sort(key=lambda file: file.modified_ms)
+            files, leftovers = self._scan()
+            files.sort(key=lambda file: file.modified_ms)
             with self._lock:
-                self._sizes = OrderedDict((file.name, file.size) for file in found)
+                self._sizes = OrderedDict((file.name, file.size) for file in files)
                 self._held_bytes = sum(self._sizes.values())
                 surplus = self._make_room_locked(0)
             self._remove_files([*leftovers, *surplus])

@@ -125,8 +125,8 @@ class RemoteKeyLookup:
         file = self._open(segment, part, _KEYS_BLOCK_BYTES)
         with KeyIndex(file) as index:
             header = index.header
-            made_of = (header.topic_id, header.base_offset, header.log_size)
-            if made_of != (search.topic_id, segment.base_offset, segment.size):
+            indexed = (header.topic_id, header.base_offset, header.log_size)
+            if indexed != (search.topic_id, segment.base_offset, segment.size):
                 raise Corrupt(f"{self._source.name}: {file.path!r} is of another segment")
             return index.find(*search.hash)
 
