@@ -126,7 +126,7 @@ def reporting(*results: Any) -> Iterator[None]:
     """An error within is that of these results; other parts of the request are not affected."""
     try:
         yield
-    except StoreError as error:
+    except (StoreError, TimeoutError) as error:
         for result in results:
             _set_error(result, code_for(error), str(error))
 

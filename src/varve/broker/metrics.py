@@ -113,11 +113,11 @@ class BrokerMetrics:
     def _collect_transactions(self) -> None:
         statuses = Counter(entry.current.status for entry in self._transactions.table)
         by_status: dict[tuple[str, ...], float] = {
-            (one.display_name,): float(count) for one, count in statuses.items()
+            (status.display_name,): float(count) for status, count in statuses.items()
         }
         self.table.replace(TRANSACTIONAL_IDS, by_status)
         is_open = (Status.ONGOING, Status.PREPARE_COMMIT, Status.PREPARE_ABORT)
-        self.table.set(OPEN_TRANSACTIONS, sum(statuses[one] for one in is_open))
+        self.table.set(OPEN_TRANSACTIONS, sum(statuses[status] for status in is_open))
         for status, outcome in _OUTCOMES.items():
             self._raise_to(
                 COMPLETED_TRANSACTIONS, self._transactions.completed_counts[status], outcome

@@ -162,7 +162,7 @@ class GroupSettings:
 
     @property
     def consumer_assignors(self) -> tuple[str, ...]:
-        return tuple(one.strip() for one in self.group_consumer_assignors.split(","))
+        return tuple(name.strip() for name in self.group_consumer_assignors.split(","))
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -281,7 +281,7 @@ class SecuritySettings:
 
     @property
     def super_user_names(self) -> tuple[str, ...]:
-        return tuple(one.strip() for one in self.super_users.split(";") if one.strip())
+        return tuple(name.strip() for name in self.super_users.split(";") if name.strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

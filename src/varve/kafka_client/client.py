@@ -235,28 +235,6 @@ class KafkaClient:
         raise_for_code(partition_response.error_code, where)
         return None if partition_response.offset < 0 else partition_response.offset
 
-    def find_epoch_end(
-        self, topic: str, partition: int, leader_epoch: int
-    ) -> tuple[int, int] | None:
-        """The largest epoch not after `leader_epoch` and the offset where it ends (KIP-101).
-
-        None where the broker knows no such epoch.
-        """
-        return self.retry(self._find_epoch_end, topic, partition, leader_epoch)
-
-    def _find_epoch_end(
-        self, topic: str, partition: int, leader_epoch: int
-    ) -> tuple[int, int] | None:
-        requested = data.OffsetForLeaderPartition(partition, leader_epoch=leader_epoch)
-        request = data.OffsetForLeaderEpochRequest(
-            -1, [data.OffsetForLeaderTopic(topic, [requested])]
-        )
-        response = self.send_to_leader(topic, partition, request, data.OffsetForLeaderEpochResponse)
-        where = f"{self.address.name}: {topic}-{partition}, leader epoch {leader_epoch}"
-        offset = get_only(get_only(response.topics, where).partitions, where)
-        raise_for_code(offset.error_code, where)
-        return None if offset.end_offset < 0 else (offset.leader_epoch, offset.end_offset)
-
     def is_local(self, topic: str, partition: int, offset: int) -> bool:
         """Whether an offset, if it exists, is on the broker's own disk."""
         if not self.retry(self._knows_local_offsets, topic, partition):

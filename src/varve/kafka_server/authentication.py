@@ -286,13 +286,13 @@ class ListenerSecurities:
         self._tls: dict[str, TlsContext] = {}
         self._sasl: dict[str, ListenerSasl] = {}
         for listener in listeners:
-            name, own = listener.name, parsed.of(listener.name)
+            name, own = listener.name, parsed.for_listener(listener.name)
             if listener.protocol.has_tls:
                 self._tls[name] = _make_tls(tls.for_listener(own, name))
             if listener.protocol.has_sasl:
                 self._sasl[name] = ListenerSasl(name, security, own)
 
-    def of(self, listener: Listener, broker: Broker) -> ListenerSecurity:
+    def for_listener(self, listener: Listener, broker: Broker) -> ListenerSecurity:
         return ListenerSecurity(broker, self._tls.get(listener.name), self._sasl.get(listener.name))
 
     def warn_if_no_users(self, credentials: ScramCredentials) -> None:

@@ -186,9 +186,9 @@ def make_config(
     )
 
 
-def _translate(given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+def _translate(configured: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Replaces Kafka's other names of a setting by the one that varve has."""
-    settings = dict(given)
+    settings = dict(configured)
     warnings = []
     for other, name in _RENAMED.items():
         if other in settings:
@@ -199,7 +199,7 @@ def _translate(given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
         if text is None:
             continue
         if name in settings:
-            warnings.append(f"{other} is ignored, as {name} is given too")
+            warnings.append(f"{other} is ignored, as {name} is set too")
         else:
             settings[name] = _to_milliseconds(other, text, unit_ms)
     return settings, warnings

@@ -12,6 +12,7 @@ import logging
 import resource
 from collections import Counter
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from varve.broker.broker import Broker
@@ -147,8 +148,10 @@ class ConnectionRegistry:
         if excess_bytes <= 0:
             return
         now = self._loop.time()
-        stalled = [one for one in self.connections.values() if one.stalled_bytes]
-        for connection in sorted(stalled, key=lambda one: one.stalled_bytes, reverse=True):
+        stalled = [
+            connection for connection in self.connections.values() if connection.stalled_bytes
+        ]
+        for connection in sorted(stalled, key=attrgetter("stalled_bytes"), reverse=True):
             if excess_bytes <= 0:
                 return
             if now - connection.stalled_since > _SLOW_READER_SECONDS:

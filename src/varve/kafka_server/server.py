@@ -91,10 +91,10 @@ class Server:
         accepting: list[Coroutine[Any, Any, None]] = []
         try:
             for listener in self.settings.parsed_listeners():
-                security = self._securities.of(listener, self.broker)
+                security = self._securities.for_listener(listener, self.broker)
                 sockets = _bind(listener)
                 self._sockets += sockets
-                accepting += [self._accept(one, listener, security) for one in sockets]
+                accepting += [self._accept(listening, listener, security) for listening in sockets]
                 self._advertise(listener, port=int(sockets[0].getsockname()[1]))
             await self.broker.start()
         except BaseException:

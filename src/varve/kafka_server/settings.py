@@ -321,8 +321,7 @@ class TlsSettings:
 
     def for_listener(self, overrides: Mapping[str, str], listener: str) -> "TlsSettings":
         """These settings with the overrides of one listener."""
-        known = {declaration.kafka_name for declaration in declared(TlsSettings)}
-        own = {name: value for name, value in overrides.items() if name in known}
+        own = {name: value for name, value in overrides.items() if name in _TLS_NAMES}
         return parse_settings(TlsSettings, own, f"listener {listener}", base=self)
 
 
@@ -331,9 +330,8 @@ JAAS: Final = "sasl.jaas.config"
 ENABLED_MECHANISMS: Final = "sasl.enabled.mechanisms"
 MAX_REAUTH: Final = "connections.max.reauth.ms"
 
-_OF_A_LISTENER: Final = frozenset(
-    {ENABLED_MECHANISMS, MAX_REAUTH, *(one.kafka_name for one in declared(TlsSettings))}
-)
+_TLS_NAMES: Final = frozenset(declaration.kafka_name for declaration in declared(TlsSettings))
+_OF_A_LISTENER: Final = _TLS_NAMES | {ENABLED_MECHANISMS, MAX_REAUTH}
 _OF_A_MECHANISM: Final = frozenset(
     f"{mechanism.lower()}.{name}" for mechanism in MECHANISMS for name in (JAAS, MAX_REAUTH)
 )
@@ -369,6 +367,6 @@ class ListenerOverrides:
         listener = max(fitting, key=len)
         return listener, rest.removeprefix(f"{listener}.")
 
-    def of(self, listener: str) -> dict[str, str]:
+    def for_listener(self, listener: str) -> dict[str, str]:
         """The overrides of a listener, by names without the prefix."""
         return self._by_listener.get(listener.lower(), {})

@@ -273,8 +273,8 @@ class PrincipalMapping:
     def apply(self, name: str) -> str:
         """The user of a subject, such as `CN=alice,O=example`; raises AuthenticationFailed."""
         for rule in self._rules:
-            if found := rule.find(name):
-                return found
+            if user := rule.find(name):
+                return user
         raise AuthenticationFailed(f"No rules apply to {name!r:.200}, rules {self._text!r:.200}")
 
 

@@ -185,6 +185,7 @@ _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (
     (errors.LogPoisoned, ErrorCode.KAFKA_STORAGE_ERROR),
     (errors.StoreUnavailable, ErrorCode.KAFKA_STORAGE_ERROR),
     (errors.Unavailable, ErrorCode.KAFKA_STORAGE_ERROR),
+    (TimeoutError, ErrorCode.REQUEST_TIMED_OUT),
 )
 
 

@@ -60,7 +60,7 @@ def _all_of(name: str) -> AclFilter:
 
 
 def _quota(user: str) -> QuotaEntity:
-    return QuotaEntity.of([(EntityType.USER, user)])
+    return QuotaEntity.from_names([(EntityType.USER, user)])
 
 
 def _change(table: Table, step: int) -> None:

@@ -12,12 +12,9 @@ from varve.wire.messages.cluster import Coordinator, FindCoordinatorResponse
 from varve.wire.messages.data import (
     FetchableTopicResponse,
     FetchResponse,
-    LeaderEpochEndOffset,
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderTopicResult,
     PartitionData,
 )
 from varve.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
@@ -75,11 +72,3 @@ def test_a_coordinator_is_looked_up_once_until_it_moves() -> None:
             client.send_to_coordinator(0, "g", HeartbeatRequest("g"), HeartbeatResponse)
         kinds = [type(one).__name__ for one in broker.requests]
         assert kinds.count("FindCoordinatorRequest") == 1
-
-
-def test_the_end_of_a_leader_epoch_is_asked_of_the_leader() -> None:
-    end = LeaderEpochEndOffset(partition=0, leader_epoch=3, end_offset=42)
-    answer = OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult("t", [end])])
-    answers = {ApiKey.OFFSET_FOR_LEADER_EPOCH: lambda _: answer}
-    with ScriptedBroker(answers) as broker, open_client(broker) as client:
-        assert client.find_epoch_end("t", 0, 4) == (3, 42)

@@ -94,7 +94,7 @@ def test_who_uses_too_much_is_told_and_not_served_meanwhile(
 
     async def scenario() -> None:
         async with ServerBench() as bench:
-            entity = QuotaEntity.of([(EntityType.CLIENT_ID, "raw")])
+            entity = QuotaEntity.from_names([(EntityType.CLIENT_ID, "raw")])
             bench.broker.quotas.table.alter([(entity, {QuotaKind.REQUEST: 1.0})])
             monkeypatch.setattr(
                 bench.broker.quotas, "note_request", lambda *_, **__: next(waits_ms)
@@ -113,7 +113,7 @@ def test_who_uses_too_much_is_told_and_not_served_meanwhile(
 def test_what_is_produced_counts_by_its_bytes() -> None:
     async def scenario() -> None:
         async with ServerBench() as bench:
-            entity = QuotaEntity.of([(EntityType.CLIENT_ID, "raw")])
+            entity = QuotaEntity.from_names([(EntityType.CLIENT_ID, "raw")])
             bench.broker.quotas.table.alter([(entity, {QuotaKind.PRODUCE: 1_000_000.0})])
             client = await bench.connect()
             topic = TopicProduceData(

@@ -55,14 +55,14 @@ def test_a_listener_has_settings_of_its_own() -> None:
         "listener.name.in.side.sasl.enabled.mechanisms": "PLAIN",
     }
     overrides = ListenerOverrides(given, ["SASL_SSL", "IN", "IN.SIDE"])
-    assert overrides.of("SASL_SSL") == {
+    assert overrides.for_listener("SASL_SSL") == {
         "plain.sasl.jaas.config": "jaas",
         "ssl.client.auth": "required",
     }
-    assert overrides.of("IN.SIDE") == {"sasl.enabled.mechanisms": "PLAIN"}
-    assert overrides.of("IN") == {}
+    assert overrides.for_listener("IN.SIDE") == {"sasl.enabled.mechanisms": "PLAIN"}
+    assert overrides.for_listener("IN") == {}
     base = TlsSettings(keystore_location="k")
-    merged = base.for_listener(overrides.of("SASL_SSL"), "SASL_SSL")
+    merged = base.for_listener(overrides.for_listener("SASL_SSL"), "SASL_SSL")
     assert (merged.client_auth, merged.keystore_location) == ("required", "k")
 
 

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from varve.broker.background import wait_with_timeout
 from varve.broker.broker import Broker
+from varve.broker.error_responses import reporting
 from varve.broker.request import Operation, RequestContext
 from varve.broker.topics import (
     ServedTopic,
@@ -22,9 +23,8 @@ from varve.broker.topics import (
 from varve.commit_log import Log, TimestampOffset
 from varve.commit_log.producer_state import ProducerStateEntry
 from varve.embedded import Store
-from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
-from varve.wire.errors import KafkaError, code_for
+from varve.wire.errors import KafkaError
 from varve.wire.messages import data as messages
 
 _FIRST_WITH_TIMEOUT: Final = 10
@@ -99,19 +99,16 @@ class _OffsetListing:
         self, requested: messages.ListOffsetsTopic
     ) -> messages.ListOffsetsTopicResponse:
         results = [
-            messages.ListOffsetsPartitionResponse(offsets_partition.partition_index)
-            for offsets_partition in requested.partitions
+            messages.ListOffsetsPartitionResponse(partition.partition_index)
+            for partition in requested.partitions
         ]
         lookups: list[Awaitable[None]] = []
         for partition, result in zip(requested.partitions, results, strict=True):
-            try:
+            with reporting(result):
                 topic = self._context.get_topic(Operation.DESCRIBE, name=requested.name)
                 lookup = self._list_partition(topic, partition, result)
-            except KafkaError as error:
-                result.error_code = error.code
-                continue
-            if lookup is not None:
-                lookups.append(lookup)
+                if lookup is not None:
+                    lookups.append(lookup)
         await asyncio.gather(*lookups)
         return messages.ListOffsetsTopicResponse(requested.name, results)
 
@@ -154,7 +151,7 @@ class _OffsetListing:
         timestamp: int,
         result: messages.ListOffsetsPartitionResponse,
     ) -> None:
-        try:
+        with reporting(result):
             if timestamp in (SpecialTime.LATEST_TIERED, SpecialTime.EARLIEST_PENDING_UPLOAD):
                 position = await self._find_tiered(topic, log, timestamp)
             elif timestamp == SpecialTime.MAX_TIMESTAMP:
@@ -163,10 +160,6 @@ class _OffsetListing:
                 find = partial(log.find_offset_by_time, timestamp)
                 position = await self._find_record(log, find)
             _fill(result, position)
-        except TimeoutError:
-            result.error_code = ErrorCode.REQUEST_TIMED_OUT
-        except StoreError as failure:
-            result.error_code = code_for(failure)
 
     def _limit(self, log: Log) -> int:
         if not self._is_consumer:
@@ -225,26 +218,24 @@ def _find_epoch_ends(
 ) -> messages.OffsetForLeaderTopicResult:
     results = []
     for partition in requested.partitions:
-        try:
+        result = messages.LeaderEpochEndOffset(partition=partition.partition)
+        results.append(result)
+        with reporting(result):
             topic = context.get_topic(Operation.DESCRIBE, name=requested.topic)
-            results.append(_find_epoch_end(topic, partition))
-        except KafkaError as error:
-            results.append(messages.LeaderEpochEndOffset(error.code, partition.partition))
+            result.leader_epoch, result.end_offset = _find_epoch_end(topic, partition)
     return messages.OffsetForLeaderTopicResult(requested.topic, results)
 
 
 def _find_epoch_end(
     topic: ServedTopic, requested: messages.OffsetForLeaderPartition
-) -> messages.LeaderEpochEndOffset:
+) -> tuple[int, int]:
     log = topic.get_log(requested.partition)
     error = check_leader_epoch(log, requested.current_leader_epoch)
     if error:
         raise KafkaError(error)
     if requested.leader_epoch == current_leader_epoch(log):
-        end = requested.leader_epoch, log.end_offset
-    else:
-        end = log.end_offset_for_epoch(requested.leader_epoch) or (-1, _NO_OFFSET)
-    return messages.LeaderEpochEndOffset(ErrorCode.NONE, requested.partition, *end)
+        return requested.leader_epoch, log.end_offset
+    return log.end_offset_for_epoch(requested.leader_epoch) or (-1, _NO_OFFSET)
 
 
 # DeleteRecords
@@ -263,40 +254,34 @@ async def handle_delete_records(
 async def _delete_records(
     broker: Broker, context: RequestContext, requested: messages.DeleteRecordsTopic, timeout_ms: int
 ) -> messages.DeleteRecordsTopicResult:
-    try:
+    results = [
+        messages.DeleteRecordsPartitionResult(partition.partition_index, _NO_OFFSET)
+        for partition in requested.partitions
+    ]
+    with reporting(*results):
         topic = context.get_topic(Operation.DELETE, name=requested.name)
         if topic.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-    except KafkaError as error:
-        failed = [
-            _not_deleted(partition.partition_index, error.code)
-            for partition in requested.partitions
+        deletions = [
+            _delete_until(broker, topic, partition.offset, result, timeout_ms)
+            for partition, result in zip(requested.partitions, results, strict=True)
         ]
-        return messages.DeleteRecordsTopicResult(requested.name, failed)
-    deletions = [
-        _delete_until(broker, topic, partition, timeout_ms) for partition in requested.partitions
-    ]
-    return messages.DeleteRecordsTopicResult(requested.name, list(await asyncio.gather(*deletions)))
+        await asyncio.gather(*deletions)
+    return messages.DeleteRecordsTopicResult(requested.name, results)
 
 
 async def _delete_until(
-    broker: Broker, topic: ServedTopic, requested: messages.DeleteRecordsPartition, timeout_ms: int
-) -> messages.DeleteRecordsPartitionResult:
-    number = requested.partition_index
-    try:
-        log = topic.get_log(number)
-        work = broker.blocking.run(log.delete_records, requested.offset)
+    broker: Broker,
+    topic: ServedTopic,
+    offset: int,
+    result: messages.DeleteRecordsPartitionResult,
+    timeout_ms: int,
+) -> None:
+    with reporting(result):
+        log = topic.get_log(result.partition_index)
+        work = broker.blocking.run(log.delete_records, offset)
         work.add_done_callback(lambda _: broker.parked_fetches.wake(log.topic_partition))
-        low_watermark = await wait_with_timeout(broker.timers, work, timeout_ms)
-    except TimeoutError:
-        return _not_deleted(number, ErrorCode.REQUEST_TIMED_OUT)
-    except StoreError as error:
-        return _not_deleted(number, code_for(error))
-    return messages.DeleteRecordsPartitionResult(number, low_watermark, ErrorCode.NONE)
-
-
-def _not_deleted(partition: int, error: ErrorCode) -> messages.DeleteRecordsPartitionResult:
-    return messages.DeleteRecordsPartitionResult(partition, _NO_OFFSET, error)
+        result.low_watermark = await wait_with_timeout(broker.timers, work, timeout_ms)
 
 
 # DescribeProducers

@@ -47,12 +47,12 @@ def assign_range(
 def assign_uniform(
     subscriptions: Subscriptions, partition_counts: Mapping[UUID, int], before: Targets
 ) -> dict[str, Partitions]:
-    """Members keep what they had; the rest goes to those who have least; then loads are evened."""
-    sharing = _Sharing(subscriptions, partition_counts)
-    sharing.keep(before)
-    sharing.give_free()
-    sharing.even()
-    return sharing.result()
+    """Members keep what they had; the rest goes to those with least; then loads are balanced."""
+    assignment = _UniformAssignment(subscriptions, partition_counts)
+    assignment.keep(before)
+    assignment.assign_free()
+    assignment.balance()
+    return assignment.result()
 
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniform, "range": assign_range}
@@ -70,8 +70,8 @@ def _subscribers(
     return {topic: tuple(members[topic]) for topic in sorted(members)}
 
 
-class _Sharing:
-    """Partitions on their way to members."""
+class _UniformAssignment:
+    """Partitions while they are assigned to members."""
 
     def __init__(self, subscriptions: Subscriptions, partition_counts: Mapping[UUID, int]) -> None:
         self._subscriptions = subscriptions
@@ -89,49 +89,50 @@ class _Sharing:
                 is_wanted = topic in self._subscriptions[member]
                 if is_wanted and number in self._free.get(topic, ()):
                     self._free[topic].remove(number)
-                    self._give(member, topic, number)
+                    self._assign(member, topic, number)
 
-    def _give(self, member: str, topic: UUID, number: int) -> None:
+    def _assign(self, member: str, topic: UUID, number: int) -> None:
         self._owned[member].setdefault(topic, set()).add(number)
         self._load[member] += 1
 
-    def give_free(self) -> None:
-        """Topics that few may read come first: their readers have less of a choice."""
+    def assign_free(self) -> None:
+        """Topics with few subscribers come first: their partitions have fewer possible owners."""
         # Topics with the same subscribers share a heap. Loads only grow here, so that an entry
         # which is out of date stands too early and is put back where it belongs.
         heaps: dict[tuple[str, ...], list[tuple[int, str]]] = {}
         for topic, members in sorted(self._subscribers.items(), key=lambda item: len(item[1])):
             heap = heaps.get(members)
             if heap is None:
-                heap = heaps[members] = [(self._load[one], one) for one in members]
+                heap = heaps[members] = [(self._load[member], member) for member in members]
                 heapq.heapify(heap)
             for number in sorted(self._free[topic]):
                 while heap[0][0] != self._load[heap[0][1]]:
                     heapq.heapreplace(heap, (self._load[heap[0][1]], heap[0][1]))
                 member = heap[0][1]
-                self._give(member, topic, number)
+                self._assign(member, topic, number)
                 heapq.heapreplace(heap, (self._load[member], member))
 
-    def even(self) -> None:
-        """Takes from those who have most, perhaps by way of others, while that evens loads.
+    def balance(self) -> None:
+        """Moves partitions from the members with most, perhaps by way of others, to those with
+        least.
 
         Once no member that can be reached from the one with most has two less, none of them can
         give a partition away: no later step changes their loads.
         """
         active = dict.fromkeys(self._load)
         while active:
-            source = max(active, key=lambda one: self._load[one])
-            came_by = self._reach(source)
-            target = min(came_by, key=lambda one: self._load[one])
+            source = max(active, key=lambda member: self._load[member])
+            givers = self._reach(source)
+            target = min(givers, key=lambda member: self._load[member])
             if self._load[target] <= self._load[source] - 2:
-                self._pass_on(source, target, came_by)
+                self._pass_on(source, target, givers)
             else:
-                for member in came_by:
+                for member in givers:
                     active.pop(member, None)
 
     def _reach(self, source: str) -> dict[str, tuple[str, UUID] | None]:
-        """Who could get more if `source` gave something, each with who would hand it over."""
-        came_by: dict[str, tuple[str, UUID] | None] = {source: None}
+        """Members that could get a partition if `source` gave one away, each with the giver."""
+        givers: dict[str, tuple[str, UUID] | None] = {source: None}
         seen: set[UUID] = set()
         queue = deque([source])
         while queue:
@@ -141,16 +142,16 @@ class _Sharing:
                     continue
                 seen.add(topic)
                 for member in self._subscribers[topic]:
-                    if member not in came_by:
-                        came_by[member] = (giver, topic)
+                    if member not in givers:
+                        givers[member] = (giver, topic)
                         queue.append(member)
-        return came_by
+        return givers
 
     def _pass_on(
-        self, source: str, target: str, came_by: Mapping[str, tuple[str, UUID] | None]
+        self, source: str, target: str, givers: Mapping[str, tuple[str, UUID] | None]
     ) -> None:
         taker = target
-        while (step := came_by[taker]) is not None:
+        while (step := givers[taker]) is not None:
             giver, topic = step
             number = max(self._owned[giver][topic])
             self._owned[giver][topic].remove(number)

@@ -170,7 +170,7 @@ class CommittedOffsets:
 
     def _forget_if_idle(self, group: str) -> None:
         by_producer = self._pending.get(group, {})
-        for producer_id in [one for one, waiting in by_producer.items() if not waiting]:
+        for producer_id in [id for id, waiting in by_producer.items() if not waiting]:
             del by_producer[producer_id]
         if not by_producer:
             self._pending.pop(group, None)

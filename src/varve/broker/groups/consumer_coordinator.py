@@ -31,7 +31,6 @@ from varve.broker.groups.consumer_membership import (
     is_subscription_changed,
     owned_partitions,
 )
-from varve.broker.groups.consumer_records import changes, tombstones
 from varve.broker.groups.consumer_state import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -41,7 +40,7 @@ from varve.broker.groups.consumer_state import (
     reconcile,
 )
 from varve.broker.groups.group import GroupKind, Groups, GroupServices, kafka_errors
-from varve.broker.groups.records import CONSUMER_PROTOCOL, Records
+from varve.broker.groups.records import CONSUMER_PROTOCOL, Records, changes, tombstones
 from varve.broker.request import find_matching
 from varve.broker.topics import ServedTopic, Topics
 from varve.foundation.errors import StoreError

@@ -34,7 +34,7 @@ class MemberState(IntEnum):
     """A log that Kafka wrote may have states that are not known here."""
 
     @classmethod
-    def of(cls, number: int) -> "MemberState":
+    def from_number(cls, number: int) -> "MemberState":
         return cls(number) if number in set(cls) else cls.UNKNOWN
 
 

@@ -14,7 +14,6 @@ from varve.broker.background import BackgroundTasks, BlockingPool, Timer, Timers
 from varve.broker.groups.classic_group import NO_MEMBER, ClassicGroup
 from varve.broker.groups.committed_offsets import Commits, CommittedOffsets, OffsetExpiry
 from varve.broker.groups.consumer_coordinator import ConsumerCoordinator
-from varve.broker.groups.consumer_records import ConsumerStateReader
 from varve.broker.groups.group import (
     Group,
     Groups,
@@ -22,7 +21,7 @@ from varve.broker.groups.group import (
     commit_error_code,
     kafka_errors,
 )
-from varve.broker.groups.records import CONSUMER_PROTOCOL, GroupLog
+from varve.broker.groups.records import CONSUMER_PROTOCOL, ConsumerStateReader, GroupLog
 from varve.broker.settings import GroupSettings
 from varve.broker.topics import ServedTopic, Topics
 from varve.commit_log import TopicPartition

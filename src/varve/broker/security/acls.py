@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from varve.broker.request import CLUSTER_NAME, ConnectionContext, Operation, ResourceType
-from varve.broker.security.directory_document import DirectoryDocument, corrupt
+from varve.broker.security.directory_document import DirectoryDocument
 from varve.broker.settings import SecuritySettings
 from varve.commit_log.health import DirectoryHealth
 from varve.disk import FileSystem
@@ -79,9 +79,9 @@ class AclBinding:
     def __post_init__(self) -> None:
         _check_resource(self.type, self.name, self.pattern)
         if self.operation is Operation.ANY:
-            raise InvalidRequest("Invalid operation: ANY stands in filters only")
+            raise InvalidRequest("Invalid operation: ANY is for filters only")
         if self.permission is Permission.ANY:
-            raise InvalidRequest("Invalid permissionType: ANY stands in filters only")
+            raise InvalidRequest("Invalid permissionType: ANY is for filters only")
         kind, colon, name = self.principal.partition(":")
         if not (kind and colon and name):
             raise InvalidRequest(
@@ -108,7 +108,7 @@ class AclBinding:
 
 def _check_resource(type: ResourceType, name: str, pattern: PatternType) -> None:
     if type is ResourceType.ANY:
-        raise InvalidRequest("Invalid resourceType: ANY stands in filters only")
+        raise InvalidRequest("Invalid resourceType: ANY is for filters only")
     if pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
         raise InvalidRequest(f"Invalid patternType {pattern.name}: it must be LITERAL or PREFIXED")
     if not name:
@@ -164,12 +164,7 @@ class AclTable:
     def load(self) -> None:
         """Reads the bindings; raises Corrupt for what it cannot decode."""
         with self._lock:
-            content = self._file.read()
-            try:
-                bindings = [_decode(item) for item in content.get("acls", [])]
-            except (ValueError, TypeError, KeyError, AttributeError, InvalidRequest) as error:
-                raise corrupt(self._file.where, error) from error
-            self.bindings = tuple(dict.fromkeys(bindings))
+            self.bindings = self._file.read_as(_decode_all)
 
     def add(self, bindings: Iterable[AclBinding]) -> None:
         """Adds bindings, all or none; existing ones stay."""
@@ -212,6 +207,10 @@ def _encode(binding: AclBinding) -> dict[str, str]:
     }
 
 
+def _decode_all(content: Mapping[str, Any]) -> tuple[AclBinding, ...]:
+    return tuple(dict.fromkeys(_decode(item) for item in content.get("acls", [])))
+
+
 def _decode(item: Mapping[str, Any]) -> AclBinding:
     return AclBinding(
         type=ResourceType[item["type"]],
@@ -226,7 +225,7 @@ def _decode(item: Mapping[str, Any]) -> AclBinding:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.40} is no text")
+        raise TypeError(f"{value!r:.40} is not a string")
     return value
 
 
@@ -263,7 +262,7 @@ class _PrincipalAcls:
                 lengths.setdefault(binding.type, set()).add(len(binding.name))
         self.prefix_lengths = {type: sorted(sizes) for type, sizes in lengths.items()}
 
-    def of(self, type: ResourceType, name: str) -> Iterable[AclBinding]:
+    def matching(self, type: ResourceType, name: str) -> Iterable[AclBinding]:
         yield from self.literal.get((type, name), ())
         if name != WILDCARD:
             yield from self.literal.get((type, WILDCARD), ())
@@ -346,15 +345,15 @@ class AclAuthorizer:
         principal, host, operation, type, name = question
         if principal in self._super_users:
             return True
-        is_given = False
-        for binding in self._acls_of(cache, principal, host).of(type, name):
+        is_granted = False
+        for binding in self._acls_of(cache, principal, host).matching(type, name):
             if not is_covered(operation, binding.operation, binding.permission):
                 continue
             if binding.permission is Permission.DENY:
                 _log_denied(question)
                 return False
-            is_given = True
-        if is_given:
+            is_granted = True
+        if is_granted:
             return True
         if self._is_open and not any(
             binding.matches_resource(type, name) for binding in cache.bindings

@@ -18,10 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from secrets import token_bytes
 from typing import Any, Final
 
-from varve.broker.security.directory_document import (
-    DirectoryDocument,
-    corrupt,
-)
+from varve.broker.security.directory_document import DirectoryDocument
 from varve.commit_log.health import DirectoryHealth
 from varve.commit_log.names import LOCK_FILE
 from varve.disk import FileSystem
@@ -46,7 +43,7 @@ _NAME_LENGTH_MAX: Final = 1_024
 
 Users = Mapping[str, Mapping[ScramMechanism, ScramCredential]]
 Change = tuple[str, ScramMechanism, ScramCredential | None]
-"""A user's new credential; None takes it away."""
+"""A user's new credential; None removes it."""
 
 
 class ScramCredentials:
@@ -66,24 +63,12 @@ class ScramCredentials:
         self.users: Users = {}
 
     def load(self) -> None:
-        """Reads the credentials; raises Corrupt for what it cannot understand."""
+        """Reads the credentials; raises Corrupt for what it cannot decode."""
         with self._lock:
-            content = self._file.read()
-            if not content:
-                return
-            try:
-                secret = base64.b64decode(content["secret"], validate=True)
-                users = {
-                    name: {
-                        ScramMechanism[key]: _decode(ScramMechanism[key], item)
-                        for key, item in of.items()
-                    }
-                    for name, of in content["users"].items()
-                }
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise corrupt(self._file.where, error) from error
-            self._secret = secret
-            self._replace_locked(users)
+            secret, users = self._file.read_as(_decode_all)
+            if secret is not None:
+                self._secret = secret
+                self._replace_locked(users)
 
     def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
         return self.users.get(user, {}).get(mechanism)
@@ -99,15 +84,15 @@ class ScramCredentials:
         return ScramCredential(salt[:salt_bytes], iterations, stored_key=key, server_key=key)
 
     def alter(self, changes: Iterable[Change]) -> None:
-        """Gives and takes credentials, all or none."""
+        """Sets and removes credentials, all or none."""
         with self._lock:
-            users = {name: dict(of) for name, of in self.users.items()}
+            users = {name: dict(credentials) for name, credentials in self.users.items()}
             for user, mechanism, credential in changes:
                 if credential is None:
                     users.get(user, {}).pop(mechanism, None)
                 else:
                     users.setdefault(user, {})[mechanism] = credential
-            users = {name: of for name, of in users.items() if of}
+            users = {name: credentials for name, credentials in users.items() if credentials}
             if len(users) > USER_COUNT_MAX:
                 raise InvalidRequest(
                     f"there would be {len(users)} users, the limit is {USER_COUNT_MAX}; delete some"
@@ -123,8 +108,11 @@ class ScramCredentials:
         return {
             "secret": _text(self._secret),
             "users": {
-                name: {mechanism.name: _encode(one) for mechanism, one in sorted(of.items())}
-                for name, of in sorted(users.items())
+                name: {
+                    mechanism.name: _encode(credential)
+                    for mechanism, credential in sorted(credentials.items())
+                }
+                for name, credentials in sorted(users.items())
             },
         }
 
@@ -205,10 +193,10 @@ def _typical_parameters(users: Users) -> dict[ScramMechanism, tuple[int, int]]:
     for mechanism in ScramMechanism:
         shapes = Counter(
             (len(credential.salt), credential.iterations)
-            for of in users.values()
-            if (credential := of.get(mechanism)) is not None
+            for credentials in users.values()
+            if (credential := credentials.get(mechanism)) is not None
         )
-        # The largest of those that are equally common, so that the order of users is no matter.
+        # The largest of those that are equally common: the order of users must not matter.
         best = max(shapes.items(), key=lambda item: (item[1], item[0]), default=None)
         usual[mechanism] = (SALT_BYTES, ITERATIONS) if best is None else best[0]
     return usual
@@ -223,13 +211,27 @@ def _encode(credential: ScramCredential) -> dict[str, str | int]:
     }
 
 
+def _decode_all(content: Mapping[str, Any]) -> tuple[bytes | None, Users]:
+    """The secret, None in an empty document, and the users."""
+    if not content:
+        return None, {}
+    users = {
+        name: {
+            ScramMechanism[key]: _decode(ScramMechanism[key], item)
+            for key, item in credentials.items()
+        }
+        for name, credentials in content["users"].items()
+    }
+    return base64.b64decode(content["secret"], validate=True), users
+
+
 def _decode(mechanism: ScramMechanism, item: Mapping[str, Any]) -> ScramCredential:
     salt, stored_key, server_key = (
         base64.b64decode(item[name], validate=True) for name in ("salt", "stored_key", "server_key")
     )
     iterations = item["iterations"]
     if not isinstance(iterations, int) or isinstance(iterations, bool):
-        raise TypeError(f"{iterations!r:.40} is no whole number")
+        raise TypeError(f"{iterations!r:.40} is not a whole number")
     if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
         raise ValueError(f"{iterations} iterations")
     if not 1 <= len(salt) <= SALT_BYTES_MAX:

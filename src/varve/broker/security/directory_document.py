@@ -9,17 +9,20 @@ Threads    one at a time; its owner takes care of that.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from varve.commit_log.health import DirectoryHealth
 from varve.disk import FileSystem, write_atomically
 from varve.foundation.errors import (
     Corrupt,
     DirectoryOffline,
+    InvalidRequest,
     Unavailable,
     UnsupportedFormat,
 )
+
+T = TypeVar("T")
 
 FORMAT: Final = 1
 _VERSION_MAX: Final = 2**63 - 1
@@ -61,6 +64,14 @@ class DirectoryDocument:
         self.version = version
         return content
 
+    def read_as(self, decode: Callable[[Mapping[str, Any]], T]) -> T:
+        """The newest document, decoded; raises Corrupt for one that cannot be."""
+        content = self.read()
+        try:
+            return decode(content)
+        except (ValueError, TypeError, KeyError, AttributeError, InvalidRequest) as error:
+            raise _corrupt(self.where, error) from error
+
     def _read_one(self, directory: DirectoryHealth) -> tuple[int, Mapping[str, Any]]:
         path = f"{directory.path}/{self.name}"
         try:
@@ -99,9 +110,9 @@ def _decode(data: bytes, path: str) -> tuple[int, Mapping[str, Any]]:
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise corrupt(path, error) from error
+        raise _corrupt(path, error) from error
     if not isinstance(content, dict):
-        raise corrupt(path, TypeError("the top is no object"))
+        raise _corrupt(path, TypeError("the top is no object"))
     if content.get("format") != FORMAT:
         raise UnsupportedFormat(
             f"{path}: format {content.get('format')!r:.40}, only {FORMAT} is known; "
@@ -109,11 +120,11 @@ def _decode(data: bytes, path: str) -> tuple[int, Mapping[str, Any]]:
         )
     version = content.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < _VERSION_MAX:
-        raise corrupt(path, ValueError(f"version {version!r:.40}"))
+        raise _corrupt(path, ValueError(f"version {version!r:.40}"))
     return version, content
 
 
-def corrupt(where: str, error: Exception) -> Corrupt:
+def _corrupt(where: str, error: Exception) -> Corrupt:
     """For a document that its owner cannot make sense of."""
     return Corrupt(
         f"{where}: not a table that varve wrote ({type(error).__name__}: {error!s:.80}); restore "

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from varve.broker.request import Principal
-from varve.broker.security.directory_document import DirectoryDocument, corrupt
+from varve.broker.security.directory_document import DirectoryDocument
 from varve.broker.settings import QuotaSettings
 from varve.commit_log.health import DirectoryHealth
 from varve.disk import FileSystem
@@ -61,7 +61,7 @@ class QuotaEntity:
     names: tuple[tuple[EntityType, str | None], ...]
 
     @classmethod
-    def of(cls, names: Iterable[tuple[EntityType, str | None]]) -> "QuotaEntity":
+    def from_names(cls, names: Iterable[tuple[EntityType, str | None]]) -> "QuotaEntity":
         """Raises InvalidRequest for a type twice or none at all."""
         ordered = tuple(sorted(names, key=lambda item: item[0]))
         types = [type for type, _ in ordered]
@@ -79,8 +79,8 @@ class QuotaEntity:
 
     def get(self, type: EntityType) -> tuple[bool, str | None]:
         """Whether the type is part of it, and the name."""
-        for one, name in self.names:
-            if one is type:
+        for entity_type, name in self.names:
+            if entity_type is type:
                 return True, name
         return False, None
 
@@ -91,7 +91,7 @@ Changes = Mapping[QuotaKind, float | None]
 
 
 def check_value(kind: QuotaKind, value: float) -> None:
-    """Raises InvalidRequest for what is no rate."""
+    """Raises InvalidRequest for a value that is not a rate."""
     if not (math.isfinite(value) and value > 0):
         raise InvalidRequest(f"Quota {kind.value} must be greater than 0, not {value}")
     if kind.is_whole and value != math.floor(value):
@@ -109,11 +109,7 @@ class QuotaTable:
     def load(self) -> None:
         """Reads the quotas; raises Corrupt for what it cannot understand."""
         with self._lock:
-            content = self._file.read()
-            try:
-                self.quotas = dict(_decode(item) for item in content.get("quotas", []))
-            except (ValueError, TypeError, KeyError, AttributeError, InvalidRequest) as error:
-                raise corrupt(self._file.where, error) from error
+            self.quotas = self._file.read_as(_decode_all)
 
     def alter(self, changes: Iterable[tuple[QuotaEntity, Changes]]) -> None:
         """Sets and removes values, all or none."""
@@ -145,14 +141,18 @@ def _encode(entity: QuotaEntity, values: Mapping[QuotaKind, float]) -> dict[str,
     }
 
 
+def _decode_all(content: Mapping[str, Any]) -> Quotas:
+    return dict(_decode(item) for item in content.get("quotas", []))
+
+
 def _decode(item: Mapping[str, Any]) -> tuple[QuotaEntity, Mapping[QuotaKind, float]]:
     names = [(EntityType(type), name) for type, name in item["entity"].items()]
     if not all(name is None or isinstance(name, str) for _, name in names):
-        raise TypeError("an entity's name is no text")
+        raise TypeError("the name of an entity is not a string")
     values = {QuotaKind(key): float(value) for key, value in item["values"].items()}
     for kind, value in values.items():
         check_value(kind, value)
-    return QuotaEntity.of(names), values
+    return QuotaEntity.from_names(names), values
 
 
 _METER_COUNT_MAX: Final = 16_384
@@ -162,11 +162,11 @@ _USER: Final = EntityType.USER
 _CLIENT: Final = EntityType.CLIENT_ID
 
 _Payer = tuple[QuotaKind, str | None, str | None]
-"""Whose use is added up: a user, a client id, or one of the other."""
+"""Whose requests are added up: those of a user, of a client id, or of both."""
 
 
 class _Meter:
-    """What was used in the last windows."""
+    """The rate of a client over the last windows."""
 
     __slots__ = ("_count", "_window_ms", "_windows")
 
@@ -184,14 +184,14 @@ class _Meter:
             windows.append((now_ms, value))
         while windows[0][0] <= now_ms - self._count * self._window_ms or windows[0][0] > now_ms:
             windows.popleft()
-        # A client that has just begun is not taken for one that goes on like this.
+        # The first requests of a client are not extrapolated.
         least_ms = (self._count - 1) * self._window_ms
         elapsed_ms = max(now_ms - windows[0][0], least_ms, self._window_ms)
         return sum(used for _, used in windows) * 1_000 / elapsed_ms, elapsed_ms
 
 
 class ClientQuotas:
-    """The quotas in force, and who has used how much of them."""
+    """The quotas in effect, and the measured rates of clients."""
 
     def __init__(self, table: QuotaTable, settings: QuotaSettings, clock: Clock) -> None:
         self.table = table
@@ -203,7 +203,7 @@ class ClientQuotas:
 
     @property
     def are_set(self) -> bool:
-        """Whether anybody has a quota."""
+        """Whether any client has a quota."""
         return bool(self.table.quotas)
 
     def note_request(
@@ -266,7 +266,7 @@ class ClientQuotas:
 def _find_quota(
     quotas: Quotas, kind: QuotaKind, user: str, client_id: str
 ) -> tuple[float, _Payer] | None:
-    """The quota that counts, by Kafka's order, and who shares it."""
+    """The quota in effect, by Kafka's order of precedence, and who shares it."""
     both, of_user, of_client = (kind, user, client_id), (kind, user, None), (kind, None, client_id)
     order: tuple[tuple[dict[EntityType, str | None], _Payer], ...] = (
         ({_USER: user, _CLIENT: client_id}, both),

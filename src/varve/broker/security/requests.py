@@ -171,8 +171,8 @@ def _describe_user(
         user=user,
         error_message=None,
         credential_infos=[
-            messages.CredentialInfo(mechanism=mechanism, iterations=one.iterations)
-            for mechanism, one in sorted(credentials.items())
+            messages.CredentialInfo(mechanism=mechanism, iterations=credential.iterations)
+            for mechanism, credential in sorted(credentials.items())
         ],
     )
 
@@ -297,7 +297,7 @@ def _to_quota_filter(components: list[messages.ComponentData]) -> _QuotaFilter:
         except ValueError:
             raise InvalidRequest(f"Unknown match type {component.match_type}") from None
         if (component.match is None) is (match is MatchType.EXACT):
-            raise InvalidRequest("A name must be given for an exact match, and only for that")
+            raise InvalidRequest("An exact match needs a name, and no other match has one")
         filter[type] = (match, component.match)
     return filter
 
@@ -340,7 +340,7 @@ async def handle_alter_client_quotas(
 
 
 def _to_entity(entry: messages.AlteredQuotaEntry) -> QuotaEntity:
-    return QuotaEntity.of(
+    return QuotaEntity.from_names(
         (_to_entity_type(entity.entity_type), entity.entity_name) for entity in entry.entity
     )
 

@@ -9,11 +9,11 @@ Threads    the loop's; blocks are written off the loop, one at a time.
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from varve.broker.background import BlockingPool
-from varve.broker.security.directory_document import DirectoryDocument, corrupt
+from varve.broker.security.directory_document import DirectoryDocument
 from varve.broker.topics import Topics
 from varve.commit_log.health import DirectoryHealth
 from varve.disk import FileSystem
@@ -68,12 +68,16 @@ class ProducerIds:
         self._next, self._end = start, start + _BLOCK
 
     def _find_start(self) -> int:
-        content = self._file.read()
-        known = content.get("next_id", 0)
-        if type(known) is not int or known < 0:
-            raise corrupt(self._file.where, ValueError(f"next_id {known!r:.40}"))
+        known = self._file.read_as(_decode_next_id)
         for topic in self._topics:
             for log in topic.logs:
                 ids = () if log is None else log.active_producers()
                 known = max(known, 1 + max(ids, default=-1))
         return known
+
+
+def _decode_next_id(content: Mapping[str, Any]) -> int:
+    next_id = content.get("next_id", 0)
+    if type(next_id) is not int or next_id < 0:
+        raise ValueError(f"next_id {next_id!r:.40}")
+    return next_id

@@ -29,7 +29,7 @@ class _Bench:
         self.quotas = ClientQuotas(self.table, QuotaSettings(), self.clock)
 
     def give(self, names: Names, kind: QuotaKind, value: float | None) -> None:
-        self.table.alter([(QuotaEntity.of(names.items()), {kind: value})])
+        self.table.alter([(QuotaEntity.from_names(names.items()), {kind: value})])
 
     def produce(self, size: int, user: str = "alice", client: str = "app") -> int:
         return self.note(ApiKey.PRODUCE, user, client, received_bytes=size)
@@ -143,7 +143,7 @@ def test_the_most_special_quota_counts() -> None:
         bench.quotas._current()
         found = bench.quotas._find(QuotaKind.PRODUCE, "alice", "app")
         assert found is not None
-        values = bench.table.quotas[QuotaEntity.of(names.items())]
+        values = bench.table.quotas[QuotaEntity.from_names(names.items())]
         assert found[0] == values[QuotaKind.PRODUCE], names
         bench.give(names, QuotaKind.PRODUCE, None)
     assert bench.produce(1 << 30) == 0
