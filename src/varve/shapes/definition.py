@@ -146,10 +146,10 @@ def _parse_where(where: str | None, params: Mapping[int, str]) -> Where | None:
             raise InvalidDefinition.of("params", "params are given without a where to use them")
         return None
     try:
-        found = Where.parse(where, params)
+        parsed = Where.parse(where, params)
         # The registry holds this text, and reads it when the engine opens again.
-        check_size(found.sql)
-        return found
+        check_size(parsed.sql)
+        return parsed
     except InvalidRequest as error:
         parameter = getattr(error, "parameter", "where")
         raise InvalidDefinition.of(parameter, str(error)) from error

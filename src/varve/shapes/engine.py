@@ -227,7 +227,7 @@ class ShapeEngine:
         self, context: EngineContext, definition: Definition, connected: ShapeTopic | None
     ) -> Shape:
         topic = context.topics.get_or_start(definition.topic, connected)
-        self._evict_for_one_more(context)
+        self._evict_if_full(context)
         shape = Shape(
             context,
             topic,
@@ -241,7 +241,7 @@ class ShapeEngine:
         context.workers.wake_snapshots(topic)
         return shape
 
-    def _evict_for_one_more(self, context: EngineContext) -> None:
+    def _evict_if_full(self, context: EngineContext) -> None:
         registry = context.registry
         excess = len(registry) + 1 - self.settings.shapes_max
         if excess <= 0:

@@ -234,7 +234,7 @@ class ShapeRemoval:
             if self._is_ended:
                 raise Closed("the engine of shapes is closed and drops no more: open it again")
             dropped = [shape for shape in shapes if shape.mark_dropped(reason)]
-            self._in_progress.update({one.handle: one.definition.topic for one in dropped})
+            self._in_progress.update({shape.handle: shape.definition.topic for shape in dropped})
         return dropped
 
     def _unregister(self, handles: Collection[str]) -> bool:

@@ -193,7 +193,7 @@ class _Scan:
                 self.writers[shape].add(texts[encoder])
                 self.rows += 1
             except (StoreError, OSError) as error:
-                self._fail_one(shape, error)
+                self._fail_shape(shape, error)
 
     def _show(self) -> None:
         """Lets readers start, and leaves out shapes that were dropped."""
@@ -205,7 +205,7 @@ class _Scan:
                 self.writers[shape].flush()
                 is_started = shape.open().snapshot.is_started
             except (StoreError, OSError) as error:
-                self._fail_one(shape, error)
+                self._fail_shape(shape, error)
                 continue
             if is_started:
                 shape.is_snapshot_started = True
@@ -213,7 +213,7 @@ class _Scan:
         self._started.update(shown)
         self._snapshotter.publish(shown)
 
-    def _fail_one(self, shape: Shape, error: Exception) -> None:
+    def _fail_shape(self, shape: Shape, error: Exception) -> None:
         self._snapshotter.fail([shape], error)
         self._leave(shape)
 

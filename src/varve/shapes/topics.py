@@ -107,9 +107,9 @@ class TopicMap:
         topic = self._find_in_use(name)
         if topic is not None:
             return topic
-        given_up = self.find(name)
-        if given_up is not None:
-            self._end(given_up)
+        ended = self.find(name)
+        if ended is not None:
+            self._end(ended)
         # It was in use a moment ago if none was connected.
         topic = connected or self._connect(name)
         with self._lock:

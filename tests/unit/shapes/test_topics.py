@@ -39,7 +39,7 @@ def test_a_shape_made_while_its_topic_goes_is_dropped_by_upkeep(
     def lose_topic(context: EngineContext) -> None:
         context.topics.handle_deleted(context.topics.get("items"))
 
-    monkeypatch.setattr(engine, "_evict_for_one_more", lose_topic)
+    monkeypatch.setattr(engine, "_evict_if_full", lose_topic)
     late = engine.find_or_create(define("items", where="n = 1"))
     monkeypatch.undo()
     assert not late.is_dropped

@@ -41,62 +41,6 @@ def up_to_date(seen_tx: int) -> bytes:
     return b'{"headers":{"control":"up-to-date","global_last_seen_lsn":"%d"}}' % seen_tx
 
 
-class EventStream:
-    """Streams of shapes."""
-
-    def __init__(self, api: "ShapeApi") -> None:
-        self._api = api
-
-    async def stream(
-        self, exchange: HttpExchange, request: ShapeRequest, shape: Shape
-    ) -> AsyncIterator[bytes]:
-        """Events until the time of the stream is over or the shape is dropped."""
-        api = self._api
-        loop = asyncio.get_running_loop()
-        until = loop.time() + api.settings.events_ms / 1000
-        keep_alive_s = api.settings.keep_alive_ms / 1000
-        offset = request.offset
-        with api.waiters.waiting(shape.handle) as waiter, shape.subscribe():
-            exchange.watch(waiter.wake)
-            while not (shape.is_dropped or exchange.is_disconnected or api.waiters.is_stopping):
-                last = shape.latest
-                if offset < last:
-                    async for piece in self._catch_up(shape, offset, last):
-                        yield piece
-                    offset = last
-                    if shape.compacted_to > offset:
-                        # It was compacted meanwhile: the rows that were sent may be newer.
-                        continue
-                    if not offset.is_virtual:
-                        yield encode_events(up_to_date(offset.tx))
-                    is_silent = False
-                else:
-                    is_silent = not await waiter.wait(min(until, loop.time() + keep_alive_s))
-                if loop.time() >= until:
-                    return
-                if is_silent:
-                    yield KEEP_ALIVE
-
-    async def _catch_up(
-        self, shape: Shape, offset: ShapeOffset, last: ShapeOffset
-    ) -> AsyncIterator[bytes]:
-        """Everything in (offset, last], across chunks."""
-        while offset < last:
-            end = min(await find_end(self._api, shape, offset, last), last)
-            body = await self._api.reader.read(shape, offset, end)
-            try:
-                if body.first:
-                    yield encode_events(body.pop_first())
-                async for piece in body.remaining():
-                    events = encode_events(piece)
-                    del piece
-                    yield events
-                    del events
-            finally:
-                await body.close()
-            offset = end
-
-
 def encode_events(joined: bytes) -> bytes:
     """Messages separated by commas, as events."""
     return b"".join([b"data: %s\n\n" % message for message in split_messages(joined)])
@@ -109,24 +53,11 @@ _HEALTH_CHECK_MS: Final = 1000
 """How often a request that waits for a snapshot checks the health of the topic."""
 
 
-async def find_end(
-    api: "ShapeApi", shape: Shape, offset: ShapeOffset, last: ShapeOffset
-) -> ShapeOffset:
-    """Where a response from an offset ends: with its chunk, or with the latest offset."""
-    cached = shape.find_cached_chunk_end(offset)
-    if cached is not None:
-        end = cached.offset
-    else:
-        end = await api.read_pool.run(shape.chunk_end, offset)
-    return last if end is None else end
-
-
 class ShapeReads:
     """Responds to regular requests."""
 
     def __init__(self, api: "ShapeApi") -> None:
         self._api = api
-        self._events = EventStream(api)
         self._unchanged_count = 0
 
     async def respond(self, exchange: HttpExchange, request: ShapeRequest) -> Response:
@@ -167,7 +98,7 @@ class ShapeReads:
         # Read before the shape, so that the shape has everything up to it.
         newest_tx = self._api.engine.newest_tx(shape.definition.topic)
         last = shape.latest
-        end = await find_end(self._api, shape, request.offset, last)
+        end = await self._find_end(shape, request.offset, last)
         body = await self._read(shape, request.offset, end)
         # A chunk that was closed meanwhile may end within a transaction, so more follows. More
         # rows follow too if the log was compacted meanwhile beyond the latest offset.
@@ -216,7 +147,65 @@ class ShapeReads:
             raise HttpError(505, {"message": message})
         fields = self._headers(request, shape, request.offset)
         fields.append((electric.HAS_DATA, b"true"))
-        return Response(200, fields, self._events.stream(exchange, request, shape))
+        return Response(200, fields, self._stream_events(exchange, request, shape))
+
+    async def _stream_events(
+        self, exchange: HttpExchange, request: ShapeRequest, shape: Shape
+    ) -> AsyncIterator[bytes]:
+        """Events until the time of the stream is over or the shape is dropped."""
+        api = self._api
+        loop = asyncio.get_running_loop()
+        until = loop.time() + api.settings.events_ms / 1000
+        keep_alive_s = api.settings.keep_alive_ms / 1000
+        offset = request.offset
+        with api.waiters.waiting(shape.handle) as waiter, shape.subscribe():
+            exchange.watch(waiter.wake)
+            while not (shape.is_dropped or exchange.is_disconnected or api.waiters.is_stopping):
+                last = shape.latest
+                if offset < last:
+                    async for piece in self._catch_up(shape, offset, last):
+                        yield piece
+                    offset = last
+                    if shape.compacted_to > offset:
+                        # It was compacted meanwhile: the rows that were sent may be newer.
+                        continue
+                    if not offset.is_virtual:
+                        yield encode_events(up_to_date(offset.tx))
+                    is_silent = False
+                else:
+                    is_silent = not await waiter.wait(min(until, loop.time() + keep_alive_s))
+                if loop.time() >= until:
+                    return
+                if is_silent:
+                    yield KEEP_ALIVE
+
+    async def _catch_up(
+        self, shape: Shape, offset: ShapeOffset, last: ShapeOffset
+    ) -> AsyncIterator[bytes]:
+        """Everything in (offset, last], across chunks."""
+        while offset < last:
+            end = min(await self._find_end(shape, offset, last), last)
+            body = await self._api.reader.read(shape, offset, end)
+            try:
+                if body.first:
+                    yield encode_events(body.pop_first())
+                async for piece in body.remaining():
+                    events = encode_events(piece)
+                    del piece
+                    yield events
+                    del events
+            finally:
+                await body.close()
+            offset = end
+
+    async def _find_end(self, shape: Shape, offset: ShapeOffset, last: ShapeOffset) -> ShapeOffset:
+        """Where a response from an offset ends: with its chunk, or with the latest offset."""
+        cached = shape.find_cached_chunk_end(offset)
+        if cached is not None:
+            end = cached.offset
+        else:
+            end = await self._api.read_pool.run(shape.chunk_end, offset)
+        return last if end is None else end
 
     async def _find_not_modified(
         self, exchange: HttpExchange, request: ShapeRequest, shape: Shape
@@ -227,7 +216,7 @@ class ShapeReads:
             return None
         if request.is_live and request.offset >= shape.latest:
             return None
-        end = await find_end(self._api, shape, request.offset, shape.latest)
+        end = await self._find_end(shape, request.offset, shape.latest)
         known = [part.strip().removeprefix("W/") for part in sent.split(",")]
         # RFC 9110, 13.1.2: an asterisk matches any response.
         if _etag(shape, request, end).decode() not in known and known != ["*"]:

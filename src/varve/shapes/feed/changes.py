@@ -186,7 +186,7 @@ _NEW_CHANGE: Final = partial(tuple.__new__, Change)
 _NEW_TRANSACTION: Final = partial(tuple.__new__, Transaction)
 
 
-class Made(NamedTuple):
+class ChangedSpan(NamedTuple):
     """The transactions of a range, and the part of it that they are of.
 
     That ends behind a record that resets the shapes, and its source transaction, else where
@@ -226,14 +226,14 @@ class ChangeMaker:
         self._deletions: dict[int, Change | None] = {}
         """What the last record of each partition took away."""
 
-    def make(self, records: SequencedRecords) -> Made:
+    def make(self, records: SequencedRecords) -> ChangedSpan:
         """Changes of a range, in order; the table has them when it returns."""
         kinds = [entry[3].kind for entry in records.entries]
         if max(kinds, default=_DELETE) > _DELETE:
             stop = min((kinds.index(kind) for kind in _RESETS if kind in kinds), default=None)
             if stop is not None:
                 return self._make_up_to_reset(records, stop)
-        return Made(self._advance(records), records.span)
+        return ChangedSpan(self._advance(records), records.span)
 
     def _advance(self, records: SequencedRecords) -> list[Transaction]:
         """Transactions of entries, none of which is a reset; the table has them."""
@@ -242,7 +242,7 @@ class ChangeMaker:
         self._table.apply(changed, position=position, byte_count=size)
         return transactions
 
-    def _make_up_to_reset(self, records: SequencedRecords, stop: int) -> Made:
+    def _make_up_to_reset(self, records: SequencedRecords, stop: int) -> ChangedSpan:
         """Goes on to the end of the reset's source transaction: shapes begin with all of it."""
         entries, kinds = records.entries, [entry[3].kind for entry in records.entries]
         end = stop + (_transaction_size(entries[stop:]) if self._is_grouped else 1)
@@ -259,7 +259,7 @@ class ChangeMaker:
         self._counts.resets += 1
         is_truncated = RecordKind.TRUNCATE in kinds[stop:end]
         where = f"partition {done.partition} says at offset {entries[stop][0]}"
-        return Made([*transactions, Transaction([], _tell_reset(is_truncated, where))], done)
+        return ChangedSpan([*transactions, Transaction([], _make_reset(is_truncated, where))], done)
 
     def _make_changes(
         self, records: SequencedRecords
@@ -373,7 +373,7 @@ def _transaction_size(entries: Sequence[Entry]) -> int:
     return 1 + len(list(takewhile(lambda name: name is not None and name == first, ids)))
 
 
-def _tell_reset(is_truncated: bool, where: str) -> Reset:
+def _make_reset(is_truncated: bool, where: str) -> Reset:
     if is_truncated:
         return Reset(ResetKind.TRUNCATED, f"the source was truncated, {where}")
     return Reset(ResetKind.SCHEMA_CHANGED, f"the source has another schema, {where}")
@@ -382,8 +382,8 @@ def _tell_reset(is_truncated: bool, where: str) -> Reset:
 def _find_deletion(changes: Sequence[Change], before: Change | None, key: RowKey) -> Change | None:
     """The last change, if it deleted the row of this key; `before` precedes the changes."""
     last = changes[-1] if changes else before
-    is_found = last is not None and last.text is None and last.key == key.text
-    return last if is_found else None
+    is_deletion = last is not None and last.text is None and last.key == key.text
+    return last if is_deletion else None
 
 
 def _complete(decoded: Decoded, previous: bytes | None, deleted: Change | None) -> bytes | None:

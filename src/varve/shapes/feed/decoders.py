@@ -204,8 +204,8 @@ def key_columns_of(key: bytes, split: Row | bytes | None, column: str) -> Row:
 
 def _split_objects(keys: Iterable[bytes]) -> list[Row | bytes | None]:
     """Each key that may be an object, split; None for the others."""
-    found = iter(split_texts([key for key in keys if _may_be_object(key)]))
-    return [next(found) if _may_be_object(key) else None for key in keys]
+    objects = iter(split_texts([key for key in keys if _may_be_object(key)]))
+    return [next(objects) if _may_be_object(key) else None for key in keys]
 
 
 def _row_texts(keys: list[bytes], values: list[bytes]) -> list[bytes]:
@@ -304,10 +304,12 @@ def find_transaction_end(value: bytes | None) -> TransactionEnd | None:
     name = _find_id(event)
     try:
         counts = json.loads(event.get("data_collections", NULL)) or []
-        held = {str(entry["data_collection"]): int(entry["event_count"]) for entry in counts}
+        by_collection = {
+            str(entry["data_collection"]): int(entry["event_count"]) for entry in counts
+        }
     except (TypeError, KeyError, ValueError, OverflowError):
         return None
-    return None if name is None else TransactionEnd(name, held)
+    return None if name is None else TransactionEnd(name, by_collection)
 
 
 def find_transaction_begin(value: bytes | None) -> str | None:
@@ -319,35 +321,35 @@ def find_transaction_begin(value: bytes | None) -> str | None:
 
 def _split(texts: Sequence[bytes | None]) -> list[Split]:
     """Each text that is there, split; one kernel call serves all."""
-    found = iter(split_texts([text for text in texts if text is not None]))
-    return [None if text is None else next(found) for text in texts]
+    objects = iter(split_texts([text for text in texts if text is not None]))
+    return [None if text is None else next(objects) for text in texts]
 
 
 def _unwrapped(texts: Sequence[bytes | None]) -> list[Split]:
     """Each text split; of one that stands beside its schema the payload."""
     outer = _split(texts)
-    is_wrapped = [isinstance(held, dict) and held.keys() == _WRAPPER for held in outer]
+    is_wrapped = [isinstance(split, dict) and split.keys() == _WRAPPER for split in outer]
     if not any(is_wrapped):
         return outer
     inner = _split(
         [
-            _member(held, "payload") if wrapped else None
-            for held, wrapped in zip(outer, is_wrapped, strict=True)
+            _member(split, "payload") if wrapped else None
+            for split, wrapped in zip(outer, is_wrapped, strict=True)
         ]
     )
     return [
-        payload if wrapped else held
-        for held, payload, wrapped in zip(outer, inner, is_wrapped, strict=True)
+        payload if wrapped else split
+        for split, payload, wrapped in zip(outer, inner, is_wrapped, strict=True)
     ]
 
 
-def _member(held: Split, name: str) -> bytes | None:
-    return held.get(name) if isinstance(held, dict) else None
+def _member(split: Split, name: str) -> bytes | None:
+    return split.get(name) if isinstance(split, dict) else None
 
 
-def _object(held: Split, name: str) -> bytes | None:
+def _object(split: Split, name: str) -> bytes | None:
     """A member that is an object, which null is not."""
-    text = held.get(name) if isinstance(held, dict) else None
+    text = split.get(name) if isinstance(split, dict) else None
     return text if text is not None and text[0] == 0x7B else None
 
 
@@ -361,8 +363,8 @@ def _transaction(mark: Split) -> SourceTransaction | None:
     return SourceTransaction(name, int(orders[0]), int(orders[1]))
 
 
-def _find_id(held: Row) -> str | None:
+def _find_id(event: Row) -> str | None:
     """What all events of a transaction, and its end, have in common."""
-    name = decode_text(held.get("id", NULL))
-    of_postgres = None if name is None else _POSTGRES_ID.fullmatch(name)
-    return name if of_postgres is None else of_postgres[1]
+    name = decode_text(event.get("id", NULL))
+    postgres_id = None if name is None else _POSTGRES_ID.fullmatch(name)
+    return name if postgres_id is None else postgres_id[1]

@@ -173,12 +173,12 @@ def _find_indexed(
     """Closed segments that end at or before an offset and have an index, with their ends."""
     view = log.view
     bases = [*(segment.base_offset for segment in view.closed), view.active.base_offset]
-    found = []
+    indexed = []
     for segment, segment_end in zip(view.closed, bases[1:], strict=True):
         keys = indexes.find(segment, segment_end) if segment_end <= end else None
         if keys is not None:
-            found.append((segment, segment_end, keys))
-    return found
+            indexed.append((segment, segment_end, keys))
+    return indexed
 
 
 def _indexed_part(

@@ -279,21 +279,23 @@ class RecordSequencer:
             return
         # A broker returns a batch above the limit for the first partition of a request only.
         first = self._rotation % len(idle)
-        asked = {number: self._buffers[number].position for number in idle[first:] + idle[:first]}
-        if len(asked) < len(self._buffers):
+        positions = {
+            number: self._buffers[number].position for number in idle[first:] + idle[:first]
+        }
+        if len(positions) < len(self._buffers):
             wait_ms = 0
         elif any(not buffer.is_empty for buffer in self._buffers.values()):
             # Ends of transactions are in another topic, which this fetch does not wait for.
             wait_ms = min(wait_ms, _HELD_WAIT_MS)
-        found = self._reader.fetch(asked, max_bytes=_READ_BYTES, wait_ms=wait_ms)
-        for number, position in asked.items():
-            fetched = found.get(number)
+        fetches = self._reader.fetch(positions, max_bytes=_READ_BYTES, wait_ms=wait_ms)
+        for number, position in positions.items():
+            fetched = fetches.get(number)
             if fetched is None:
                 self.ends[number] = position.offset
                 continue
             self._buffers[number].add(fetched)
             self.ends[number] = max(fetched.end_offset, fetched.next_offset)
-        self._note_marks(list(found))
+        self._note_marks(list(fetches))
 
     def _note_marks(self, numbers: Sequence[int]) -> None:
         """Notes what was fetched, before a shape sees any of it."""

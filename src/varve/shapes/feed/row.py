@@ -59,8 +59,8 @@ def get_row(text: bytes) -> Row:
 
 def split_rows(texts: Sequence[bytes]) -> list[Row | None]:
     """The members of each text that is a JSON object; one kernel call serves all."""
-    found = split_texts(texts)
-    return [row if isinstance(row, dict) else None for row in found]
+    split = split_texts(texts)
+    return [row if isinstance(row, dict) else None for row in split]
 
 
 def split_texts(texts: Sequence[bytes]) -> list[Row | bytes | None]:

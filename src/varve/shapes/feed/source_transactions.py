@@ -158,13 +158,13 @@ class SourceTransactions:
                 return
         self._forget_unused(now_ms)
         try:
-            found = self._reader.fetch({0: self._next}, max_bytes=_READ_BYTES, wait_ms=0)
+            fetches = self._reader.fetch({0: self._next}, max_bytes=_READ_BYTES, wait_ms=0)
         except (NotFound, OffsetOutOfRange):
             # It was created again or truncated: the ends of waiting records are unknown now.
             self._reader.close()
             self._find_position()
             return
-        fetched = found.get(0)
+        fetched = fetches.get(0)
         if fetched is None:
             return
         offsets, _, records = split_records(fetched.columns())

@@ -92,29 +92,29 @@ class TopicTable:
 
     def find_rows(self, keys: Sequence[str]) -> dict[str, bytes | None]:
         """The current row of each key, None where there is none."""
-        found: dict[str, bytes | None] = {}
+        current: dict[str, bytes | None] = {}
         missing: list[str] = []
         with self._lock:
             layers = self._visible_locked()
             for key in keys:
-                if key in found:
+                if key in current:
                     continue
                 for rows in layers:
                     if key in rows:
-                        found[key] = rows[key]
+                        current[key] = rows[key]
                         break
                 else:
-                    found[key] = None
+                    current[key] = None
                     missing.append(key)
             if self._is_cleared_locked():
-                return found
+                return current
         if missing:
             missing.sort()
             read = dict(zip(missing, self._store.get_rows(missing), strict=True))
-            found.update(read)
+            current.update(read)
             with self._lock:
                 self._keep_recent_locked(read)
-        return found
+        return current
 
     def apply(
         self,

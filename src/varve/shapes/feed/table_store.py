@@ -277,9 +277,9 @@ class TableScan:
             if not keys:
                 return
             rows = split_rows(texts)
-            found = [(key, row) for key, row in zip(keys, rows, strict=True) if row is not None]
-            self._store.check_rows(len(found) == len(keys))
-            yield found
+            part = [(key, row) for key, row in zip(keys, rows, strict=True) if row is not None]
+            self._store.check_rows(len(part) == len(keys))
+            yield part
 
     def _take(self) -> tuple[list[str], list[bytes]]:
         iterator = self._get()

@@ -298,18 +298,18 @@ class TopicFeed:
                 if has_gap and running.horizon.may_have_passed():
                     reason = _tombstones_text(running.horizon, records.span)
                     return transactions or [self._lose(reason)]
-                made = running.maker.make(records)
+                changed = running.maker.make(records)
             except StoreError:
                 # The table has what was made before: return it, and try the rest again.
                 if not transactions and running.table.damage is None:
                     raise
                 return transactions
             self._waiting.popleft()
-            self._positions[made.done.partition] = made.done.end
-            self._next_tx = made.done.next_tx
-            transactions += made.transactions
-            if made.transactions and made.transactions[-1].reset is not None:
-                self._put_back(records, made.done)
+            self._positions[changed.done.partition] = changed.done.end
+            self._next_tx = changed.done.next_tx
+            transactions += changed.transactions
+            if changed.transactions and changed.transactions[-1].reset is not None:
+                self._put_back(records, changed.done)
                 break
         return transactions
 

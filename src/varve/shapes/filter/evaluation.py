@@ -344,18 +344,18 @@ def _like(node: sql.Like) -> Evaluation:
     item, pattern = compile_node(node.item), compile_node(node.pattern)
     is_blind = node.operator == "ILIKE"
 
-    def compiled(wanted: str) -> Matcher | None:
-        return compile_like(wanted, node.escape, is_case_blind=is_blind)
+    def compiled(like: str) -> Matcher | None:
+        return compile_like(like, node.escape, is_case_blind=is_blind)
 
-    held = node.pattern.value if isinstance(node.pattern, sql.Literal) else None
-    known = compiled(held) if isinstance(held, str) else None
+    literal = node.pattern.value if isinstance(node.pattern, sql.Literal) else None
+    known = compiled(literal) if isinstance(literal, str) else None
 
     def matches(values: RowValues) -> bool | None:
-        text, wanted = item(values), pattern(values)
-        if not isinstance(text, str) or not isinstance(wanted, str):
+        text, like = item(values), pattern(values)
+        if not isinstance(text, str) or not isinstance(like, str):
             return None
-        found = known if wanted is held else compiled(wanted)
-        return None if found is None else found(text)
+        matcher = known if like is literal else compiled(like)
+        return None if matcher is None else matcher(text)
 
     return matches
 

@@ -308,7 +308,7 @@ class FilterIndex(Generic[T]):
 
     def matches(self, row: Row) -> list[T]:
         """The items whose filter is true for the row."""
-        found = list(self._unfiltered)
+        items = list(self._unfiltered)
         if self._groups:
             values = RowValues(row)
             seen: set[_Group[T]] = set()
@@ -318,8 +318,8 @@ class FilterIndex(Generic[T]):
                         continue
                     seen.add(group)
                 if group.is_exact or group.where.truth(values) is True:
-                    found.extend(group.items)
-        return found
+                    items.extend(group.items)
+        return items
 
     def _candidates(self, values: RowValues) -> Iterator[_Group[T]]:
         for columns, table in self._equal.items():

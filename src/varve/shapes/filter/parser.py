@@ -303,8 +303,8 @@ class _Reader:
             word = "TRUE" if what.this else "FALSE"
         else:
             raise _refuse(part)
-        found = sql.Is(self.read(part.this), word)
-        return sql.Not(found) if part.args.get("negate") else found
+        node = sql.Is(self.read(part.this), word)
+        return sql.Not(node) if part.args.get("negate") else node
 
     def _in(self, part: exp.Expr) -> sql.Node:
         others = {name for name, held in part.args.items() if held} - {"this", "expressions"}
@@ -321,8 +321,8 @@ class _Reader:
         word, array = quantified
         if (operator, word) not in (("=", "ANY"), ("<>", "ALL")):
             raise _refuse(part, "is not supported in a filter: of arrays there are = ANY, <> ALL")
-        found = self._any(item, array.unnest())
-        return found if word == "ANY" else sql.Not(found)
+        node = self._any(item, array.unnest())
+        return node if word == "ANY" else sql.Not(node)
 
     def _any(self, item: sql.Node, part: exp.Expr) -> sql.Node:
         type = None
@@ -339,9 +339,9 @@ class _Reader:
         return sql.AnyOf(item, array, type)
 
     def _any_listed(self, item: sql.Node, part: exp.Array, type: str | None) -> sql.Node:
-        if any(isinstance(held.unnest(), exp.Array) for held in part.expressions):
+        if any(isinstance(element.unnest(), exp.Array) for element in part.expressions):
             raise _refuse(part, "holds arrays: put all of their elements into one ARRAY[...]")
-        choices = [self._scalar(held) for held in part.expressions]
+        choices = [self._scalar(element) for element in part.expressions]
         if type is not None:
             choices = [fold(sql.Cast(choice, type)) for choice in choices]
         return sql.In(item, tuple(choices)) if choices else sql.Literal(False)
@@ -363,12 +363,12 @@ class _Reader:
         return sql.Not(like) if part.args.get("negate") else like
 
     def _escape(self, part: exp.Expr) -> sql.Node:
-        held = part.expression
-        if not isinstance(held, exp.Literal) or not held.is_string or len(held.name) > 1:
+        escape = part.expression
+        if not isinstance(escape, exp.Literal) or not escape.is_string or len(escape.name) > 1:
             raise _refuse(part, "escapes by something else than one character in quotes")
         if not isinstance(part.this, exp.Like | exp.ILike):
             raise _refuse(part)
-        return self._like(part.this, held.name)
+        return self._like(part.this, escape.name)
 
     def _cast(self, part: exp.Expr) -> sql.Node:
         return fold(sql.Cast(self._scalar(part.this), _cast_type(part, part.args["to"])))
@@ -387,12 +387,12 @@ class _Reader:
             ):
                 raise _refuse(part)
             is_name = isinstance(step, exp.JSONPathKey)
-            held: sql.Node = sql.Literal(Untyped(step.this) if is_name else int(step.this))
+            step_node: sql.Node = sql.Literal(Untyped(step.this) if is_name else int(step.this))
         else:
-            held = self._scalar(place)
-        if not isinstance(held, sql.Literal | sql.Parameter):
+            step_node = self._scalar(place)
+        if not isinstance(step_node, sql.Literal | sql.Parameter):
             raise _refuse(part, "needs a name in quotes or a number behind the arrow")
-        return sql.Extract(operator, self._scalar(part.this), held)
+        return sql.Extract(operator, self._scalar(part.this), step_node)
 
 
 def _find_quantified(part: exp.Expr) -> tuple[str, exp.Expr] | None:

@@ -136,12 +136,12 @@ def find_boolean(text: str) -> bool | None:
 def find_json(text: str) -> Value:
     """What a JSON text holds; None when it is no JSON, or null."""
     try:
-        (found,) = split_texts([text.encode()])
+        (split,) = split_texts([text.encode()])
     except UnicodeEncodeError:
         return None
-    if found is None:
+    if split is None:
         return None
-    return decode_value(text.strip().encode() if isinstance(found, dict) else found)
+    return decode_value(text.strip().encode() if isinstance(split, dict) else split)
 
 
 def show(value: Value) -> str | None:
@@ -184,16 +184,16 @@ def key_of(value: Value) -> Hashable:
 def readings(literal: Value) -> Mapping[type, Value]:
     """What a literal is beside a value of each type; types that it cannot be are missing."""
     if type(literal) is Untyped:
-        found: dict[type, Value] = {str: str(literal), Untyped: str(literal)}
+        by_type: dict[type, Value] = {str: str(literal), Untyped: str(literal)}
         number, truth = find_number(literal), find_boolean(literal)
         if number is not None:
-            found |= {int: number, Decimal: number}
+            by_type |= {int: number, Decimal: number}
         if truth is not None:
-            found[bool] = truth
+            by_type[bool] = truth
         if literal.lstrip()[:1] in ("{", "["):
-            held = find_json(literal)
-            found |= {} if held is None else {type(held): held}
-        return found
+            value = find_json(literal)
+            by_type |= {} if value is None else {type(value): value}
+        return by_type
     if type(literal) in (int, Decimal):
         return {int: literal, Decimal: literal}
     return {type(literal): literal}

@@ -192,10 +192,10 @@ def _number_end(position: int, end: int) -> int:
 def _is_word(position: int, end: int, letters: int) -> bool:
     if position + 4 > end:
         return False
-    found = 0
+    word = 0
     for step in range(4):
-        found |= load_u8_at(position + step) << (8 * step)
-    return found == letters
+        word |= load_u8_at(position + step) << (8 * step)
+    return word == letters
 
 
 @inlined

@@ -114,7 +114,7 @@ def _has_key_name(address: int, spans: Any, count: int, keys: int, key_count: in
 
 
 @object_kernel
-def _judge(keys: int, values: int, fits: Flags) -> None:
+def _check_fits(keys: int, values: int, fits: Flags) -> None:
     count = list_size(values)
     if list_size(keys) != count or fits.size < count:
         raise IndexError("keys, values and flags are not of one number")
@@ -176,7 +176,7 @@ def join_rows(keys: list[bytes], values: list[bytes]) -> list[bytes]:
     """The rows of keys' columns and values; an empty text where a value does not fit."""
     fits = np.empty(len(values), np.uint8)
     ends = np.empty(len(values) + 1, np.int64)
-    _judge(id(keys), id(values), fits)
+    _check_fits(id(keys), id(values), fits)
     data = _join(id(keys), id(values), fits, ends).tobytes()
     return [data[start:end] for start, end in pairwise(ends.tolist())]
 

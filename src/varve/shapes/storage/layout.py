@@ -79,8 +79,8 @@ def scratch_directory(root: str, handle: str) -> str:
 
 def find_suffix(name: str) -> str | None:
     """The suffix of a log's file of any kind; None for other files."""
-    found = _LOG_FILE.fullmatch(name)
-    return found[1] if found else None
+    match = _LOG_FILE.fullmatch(name)
+    return match[1] if match else None
 
 
 def new_suffix(fs: FileSystem, directory: str, kind: str, now_ms: int) -> str:
@@ -89,10 +89,10 @@ def new_suffix(fs: FileSystem, directory: str, kind: str, now_ms: int) -> str:
     The newest log of each kind is there until another one takes its place.
     """
     suffixes = map(find_suffix, fs.names(log_directory(directory)))
-    taken = [
+    numbers = [
         int(suffix.rpartition(".")[2]) for suffix in suffixes if suffix and suffix.startswith(kind)
     ]
-    return f"{kind}.{max(now_ms, 1, *[number + 1 for number in taken])}"
+    return f"{kind}.{max(now_ms, 1, *[number + 1 for number in numbers])}"
 
 
 def list_handles(fs: FileSystem, root: str) -> Iterator[str]:

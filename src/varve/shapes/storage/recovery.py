@@ -131,10 +131,10 @@ def check_compacted_end(fs: FileSystem, directory: str, manifest: ShapeManifest)
     with fs.open(paths[0]) as file, fs.open(paths[1]) as log:
         index = ChunkIndexFile(file)
         chunk = index.get(index.complete_count - 1) if index.complete_count else None
-        found = (chunk and chunk.last, chunk and chunk.end)
-        if index.edge_count % 2 or found != (manifest.boundary, log.size()):
+        end = (chunk and chunk.last, chunk and chunk.end)
+        if index.edge_count % 2 or end != (manifest.boundary, log.size()):
             raise Corrupt(
-                f"{file.path} ends at {found[0]}, byte {found[1]}, and must at "
+                f"{file.path} ends at {end[0]}, byte {end[1]}, and must at "
                 f"{manifest.boundary}, byte {log.size()}: drop the shape"
             )
 
