@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.commit_log import LogSettings
-from varve.commit_log.index_builder import SegmentIndexer
 from varve.commit_log.names import CLEANED, INDEX, LOG, TIME_INDEX
 from varve.commit_log.segment_reader import BatchTable
+from varve.commit_log.sparse_index import SegmentIndexer
 from varve.disk import FileSystem
 from varve.kernels.batch_layout import BATCH_COLUMN_COUNT, CODEC_MASK, HEADER_BYTES, BatchColumn
 from varve.kernels.batch_scan import scan_batches
@@ -99,7 +99,7 @@ class SegmentWriter:
         count, _, _ = scan_batches(self.out, 0, self.filled, False, rows)
         rows[:count, BatchColumn.POSITION] += self._size
         end = self._size + self.filled
-        self._indexer.add(BatchTable(rows[:count], self.out.data, self._size, end))
+        self._indexer.add(rows[:count])
         self._file.write_at(self._size, self.out.data[: self.filled])
         self._size, self.filled = end, 0
 

@@ -199,7 +199,7 @@ class AppendScheduler:
     def _sync(self, log: Log, waiting: list[_Submission]) -> None:
         error: Exception | None = None
         try:
-            log.settle()
+            log.sync_appends()
         except Exception as failure:
             error = failure
         if error is not None:

@@ -53,7 +53,7 @@ class AppendResult(NamedTuple):
 
 
 class Appender:
-    """Appends to one log."""
+    """Appends to one log; `Log` says what its methods promise."""
 
     def __init__(self, log: "Log") -> None:
         settings = log.settings
@@ -69,28 +69,15 @@ class Appender:
         self._log_append_time = settings.message_timestamp_type == "LogAppendTime"
 
     def append(
-        self, data: Buffer, *, origin: AppendOrigin, leader_epoch: int | None, waits: bool = True
+        self, data: Buffer, *, origin: AppendOrigin, leader_epoch: int | None, waits: bool
     ) -> AppendResult:
-        """Appends one batch of a producer or coordinator as the leader.
+        batch = self.check(data, origin)
+        return self.append_checked(batch, origin=origin, leader_epoch=leader_epoch, waits=waits)
 
-        The log gives out the offset. Who does not wait calls `settle` later.
-        """
-        log = self._log
-        now_ms = log.clock.now_ms()
-        batch = self._rules.check(data, origin, now_ms)
-        with log.lock:
-            result = self._append_checked_locked(batch, origin, leader_epoch, now_ms)
-        # A duplicate waits too: its original may not be on disk yet.
-        if waits:
-            self.settle(result.last_offset + 1)
-        return result
-
-    def check(self, data: Buffer) -> ValidatedBatch:
-        """A producer's batch as `append` would store it."""
-        return self._rules.check(data, AppendOrigin.CLIENT, self._log.clock.now_ms())
+    def check(self, data: Buffer, origin: AppendOrigin = AppendOrigin.CLIENT) -> ValidatedBatch:
+        return self._rules.check(data, origin, self._log.clock.now_ms())
 
     def is_repeated(self, batch: ValidatedBatch) -> bool:
-        """Whether its producer has appended it before, as its sequences tell."""
         if not batch.has_producer:
             return False
         summary = batch.summary(0)
@@ -98,15 +85,20 @@ class Appender:
             known = self._log.producers.entries.get(summary.producer_id)
         return known is not None and known.find_duplicate(summary) is not None
 
-    def append_checked(self, batch: ValidatedBatch, *, waits: bool) -> AppendResult:
-        """Appends a producer's batch that `check` gave, whole or thinned."""
+    def append_checked(
+        self,
+        batch: ValidatedBatch,
+        *,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        leader_epoch: int | None = None,
+        waits: bool,
+    ) -> AppendResult:
         log = self._log
         with log.lock:
-            result = self._append_checked_locked(
-                batch, AppendOrigin.CLIENT, None, log.clock.now_ms()
-            )
+            result = self._append_locked(batch, origin, leader_epoch, log.clock.now_ms())
+        # A duplicate waits too: its original may not be on disk yet.
         if waits:
-            self.settle(result.last_offset + 1)
+            self.sync_appends(result.last_offset + 1)
         return result
 
     def _new_epoch_locked(self, leader_epoch: int | None) -> int:
@@ -125,7 +117,7 @@ class Appender:
             )
         return leader_epoch
 
-    def _append_checked_locked(
+    def _append_locked(
         self, batch: ValidatedBatch, origin: AppendOrigin, leader_epoch: int | None, now_ms: int
     ) -> AppendResult:
         log = self._log
@@ -205,7 +197,7 @@ class Appender:
                 log.advance_high_watermark_locked(rows[-1][BatchColumn.LAST_OFFSET] + 1)
             log_start_offset = log.log_start_offset
         first, last = rows[0][BatchColumn.BASE_OFFSET], rows[-1][BatchColumn.LAST_OFFSET]
-        self.settle(last + 1)
+        self.sync_appends(last + 1)
         return AppendResult(first, last, -1, log_start_offset, False)
 
     def _scan(self, data: Buffer) -> list[list[int]]:
@@ -235,8 +227,7 @@ class Appender:
         if rows[-1][BatchColumn.LAST_OFFSET] - first > RELATIVE_OFFSET_MAX:
             raise UnexpectedOffset(
                 f"{where}: the batches span offsets {first}..{rows[-1][BatchColumn.LAST_OFFSET]}, "
-                "more "
-                f"than the {RELATIVE_OFFSET_MAX} that one segment can hold; send them one by one"
+                f"more than the {RELATIVE_OFFSET_MAX} that one segment can hold; send them singly"
             )
         previous = first - 1
         for row in rows:
@@ -245,10 +236,8 @@ class Appender:
                 or row[BatchColumn.LAST_OFFSET] < row[BatchColumn.BASE_OFFSET]
             ):
                 raise UnexpectedOffset(
-                    f"{where}: batch "
-                    f"{row[BatchColumn.BASE_OFFSET]}..{row[BatchColumn.LAST_OFFSET]} "
-                    "follows offset "
-                    f"{previous}; offsets must ascend"
+                    f"{where}: batch {row[BatchColumn.BASE_OFFSET]}.."
+                    f"{row[BatchColumn.LAST_OFFSET]} follows offset {previous}; offsets must ascend"
                 )
             previous = row[BatchColumn.LAST_OFFSET]
 
@@ -259,9 +248,8 @@ class Appender:
         log = self._log
         if batches.size > self._segment_bytes:
             raise RecordTooLarge(
-                f"{log.topic_partition}: an append of {batches.size} bytes exceeds "
-                "segment.bytes = "
-                f"{self._segment_bytes}; send smaller batches or raise the setting"
+                f"{log.topic_partition}: an append of {batches.size} bytes exceeds segment.bytes "
+                f"= {self._segment_bytes}; send smaller batches or raise the setting"
             )
         try:
             for epoch, start in epochs:
@@ -293,8 +281,8 @@ class Appender:
             age_ms = now_ms - active.created_ms
         return age_ms > self._segment_ms - active.jitter_ms
 
-    def settle(self, end_offset: int) -> None:
-        """What is due behind an append: the disk, where the topic promises it, and the readers."""
+    def sync_appends(self, end_offset: int) -> None:
+        """Syncs where the topic promises it, or where much is unsynced, and tells the readers."""
         log = self._log
         if self._flush_each:
             log.flush(end_offset)

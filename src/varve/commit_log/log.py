@@ -200,7 +200,7 @@ class Log:
         With `flush=ack` it returns when the batch is on disk. A batch that an idempotent producer
         sends again is recognised and answered with its first offsets. Without `waits` it returns
         when the batch is written; it may be acknowledged, and with `flush=ack` is read, after
-        `settle`.
+        `sync_appends`.
         """
         return self._appender.append(batch, origin=origin, leader_epoch=leader_epoch, waits=waits)
 
@@ -222,9 +222,9 @@ class Log:
         """
         return self._appender.append_checked(batch, waits=waits)
 
-    def settle(self) -> None:
+    def sync_appends(self) -> None:
         """Does for all that is written now what an append waits for: one sync for many."""
-        self._appender.settle(self.end_offset)
+        self._appender.sync_appends(self.end_offset)
 
     def append_replicated(self, batches: Buffer) -> AppendResult | None:
         """Appends batches whose offsets and epochs are already given; None when none is whole."""

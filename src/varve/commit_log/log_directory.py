@@ -4,7 +4,9 @@ Layout     `.lock`, `meta.properties`, the checkpoint files, `<topic>-<partition
            docs/formats/directory.md
 Invariant  a failure takes this directory's partitions offline and no others; its checkpoints are
            written no more. A partition that cannot be loaded is set apart with its error.
-Crash      the clean-shutdown mark is removed, durably, before anything is loaded.
+Crash      the clean-shutdown mark is removed, durably, before anything is loaded. A new partition's
+           topic id is in its file whole or not at all; until its directory is synced any of it may
+           be missing, and making it again puts that right.
 Threads    `_lock` guards the maps; it is taken under no log's lock, and nothing here takes a log's
            lock while holding it.
 """
@@ -15,6 +17,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
 from uuid import UUID
 
 from varve.commit_log.directory_files import (
@@ -45,10 +48,16 @@ from varve.commit_log.names import (
     random_directory_id,
 )
 from varve.commit_log.offset_checkpoints import DirectoryCheckpoints
-from varve.commit_log.partition_making import PartitionMaking
 from varve.commit_log.segment import SegmentFiles
 from varve.commit_log.settings import LogSettings, StoreSettings
-from varve.disk import FileSystem, Lock, make_durable_directory, write_atomically
+from varve.disk import (
+    TEMPORARY_SUFFIX,
+    File,
+    FileSystem,
+    Lock,
+    make_durable_directory,
+    write_atomically,
+)
 from varve.foundation.clock import Clock
 from varve.foundation.errors import (
     InconsistentClusterId,
@@ -60,6 +69,10 @@ logger = logging.getLogger(__name__)
 
 _NOT_PARTITIONS = (CLUSTER_METADATA_DIRECTORY, REMOTE_INDEX_CACHE_DIRECTORY)
 _NODE_ID = 1
+_SYNCED_IN_TURN_MAX: Final = 4  # more are synced by several threads
+_SYNC_THREADS: Final = 8
+
+T = TypeVar("T")
 
 
 class LogDirectory:
@@ -166,10 +179,10 @@ class LogDirectory:
         return metadata
 
     def _check_cluster(self, metadata: DirectoryMetadata, cluster_id: str | None) -> None:
-        found = metadata.cluster_id
-        if found is not None and cluster_id is not None and found != cluster_id:
+        stored = metadata.cluster_id
+        if stored is not None and cluster_id is not None and stored != cluster_id:
             raise InconsistentClusterId(
-                f"{self.path}/{META_PROPERTIES_FILE} says cluster.id {found}, not {cluster_id}; "
+                f"{self.path}/{META_PROPERTIES_FILE} says cluster.id {stored}, not {cluster_id}; "
                 "open the directories of one cluster together"
             )
 
@@ -282,18 +295,18 @@ class LogDirectory:
     def _make(self, partitions: Sequence[TopicPartition], topic_id: UUID) -> None:
         """Logs are there for others once all of it is on disk: one is not appended to before."""
         directories = [f"{self.path}/{partition}" for partition in partitions]
-        making = PartitionMaking(self._fs, self.path, directories)
+        new = _NewPartitions(self._fs, self.path, directories)
         settings = self._topic_settings(partitions[0].topic)
         logs: dict[TopicPartition, Log] = {}
         try:
-            making.write(topic_id)
+            new.write(topic_id)
             for partition in partitions:
                 logs[partition] = self._open_log(partition, settings, is_new=True)
-            making.sync()
+            new.sync()
         except OSError:
             for log in logs.values():
                 log.abandon()
-            making.undo()
+            new.undo()
             raise
         with self._lock:
             self.logs.update(logs)
@@ -413,3 +426,67 @@ def _close_log(log: Log) -> StoreError | None:
         log.abandon()
         return error
     return None
+
+
+class _NewPartitions:
+    """The directories of new partitions, made many at a time.
+
+    Several threads wait for the disk, so that what they ask of it reaches it together.
+    """
+
+    def __init__(self, fs: FileSystem, parent: str, directories: Sequence[str]) -> None:
+        self._fs = fs
+        self._parent = parent
+        self._directories = directories
+        self._new = {directory for directory in directories if not fs.exists(directory)}
+
+    def write(self, topic_id: UUID) -> None:
+        """Makes the directories, each with the topic's id in it."""
+        data = encode_partition_metadata(topic_id)
+        paths = [f"{directory}/{PARTITION_METADATA_FILE}" for directory in self._directories]
+        with contextlib.ExitStack() as stack:
+            files = []
+            for directory, path in zip(self._directories, paths, strict=True):
+                self._fs.make_directory(directory)
+                files.append(stack.enter_context(self._write_aside(path, data)))
+            _for_each(lambda file: file.sync(), files)
+        for path in paths:
+            self._fs.rename(path + TEMPORARY_SUFFIX, path)
+
+    def _write_aside(self, path: str, data: bytes) -> File:
+        file = self._fs.open_writable(path + TEMPORARY_SUFFIX)
+        try:
+            if file.size():
+                file.truncate(0)
+            file.write_at(0, data)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def sync(self) -> None:
+        """Brings the directories and all names in them to the disk."""
+        _for_each(self._fs.sync_directory, self._directories)
+        self._fs.sync_directory(self._parent)
+
+    def undo(self) -> None:
+        """Removes the directories that were made, as far as the disk lets it.
+
+        Another log directory may take a partition: it must not stand in both.
+        """
+        for directory in self._directories:
+            with contextlib.suppress(OSError):
+                if directory in self._new:
+                    self._fs.remove_tree(directory)
+                else:
+                    self._fs.remove(f"{directory}/{PARTITION_METADATA_FILE}{TEMPORARY_SUFFIX}")
+
+
+def _for_each(work: Callable[[T], None], items: Sequence[T]) -> None:
+    if len(items) <= _SYNCED_IN_TURN_MAX:
+        for item in items:
+            work(item)
+        return
+    with ThreadPoolExecutor(_SYNC_THREADS, "varve-make") as pool:
+        for _ in pool.map(work, items):
+            pass

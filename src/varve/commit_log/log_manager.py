@@ -111,19 +111,19 @@ class LogManager:
 
     def _find_cluster_id(self) -> str | None:
         """The id that the directories carry or the caller gave; None when all are new."""
-        found = {} if self._cluster_id is None else {self._cluster_id: "the caller"}
+        ids = {} if self._cluster_id is None else {self._cluster_id: "the caller"}
         for directory in self.directories:
             with contextlib.suppress(OSError):  # opening it will tell
                 metadata = directory.read_metadata()
                 if metadata is not None and metadata.cluster_id is not None:
-                    found.setdefault(metadata.cluster_id, directory.path)
-        if len(found) > 1:
-            ids = ", ".join(f"{id} ({where})" for id, where in found.items())
+                    ids.setdefault(metadata.cluster_id, directory.path)
+        if len(ids) > 1:
+            listed = ", ".join(f"{id} ({where})" for id, where in ids.items())
             raise InconsistentClusterId(
-                f"the log directories belong to different clusters: {ids}; "
+                f"the log directories belong to different clusters: {listed}; "
                 "open the directories of one cluster together"
             )
-        return next(iter(found), None)
+        return next(iter(ids), None)
 
     def _open_directory(self, directory: LogDirectory, cluster_id: str) -> None:
         try:
@@ -166,10 +166,13 @@ class LogManager:
     @property
     def partitions(self) -> list[TopicPartition]:
         """Every partition there is, served or not."""
-        found: set[TopicPartition] = set()
-        for directory in self.directories:
-            found |= {*directory.logs, *directory.unreadable}
-        return sorted(found)
+        return sorted(
+            {
+                partition
+                for directory in self.directories
+                for partition in (*directory.logs, *directory.unreadable)
+            }
+        )
 
     def directory_of(self, partition: TopicPartition) -> LogDirectory | None:
         for directory in self.directories:
@@ -385,11 +388,10 @@ def _spread(
 def _check_apart(fs: FileSystem, paths: Sequence[str]) -> None:
     """Raises InvalidRequest for a directory that is another or lies in it."""
     resolve = os.path.realpath if isinstance(fs, RealFileSystem) else os.path.abspath
-    for (one, first), (other, second) in itertools.combinations(
-        [(path, resolve(path)) for path in paths], 2
-    ):
-        if os.path.commonpath((first, second)) in (first, second):
+    for path, other in itertools.combinations(paths, 2):
+        resolved = resolve(path), resolve(other)
+        if os.path.commonpath(resolved) in resolved:
             raise InvalidRequest(
-                f"log directories {one} and {other}: one must not be the other or lie inside it, "
+                f"log directories {path} and {other}: one must not be the other or lie inside it, "
                 "as it would be taken for a partition; name directories beside each other"
             )

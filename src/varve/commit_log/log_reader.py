@@ -128,15 +128,16 @@ class LogReader:
                 f"{self._log.topic_partition}: max_bytes is {max_bytes}; ask for 0 or more"
             )
         while True:
-            look = partial(self._read_once, start_offset, max_bytes, isolation, min_one)
-            found = self._segments.read_stable(look)
-            if found is not None:
-                return found
-            found, start_offset = self._read_remote(start_offset, max_bytes, isolation, min_one)
-            if found is not None:
-                return found
+            read = partial(self._read_local, start_offset, max_bytes, isolation, min_one)
+            fetched = self._segments.read_stable(read)
+            if fetched is None:
+                fetched, start_offset = self._read_remote(
+                    start_offset, max_bytes, isolation, min_one
+                )
+            if fetched is not None:
+                return fetched
 
-    def _read_once(
+    def _read_local(
         self, start_offset: int, max_bytes: int, isolation: Isolation, min_one: bool
     ) -> FetchResult | None:
         """None where what is asked for is not in a local segment."""
@@ -152,7 +153,7 @@ class LogReader:
         run = self._read_view(view, start_offset, min(limit, end_offset), max_bytes, min_one)
         aborted: tuple[AbortedRange, ...] = ()
         if isolation is Isolation.READ_COMMITTED and run.data:
-            aborted = _aborted_in(view, start_offset, run.next_offset)
+            aborted = _ranges_of(_collect_aborted(view, start_offset, run.next_offset))
         return FetchResult(
             run.data, run.next_offset, log.log_start_offset, high_watermark, stable, aborted
         )
@@ -186,9 +187,9 @@ class LogReader:
         self._check_range(start_offset, log.end_offset)
         if run is None:
             return None, max(start_offset, remote_end)
-        found = list(run.aborted)
+        aborted = list(run.aborted)
         if is_committed and not run.is_complete:
-            found += self.collect_aborted(start_offset, run.next_offset)
+            aborted += self.collect_aborted(start_offset, run.next_offset)
             if log.view.first_base_offset != remote_end:
                 return None, start_offset
         return FetchResult(
@@ -197,7 +198,7 @@ class LogReader:
             log.log_start_offset,
             high_watermark,
             stable,
-            _ranges_of(found),
+            _ranges_of(aborted),
         ), run.next_offset
 
     def _get_remote(self, offset: int) -> RemoteLogReader:
@@ -322,10 +323,6 @@ class LogReader:
         )
 
 
-def _aborted_in(view: SegmentView, start_offset: int, end_offset: int) -> tuple[AbortedRange, ...]:
-    return _ranges_of(_collect_aborted(view, start_offset, end_offset))
-
-
 def _ranges_of(aborted: Iterable[AbortedTransaction]) -> tuple[AbortedRange, ...]:
     """Each once: both sides of the log may tell of the same transaction."""
     ranges = [
@@ -343,8 +340,8 @@ def _collect_aborted(
     """
     aborted: list[AbortedTransaction] = []
     for segment in view.may_hold_aborted(start_offset):
-        found, complete = segment.txn_index().collect(start_offset, end_offset)
-        aborted += found
-        if complete:
+        transactions, is_complete = segment.txn_index().collect(start_offset, end_offset)
+        aborted += transactions
+        if is_complete:
             break
     return aborted

@@ -56,6 +56,7 @@ VERSION = 1
 _HEADER = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _CRC_END = 6
+_REMEDY = "remove the snapshot, producer state is rebuilt from an older one"
 
 
 class SnapshotEntry(NamedTuple):
@@ -84,20 +85,18 @@ def decode_producer_snapshot(
     """The entries of a file; raises Corrupt unless version, checksum and length are all right."""
     if len(data) < _HEADER.size:
         raise Corrupt(
-            f"{where}: {len(data)} bytes are fewer than the header's {_HEADER.size}: "
-            "remove the snapshot, producer state is rebuilt from an older one"
+            f"{where}: {len(data)} bytes are fewer than the header's {_HEADER.size}: {_REMEDY}"
         )
     version, crc, count = _HEADER.unpack_from(data)
     if version != VERSION:
         raise UnsupportedFormat(
-            f"{where}: snapshot version {version}, only {VERSION} is known: "
-            "remove the snapshot, producer state is rebuilt from an older one"
+            f"{where}: snapshot version {version}, only {VERSION} is known: {_REMEDY}"
         )
     _check_crc(data, crc, where)
     if count < 0 or len(data) != _HEADER.size + count * _ENTRY.size:
         raise Corrupt(
             f"{where}: {len(data)} bytes cannot hold {count} entries of {_ENTRY.size} bytes: "
-            "remove the snapshot, producer state is rebuilt from an older one"
+            f"{_REMEDY}"
         )
     return [SnapshotEntry(*row) for row in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :])]
 
@@ -106,8 +105,7 @@ def _check_crc(data: bytes | bytearray | memoryview, stored: int, where: str) ->
     computed = _crc_of(data)
     if computed != stored:
         raise Corrupt(
-            f"{where}: checksum is {computed:#010x}, the header says {stored:#010x}: "
-            "remove the snapshot, producer state is rebuilt from an older one"
+            f"{where}: checksum is {computed:#010x}, the header says {stored:#010x}: {_REMEDY}"
         )
 
 
@@ -284,7 +282,7 @@ class ProducerSnapshots:
 
     def mark_unsynced_from(self, offset: int) -> None:
         """A process before this one may have ended before it brought these to the disk."""
-        self._unsynced = [one for one in self.offsets if one >= offset]
+        self._unsynced = [known for known in self.offsets if known >= offset]
 
     def take_unsynced(self) -> list[int]:
         """The offsets of snapshots written since the last call; the caller syncs them."""
@@ -413,7 +411,7 @@ def read_snapshot(
     """
     producers = ProducerStateManager()
     start = 0
-    for at in reversed([one for one in snapshots.offsets if one <= offset]):
+    for at in reversed([known for known in snapshots.offsets if known <= offset]):
         path = snapshots.path(at)
         try:
             data = snapshots.read(at)

@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeVar
 
 from varve.commit_log.append_times import AppendSpan
-from varve.commit_log.index_builder import SegmentIndexer
 from varve.commit_log.names import (
     DELETED,
     INDEX,
@@ -48,7 +47,7 @@ from varve.commit_log.segment_reader import (
     first_batch_timestamp,
 )
 from varve.commit_log.settings import LogSettings
-from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
+from varve.commit_log.sparse_index import OffsetIndex, SegmentIndexer, TimeIndex
 from varve.commit_log.transaction_index import TransactionIndex
 from varve.disk import Buffer, File, FileSystem, write_atomically, write_file
 from varve.foundation.clock import Clock
@@ -126,7 +125,7 @@ class OpenSegment:
         indexer = SegmentIndexer(segment.base_offset, LogSettings(), path)
         walk = BatchWalk(self.file, start=0, end=segment.size, verify_crc=False)
         try:
-            is_whole = all(indexer.add(table) == len(table.rows) for table in walk)
+            is_whole = all(indexer.add(table.rows) == len(table.rows) for table in walk)
         except StoreError:
             is_whole = False
         self._has_damaged_data = not is_whole or walk.position != segment.size

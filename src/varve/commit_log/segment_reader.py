@@ -191,11 +191,7 @@ def find_batch_position(
     None past the end.
     """
     file = segment.file()
-    entry_offset, position = segment.offset_index().lookup(offset)
-    probe = _read_probe(file, position, size)
-    if position and not _confirms(probe, segment.base_offset, entry_offset, size - position):
-        position = _find_other_start(segment, offset, size=size)
-        probe = _read_probe(file, position, size)
+    position, probe = _find_start(segment, offset, size)
     while len(probe) >= _BOUNDS.size:
         within = 0
         while within + _BOUNDS.size <= len(probe):
@@ -238,10 +234,16 @@ def _confirms(probe: bytes, segment_base: int, entry_offset: int, available_byte
     )
 
 
-def _find_other_start(segment: ReadableSegment, offset: int, *, size: int) -> int:
-    """As `find_start_position`, once an entry has proved wrong."""
-    segment.rebuild_indexes()
-    return find_confirmed_position(segment.file(), segment.offset_index(), offset, size=size)
+def _find_start(segment: ReadableSegment, offset: int, size: int) -> tuple[int, bytes]:
+    """As `find_start_position`, and the first bytes there."""
+    entry_offset, position = segment.offset_index().lookup(offset)
+    probe = _read_probe(segment.file(), position, size)
+    if position and not _confirms(probe, segment.base_offset, entry_offset, size - position):
+        segment.rebuild_indexes()
+        index = segment.offset_index()
+        position = find_confirmed_position(segment.file(), index, offset, size=size)
+        probe = _read_probe(segment.file(), position, size)
+    return position, probe
 
 
 def find_start_position(segment: ReadableSegment, offset: int, *, size: int) -> int:
@@ -250,11 +252,7 @@ def find_start_position(segment: ReadableSegment, offset: int, *, size: int) -> 
     A wrong index entry makes the segment rebuild its indexes; where it cannot, earlier entries
     serve.
     """
-    entry_offset, position = segment.offset_index().lookup(offset)
-    probe = _read_probe(segment.file(), position, size)
-    if position and not _confirms(probe, segment.base_offset, entry_offset, size - position):
-        return _find_other_start(segment, offset, size=size)
-    return position
+    return _find_start(segment, offset, size)[0]
 
 
 def find_confirmed_position(file: File, index: OffsetIndex, offset: int, *, size: int) -> int:

@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 
-from varve.commit_log.index_builder import SegmentIndexer
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, log_name
 from varve.commit_log.producer_snapshots import count_before_bad_marker, replay_batches
@@ -18,6 +17,8 @@ from varve.commit_log.producer_state import ProducerStateManager
 from varve.commit_log.segment import SegmentContents
 from varve.commit_log.segment_reader import CHUNK_BYTES, BatchTable, BatchWalk, read_batch_size
 from varve.commit_log.settings import LogSettings
+from varve.commit_log.sparse_index import SegmentIndexer
+from varve.commit_log.transaction_index import TransactionIndex
 from varve.disk import File, FileSystem, write_atomically, write_file
 from varve.foundation.errors import UnsupportedFormat
 from varve.kernels.batch_layout import BatchColumn, ScanStatus, status_text
@@ -51,15 +52,16 @@ def scan_segment(
     path = f"{directory}/{log_name(base_offset, LOG)}"
     with fs.open(path) as file:
         file_size = file.size()
+        txn_index = TransactionIndex(base_offset)
         indexer = SegmentIndexer(base_offset, settings, path)
         walk = BatchWalk(file, start=0, end=file_size, verify_crc=True)
         good_end, reason = 0, ""
         for table in walk:
             sound = count_before_bad_marker(table, where=path)
-            taken = indexer.add(table.first(sound))
+            taken = indexer.add(table.rows[:sound])
             good = table.first(taken)
             _assign_epochs(good, epochs)
-            replay_batches(good, producers, indexer.txn_index, where=path)
+            replay_batches(good, producers, txn_index, where=path)
             good_end = good.end
             if taken < len(table.rows):
                 fault = "offset does not ascend" if taken < sound else "control record is malformed"
@@ -76,7 +78,7 @@ def scan_segment(
         largest_timestamp=time_index.last,
         offset_index=indexer.offset_index(),
         time_index=time_index,
-        txn_index=indexer.txn_index,
+        txn_index=txn_index,
     )
     return RecoveredSegment(contents, bytes_cut=file_size - good_end, reason=reason)
 
@@ -102,8 +104,8 @@ def _stop_reason(walk: BatchWalk, file: File, file_size: int, path: str) -> str:
     if walk.status == ScanStatus.OLD_MAGIC and is_old_message(file, walk.position, file_size):
         raise UnsupportedFormat(
             f"{path}: position {walk.position}: {status_text(walk.status)}; nothing was changed. "
-            "Rewrite the "
-            "topic with a Kafka release that converts message formats 0 and 1, then open it again"
+            "Rewrite the topic with a Kafka release that converts message formats 0 and 1, then "
+            "open it again"
         )
     if walk.position == file_size:
         return ""

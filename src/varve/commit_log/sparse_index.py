@@ -21,7 +21,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from varve.foundation.errors import Corrupt, InvalidOffset, InvalidSetting
+from varve.commit_log.settings import LogSettings
+from varve.foundation.errors import Corrupt, InvalidOffset, InvalidSetting, OffsetOverflow
+from varve.kernels.batch_layout import BatchColumn
+from varve.kernels.batch_scan import (
+    IndexBuildStatus,
+    IndexState,
+    build_index_entries,
+    initial_index_state,
+)
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
 
@@ -305,3 +313,61 @@ class TimeIndex(IndexEntries):
                 f"{where}: last timestamp {last_timestamp} lies below the first "
                 f"{first_timestamp}: rebuild the index from its segment"
             )
+
+
+class SegmentIndexer:
+    """Builds the sparse indexes of one segment from its batches, table by table."""
+
+    def __init__(self, base_offset: int, settings: LogSettings, where: str) -> None:
+        self._settings = settings
+        self._where = where
+        self._state = initial_index_state(base_offset)
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.first_timestamp = -1
+        self._offset_entries: list[NDArray[np.int64]] = []
+        self._time_entries: list[NDArray[np.int64]] = []
+
+    def add(self, rows: NDArray[np.int64]) -> int:
+        """Takes the batches of a scan; gives how many: up to one whose offset does not ascend.
+
+        Raises OffsetOverflow at a batch beyond the 32-bit range of the segment.
+        """
+        if len(rows) and rows[0, BatchColumn.POSITION] == 0:
+            self.first_timestamp = int(rows[0, BatchColumn.MAX_TIMESTAMP])
+        offset_entries = np.empty((len(rows), 2), np.int64)
+        time_entries = np.empty((len(rows), 2), np.int64)
+        offset_count, time_count, status, done = build_index_entries(
+            rows,
+            self.base_offset,
+            self._settings.index_interval_bytes,
+            self._state,
+            offset_entries,
+            time_entries,
+        )
+        if status == IndexBuildStatus.OFFSET_OVERFLOW:
+            raise OffsetOverflow(
+                f"{self._where}: position {rows[done, BatchColumn.POSITION]}: last offset "
+                f"{rows[done, BatchColumn.LAST_OFFSET]} lies beyond the 32-bit range of base "
+                f"offset {self.base_offset}"
+            )
+        self._offset_entries.append(offset_entries[:offset_count])
+        self._time_entries.append(time_entries[:time_count])
+        if done:
+            self.next_offset = int(rows[done - 1, BatchColumn.LAST_OFFSET]) + 1
+        return done
+
+    def offset_index(self) -> OffsetIndex:
+        entries = np.concatenate([np.empty((0, 2), np.int64), *self._offset_entries])
+        max_bytes = self._settings.segment_index_bytes
+        return OffsetIndex.from_entries(entries, self.base_offset, max_bytes)
+
+    def time_index(self) -> TimeIndex:
+        """The time index with the final entry a closed segment has."""
+        entries = np.concatenate([np.empty((0, 2), np.int64), *self._time_entries])
+        state = self._state
+        if state[IndexState.MAX_TIMESTAMP] > state[IndexState.INDEXED_TIMESTAMP]:
+            final = state[[IndexState.MAX_TIMESTAMP, IndexState.MAX_TIMESTAMP_OFFSET]]
+            entries = np.concatenate([entries, final.reshape(1, 2)])
+        max_bytes = self._settings.segment_index_bytes
+        return TimeIndex.from_entries(entries, self.base_offset, max_bytes)

@@ -10,7 +10,7 @@ from typing import Final
 
 from varve.disk.file_system import Buffer, File, FileSystem, Lock
 from varve.foundation.errors import Corrupt, Locked
-from varve.foundation.stop_signal import StopSignal
+from varve.foundation.worker import StopSignal
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 _COPY_BYTES: Final = 4 << 20

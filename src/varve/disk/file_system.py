@@ -160,12 +160,12 @@ class FileSystem(Protocol):
 
 def sync_each(files: Sequence[File]) -> list[OSError | None]:
     """Sync files one by one."""
-    found: list[OSError | None] = []
+    errors: list[OSError | None] = []
     for file in files:
         try:
             file.sync()
         except OSError as error:
-            found.append(error)
+            errors.append(error)
         else:
-            found.append(None)
-    return found
+            errors.append(None)
+    return errors

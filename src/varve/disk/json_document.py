@@ -62,16 +62,9 @@ class JsonDocument:
             return None
         return self.decode(data, path)
 
-    def write(
-        self,
-        file_system: FileSystem,
-        path: str,
-        fields: Mapping[str, Any],
-        *,
-        is_private: bool = False,
-    ) -> None:
+    def write(self, file_system: FileSystem, path: str, fields: Mapping[str, Any]) -> None:
         """Replaces the document; durable on return. Raises OSError."""
-        write_atomically(file_system, path, self.encode(fields), is_private=is_private)
+        write_atomically(file_system, path, self.encode(fields))
 
     def _check_version(self, document: dict[str, Any], where: str) -> None:
         version = document.get(self.version_name)

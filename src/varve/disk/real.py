@@ -7,6 +7,7 @@ Crash      `sync` is fdatasync, which includes the size; on macOS F_FULLFSYNC, s
            stops at the drive's cache. Many files are synced by one syncfs on Linux.
 """
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -16,7 +17,7 @@ import shutil
 import stat
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Final
 
@@ -31,6 +32,16 @@ _MANY_FILES = 16
 
 # os.preadv and os.pwritev are preadv2 and pwritev2 on Linux, where position -1 means the
 # descriptor's own cursor. Negative positions are therefore refused before those calls.
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Names the file in an error of a system call that knows the descriptor only."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = path
+        raise
 
 
 class RealFile(Closing):
@@ -102,21 +113,15 @@ class RealFile(Closing):
             raise
 
     def size(self) -> int:
-        try:
+        with _naming(self.path):
             return os.fstat(self._descriptor).st_size
-        except OSError as error:
-            error.filename = self.path
-            raise
 
     def truncate(self, size: int) -> None:
-        try:
+        with _naming(self.path):
             os.ftruncate(self._descriptor, size)
-        except OSError as error:
-            error.filename = self.path
-            raise
 
     def sync(self) -> None:
-        try:
+        with _naming(self.path):
             # fdatasync would take -1 for a wrong argument (ValueError), not for a closed file.
             if self._descriptor < 0:
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -124,9 +129,6 @@ class RealFile(Closing):
                 fcntl.fcntl(self._descriptor, fcntl.F_FULLFSYNC)
             else:
                 os.fdatasync(self._descriptor)
-        except OSError as error:
-            error.filename = self.path
-            raise
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -191,12 +193,9 @@ class RealFileSystem:
     def open_private(self, path: str) -> RealFile:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_MODE)
         file = RealFile(path, descriptor)
-        try:
+        with _naming(path):
             # The mode of a file that was there, or that the umask made narrower.
             os.fchmod(descriptor, _PRIVATE_MODE)
-        except OSError as error:
-            error.filename = path
-            raise
         return file
 
     def scan(self, path: str) -> list[FileInfo]:
@@ -239,10 +238,8 @@ class RealFileSystem:
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
-        except OSError as error:
-            error.filename = path
-            raise
+            with _naming(path):
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -252,23 +249,20 @@ class RealFileSystem:
         if sync is None or len(files) < _MANY_FILES:
             return sync_each(files)
         synced: dict[int, bool] = {}
-        found: list[OSError | None] = []
+        errors: list[OSError | None] = []
         for file in files:
             descriptor = file._descriptor if type(file) is RealFile else -1
             device = -1 if descriptor < 0 else os.fstat(descriptor).st_dev
             if device not in synced:
                 synced[device] = descriptor >= 0 and sync(descriptor)
             # Where that failed, each tells itself whether it is concerned.
-            found += [None] if synced[device] else sync_each([file])
-        return found
+            errors += [None] if synced[device] else sync_each([file])
+        return errors
 
     def set_modified_ms(self, path: str, modified_ms: int) -> None:
         modified_ns = modified_ms * 1_000_000
-        try:
+        with _naming(path):
             os.utime(path, ns=(modified_ns, modified_ns))
-        except OSError as error:
-            error.filename = path
-            raise
 
     def lock(self, path: str) -> RealLock:
         return RealLock(path)

@@ -1,6 +1,6 @@
 """Metrics declared once: name, kind, unit, labels, help and Kafka's name in one place.
 
-A room's `metrics.py` declares what it measures; the values live in a `MetricTable`, which is a
+A package's `metrics.py` declares what it measures; the values live in a `MetricTable`, which is a
 collector in the sense of prometheus_client, so that a program adds them to a registry of its own.
 docs/metrics.md is derived from the declarations.
 
@@ -29,7 +29,7 @@ class MetricKind(StrEnum):
     COUNTER = "counter"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Metric:
     """Everything known about one metric; `kafka_name` is empty where Kafka has none like it."""
 
@@ -51,28 +51,14 @@ def gauge(
     name: str, help: str, *, unit: str, labels: tuple[str, ...] = (), kafka_name: str = ""
 ) -> Metric:
     """Declares a value that goes up and down."""
-    return Metric(
-        name=name,
-        kind=MetricKind.GAUGE,
-        unit=unit,
-        help=help,
-        labels=labels,
-        kafka_name=kafka_name,
-    )
+    return Metric(name, MetricKind.GAUGE, unit, help, labels, kafka_name)
 
 
 def counter(
     name: str, help: str, *, unit: str, labels: tuple[str, ...] = (), kafka_name: str = ""
 ) -> Metric:
     """Declares a sum that only rises."""
-    return Metric(
-        name=name,
-        kind=MetricKind.COUNTER,
-        unit=unit,
-        help=help,
-        labels=labels,
-        kafka_name=kafka_name,
-    )
+    return Metric(name, MetricKind.COUNTER, unit, help, labels, kafka_name)
 
 
 def declared_metrics(module: ModuleType) -> list[Metric]:

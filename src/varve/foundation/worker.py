@@ -28,6 +28,25 @@ LOG_INTERVAL_MAX_MS: Final = 600_000
 """The longest time for which a continuing failure is not logged again. A failure that was absent
 for as long is logged in full."""
 
+
+class StopSignal:
+    """A request to stop, set once and never cleared, that waiting threads notice at once."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    @property
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait_ms(self, wait_ms: float) -> bool:
+        """Sleeps for so long, or until the stop; True when stopped."""
+        return self._event.wait(min(wait_ms / 1000, threading.TIMEOUT_MAX))
+
+
 _RETRY: Final = Backoff(RETRY_MIN_MS, RETRY_MAX_MS)
 _CORRUPT_RETRY: Final = Backoff(RETRY_MIN_MS, CORRUPT_RETRY_MAX_MS)
 

@@ -35,7 +35,7 @@ from varve.disk import (
 )
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, Locked, UnsupportedFormat
-from varve.foundation.stop_signal import StopSignal
+from varve.foundation.worker import StopSignal
 from varve.jobs.results import JSON_NAME, JsonFields
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.source.plan import open_partitions

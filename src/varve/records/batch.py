@@ -126,10 +126,10 @@ class RecordColumns:
 
     def records(self) -> list[Record]:
         payload = self.payload.tobytes()
-        made = []
+        records = []
         for row in self.table.tolist():
             offset, timestamp, key, key_size, value, value_size, headers, header_count, _, end = row
-            made.append(
+            records.append(
                 Record(
                     key=None if key_size < 0 else payload[key : key + key_size],
                     value=None if value_size < 0 else payload[value : value + value_size],
@@ -138,7 +138,7 @@ class RecordColumns:
                     offset=offset,
                 )
             )
-        return made
+        return records
 
     def _cell(
         self, index: int, start_field: RecordColumn, size_field: RecordColumn
@@ -179,9 +179,9 @@ class Batch:
             log_append_timestamp = self.header.max_timestamp
         return self._parse(log_append_timestamp, limit_bytes)
 
-    def columns_as_sent(self, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> RecordColumns:
+    def columns_as_sent(self) -> RecordColumns:
         """`columns` with the producer's timestamps, even where the log append time counts."""
-        return self._parse(NO_LOG_APPEND_TIMESTAMP, limit_bytes)
+        return self._parse(NO_LOG_APPEND_TIMESTAMP, DECOMPRESSED_BYTES_MAX)
 
     def records(self) -> list[Record]:
         """The records as objects, those of a control batch with their raw keys and values."""

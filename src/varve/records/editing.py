@@ -115,20 +115,13 @@ def stamp_producer_all(
     producer: Producer,
     base_sequence: int,
     *,
-    transactional: bool = True,
     default_timestamp: int | None = None,
 ) -> tuple[list[bytearray], int]:
     """`stamp_producer` for consecutive batches, and the sequence that follows the last of them."""
     stamped = []
     for batch in batches:
         stamped.append(
-            stamp_producer(
-                batch,
-                producer,
-                base_sequence,
-                transactional=transactional,
-                default_timestamp=default_timestamp,
-            )
+            stamp_producer(batch, producer, base_sequence, default_timestamp=default_timestamp)
         )
         count = decode_header(batch).last_offset_delta + 1
         base_sequence = increment_sequence(base_sequence, count)
@@ -150,24 +143,13 @@ def rebuild_batch(
     *,
     codec: Codec,
     level: int | None = None,
-    timestamp_type: TimestampType | None = None,
-    log_append_time: int | None = None,
-    where: str = "batch",
 ) -> bytes:
     """The batch with another codec and consecutive offsets; all other fields are kept.
 
-    Without a timestamp type that of the batch stays. Under LogAppendTime the producer's deltas stay
-    as sent, and a batch that has its append time keeps it unless another is given.
+    Under LogAppendTime the producer's deltas stay as sent.
     """
-    source = Batch(batch, where)
-    header = source.header
-    was_appended = header.timestamp_type is TimestampType.LOG_APPEND_TIME
-    chosen = header.timestamp_type if timestamp_type is None else timestamp_type
-    # Turned into CreateTime, the append time is what the records' timestamps have been so far.
-    is_kept = chosen is TimestampType.LOG_APPEND_TIME
-    columns = source.columns_as_sent() if is_kept else source.columns()
-    if log_append_time is None:
-        log_append_time = header.max_timestamp if was_appended else -1
+    source = Batch(batch)
+    header, columns = source.header, source.columns_as_sent()
     return build_batch_from_columns(
         columns.keys_column(),
         columns.values_column(),
@@ -176,8 +158,8 @@ def rebuild_batch(
         base_offset=header.base_offset,
         codec=codec,
         level=level,
-        timestamp_type=chosen,
-        log_append_time=log_append_time,
+        timestamp_type=header.timestamp_type,
+        log_append_time=header.max_timestamp,
         leader_epoch=header.partition_leader_epoch,
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,

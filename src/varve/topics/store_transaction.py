@@ -105,7 +105,7 @@ class StoreTransaction:
         self._logs[partition] = log
         for batch in stamped:
             log.append(batch, waits=False)
-        log.settle()
+        log.sync_appends()
         self.next_sequences[partition] = next_sequence
         return log.end_offset
 

@@ -16,7 +16,7 @@ from varve.disk import (
 )
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, Locked
-from varve.foundation.stop_signal import StopSignal
+from varve.foundation.worker import StopSignal
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 OLD = b"old " * 300

@@ -4,7 +4,7 @@ import random
 import threading
 
 from varve.foundation.backoff import Backoff
-from varve.foundation.stop_signal import StopSignal
+from varve.foundation.worker import StopSignal
 
 
 def test_waits_double_up_to_the_maximum() -> None:

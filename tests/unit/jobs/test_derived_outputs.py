@@ -12,7 +12,7 @@ from tests.support.source_topic import NAME, SourceTopic
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock, SystemClock
 from varve.foundation.errors import Corrupt, DiskFull, Locked, Unavailable
-from varve.foundation.stop_signal import StopSignal
+from varve.foundation.worker import StopSignal
 from varve.jobs.derived_outputs import (
     OUTPUTS_FILE,
     OUTPUTS_LOCK,

@@ -167,14 +167,6 @@ def test_rebuilding_keeps_append_time_and_the_deltas_below_it() -> None:
     assert rebuild_batch(appended, codec=Codec.NONE) == appended
 
 
-def test_rebuilding_into_create_time_takes_the_append_time_for_every_record() -> None:
-    appended = with_log_append_time(BATCH, 777)
-    batch = Batch(
-        rebuild_batch(appended, codec=Codec.NONE, timestamp_type=TimestampType.CREATE_TIME)
-    )
-    assert batch.columns_as_sent().timestamps.tolist() == [777, 777]
-
-
 def test_rebuilding_keeps_control_and_delete_horizon() -> None:
     source = build_batch(RECORDS, delete_horizon_ms=900, control=True)
     assert rebuild_batch(source, codec=Codec.NONE) == source

@@ -23,7 +23,6 @@ from varve.cleaning.key_index.segment_indexes import LEFT_ALONE
 from varve.cleaning.removals.removal import SegmentSummary, SegmentSummaryBuilder
 from varve.cleaning.work_budget import WorkBudget
 from varve.commit_log import LogSettings
-from varve.commit_log.index_builder import SegmentIndexer
 from varve.commit_log.names import (
     CLEANED,
     INDEX,
@@ -36,6 +35,7 @@ from varve.commit_log.names import (
     parse_file_name,
 )
 from varve.commit_log.segment_reader import BatchTable
+from varve.commit_log.sparse_index import SegmentIndexer
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk import File, FileSystem
 from varve.foundation.errors import Corrupt
@@ -288,7 +288,7 @@ class _Output:
             rows = self._table[:count]
             table = BatchTable(rows, view, self._written, self._written + end)
             rows[:, BatchColumn.POSITION] += self._written
-            taken = self._indexer.add(table)
+            taken = self._indexer.add(table.rows)
             assert taken == count, "batches are copied in the order of their offsets"
             self._summary.add(table)
             self._keys.add(table, self._payloads)
