@@ -107,12 +107,12 @@ class Log:
         """Loads the directory and recovers what must be; an empty directory becomes an empty log.
 
         `is_alone` says that this is the only replica: the high watermark then follows the log end,
-        with `flush=ack` once it is on disk. `checkpoints` are those of the log directory, by
-        default of the directory above.
+        with `flush=ack` once it is on disk. `checkpoints` are those of the log directory; a log
+        without them, as one that is being restored, writes none.
         """
         if checkpoints is None:
             health = DirectoryHealth(posixpath.dirname(request.directory))
-            checkpoints = DirectoryCheckpoints(request.files.fs, health)
+            checkpoints = DirectoryCheckpoints(None, health)
         loaded = LogLoader(request).load()
         return cls(
             request,

@@ -132,7 +132,7 @@ class OffsetCheckpoint:
 
     def __init__(
         self,
-        fs: FileSystem,
+        fs: FileSystem | None,
         name: str,
         health: DirectoryHealth,
         hosted: Container[TopicPartition] | None,
@@ -146,6 +146,7 @@ class OffsetCheckpoint:
 
     def load(self) -> None:
         """Takes what the file says; an unreadable one counts as empty: slower, nothing lost."""
+        assert self._fs is not None
         try:
             offsets = decode_offsets(self._fs.read(self._path), where=self._path)
         except FileNotFoundError:
@@ -196,16 +197,20 @@ class OffsetCheckpoint:
                 for partition, offset in offsets.items()
                 if offset is not None and partition in hosted
             }
-            write_atomically(self._fs, self._path, encode_offsets(entries))
+            if self._fs is not None:
+                write_atomically(self._fs, self._path, encode_offsets(entries))
             self._offsets = entries
 
 
 class DirectoryCheckpoints:
-    """The checkpoints of one log directory; `hosted` are the partitions it has at any time."""
+    """The checkpoints of one log directory; `hosted` are the partitions it has at any time.
+
+    Without a file system they are in memory only: for a log that is in no open log directory.
+    """
 
     def __init__(
         self,
-        fs: FileSystem,
+        fs: FileSystem | None,
         health: DirectoryHealth,
         hosted: Container[TopicPartition] | None = None,
     ) -> None:

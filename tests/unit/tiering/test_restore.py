@@ -170,15 +170,17 @@ def test_the_log_start_within_a_segment_is_kept(
     assert errors(fs) == []
 
 
-def test_what_checkpoints_said_of_a_lost_partition_goes(
-    objects: MemoryObjectStore, remote: CopiedLog, fs: MemoryFileSystem
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_what_checkpoints_said_of_a_lost_partition_goes_and_of_others_stays(
+    objects: MemoryObjectStore, remote: CopiedLog, fs: MemoryFileSystem, is_cut: bool
 ) -> None:
+    until = remote.segments[2].base_offset + 3 if is_cut else None
     other = TopicPartition("other", 2)
     fs.make_directory(TARGET)
     for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, CLEANER_OFFSET_FILE):
         with fs.open_writable(f"{TARGET}/{name}") as file:
             file.write_at(0, encode_offsets({PARTITION: 10_000, other: 7}))
-    report = restore(objects, fs)
+    report = restore(objects, fs, until=until)
     read = {
         name: decode_offsets(fs.read(f"{TARGET}/{name}"))
         for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, CLEANER_OFFSET_FILE)
