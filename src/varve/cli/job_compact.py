@@ -222,7 +222,7 @@ def _cells(result: "PartitionResult") -> tuple[str, ...]:
     saved = result.bytes_before - result.bytes_after
     share = f"{saved / result.bytes_before:.0%}" if result.bytes_before else "-"
     return (
-        f"{result.home.topic}-{result.home.partition}",
+        f"{result.path.topic}-{result.path.partition}",
         f"{result.segments_before:,}",
         f"{result.segments_after:,}",
         format_bytes(result.bytes_before),

@@ -90,7 +90,7 @@ def compact_remote(story: Story, job: "Job") -> None:
     for partition_result in result.partitions:
         if partition_result.error is not None or partition_result.held:
             raise Corrupt(
-                f"compaction of {partition_result.home}: "
+                f"compaction of {partition_result.path}: "
                 f"{partition_result.error or partition_result.held}"
             )
     before = sum(partition_result.bytes_before for partition_result in result.partitions)

@@ -85,13 +85,13 @@ def _describe_refusal(where: str, error: StoreError) -> str:
 
 
 def erase_remote_versions(
-    reach: BucketAccess, partitions: Sequence[RemotePath], keys: Collection[str]
+    bucket: BucketAccess, partitions: Sequence[RemotePath], keys: Collection[str]
 ) -> ErasedVersions:
     """Of all objects of removed segments, given the keys of their log objects."""
     folders = {folder_of(part) for part in keys}
     done = [
         _erase_of_segments(versions, partition, folders)
-        for versions in reach.versions()
+        for versions in bucket.versions()
         for partition in partitions
     ]
     return ErasedVersions(

@@ -69,7 +69,7 @@ def test_partitions_are_shown_before_and_after(capsys: pytest.CaptureFixture[str
     print_partitions(
         [
             PartitionResult(
-                home=RemotePath("c", "state", "id", 3),
+                path=RemotePath("c", "state", "id", 3),
                 segments_before=8,
                 segments_after=1,
                 bytes_before=4096,

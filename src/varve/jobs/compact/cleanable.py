@@ -93,7 +93,7 @@ def is_left(segment: RemoteSegment, history: Epochs) -> bool:
 
 
 def find_scope(
-    home: RemotePath,
+    partition: RemotePath,
     manifest: Manifest,
     chain: tuple[RemoteSegment, ...],
     files: TierFiles,
@@ -106,13 +106,16 @@ def find_scope(
     # What follows the chain is not compacted, as the active segment of a log is not.
     active = _NoSegment(base_offset=end_offset, next_offset=end_offset, size=0, is_active=True)
     facts = SegmentList(
-        partition=TopicPartition(home.topic, home.partition),
+        partition=TopicPartition(partition.topic, partition.partition),
         settings=settings,
         log_start_offset=max(manifest.log_start_offset, chain[0].base_offset),
         last_stable_offset=end_offset if undecided is None else min(undecided, end_offset),
         high_watermark=end_offset + 1,
         end_offset=end_offset,
-        segments=(*(_segment_info(RemoteInput(home, segment, files)) for segment in chain), active),
+        segments=(
+            *(_segment_info(RemoteInput(partition, segment, files)) for segment in chain),
+            active,
+        ),
     )
     return Scope(chain, judge_cleanable(facts, manifest.cleaned_up_to, now_ms))
 
@@ -157,26 +160,26 @@ class _NoSegment(SegmentInfo):
 
 
 def read_aborted(
-    home: RemotePath, chain: Iterable[RemoteSegment], files: TierFiles, *, end_offset: int
+    partition: RemotePath, chain: Iterable[RemoteSegment], files: TierFiles, *, end_offset: int
 ) -> tuple[AbortedTransaction, ...]:
     """The aborted transactions of a chain that begin before an offset; their markers may lie
     behind it.
     """
-    found: list[AbortedTransaction] = []
+    aborted: list[AbortedTransaction] = []
     for segment in chain:
         if segment.has_aborted:
-            remote = RemoteInput(home, segment, files)
+            remote = RemoteInput(partition, segment, files)
             data = remote.read_part(TXN_INDEX_PART)
             index = TransactionIndex.decode(data, segment.base_offset, remote.path(TXN_INDEX_PART))
-            found += index.entries()
-    return tuple(transaction for transaction in found if transaction.first_offset < end_offset)
+            aborted += index.entries()
+    return tuple(transaction for transaction in aborted if transaction.first_offset < end_offset)
 
 
 def read_shells(
-    home: RemotePath, segment: RemoteSegment, files: TierFiles
+    partition: RemotePath, segment: RemoteSegment, files: TierFiles
 ) -> dict[int, LastRecord]:
     """The producers that are known where a segment ends, and where the last data of each is."""
-    last = RemoteInput(home, segment, files)
+    last = RemoteInput(partition, segment, files)
     entries = decode_producer_snapshot(last.read_part(SNAPSHOT_PART), last.path(SNAPSHOT_PART))
     return {
         entry.producer_id: LastRecord(
@@ -209,12 +212,15 @@ def find_leftovers(
 # The history of a local log
 
 
-def find_history(fs: FileSystem, directory: str, home: RemotePath) -> Epochs | None:
+def find_history(fs: FileSystem, directory: str, partition: RemotePath) -> Epochs | None:
     """The epochs of a partition's log in a directory; None where that has no such log."""
-    path = f"{directory}/{TopicPartition(home.topic, home.partition)}"
+    path = f"{directory}/{TopicPartition(partition.topic, partition.partition)}"
     metadata, epochs = f"{path}/{PARTITION_METADATA_FILE}", f"{path}/{LEADER_EPOCH_FILE}"
     if not fs.exists(metadata) or not fs.exists(epochs):
         return None
-    if encode_topic_id(decode_partition_metadata(fs.read(metadata), metadata)) != home.topic_id:
+    if (
+        encode_topic_id(decode_partition_metadata(fs.read(metadata), metadata))
+        != partition.topic_id
+    ):
         return None
     return LeaderEpochs.decode(fs.read(epochs), epochs).entries or None

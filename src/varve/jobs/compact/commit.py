@@ -17,7 +17,6 @@ from varve.cleaning.removals.removal import Removal, RemovalKind, encode_removal
 from varve.commit_log import LogSettings, TopicPartition
 from varve.jobs.compact.tasks import WRITER, WrittenGroup
 from varve.tiering.manifest.manifest import Manifest
-from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.manifest.store import ManifestStore
 
@@ -40,12 +39,7 @@ class DoneGroup:
 
 
 def balance_group(
-    group: DoneGroup,
-    *,
-    id: int,
-    partition: TopicPartition,
-    rules: RunRules,
-    settings: LogSettings,
+    group: DoneGroup, *, id: int, partition: TopicPartition, rules: RunRules, settings: LogSettings
 ) -> Removal:
     """The balance of a group, checked; raises Unbalanced."""
     balance = Removal(
@@ -167,19 +161,19 @@ def _judge(manifest: Manifest, group: DoneGroup, *, is_ordered: bool) -> GroupSt
 
 
 def add_parts(
-    manifests: ManifestStore, home: RemotePath, made: Mapping[str, RemoteSegment], *, now_ms: int
+    manifests: ManifestStore, indexed: Mapping[str, RemoteSegment], *, now_ms: int
 ) -> None:
     """Tells the manifest of key indexes that were made, by the ids of their segments."""
-    if not made:
+    if not indexed:
         return
-    start = min(segment.base_offset for segment in made.values())
-    end = max(segment.end_offset for segment in made.values()) + 1
+    start = min(segment.base_offset for segment in indexed.values())
+    end = max(segment.end_offset for segment in indexed.values()) + 1
 
     def change(manifest: Manifest) -> Manifest:
         near = manifests.unfold(manifest, start_offset=start, end_offset=end)
         for segment in near.segments:
-            if segment.is_readable and segment.id in made:
-                known = made[segment.id]
+            if segment.is_readable and segment.id in indexed:
+                known = indexed[segment.id]
                 near = near.update(replace(segment, parts=known.parts, key_count=known.key_count))
         return near
 

@@ -44,28 +44,33 @@ def compact(
     of its partition. One job at a time works on a partition: a second one
     gets an error that names the first.
     """
-    homes = [home for name in topics for home in find_topic(address, name).partitions]
+    partitions = [
+        partition for name in topics for partition in find_topic(address, name).partitions
+    ]
     return compact_partitions(
         address,
-        homes,
+        partitions,
         settings=settings,
         runner=runner,
         clock=clock or SystemClock(),
         random=random.Random(),
-        histories=_read_histories(directory, homes),
+        histories=_read_histories(directory, partitions),
     )
 
 
-def _read_histories(directory: str | None, homes: Sequence[RemotePath]) -> dict[RemotePath, Epochs]:
+def _read_histories(
+    directory: str | None, partitions: Sequence[RemotePath]
+) -> dict[RemotePath, Epochs]:
     if directory is None:
         return {}
-    found = {home: find_history(RealFileSystem(), directory, home) for home in homes}
-    return {home: epochs for home, epochs in found.items() if epochs is not None}
+    fs = RealFileSystem()
+    pairs = [(partition, find_history(fs, directory, partition)) for partition in partitions]
+    return {partition: epochs for partition, epochs in pairs if epochs is not None}
 
 
 def compact_partitions(
-    reach: BucketAccess,
-    homes: Sequence[RemotePath],
+    bucket: BucketAccess,
+    partitions: Sequence[RemotePath],
     *,
     settings: CompactSettings,
     runner: TaskRunner,
@@ -76,18 +81,18 @@ def compact_partitions(
     """Compacts what is due of these partitions; `histories` are the epochs of their logs."""
     began_ms = clock.now_ms()
     job_id = f"compact-{new_id(random)}"
-    shared = replace(settings, inline_bytes=settings.inline_bytes // max(len(homes), 1))
+    shared = replace(settings, inline_bytes=settings.inline_bytes // max(len(partitions), 1))
     runs = [
         PartitionCompaction(
-            home,
-            reach,
+            partition,
+            bucket,
             shared,
             clock=clock,
             random=random,
             job_id=job_id,
-            history=histories.get(home),
+            history=histories.get(partition),
         ).stages()
-        for home in homes
+        for partition in partitions
     ]
     results = run_together(runs, runner)
     return CompactionResult(job_id, tuple(results), clock.now_ms() - began_ms)

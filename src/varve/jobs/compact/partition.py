@@ -86,8 +86,8 @@ class PartitionCompaction:
     `history` are the leader epochs of its log, where they are known.
     """
 
-    home: RemotePath
-    reach: BucketAccess
+    partition: RemotePath
+    bucket: BucketAccess
     settings: CompactSettings
     _: KW_ONLY
     clock: Clock
@@ -97,9 +97,9 @@ class PartitionCompaction:
 
     def __post_init__(self) -> None:
         self._now_ms = self.clock.now_ms()
-        self._manifests = self.reach.manifests(self.home)
-        self._topic_id = decode_topic_id(self.home.topic_id).bytes
-        self._result = PartitionResult(home=self.home)
+        self._manifests = self.bucket.manifests(self.partition)
+        self._topic_id = decode_topic_id(self.partition.topic_id).bytes
+        self._result = PartitionResult(path=self.partition)
         self._lease: HeldLease | None = None
         self._is_work_stored = False
         self._is_cut = False  # whether the pass under way was cut short by damage
@@ -118,8 +118,8 @@ class PartitionCompaction:
     def _run_leased(self) -> Stages[None]:
         """All passes, while no other job works on the partition."""
         with hold_lease(
-            self.reach.objects(),
-            self.home,
+            self.bucket.objects(),
+            self.partition,
             self.job_id,
             clock=self.clock,
             takes_over=self.settings.takes_over,
@@ -152,20 +152,22 @@ class PartitionCompaction:
                 f"what lies from offset {chain[-1].end_offset + 1} on is left alone: there is a "
                 "hole, or it is of a history that the log has left"
             )
-        with open_files(self.reach.objects, self.home, chain) as files:
+        with open_files(self.bucket.objects, self.partition, chain) as files:
             log = self.settings.log
-            scope = cleanable.find_scope(self.home, manifest, chain, files, log, self._now_ms)
+            scope = cleanable.find_scope(self.partition, manifest, chain, files, log, self._now_ms)
             if not self._is_due(scope):
                 return
-            aborted = cleanable.read_aborted(self.home, chain, files, end_offset=scope.end_offset)
+            aborted = cleanable.read_aborted(
+                self.partition, chain, files, end_offset=scope.end_offset
+            )
             rules = RunRules(
                 now_ms=self._now_ms,
                 delete_retention_ms=log.delete_retention_ms,
                 first_uncleanable_offset=scope.end_offset,
-                producers=cleanable.read_shells(self.home, chain[-1], files),
+                producers=cleanable.read_shells(self.partition, chain[-1], files),
             )
         scope, headers = yield from self._index(scope, aborted)
-        area = WorkArea(self.reach.objects, f"{self.home.work_folder}{self.job_id}/{number}/")
+        area = WorkArea(self.bucket.objects, f"{self.partition.work_folder}{self.job_id}/{number}/")
         try:
             plan, groups, clean_end = yield from self._clean(
                 _Pass(scope, headers, tuple(aborted), rules, area)
@@ -186,7 +188,7 @@ class PartitionCompaction:
         segments, inputs = yield from self._find_latest(run)
         plan, clean_end = yield from self._plan(run, segments, inputs)
         if self.settings.is_dry_run:
-            self._result.add_plan(plan, self.reach.objects().name)
+            self._result.add_plan(plan, self.bucket.objects().name)
             return plan, [], clean_end
         groups = yield from self._rewrite(plan, segments, inputs)
         return plan, groups, clean_end
@@ -195,7 +197,7 @@ class PartitionCompaction:
         """A store that fails now leaves it to the next run."""
         if self._is_work_stored:
             with suppress(StoreError):
-                area.remove(self.reach.objects())
+                area.remove(self.bucket.objects())
 
     def _sweep(self) -> Manifest:
         manifest = self._manifests.load()
@@ -204,7 +206,7 @@ class PartitionCompaction:
             leftovers, leader_epoch=None, writer=WRITER, now_ms=self._now_ms
         )
         self._result.swept += len(removed)
-        remove_left_work(self.reach.objects(), self.home.work_folder, now_ms=self._now_ms)
+        remove_left_work(self.bucket.objects(), self.partition.work_folder, now_ms=self._now_ms)
         return self._manifests.load() if leftovers else manifest
 
     def _is_due(self, scope: cleanable.Scope) -> bool:
@@ -241,8 +243,8 @@ class PartitionCompaction:
         """
         tasks = [
             IndexTask(
-                self.reach,
-                self.home,
+                self.bucket,
+                self.partition,
                 segment,
                 aborted_within(
                     aborted, start_offset=segment.base_offset, end_offset=segment.end_offset + 1
@@ -273,11 +275,9 @@ class PartitionCompaction:
             if indexed.part is not None:
                 others = tuple(part for part in segment.parts if part.name != KEYS_PART)
                 segments[segment.id] = replace(
-                    segment,
-                    parts=(*others, indexed.part),
-                    key_count=indexed.header.entry_count,
+                    segment, parts=(*others, indexed.part), key_count=indexed.header.entry_count
                 )
-        add_parts(self._manifests, self.home, segments, now_ms=self._now_ms)
+        add_parts(self._manifests, segments, now_ms=self._now_ms)
         chain = tuple(segments.get(segment.id, segment) for segment in scope.chain)
         return cleanable.Scope(chain, scope.cleanable), tuple(
             headers.get(segment.base_offset) for segment in scope.segments
@@ -296,14 +296,12 @@ class PartitionCompaction:
         ]
         record_counts = [header.record_count for header in known]
         area = plan_area(
-            run.area,
-            record_count=sum(record_counts),
-            inline_bytes=self.settings.inline_bytes,
+            run.area, record_count=sum(record_counts), inline_bytes=self.settings.inline_bytes
         )
         self._is_work_stored = area is not None
         inputs = RangeInputs(
-            self.reach,
-            self.home,
+            self.bucket,
+            self.partition,
             slim,
             run.headers,
             run.rules,
@@ -314,8 +312,8 @@ class PartitionCompaction:
         yield from self._run_stage(Stage("plan", tasks, inputs, fold))
         latest = fold.result()
         return self._judge(run, latest.tallies), PassInputs(
-            self.reach,
-            self.home,
+            self.bucket,
+            self.partition,
             run.rules,
             latest.bits,
             self.settings.grouping,
@@ -327,8 +325,8 @@ class PartitionCompaction:
     def _judge(self, run: "_Pass", tallies: Integers) -> list[JudgedSegment]:
         """Takes the transactions through all segments that are planned."""
         judged: list[JudgedSegment] = []
-        with open_files(self.reach.objects, self.home, run.scope.segments) as files:
-            sources = run.sources(self.home, files)
+        with open_files(self.bucket.objects, self.partition, run.scope.segments) as files:
+            sources = run.sources(self.partition, files)
             transactions = track_transactions(sources, run.aborted, run.rules)
             for segment, source in zip(run.scope.segments, sources, strict=True):
                 if source.keys is None:
@@ -359,7 +357,7 @@ class PartitionCompaction:
         first = 0
         for some in pack_by_size(
             slim,
-            lambda one: one.plan_bytes,
+            lambda segment: segment.plan_bytes,
             target_bytes=_TASK_PLAN_BYTES,
             max_items=_TASK_SEGMENTS,
         ):
@@ -369,8 +367,8 @@ class PartitionCompaction:
         figures = [
             segment_figures for outcome in outcomes for segment_figures in get_result(outcome)
         ]
-        with open_files(self.reach.objects, self.home, run.scope.segments) as files:
-            sources = run.sources(self.home, files)
+        with open_files(self.bucket.objects, self.partition, run.scope.segments) as files:
+            sources = run.sources(self.partition, files)
         groups = choose_groups(
             sources,
             figures,
@@ -413,20 +411,20 @@ class PartitionCompaction:
         clean_end: int,
         evidence_id: str,
     ) -> None:
-        partition = TopicPartition(self.home.topic, self.home.partition)
+        topic_partition = TopicPartition(self.partition.topic, self.partition.partition)
         balances = [
             balance_group(
                 group,
                 id=number,
-                partition=partition,
+                partition=topic_partition,
                 rules=plan.rules,
                 settings=self.settings.log,
             )
             for number, group in enumerate(groups, 1)
         ]
         if balances:
-            key = self.home.evidence_key(evidence_id)
-            self.reach.objects().put(key, encode_evidence(self.job_id, balances))
+            key = self.partition.evidence_key(evidence_id)
+            self.bucket.objects().put(key, encode_evidence(self.job_id, balances))
         rewritten = {segment.base_offset for group in groups for segment in group.inputs}
         ids = {segment.base_offset: segment.id for segment in scope.segments}
         commit = CompactCommit(
@@ -457,9 +455,9 @@ class _Pass:
     rules: RunRules
     area: WorkArea
 
-    def sources(self, home: RemotePath, files: TierFiles) -> list[PlanInput]:
+    def sources(self, partition: RemotePath, files: TierFiles) -> list[PlanInput]:
         return make_sources(
-            home,
+            partition,
             self.scope.segments,
             self.headers,
             files,

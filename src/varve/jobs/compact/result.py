@@ -95,7 +95,7 @@ class PartitionResult(JsonFields):
     `estimate`, and all figures tell what would be.
     """
 
-    home: RemotePath = field(metadata={JSON_NAME: None})
+    path: RemotePath = field(metadata={JSON_NAME: None})
     segments_before: int = 0
     segments_after: int = 0
     segments_rewritten: int = 0
@@ -162,7 +162,7 @@ class PartitionResult(JsonFields):
         self.bytes = sum_by_reason([self.bytes, *(figures.bytes for figures in segments)])
 
     def to_json(self) -> dict[str, Any]:
-        names = {"topic": self.home.topic, "partition": self.home.partition}
+        names = {"topic": self.path.topic, "partition": self.path.partition}
         return {
             **names,
             **encode_fields(self),
@@ -186,7 +186,7 @@ class CompactionResult(JobResult):
     @property
     def failures(self) -> tuple[str, ...]:
         return tuple(
-            f"{result.home}: {result.error}"
+            f"{result.path}: {result.error}"
             for result in self.partitions
             if result.error is not None
         )

@@ -15,11 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from varve.cleaning.compaction.key_plan import HashRange, Integers
-from varve.cleaning.compaction.plan import (
-    PlanInput,
-    find_latest_records,
-    plan_segment,
-)
+from varve.cleaning.compaction.plan import PlanInput, find_latest_records, plan_segment
 from varve.cleaning.compaction.rewrite import WrittenSegment, write_group
 from varve.cleaning.compaction.segment_plan import RunRules, SegmentFigures, SegmentPlan
 from varve.cleaning.compaction.transactions import TransactionTracker
@@ -97,8 +93,8 @@ class IndexTask:
     outcome is None.
     """
 
-    reach: BucketAccess
-    home: RemotePath
+    bucket: BucketAccess
+    partition: RemotePath
     segment: RemoteSegment
     aborted: tuple[AbortedTransaction, ...]
     topic_id: bytes
@@ -111,8 +107,8 @@ class IndexTask:
         return self.segment.size if keys is None else keys.size
 
     def run(self, shared: None) -> IndexedSegment | None:
-        with remote_files.open_files(self.reach.objects, self.home, [self.segment]) as files:
-            remote_input = remote_files.RemoteInput(self.home, self.segment, files)
+        with remote_files.open_files(self.bucket.objects, self.partition, [self.segment]) as files:
+            remote_input = remote_files.RemoteInput(self.partition, self.segment, files)
             header = find_whole_index(remote_input, self.topic_id)
             if header is not None:
                 return IndexedSegment(header, None)
@@ -131,12 +127,12 @@ class IndexTask:
                 path=path,
             )
             data = fs.read(path)
-        self.reach.objects().put(remote_input.path(KEYS_PART), data)
+        self.bucket.objects().put(remote_input.path(KEYS_PART), data)
         return IndexedSegment(header, ObjectPart(KEYS_PART, len(data), remote_files.checksum(data)))
 
 
 def make_sources(
-    home: RemotePath,
+    partition: RemotePath,
     segments: Sequence[RemoteSegment],
     headers: Sequence[KeyIndexHeader | None],
     files: remote_files.TierFiles,
@@ -146,7 +142,7 @@ def make_sources(
     """Segments as planning takes them; one without a header is held."""
     sources = []
     for segment, header in zip(segments, headers, strict=True):
-        remote_input = remote_files.RemoteInput(home, segment, files)
+        remote_input = remote_files.RemoteInput(partition, segment, files)
         keys = None if header is None else remote_input.keys(header)
         sources.append(
             PlanInput(
@@ -166,8 +162,8 @@ class RangeInputs:
     The bits of records go to `area`, or to the driver where there is none.
     """
 
-    reach: BucketAccess
-    home: RemotePath
+    bucket: BucketAccess
+    partition: RemotePath
     segments: tuple[RemoteSegment, ...]
     headers: tuple[KeyIndexHeader | None, ...]
     rules: RunRules
@@ -184,9 +180,11 @@ class RangeTask:
     read_bytes: int
 
     def run(self, shared: RangeInputs) -> RangeOutcome:
-        with remote_files.open_files(shared.reach.objects, shared.home, shared.segments) as files:
+        with remote_files.open_files(
+            shared.bucket.objects, shared.partition, shared.segments
+        ) as files:
             sources = make_sources(
-                shared.home, shared.segments, shared.headers, files, first_dirty_offset=0
+                shared.partition, shared.segments, shared.headers, files, first_dirty_offset=0
             )
             plan = find_latest_records(
                 sources,
@@ -215,9 +213,13 @@ class JudgedSegment:
         return tables + self.header.record_count // 4
 
     def plan(
-        self, home: RemotePath, files: remote_files.TierFiles, bits: SegmentBits, rules: RunRules
+        self,
+        partition: RemotePath,
+        files: remote_files.TierFiles,
+        bits: SegmentBits,
+        rules: RunRules,
     ) -> SegmentPlan:
-        remote = remote_files.RemoteInput(home, self.segment, files)
+        remote = remote_files.RemoteInput(partition, self.segment, files)
         source = PlanInput(remote, remote.next_offset, self.is_dirty, remote.keys(self.header))
         # Copies, because a task may run twice and planning changes both.
         return plan_segment(
@@ -234,8 +236,8 @@ class JudgedSegment:
 class PassInputs:
     """What all segments and groups of one partition are planned and written by; sent once."""
 
-    reach: BucketAccess
-    home: RemotePath
+    bucket: BucketAccess
+    partition: RemotePath
     rules: RunRules
     bits: LatestBits
     settings: LogSettings
@@ -249,7 +251,7 @@ class PassInputs:
         """The plans of consecutive segments, the first of which has a number."""
         found = self.bits.read(first, [segment.header.record_count for segment in segments])
         return tuple(
-            segment.plan(self.home, files, bits, self.rules)
+            segment.plan(self.partition, files, bits, self.rules)
             for segment, bits in zip(segments, found, strict=True)
         )
 
@@ -267,7 +269,7 @@ class SegmentsTask:
 
     def run(self, shared: PassInputs) -> list[SegmentFigures]:
         segments = [segment.segment for segment in self.segments]
-        with remote_files.open_files(shared.reach.objects, shared.home, segments) as files:
+        with remote_files.open_files(shared.bucket.objects, shared.partition, segments) as files:
             plans = shared.plan(self.first, self.segments, files)
         return [plan.figures() for plan in plans]
 
@@ -291,8 +293,8 @@ class GroupRewrite:
     are known. Of an erasure stale records stay: `stale_bytes` are those of the input.
     """
 
-    reach: BucketAccess
-    home: RemotePath
+    bucket: BucketAccess
+    partition: RemotePath
     id: str
     inputs: tuple[RemoteSegment, ...]
     plans: tuple[SegmentPlan, ...]
@@ -322,13 +324,13 @@ class GroupRewrite:
             )
             contents = self._list_contents(fs, directory, written)
             segment = self._describe(written, tuple(content.part for content in contents))
-            self.reach.manifests(self.home).commit(
+            self.bucket.manifests(self.partition).commit(
                 lambda manifest: manifest.announce(segment),
                 leader_epoch=None,
                 writer=self.writer,
                 now_ms=self.now_ms,
             )
-            upload.upload_parts(self.reach.objects(), self.home, segment, contents)
+            upload.upload_parts(self.bucket.objects(), self.partition, segment, contents)
         return WrittenGroup(segment, written.summary, written.digest, written.bytes_read)
 
     def _list_contents(
@@ -345,7 +347,7 @@ class GroupRewrite:
 
         kinds = [LOG, INDEX, TIME_INDEX, *([TXN_INDEX] if written.has_txn_index else [])]
         contents = [measure(kind) for kind in kinds]
-        last = remote_files.RemoteInput(self.home, self.inputs[-1], self.files)
+        last = remote_files.RemoteInput(self.partition, self.inputs[-1], self.files)
         for name in (SNAPSHOT_PART, EPOCHS_PART):
             data, part = last.read_part(name), last.remote.find_part(name)
             assert part is not None, "it was read by it"
@@ -394,10 +396,10 @@ class RewriteTask:
         return sum(segment.segment.size for segment in self.segments)
 
     def run(self, shared: PassInputs) -> WrittenGroup:
-        files = remote_files.open_files(shared.reach.objects, shared.home, self.inputs)
+        files = remote_files.open_files(shared.bucket.objects, shared.partition, self.inputs)
         return GroupRewrite(
-            shared.reach,
-            shared.home,
+            shared.bucket,
+            shared.partition,
             self.id,
             self.inputs,
             shared.plan(self.first, self.segments, files),

@@ -112,7 +112,7 @@ class Erasure:
         tier = self.targets.tier
         cost = None
         if tier is not None:
-            cost = estimate_cost(findings, default_prices(tier.reach.objects().name))
+            cost = estimate_cost(findings, default_prices(tier.bucket.objects().name))
         return self._result(self._out_of_reach({}), is_dry_run=True, cost=cost)
 
     def _run(self, *, is_finish: bool) -> ErasureResult:
@@ -158,11 +158,7 @@ class Erasure:
             for log in topic.logs:
                 assert hot is not None, "logs are those of an open store"
                 local = LocalErasure(
-                    log,
-                    self._matchers[topic.name],
-                    self.request,
-                    fs=hot.fs,
-                    clock=self.clock,
+                    log, self._matchers[topic.name], self.request, fs=hot.fs, clock=self.clock
                 ).run(is_dry_run=is_dry_run)
                 self._figures.add(local.figures, local.offsets)
                 self._local_changes.setdefault(log.directory, []).extend(
@@ -173,7 +169,7 @@ class Erasure:
         runs = [
             RemoteErasure(
                 partition,
-                tier.reach,
+                tier.bucket,
                 self._matchers[topic.name],
                 self.request,
                 clock=self.clock,
@@ -258,7 +254,7 @@ class Erasure:
             if self.targets.tier is not None and topic.partitions:
                 rescan_remote(
                     rescan,
-                    self.targets.tier.reach,
+                    self.targets.tier.bucket,
                     topic.partitions,
                     matcher,
                     mode=self.request.rescan,
@@ -274,7 +270,7 @@ class Erasure:
         done: list[PartitionErased] = []
         for partition in topic.partitions:
             assert self.targets.tier is not None
-            done.append(read_remote_erased(self.targets.tier.reach, partition, self.request.id))
+            done.append(read_remote_erased(self.targets.tier.bucket, partition, self.request.id))
         for log in topic.logs:
             assert self.targets.hot is not None
             changes = self._local_changes.get(log.directory, [])
@@ -288,7 +284,7 @@ class Erasure:
             return ErasedVersions()
         partitions = [partition for topic in self._topics for partition in topic.partitions]
         keys = {change["before"]["key"] for part in done for change in part.objects}
-        return erase_remote_versions(tier.reach, partitions, keys | self._removed_keys)
+        return erase_remote_versions(tier.bucket, partitions, keys | self._removed_keys)
 
     def _describe(
         self, rescan: Rescan, erased: Mapping[str, Sequence[ErasedOutput]], *, passes: int
@@ -306,7 +302,7 @@ class Erasure:
             "format": FORMAT,
             "varve": __version__,
             "erasure": request.id,
-            "store": None if targets.tier is None else targets.tier.reach.objects().name,
+            "store": None if targets.tier is None else targets.tier.bucket.objects().name,
             "cluster": None if targets.tier is None else targets.tier.cluster,
             "directories": [] if targets.hot is None else list(targets.hot.directories),
             "request": request.describe(self.random.randbytes(_SALT_BYTES)),

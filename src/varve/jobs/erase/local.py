@@ -64,7 +64,7 @@ class LocalErasure:
         self._topic_id = decode_topic_id(self.matcher.topic_id).bytes
         self._evidence = RemovalLog(self.fs, self.log.directory)
         owner = self.log.topic_partition
-        self._found = LocalFindings(
+        self._findings = LocalFindings(
             PartitionErasure(topic=owner.topic, partition=owner.partition, tier="hot")
         )
 
@@ -73,14 +73,14 @@ class LocalErasure:
         if not is_dry_run:
             remove_unfinished(self.fs, self.log.directory)
         self.log.flush()
-        matched = self._look()
+        matched = self._search()
         if is_dry_run:
-            return self._found
+            return self._findings
         for base_offset, records in matched.items():
             self._erase(self._closed(base_offset), records)
         self.log.delete_expired_files(LONG_MAX)
         self._remove_set_aside()
-        return self._found
+        return self._findings
 
     def _remove_set_aside(self) -> None:
         """Files that were set aside and that no log knows any more."""
@@ -91,10 +91,10 @@ class LocalErasure:
 
     # Finding
 
-    def _look(self) -> dict[int, ErasedRecords]:
+    def _search(self) -> dict[int, ErasedRecords]:
         """By base offset, the segments that hold a match."""
         scans = {
-            segment.base_offset: (segment.size, self._look_into(segment))
+            segment.base_offset: (segment.size, self._search_segment(segment))
             for segment in self.log.view.closed
         }
         active = self.log.view.active
@@ -102,16 +102,16 @@ class LocalErasure:
             scan = scan_log(FileSource(active.file()), active.size, self.matcher)
             scans[active.base_offset] = (active.size, scan)
         for size, scan in scans.values():
-            self._found.figures.add_scan(size, scan)
+            self._findings.figures.add_scan(size, scan)
             if scan.found is not None and not self.matcher.is_by_key:
-                self._found.offsets.append(scan.found.offsets)
+                self._findings.offsets.append(scan.found.offsets)
         return {
             base_offset: scan.found
             for base_offset, (_, scan) in scans.items()
             if scan.found is not None and scan.match_count
         }
 
-    def _look_into(self, segment: Segment) -> Scan:
+    def _search_segment(self, segment: Segment) -> Scan:
         source = FileSource(segment.file())
         if self.matcher.is_by_key:
             with self._open_index(segment) as index:
@@ -180,7 +180,7 @@ class LocalErasure:
             self._evidence.mark_done(balance.id)
         self.log.delete_expired_files(LONG_MAX)
         after = _describe(new)
-        self._found.changes.append(ObjectChange(before, after))
+        self._findings.changes.append(ObjectChange(before, after))
 
     def _write(
         self, segment: Segment, records: ErasedRecords, directory: str

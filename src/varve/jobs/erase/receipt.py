@@ -105,9 +105,11 @@ class PartitionErased:
         }
 
 
-def read_remote_erased(reach: BucketAccess, partition: RemotePath, request: str) -> PartitionErased:
+def read_remote_erased(
+    bucket: BucketAccess, partition: RemotePath, request: str
+) -> PartitionErased:
     """What the evidence of an erasure says of a cold partition, of all that was carried out."""
-    objects, manifests = reach.objects(), reach.manifests(partition)
+    objects, manifests = bucket.objects(), bucket.manifests(partition)
     live = {
         partition.part_key(segment, LOG_PART)
         for segment in manifests.segments(manifests.load())
@@ -126,7 +128,7 @@ def read_remote_erased(reach: BucketAccess, partition: RemotePath, request: str)
             is_better = known is None or known[1]["after"]["key"] not in live
             if before not in live and is_better:
                 done[before] = balance, change
-    balances, changes = [one for one, _ in done.values()], [one for _, one in done.values()]
+    balances, changes = zip(*done.values(), strict=True) if done else ((), ())
     return PartitionErased(partition.partition, "cold", tuple(balances), tuple(changes))
 
 
@@ -297,7 +299,7 @@ class ErasureDocuments:
             if topic.partitions:
                 assert self._targets.tier is not None
                 key = self._targets.object_key(topic, kind, self._request.id)
-                yield _StoredDocument(self._targets.tier.reach.objects(), key)
+                yield _StoredDocument(self._targets.tier.bucket.objects(), key)
 
     def _local_documents(self, kind: _DocumentKind) -> Iterator[_DocumentLocation]:
         hot = self._targets.hot

@@ -76,7 +76,7 @@ class RemoteErasure:
     """
 
     partition: RemotePath
-    reach: BucketAccess
+    bucket: BucketAccess
     matcher: Matcher
     request: ErasureRequest
     _: KW_ONLY
@@ -89,8 +89,8 @@ class RemoteErasure:
     def __post_init__(self) -> None:
         self._lease: HeldLease | None = None
         self._now_ms = self.clock.now_ms()
-        self._manifests = self.reach.manifests(self.partition)
-        self._found = RemoteFindings(
+        self._manifests = self.bucket.manifests(self.partition)
+        self._findings = RemoteFindings(
             PartitionErasure(
                 topic=self.partition.topic, partition=self.partition.partition, tier="cold"
             )
@@ -104,13 +104,13 @@ class RemoteErasure:
             else:
                 yield from self._run_leased()
         except StoreError as error:
-            self._found.error = error
-        return self._found
+            self._findings.error = error
+        return self._findings
 
     def _run_leased(self) -> Stages[None]:
         """The pass, while no other job rewrites the partition."""
         with hold_lease(
-            self.reach.objects(),
+            self.bucket.objects(),
             self.partition,
             f"erase-{self.request.id}",
             clock=self.clock,
@@ -122,11 +122,11 @@ class RemoteErasure:
         """A dry run ends when it knows what there is to do."""
         manifest = self._manifests.load() if is_dry_run else self._sweep()
         listed = list(self._manifests.segments(manifest))
-        scanned = yield from self._look(listed)
+        scanned = yield from self._search(listed)
         matched = [(segment, scan) for segment, scan in scanned if scan.match_count]
         if not self.matcher.is_by_key:
             records = [scan.found for _, scan in matched if scan.found is not None]
-            self._found.offsets += [found.offsets for found in records]
+            self._findings.offsets += [found.offsets for found in records]
         if is_dry_run or not matched:
             return
         going = [segment for segment, _ in matched if not segment.is_readable]
@@ -150,16 +150,16 @@ class RemoteErasure:
         manifest = self._manifests.load()
         leftovers = find_leftovers(self._manifests, manifest, now_ms=self._now_ms)
         self._remove(leftovers)
-        self._found.figures.swept += len(leftovers)
+        self._findings.figures.swept += len(leftovers)
         return self._manifests.load() if leftovers else manifest
 
     def _remove(self, segments: Sequence[RemoteSegment]) -> None:
         removed = self._manifests.remove(
             segments, leader_epoch=None, writer=WRITER, now_ms=self._now_ms
         )
-        self._found.removed_keys += [self._log_key(segment) for segment in removed]
+        self._findings.removed_keys += [self._log_key(segment) for segment in removed]
 
-    def _look(self, listed: Sequence[RemoteSegment]) -> Stages[list[tuple[RemoteSegment, Scan]]]:
+    def _search(self, listed: Sequence[RemoteSegment]) -> Stages[list[tuple[RemoteSegment, Scan]]]:
         """Every segment whose objects are there, with what was found in it."""
         chosen = [
             segment
@@ -171,7 +171,7 @@ class RemoteErasure:
             LogObject(self._log_key(segment), segment.size, segment if self.only is None else None)
             for segment in chosen
         ]
-        tasks = make_scan_tasks(self.reach, self.partition, logs, is_proof=False)
+        tasks = make_scan_tasks(self.bucket, self.partition, logs, is_proof=False)
         parts = yield from run_stage(Stage("find", tasks, self.matcher))
         scanned = []
         for segment, scan in zip(chosen, [scan for part in parts for scan in part], strict=True):
@@ -179,9 +179,9 @@ class RemoteErasure:
                 raise ObjectNotFound(f"{self._log_key(segment)}, which the manifest names")
             known = scan or Scan()
             scanned.append((segment, known))
-            self._found.log_bytes += segment.size
-            self._found.log_requests += -(-segment.size // CHUNK_BYTES)
-            self._found.figures.add_scan(segment.size, known, is_live=segment.is_readable)
+            self._findings.log_bytes += segment.size
+            self._findings.log_requests += -(-segment.size // CHUNK_BYTES)
+            self._findings.figures.add_scan(segment.size, known, is_live=segment.is_readable)
         return scanned
 
     def _log_key(self, segment: RemoteSegment) -> str:
@@ -228,13 +228,13 @@ class RemoteErasure:
         behind = [
             segment for segment in listed if segment.is_readable and segment.end_offset >= start
         ]
-        with open_files(self.reach.objects, self.partition, {*behind, *chain[-1:]}) as files:
+        with open_files(self.bucket.objects, self.partition, {*behind, *chain[-1:]}) as files:
             aborted = read_aborted(self.partition, behind, files, end_offset=end)
             shells = read_shells(self.partition, chain[-1], files) if chain else {}
         undecided = chain[-1].undecided_from if chain else None
         return [
             EraseTask(
-                self.reach,
+                self.bucket,
                 self.partition,
                 new_id(self.random),
                 number,
@@ -253,7 +253,7 @@ class RemoteErasure:
         ]
 
     def _describe(self, group: DoneGroup) -> ObjectChange:
-        objects = self.reach.objects()
+        objects = self.bucket.objects()
         return ObjectChange(
             find_stored(objects, self.partition, group.inputs[0]),
             find_stored(objects, self.partition, group.written.segment),
@@ -267,12 +267,12 @@ class RemoteErasure:
             "objects": [change.to_json() for change in changes],
         }
         key = self.partition.evidence_key(f"{job}-{new_id(self.random)}")
-        self.reach.objects().put(key, json.dumps(document, separators=(",", ":")).encode())
+        self.bucket.objects().put(key, json.dumps(document, separators=(",", ":")).encode())
 
     def _release(self, replaced: Sequence[RemoteSegment]) -> None:
-        self._found.replaced_ids += [segment.id for segment in replaced]
+        self._findings.replaced_ids += [segment.id for segment in replaced]
         if self.request.grace_ms and replaced:
-            self._found.is_waiting = True
+            self._findings.is_waiting = True
         else:
             self._remove(replaced)
 

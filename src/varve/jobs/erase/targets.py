@@ -35,7 +35,7 @@ _TOPICS_MAX: Final = 1000
 class BucketTarget:
     """The cold tier of a cluster; `find_topic` raises NotFound for one that it does not hold."""
 
-    reach: BucketAccess
+    bucket: BucketAccess
     cluster: str
     find_topic: Callable[[str], RemoteTopic]
     url: str = ""
@@ -140,15 +140,15 @@ class ErasureTargets:
     def registries(self) -> Iterator[OutputRegistry]:
         """Where outputs are registered."""
         if self.tier is not None:
-            yield RemoteOutputRegistry(self.tier.reach.objects(), self.tier.cluster)
+            yield RemoteOutputRegistry(self.tier.bucket.objects(), self.tier.cluster)
         if self.hot is not None:
             for directory in self.hot.directories:
                 yield LocalOutputRegistry(directory, self.hot.fs)
 
-    def object_key(self, place: TopicTarget, folder: str, id: str) -> str:
+    def object_key(self, target: TopicTarget, folder: str, id: str) -> str:
         """Where a document of an erasure of a topic in the cold tier is kept."""
         assert self.tier is not None
-        return f"{self.tier.cluster}/{place.name}.{place.topic_id}/{folder}/{id}.json"
+        return f"{self.tier.cluster}/{target.name}.{target.topic_id}/{folder}/{id}.json"
 
 
 def list_outputs(targets: ErasureTargets, topic: str) -> list[DerivedOutput]:

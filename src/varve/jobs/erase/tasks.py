@@ -115,7 +115,7 @@ class ScanTask:
     counts, of a key index too.
     """
 
-    reach: BucketAccess
+    bucket: BucketAccess
     partition: RemotePath
     logs: tuple[LogObject, ...]
     is_proof: bool
@@ -124,7 +124,7 @@ class ScanTask:
         return [_slim(self._scan(log, shared), shared) for log in self.logs]
 
     def _scan(self, log: LogObject, matcher: Matcher) -> Scan | None:
-        source = ObjectSource(self.reach.objects(), log.key)
+        source = ObjectSource(self.bucket.objects(), log.key)
         try:
             if log.segment is not None and matcher.is_by_key:
                 scan = self._ask_index(log.segment, source, matcher)
@@ -140,7 +140,7 @@ class ScanTask:
         """What a key index says; None where there is none that can be used."""
         topic_id = decode_topic_id(self.partition.topic_id).bytes
         with (
-            open_files(self.reach.objects, self.partition, [segment]) as files,
+            open_files(self.bucket.objects, self.partition, [segment]) as files,
             find_key_index(RemoteInput(self.partition, segment, files), topic_id) as index,
         ):
             if index is None or (self.is_proof and not is_whole(index)):
@@ -152,12 +152,12 @@ class ScanTask:
 
 
 def make_scan_tasks(
-    reach: BucketAccess, partition: RemotePath, logs: Sequence[LogObject], *, is_proof: bool
+    bucket: BucketAccess, partition: RemotePath, logs: Sequence[LogObject], *, is_proof: bool
 ) -> list[ScanTask]:
     parts = pack_by_size(
         logs, lambda log: log.size, target_bytes=_TASK_BYTES, max_items=_TASK_ITEMS
     )
-    return [ScanTask(reach, partition, tuple(part), is_proof) for part in parts]
+    return [ScanTask(bucket, partition, tuple(part), is_proof) for part in parts]
 
 
 def _slim(scan: Scan | None, matcher: Matcher) -> Scan | None:
@@ -186,7 +186,7 @@ class EraseTask:
     `aborted` are the transactions that touch it; `is_decided` where all of them are known.
     """
 
-    reach: BucketAccess
+    bucket: BucketAccess
     partition: RemotePath
     id: str
     number: int
@@ -203,7 +203,7 @@ class EraseTask:
         topic_id = decode_topic_id(self.partition.topic_id).bytes
         with (
             scratch() as directory,
-            open_files(self.reach.objects, self.partition, [self.segment]) as files,
+            open_files(self.bucket.objects, self.partition, [self.segment]) as files,
         ):
             source = RemoteInput(self.partition, self.segment, files)
             header = find_whole_index(source, topic_id)
@@ -220,7 +220,7 @@ class EraseTask:
                 now_ms=self.now_ms,
             )
             written = GroupRewrite(
-                self.reach,
+                self.bucket,
                 self.partition,
                 self.id,
                 (self.segment,),
@@ -249,13 +249,13 @@ class EraseTask:
         if self.records is not None:
             return self.records
         key = self.partition.part_key(self.segment, LOG_PART)
-        scan = scan_log(ObjectSource(self.reach.objects(), key), self.segment.size, matcher)
+        scan = scan_log(ObjectSource(self.bucket.objects(), key), self.segment.size, matcher)
         assert scan.found is not None, "data was scanned"
         return scan.found
 
     def _read_back(self, written: WrittenGroup, digest: KeyDigest) -> tuple[int, int]:
         """The digest of what the store holds now."""
-        with open_files(self.reach.objects, self.partition, [written.segment]) as files:
+        with open_files(self.bucket.objects, self.partition, [written.segment]) as files:
             return digest.of(RemoteInput(self.partition, written.segment, files))
 
 
@@ -309,7 +309,7 @@ class Rescan:
 
 def rescan_remote(
     rescan: Rescan,
-    reach: BucketAccess,
+    bucket: BucketAccess,
     partitions: Sequence[RemotePath],
     matcher: Matcher,
     *,
@@ -321,7 +321,7 @@ def rescan_remote(
         task
         for partition in partitions
         for task in make_scan_tasks(
-            reach, partition, _list_logs(reach, partition, mode), is_proof=True
+            bucket, partition, _list_logs(bucket, partition, mode), is_proof=True
         )
     ]
     for task, scans in zip(tasks, runner.run("re-scan", tasks, matcher), strict=True):
@@ -331,17 +331,17 @@ def rescan_remote(
                 rescan.add(log.key, scan)
 
 
-def _list_logs(reach: BucketAccess, partition: RemotePath, mode: RescanMode) -> list[LogObject]:
+def _list_logs(bucket: BucketAccess, partition: RemotePath, mode: RescanMode) -> list[LogObject]:
     """Every log object of a partition; in the mode `keys` the live ones with their segments."""
     live = {}
     if mode is RescanMode.KEYS:
-        manifests = reach.manifests(partition)
+        manifests = bucket.manifests(partition)
         for segment in manifests.segments(manifests.load()):
             if segment.is_readable:
                 live[partition.part_key(segment, LOG_PART)] = segment
     return [
         LogObject(info.key, info.size, live.get(info.key))
-        for info in reach.objects().list(partition.segment_folder)
+        for info in bucket.objects().list(partition.segment_folder)
         if info.key.rpartition("/")[2] == LOG_PART
     ]
 

@@ -284,10 +284,7 @@ class Snapshot:
         return [f"{root}/{file.path}" for file in self.files]
 
     def batches(
-        self,
-        *,
-        columns: Sequence[str] | None = None,
-        partitions: Collection[int] | None = None,
+        self, *, columns: Sequence[str] | None = None, partitions: Collection[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The rows, a file in memory at a time."""
         for file in self.files:
@@ -296,10 +293,7 @@ class Snapshot:
                 yield from opened.iter_batches(columns=columns)
 
     def read(
-        self,
-        *,
-        columns: Sequence[str] | None = None,
-        partitions: Collection[int] | None = None,
+        self, *, columns: Sequence[str] | None = None, partitions: Collection[int] | None = None
     ) -> pa.Table:
         """All rows at once."""
         schema = make_columns().schema
@@ -315,10 +309,7 @@ class Snapshot:
 
 
 def open_snapshot(
-    place: str,
-    snapshot: int | None = None,
-    *,
-    settings: Mapping[str, GivenValue] | None = None,
+    place: str, snapshot: int | None = None, *, settings: Mapping[str, GivenValue] | None = None
 ) -> Snapshot:
     """A snapshot of a place by its number, or the newest; raises NotFound."""
     address = get_store_address(place, settings)

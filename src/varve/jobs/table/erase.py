@@ -378,10 +378,7 @@ def count_in_table(
 ) -> int:
     """How many such rows every file at the table's location holds, named by a snapshot or not."""
     opened = OutputTables.open(output, settings, others)
-    files = [
-        *map(_list_table_files, opened.tables),
-        *(orphan.files for orphan in opened.orphans),
-    ]
+    files = [*map(_list_table_files, opened.tables), *(orphan.files for orphan in opened.orphans)]
     counts = _count_rows(runner or LocalRunner(), files, wanted)
     return sum(map(_get_rows, counts))
 

@@ -280,9 +280,7 @@ class TableSync:
         begin_run(tables.both(), self.run_id, self.clock)
         began_ms = self.clock.now_ms()
         plan = plan_table(
-            self.options,
-            read_sync_state(tables.table),
-            is_keyed=tables.definition.is_keyed,
+            self.options, read_sync_state(tables.table), is_keyed=tables.definition.is_keyed
         )
         check_history(plan, self.name, is_keyed=tables.definition.is_keyed)
         decoder = make_decoder(tables.definition, self.settings)
@@ -370,12 +368,7 @@ class TableSync:
                 raise
 
     def _try_batch(
-        self,
-        tables: "_Tables",
-        plan: TablePlan,
-        batch: Batch,
-        decoder: Decoder,
-        after: SyncState,
+        self, tables: "_Tables", plan: TablePlan, batch: Batch, decoder: Decoder, after: SyncState
     ) -> None:
         reads = [
             TableRead(

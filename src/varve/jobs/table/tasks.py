@@ -25,15 +25,7 @@ from varve.jobs.table.catalog import translate_catalog_errors
 from varve.jobs.table.data_files import FileChanges, RowsWriter, TableFiles
 from varve.jobs.table.decoding import Decoder
 from varve.jobs.table.rewrite import OffsetBounds
-from varve.jobs.table.types import (
-    DELETED,
-    KEY,
-    OFFSET,
-    PARTITION,
-    REASON,
-    TIMESTAMP,
-    VALUE,
-)
+from varve.jobs.table.types import DELETED, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, VALUE
 from varve.kernels.hashes import murmur3_cells
 
 SOURCE: Final = ("partition", "offset", "timestamp", "key", "value", "headers")

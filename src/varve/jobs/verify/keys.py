@@ -186,7 +186,7 @@ class SupersededKeys:
 class CleanSegments:
     """Segments of a partition below its clean bound, and the headers of their key indexes."""
 
-    reach: BucketAccess
+    bucket: BucketAccess
     partition: RemotePath
     segments: tuple[RemoteSegment, ...]
     headers: tuple[KeyIndexHeader, ...]
@@ -201,15 +201,15 @@ class UniqueTask:
 
     def run(self, shared: CleanSegments) -> SupersededKeys:
         try:
-            return self._look(shared)
+            return self._find_superseded(shared)
         except FileNotFoundError as error:
             raise Unavailable(f"{error.filename}: changed while it was read") from error
 
-    def _look(self, clean: CleanSegments) -> SupersededKeys:
+    def _find_superseded(self, clean: CleanSegments) -> SupersededKeys:
         rules = RunRules(
             now_ms=_NEVER_MS, delete_retention_ms=0, first_uncleanable_offset=LONG_MAX, producers={}
         )
-        with open_files(clean.reach.objects, clean.partition, clean.segments) as files:
+        with open_files(clean.bucket.objects, clean.partition, clean.segments) as files:
             sources = make_sources(
                 clean.partition, clean.segments, clean.headers, files, first_dirty_offset=0
             )

@@ -52,12 +52,12 @@ class PartitionView:
 class ManifestTask:
     """Looks at one partition."""
 
-    reach: BucketAccess
+    bucket: BucketAccess
     partition: RemotePath
     now_ms: int
 
     def run(self, shared: None) -> PartitionView:
-        objects, manifests = self.reach.objects(), self.reach.manifests(self.partition)
+        objects, manifests = self.bucket.objects(), self.bucket.manifests(self.partition)
         assert isinstance(manifests, ObjectManifestStore), "addresses lead to manifests of objects"
         account = fsck_partition(objects, manifests, now_ms=self.now_ms, deep=False)
         if not account.account.objects:
@@ -71,9 +71,9 @@ class ManifestTask:
             objects={str(kind): account.account.objects[kind] for kind in ObjectClass},
             bytes={str(kind): account.account.bytes[kind] for kind in ObjectClass},
         )
-        return self._look(view, objects, manifests) if account.is_readable else view
+        return self._check_manifest(view, objects, manifests) if account.is_readable else view
 
-    def _look(
+    def _check_manifest(
         self, view: PartitionView, objects: ObjectStore, manifests: ObjectManifestStore
     ) -> PartitionView:
         manifest = manifests.load()
@@ -103,7 +103,7 @@ class ManifestTask:
         """All aborted transactions on record, and whether no record of them is damaged."""
         aborted: list[AbortedTransaction] = []
         is_whole = True
-        with open_files(self.reach.objects, self.partition, readable) as files:
+        with open_files(self.bucket.objects, self.partition, readable) as files:
             for segment in readable:
                 remote = RemoteInput(self.partition, segment, files)
                 if segment.find_part(_TXN_INDEX) is None:

@@ -80,7 +80,7 @@ class SegmentOutcome:
 class SegmentsTask:
     """Looks at a few segments of one partition, one after another."""
 
-    reach: BucketAccess
+    bucket: BucketAccess
     partition: RemotePath
     works: tuple[SegmentWork, ...]
     aborted: tuple[AbortedTransaction, ...]
@@ -91,9 +91,9 @@ class SegmentsTask:
     buffer_bytes: int
 
     def run(self, shared: None) -> list[SegmentOutcome]:
-        return [self._look(work) for work in self.works]
+        return [self._verify(work) for work in self.works]
 
-    def _look(self, work: SegmentWork) -> SegmentOutcome:
+    def _verify(self, work: SegmentWork) -> SegmentOutcome:
         with scratch() as directory:
             outcome = _SegmentVerification(self, work, directory).run()
         if outcome.findings and not self._is_still_live(work.segment):
@@ -101,7 +101,7 @@ class SegmentsTask:
         return outcome
 
     def _is_still_live(self, segment: RemoteSegment) -> bool:
-        manifests = self.reach.manifests(self.partition)
+        manifests = self.bucket.manifests(self.partition)
         now = manifests.find_listed(base_offset=segment.base_offset, id=segment.id)
         return now is not None and now.is_readable
 
@@ -115,11 +115,11 @@ class _SegmentVerification:
         self._work = work
         self._directory = directory
         self._fs = RealFileSystem()
-        self._objects: ObjectStore = task.reach.objects()
+        self._objects: ObjectStore = task.bucket.objects()
         self._paths = {part.name: self._path(part.name) for part in work.segment.parts}
-        self._there: set[str] = set()
-        self._wrong: dict[str, int] = {}
-        self._found: list[VerifyFinding] = []
+        self._fetched: set[str] = set()
+        self._wrong_crcs: dict[str, int] = {}
+        self._findings: list[VerifyFinding] = []
         self._verified = 0
         self._header: KeyIndexHeader | None = None
 
@@ -129,7 +129,7 @@ class _SegmentVerification:
                 self._fetch(part)
         first_timestamp = -1
         snapshot, epochs = self._read_snapshot(), self._read_epochs()
-        if LOG_PART in self._there:
+        if LOG_PART in self._fetched:
             first_timestamp = self._first_timestamp()
             self._check_data(snapshot, epochs)
         findings = tuple(self._list_findings())
@@ -164,16 +164,16 @@ class _SegmentVerification:
                 found="nothing",
             )
             return
-        self._there.add(part.name)
+        self._fetched.add(part.name)
         if crc == part.crc32c and size == part.size:
             self._verified += size
         else:
-            self._wrong[part.name] = crc
+            self._wrong_crcs[part.name] = crc
 
     # Parts on their own
 
     def _read_snapshot(self) -> KnownSnapshot | None:
-        if SNAPSHOT_PART not in self._there:
+        if SNAPSHOT_PART not in self._fetched:
             return None
         path = self._paths[SNAPSHOT_PART]
         try:
@@ -184,7 +184,7 @@ class _SegmentVerification:
             return None
 
     def _read_epochs(self) -> LeaderEpochs | None:
-        if EPOCHS_PART not in self._there:
+        if EPOCHS_PART not in self._fetched:
             return None
         path = self._paths[EPOCHS_PART]
         try:
@@ -257,7 +257,7 @@ class _SegmentVerification:
         header = self._build_keys()
         if header is not None:
             self._check_figures(header, facts, snapshot)
-            if KEYS_PART in self._there:
+            if KEYS_PART in self._fetched:
                 self._compare_keys()
 
     def _walk(
@@ -274,9 +274,7 @@ class _SegmentVerification:
         producers.has_gaps = segment.record_count != segment.end_offset - segment.base_offset + 1
         epoch_check = EpochCheck(findings, self._path(EPOCHS_PART), epochs, task.log_start_offset)
         place = SegmentPlace(
-            directory=self._directory,
-            base_offset=segment.base_offset,
-            is_recovered=False,
+            directory=self._directory, base_offset=segment.base_offset, is_recovered=False
         )
         check = SegmentCheck(
             findings, producers=producers, epochs=epoch_check, deep=False, advance=show_nothing
@@ -293,7 +291,7 @@ class _SegmentVerification:
         """The key index as it should be; None where a record cannot be read."""
         segment, task = self._segment, self._task
         claimed: tuple[AbortedTransaction, ...] = ()
-        if KEYS_PART in self._there:
+        if KEYS_PART in self._fetched:
             claimed = find_claimed(self._fs, self._paths[KEYS_PART], from_offset=task.trusted_from)
         path = self._paths[LOG_PART]
         with self._fs.open(path) as file:
@@ -344,14 +342,14 @@ class _SegmentVerification:
             yield "key count", segment.key_count, header.entry_count
         if segment.delete_horizon_ms is not None:
             yield "delete horizon", segment.delete_horizon_ms, header.earliest_horizon
-        if "txnindex" not in self._paths or "txnindex" in self._there:
+        if "txnindex" not in self._paths or "txnindex" in self._fetched:
             yield "mark of aborted transactions", segment.has_aborted, self._has_aborted()
         if snapshot is not None:
             undecided = _find_undecided(snapshot.entries)
             yield "first undecided offset", segment.undecided_from, undecided
 
     def _has_aborted(self) -> bool:
-        if "txnindex" not in self._there:
+        if "txnindex" not in self._fetched:
             return False
         data = self._fs.read(self._paths["txnindex"])
         try:
@@ -363,24 +361,24 @@ class _SegmentVerification:
 
     def _add(self, rule: str, name: str, message: str, **details: Any) -> None:
         base_offset = self._segment.base_offset
-        self._found.append(
+        self._findings.append(
             VerifyFinding.of(rule, self._key(name), message, base_offset=base_offset, **details)
         )
 
     def _has_bad_data(self) -> bool:
         key = self._key(LOG_PART)
-        return any(finding.where == key and finding.is_damage for finding in self._found)
+        return any(finding.where == key and finding.is_damage for finding in self._findings)
 
     def _list_findings(self) -> list[VerifyFinding]:
         """One finding for each object whose bytes are wrong; what they break is its detail."""
-        findings = self._found
-        if self._has_bad_data() or LOG_PART in self._wrong:
+        findings = self._findings
+        if self._has_bad_data() or LOG_PART in self._wrong_crcs:
             # What was compared with damaged data means nothing.
             findings = [finding for finding in findings if self._stands_alone(finding)]
         damaged: list[VerifyFinding] = []
         for part in self._segment.parts:
             key = self._key(part.name)
-            if part.name in self._wrong:
+            if part.name in self._wrong_crcs:
                 details = [finding for finding in findings if finding.where == key]
                 findings = [finding for finding in findings if finding.where != key]
                 damaged.append(self._checksum_finding(part, details))
@@ -403,7 +401,7 @@ class _SegmentVerification:
             position=None if first is None else first.position,
             offset=None if first is None else first.offset,
             expected=f"CRC-32C {part.crc32c:08x}",
-            found=f"CRC-32C {self._wrong[part.name]:08x}",
+            found=f"CRC-32C {self._wrong_crcs[part.name]:08x}",
         )
 
     def _name_of(self, path: str) -> str:

@@ -106,7 +106,7 @@ def _verify_documents_of(bucket: Bucket, topic: RemoteTopic) -> Iterator[VerifyF
 
 
 def verify_partitions(
-    reach: BucketAccess,
+    bucket: BucketAccess,
     partitions: Sequence[RemotePath],
     *,
     runner: TaskRunner,
@@ -117,7 +117,7 @@ def verify_partitions(
 ) -> tuple[PartitionVerdict, ...]:
     """Verifies these partitions, all at once."""
     runs = [
-        _PartitionRun(reach, partition, now_ms, task_bytes, range_bytes, buffer_bytes).stages()
+        _PartitionRun(bucket, partition, now_ms, task_bytes, range_bytes, buffer_bytes).stages()
         for partition in partitions
     ]
     return tuple(run_together(runs, runner))
@@ -130,7 +130,7 @@ class _PartitionRun:
     Sizes are about what a task reads of segments and of key indexes, and its memory for keys.
     """
 
-    reach: BucketAccess
+    bucket: BucketAccess
     partition: RemotePath
     now_ms: int
     task_bytes: int
@@ -145,7 +145,7 @@ class _PartitionRun:
 
     def stages(self) -> Stages[PartitionVerdict]:
         """The verification; a task that fails is a finding, and what it did not see is skipped."""
-        manifest_task = ManifestTask(self.reach, self.partition, self.now_ms)
+        manifest_task = ManifestTask(self.bucket, self.partition, self.now_ms)
         for view in (yield from self._run_stage(Stage("manifests", [manifest_task]))):
             self.view = view
             self.findings += view.findings
@@ -178,7 +178,7 @@ class _PartitionRun:
         topic_id = decode_topic_id(self.partition.topic_id).bytes
         return [
             SegmentsTask(
-                reach=self.reach,
+                bucket=self.bucket,
                 partition=self.partition,
                 works=tuple(works),
                 aborted=aborted_within(
@@ -193,9 +193,7 @@ class _PartitionRun:
                 buffer_bytes=self.buffer_bytes,
             )
             for works in pack_by_size(
-                self._works(),
-                lambda work: work.segment.stored_bytes,
-                target_bytes=self.task_bytes,
+                self._works(), lambda work: work.segment.stored_bytes, target_bytes=self.task_bytes
             )
         ]
 
@@ -225,7 +223,7 @@ class _PartitionRun:
             if is_clean and outcome is not None and outcome.header is not None:
                 clean.append((segment, outcome.header))
         return CleanSegments(
-            self.reach,
+            self.bucket,
             self.partition,
             tuple(segment for segment, _ in clean),
             tuple(header for _, header in clean),
@@ -339,7 +337,7 @@ def _corrupt(topic: str, key: str, message: str) -> VerifyFinding:
 
 
 def verify_directory(
-    fs: FileSystem, directory: str, reach: BucketAccess, *, now_ms: int
+    fs: FileSystem, directory: str, bucket: BucketAccess, *, now_ms: int
 ) -> list[VerifyFinding]:
     """What is wrong with a log directory, and between it and the cold tier."""
     try:
@@ -353,7 +351,7 @@ def verify_directory(
             cluster = read_cluster(fs, directory)
             for partition, partition_facts in sorted(facts.partitions.items()):
                 findings += _check_join(
-                    partition, partition_facts, starts.get(partition), cluster, reach
+                    partition, partition_facts, starts.get(partition), cluster, bucket
                 )
             return findings
     except Locked as error:
@@ -381,13 +379,13 @@ def _check_join(
     facts: PartitionFacts,
     log_start_offset: int | None,
     cluster: str | None,
-    reach: BucketAccess,
+    bucket: BucketAccess,
 ) -> Iterator[VerifyFinding]:
     """Whether every offset from the log start on is in one of the tiers."""
     if facts.topic_id is None or cluster is None:
         return
     try:
-        manifests = reach.manifests(get_remote_path(partition, facts.topic_id, cluster))
+        manifests = bucket.manifests(get_remote_path(partition, facts.topic_id, cluster))
         manifest = manifests.load()
     except StoreError:
         return  # Reported with the cold part of it.
