@@ -442,7 +442,7 @@ class _TableErasure:
             )
         if changes.removed:
             # The snapshot of a removal names what it removed; one more does not.
-            table_state.commit_fence(
+            table_state.commit(
                 table, progress=table_state.read_sync_state(table), run_id=self.run_id
             )
         self.removed += rewrite.expire(table, rewrite.find_expirable(table))

@@ -9,9 +9,8 @@ from itertools import groupby
 
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.source.options import SourceFilters, SourceOptions
-from varve.jobs.source.pieces import Piece, pack
+from varve.jobs.source.pieces import Piece
 from varve.jobs.source.plan import PartitionSource, open_partitions
-from varve.jobs.source.read import TaskRead
 from varve.jobs.table.table_state import SyncState
 from varve.topics import HistoryMark
 
@@ -26,10 +25,6 @@ class Batch:
     pieces: tuple[Piece, ...]
     offsets: Mapping[int, int]
     is_last: bool
-
-    @property
-    def size(self) -> int:
-        return sum(piece.size for piece in self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +180,3 @@ def has_tombstones(
         return True
     known = progress.cleaned.get(partition, 0)
     return progress.is_remote == is_remote and known <= cleaned_up_to <= reached
-
-
-def make_reads(plan: TablePlan, batch: Batch, *, split_bytes: int) -> list[TaskRead]:
-    runs = pack(batch.pieces, split_bytes=split_bytes)
-    return [TaskRead(plan.topic, plan.topic_id, run) for run in runs]

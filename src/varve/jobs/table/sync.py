@@ -22,6 +22,8 @@ from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavai
 from varve.jobs.derived_outputs import DerivedOutput, OutputKind, open_output_registry
 from varve.jobs.results import JSON_NAME, JobResult
 from varve.jobs.source.options import SourceOptions
+from varve.jobs.source.pieces import pack
+from varve.jobs.source.read import TaskRead
 from varve.jobs.table.catalog import CatalogAddress, find_table, get_table, split_name
 from varve.jobs.table.columns import (
     define_table,
@@ -45,7 +47,7 @@ from varve.jobs.table.definition import (
     find_new_fields,
     read_definition,
 )
-from varve.jobs.table.plan import Batch, TablePlan, check_history, make_reads, plan_table
+from varve.jobs.table.plan import Batch, TablePlan, check_history, plan_table
 from varve.jobs.table.rewrite import OffsetBounds, rewrite_files
 from varve.jobs.table.table_state import (
     CommitConflict,
@@ -354,34 +356,29 @@ class TableSync:
             try:
                 self._try_batch(tables, plan, batch, decoder, after)
                 return
-            except CommitConflict:
+            except (CommitConflict, NotFound) as error:
+                # Files of this run are missing where another one took over and removed them.
                 tables.reload(self.name)
                 for table, base in zip(tables.both(), bases, strict=True):
                     check_not_fenced(table, base, self.run_id)
-                if not left or read_sync_state(tables.table).offsets != before.offsets:
+                has_moved = read_sync_state(tables.table).offsets != before.offsets
+                if isinstance(error, NotFound) or not left or has_moved:
                     raise
-            except NotFound:
-                # A run that took over has removed the files of this one.
-                tables.reload(self.name)
-                for table, base in zip(tables.both(), bases, strict=True):
-                    check_not_fenced(table, base, self.run_id)
-                raise
 
     def _try_batch(
         self, tables: "_Tables", plan: TablePlan, batch: Batch, decoder: Decoder, after: SyncState
     ) -> None:
+        runs = pack(batch.pieces, split_bytes=self.settings.split_bytes)
         reads = [
             TableRead(
                 run_id=self.run_id,
                 name=f"{self._result.commits}-{number}",
-                read=read,
+                read=TaskRead(plan.topic, plan.topic_id, pieces),
                 options=self.options,
                 files=TableFiles.of(tables.table),
                 bad_files=None if tables.bad is None else TableFiles.of(tables.bad),
             )
-            for number, read in enumerate(
-                make_reads(plan, batch, split_bytes=self.settings.split_bytes)
-            )
+            for number, pieces in enumerate(runs)
         ]
         if tables.definition.is_keyed:
             written = self._upsert(tables, reads, plan, decoder)

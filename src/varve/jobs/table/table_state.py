@@ -199,13 +199,13 @@ class CommitConflict(Unavailable):
 
 
 @contextmanager
-def translate_commit_errors(table: Table) -> Iterator[None]:
-    """Raises CommitConflict where the table is not as it was loaded."""
+def translate_commit_errors(table: Table, *conflicts: type[Exception]) -> Iterator[None]:
+    """Raises CommitConflict where the table is not as it was loaded, or for one of `conflicts`."""
+    known: tuple[type[Exception], ...] = (CommitFailedException, ValidationException, *conflicts)
     try:
         with translate_catalog_errors(table):
             yield
-    except (CommitFailedException, ValidationException, NotFound) as error:
-        # Files of the snapshot it stands on are missing where that one expired meanwhile.
+    except known as error:
         raise CommitConflict(
             f"{describe_table(table)} was changed by somebody else meanwhile: run again"
         ) from error
@@ -219,10 +219,14 @@ def commit(
     added: Iterable[DataFile] = (),
     removed: Sequence[DataFile] = (),
 ) -> None:
-    """One snapshot; raises CommitConflict when the table is not as it was loaded."""
+    """One snapshot; raises CommitConflict when the table is not as it was loaded.
+
+    Without files it is a fence: no run that began before can commit any more.
+    """
     summary = progress.to_summary(run_id)
     table.metadata.properties[_RETRIES] = "0"  # of this object, not of the table
-    with translate_commit_errors(table):
+    # Files of the snapshot it stands on are missing where that one expired meanwhile.
+    with translate_commit_errors(table, NotFound):
         transaction = table.transaction()
         transaction.set_properties(summary)
         update = transaction.update_snapshot(snapshot_properties=summary)
@@ -232,11 +236,6 @@ def commit(
             for file in added:
                 files.append_data_file(file)
         transaction.commit_transaction()
-
-
-def commit_fence(table: Table, *, progress: SyncState, run_id: str) -> None:
-    """A snapshot without files: no run that began before can commit any more."""
-    commit(table, progress=progress, run_id=run_id)
 
 
 def check_not_fenced(table: Table, base_id: int | None, run_id: str) -> None:
@@ -311,7 +310,7 @@ def fence_other_runs(tables: Sequence[Table], run_id: str) -> list[str]:
 def _fence_table(table: Table, run_id: str) -> None:
     for left in reversed(range(_FENCE_TRIES)):
         try:
-            commit_fence(table, progress=read_sync_state(table), run_id=run_id)
+            commit(table, progress=read_sync_state(table), run_id=run_id)
             return
         except CommitConflict:
             if not left:
