@@ -1,15 +1,19 @@
-"""What every job returns: figures, and what failed without ending the job; and both as JSON.
+"""What every job returns: figures, and what failed without ending the job; as JSON, as a page.
 
 Invariant  a result as JSON has its fields under their names, or under `json_name` where a field
-           declares one; enums by value, mappings by text, times and sizes as they are.
+           declares one; enums by value, mappings by text, times and sizes as they are. A page is
+           one file of HTML that needs nothing from elsewhere and runs no script; every value in it
+           is shown as text, unless it is Markup, which only the code that draws pictures makes.
 """
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
 
 from varve.foundation.errors import StoreError
+from varve.foundation.units import format_bytes
 
 JSON_NAME: Final = "json_name"
 """In the metadata of a field: its name in JSON; None leaves it out."""
@@ -72,3 +76,28 @@ def _encode_value(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_encode_value(inner) for inner in value]
     return value
+
+
+# Pages
+
+
+def render_template(name: str, values: dict[str, Any]) -> str:
+    """The page of a template in `templates/`; a value that it names must be given."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("varve.jobs"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"moment": _format_moment, "number": "{:,}".format, "size": format_bytes}
+    return environment.get_template(name).render(values)
+
+
+def _format_moment(time_ms: int | None) -> str:
+    if time_ms is None:
+        return "not given"
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

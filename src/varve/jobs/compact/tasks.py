@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from varve.cleaning.compaction.key_plan import HashRange, Integers
+from varve.cleaning.compaction.key_plan import HashRange, Integers, KeyPlan
 from varve.cleaning.compaction.plan import PlanInput, find_latest_records, plan_segment
 from varve.cleaning.compaction.rewrite import WrittenSegment, write_group
 from varve.cleaning.compaction.segment_plan import RunRules, SegmentFigures, SegmentPlan
@@ -168,7 +168,24 @@ class RangeInputs:
     headers: tuple[KeyIndexHeader | None, ...]
     rules: RunRules
     buffer_bytes: int
-    area: WorkArea | None
+    area: WorkArea | None = None
+
+    @contextmanager
+    def find_latest(self, hashes: HashRange) -> Iterator[tuple[list[PlanInput], KeyPlan]]:
+        """The segments, open as long as this is, and the latest records of keys in a range."""
+        objects, segments = self.bucket.objects, self.segments
+        with remote_files.open_files(objects, self.partition, segments) as files:
+            sources = make_sources(
+                self.partition, segments, self.headers, files, first_dirty_offset=0
+            )
+            plan = find_latest_records(
+                sources,
+                rules=self.rules,
+                buffer_bytes=self.buffer_bytes,
+                budget=UNLIMITED,
+                hashes=hashes,
+            )
+            yield sources, plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,20 +197,8 @@ class RangeTask:
     read_bytes: int
 
     def run(self, shared: RangeInputs) -> RangeOutcome:
-        with remote_files.open_files(
-            shared.bucket.objects, shared.partition, shared.segments
-        ) as files:
-            sources = make_sources(
-                shared.partition, shared.segments, shared.headers, files, first_dirty_offset=0
-            )
-            plan = find_latest_records(
-                sources,
-                rules=shared.rules,
-                buffer_bytes=shared.buffer_bytes,
-                budget=UNLIMITED,
-                hashes=self.hashes,
-            )
-        return RangeOutcome.store(plan, shared.area, self.number)
+        with shared.find_latest(self.hashes) as (_, plan):
+            return RangeOutcome.store(plan, shared.area, self.number)
 
 
 @dataclass(frozen=True, slots=True)

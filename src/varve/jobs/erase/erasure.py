@@ -205,11 +205,12 @@ class Erasure:
     # Outputs
 
     def _erase_outputs(self) -> dict[str, list[ErasedOutput]]:
-        """Rows are found by what the log still holds, so outputs come before it."""
+        """Before the log: rows that a field is found in are known by the offsets it still holds."""
         if not any(topic.outputs.copies for topic in self._topics):
             return {}
-        self._pass(is_dry_run=True)
-        self._figures.clear_figures()
+        if self.request.field is not None:
+            self._pass(is_dry_run=True)
+            self._figures.clear_figures()
         return {
             topic.name: [
                 self._output_erasure(topic, output).erase(self._rows(topic))

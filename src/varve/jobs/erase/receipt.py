@@ -35,8 +35,7 @@ from varve.disk import FileSystem, write_atomically
 from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound, StoreError
 from varve.jobs.erase.request import ErasureRequest, has_digests
 from varve.jobs.erase.targets import ErasureTargets, TopicTarget
-from varve.jobs.pages import render_template
-from varve.jobs.results import JsonFields
+from varve.jobs.results import JsonFields, render_template
 from varve.jobs.tier.bucket import BucketAccess
 from varve.object_store import ObjectStore
 from varve.tiering.copy.history_check import ERASURE_PREFIX

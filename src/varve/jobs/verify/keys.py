@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.cleaning.compaction.key_plan import HashRange, KeyPlan
-from varve.cleaning.compaction.plan import find_latest_records
 from varve.cleaning.compaction.segment_plan import RunRules
 from varve.cleaning.key_index.key_index import (
     BATCH,
@@ -23,23 +22,20 @@ from varve.cleaning.key_index.key_index import (
     KeyIndex,
     KeyIndexHeader,
 )
-from varve.cleaning.work_budget import UNLIMITED
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, Unavailable, UnsupportedFormat
 from varve.foundation.settings import LONG_MAX
-from varve.jobs.compact.tasks import make_sources
-from varve.jobs.tier.bucket import BucketAccess
-from varve.jobs.tier.remote_files import open_files
+from varve.jobs.compact.tasks import RangeInputs
 from varve.kernels.batch_layout import HEADER_BYTES as BATCH_HEADER_BYTES
 from varve.kernels.key_merge import Tally
-from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import RemoteSegment
 
 _CHUNK_ROWS: Final = 1 << 16
 _CONTROL: Final = 0x20
-_NEVER_MS: Final = -1
-"""A time at which no tombstone has expired: an expired one is still the latest of its key."""
+LATEST_RULES: Final = RunRules(
+    now_ms=-1, delete_retention_ms=0, first_uncleanable_offset=LONG_MAX, producers={}
+)
+"""At a time when no tombstone has expired: an expired one is still the latest of its key."""
 
 Rows = npt.NDArray[np.void]
 
@@ -183,44 +179,20 @@ class SupersededKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class CleanSegments:
-    """Segments of a partition below its clean bound, and the headers of their key indexes."""
-
-    bucket: BucketAccess
-    partition: RemotePath
-    segments: tuple[RemoteSegment, ...]
-    headers: tuple[KeyIndexHeader, ...]
-    buffer_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class UniqueTask:
-    """Looks for keys of one range of hashes that occur twice in the clean segments, all shared."""
+    """Looks for keys of one range of hashes that occur twice in segments below the clean bound."""
 
     hashes: HashRange
 
-    def run(self, shared: CleanSegments) -> SupersededKeys:
+    def run(self, shared: RangeInputs) -> SupersededKeys:
         try:
             return self._find_superseded(shared)
         except FileNotFoundError as error:
             raise Unavailable(f"{error.filename}: changed while it was read") from error
 
-    def _find_superseded(self, clean: CleanSegments) -> SupersededKeys:
-        rules = RunRules(
-            now_ms=_NEVER_MS, delete_retention_ms=0, first_uncleanable_offset=LONG_MAX, producers={}
-        )
-        with open_files(clean.bucket.objects, clean.partition, clean.segments) as files:
-            sources = make_sources(
-                clean.partition, clean.segments, clean.headers, files, first_dirty_offset=0
-            )
-            plan = find_latest_records(
-                sources,
-                rules=rules,
-                buffer_bytes=clean.buffer_bytes,
-                budget=UNLIMITED,
-                hashes=self.hashes,
-            )
-            numbers = range(len(clean.segments))
+    def _find_superseded(self, clean: RangeInputs) -> SupersededKeys:
+        numbers = range(len(clean.segments))
+        with clean.find_latest(self.hashes) as (sources, plan):
             counts = tuple(plan.tally(number, Tally.SUPERSEDED) for number in numbers)
             examples, totals = [], []
             for number, source in enumerate(sources):

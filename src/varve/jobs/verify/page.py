@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from varve.commit_log.check.findings import Severity
 from varve.foundation.units import format_bytes
-from varve.jobs.pages import render_template
+from varve.jobs.results import render_template
 from varve.jobs.verify.result import PartitionVerdict, SegmentVerdict, VerifyResult, gravest_first
 
 _FINDINGS_MAX: Final = 2000

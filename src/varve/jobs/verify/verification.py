@@ -26,6 +26,7 @@ from varve.commit_log.offset_checkpoints import decode_offsets
 from varve.disk import FileSystem, RealFileSystem
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import Corrupt, Locked, ObjectNotFound, StoreError
+from varve.jobs.compact.tasks import RangeInputs
 from varve.jobs.derived_outputs import RemoteOutputRegistry
 from varve.jobs.key_plans import cut_hashes
 from varve.jobs.source.record_blocks import aborted_within
@@ -39,7 +40,7 @@ from varve.jobs.tasks import (
     try_stage,
 )
 from varve.jobs.tier.bucket import Bucket, BucketAccess, RemoteTopic, find_topic, find_topics
-from varve.jobs.verify.keys import CleanSegments, SupersededKeys, UniqueTask
+from varve.jobs.verify.keys import LATEST_RULES, SupersededKeys, UniqueTask
 from varve.jobs.verify.manifests import ManifestTask, PartitionView
 from varve.jobs.verify.result import (
     PartitionVerdict,
@@ -155,10 +156,20 @@ class _PartitionRun:
                 self.outcomes[segment.id] = segment
                 self.findings += segment.findings
         clean = self._find_clean_segments()
-        tasks = [UniqueTask(hashes) for hashes in cut_hashes(self._count_ranges(clean))]
-        ranges = yield from self._run_stage(Stage("keys", tasks if clean.segments else [], clean))
-        if clean.segments and len(ranges) == len(tasks):
-            self.findings += self._judge_keys(clean, ranges)
+        inputs = RangeInputs(
+            self.bucket,
+            self.partition,
+            tuple(segment for segment, _ in clean),
+            tuple(header for _, header in clean),
+            LATEST_RULES,
+            self.buffer_bytes,
+        )
+        entries = sum(header.entry_count for _, header in clean)
+        ranges = cut_hashes(-(-entries * ENTRY_BYTES // self.range_bytes)) if clean else []
+        tasks = [UniqueTask(hashes) for hashes in ranges]
+        keys = yield from self._run_stage(Stage("keys", tasks, inputs))
+        if clean and len(keys) == len(tasks):
+            self.findings += self._judge_keys(clean, keys)
         return self._verdict()
 
     def _run_stage(self, stage: Stage[T]) -> Stages[list[T]]:
@@ -213,8 +224,8 @@ class _PartitionRun:
             yield SegmentWork(segment, previous if follows else None, missing)
             previous = segment
 
-    def _find_clean_segments(self) -> CleanSegments:
-        """Those below the clean bound whose key index is true."""
+    def _find_clean_segments(self) -> list[tuple[RemoteSegment, KeyIndexHeader]]:
+        """Those below the clean bound whose key index is true, with its header."""
         view = self.view
         clean: list[tuple[RemoteSegment, KeyIndexHeader]] = []
         for segment in view.readable:
@@ -222,23 +233,14 @@ class _PartitionRun:
             is_clean = view.log_start_offset <= segment.end_offset < view.cleaned_up_to
             if is_clean and outcome is not None and outcome.header is not None:
                 clean.append((segment, outcome.header))
-        return CleanSegments(
-            self.bucket,
-            self.partition,
-            tuple(segment for segment, _ in clean),
-            tuple(header for _, header in clean),
-            self.buffer_bytes,
-        )
-
-    def _count_ranges(self, clean: CleanSegments) -> int:
-        entries = sum(header.entry_count for header in clean.headers)
-        return -(-entries * ENTRY_BYTES // self.range_bytes)
+        return clean
 
     def _judge_keys(
-        self, clean: CleanSegments, ranges: Sequence[SupersededKeys]
+        self,
+        clean: Sequence[tuple[RemoteSegment, KeyIndexHeader]],
+        ranges: Sequence[SupersededKeys],
     ) -> Iterator[VerifyFinding]:
-        pairs = zip(clean.segments, clean.headers, strict=True)
-        for number, (segment, header) in enumerate(pairs):
+        for number, (segment, header) in enumerate(clean):
             total = ranges[0].total_bytes[number]
             stale = header.record_bytes - sum(part.kept_bytes[number] for part in ranges)
             # What the manifest says was rounded, and is of the data file's bytes.
