@@ -7,8 +7,8 @@ Threads    any; `_lock` guards the opening.
 
 import logging
 import threading
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from varve.cleaning.compaction.log_cleaner import LogCleaner
@@ -232,10 +232,8 @@ class StoreTier:
 
         check_topic_fits(topic)
         self._opening.prepare(maker)
-        try:
+        with _outage_logged():
             self.get()
-        except MENDABLE as error:
-            logger.warning("the cold tier cannot be opened", extra={"error": str(error)})
 
     def check_removable(self, partition: TopicPartition) -> None:
         """Raises StoreError where the object store cannot, or will not, let a partition go."""
@@ -312,11 +310,9 @@ class StoreTier:
 
     def measure(self, now_ms: int) -> None:
         """Brings the figures up to now where a topic is in the tier; a store may be down."""
-        try:
+        tier = None
+        with _outage_logged():
             tier = self.find()
-        except MENDABLE as error:
-            logger.warning("the cold tier cannot be opened", extra={"error": str(error)})
-            return
         if tier is not None:
             tier.measure(now_ms)
 
@@ -347,6 +343,15 @@ class StoreTier:
     def _close(self, tier: "Tier") -> None:
         if self._opening.owns_objects:
             tier.objects.close()
+
+
+@contextmanager
+def _outage_logged() -> Iterator[None]:
+    """Goes on without an object store that is down or refuses us."""
+    try:
+        yield
+    except MENDABLE as error:
+        logger.warning("the cold tier cannot be opened", extra={"error": str(error)})
 
 
 def _check_same_history(log: Log, manifests: "ManifestStore") -> None:

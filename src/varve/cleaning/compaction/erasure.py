@@ -17,13 +17,12 @@ from varve.cleaning.compaction.segment_plan import (
     first_records,
     summarize_input,
 )
-from varve.cleaning.key_index.builder import KeyIndexBuilder
+from varve.cleaning.key_index.builder import KeyIndexBuilder, index_segment
 from varve.cleaning.key_index.key_index import InputSegment, SegmentKeys, Table
 from varve.cleaning.removals.removal import Reason, Removal, RemovalKind, SegmentSummary, hex_digest
 from varve.commit_log import TopicPartition
 from varve.commit_log.names import LOG
 from varve.commit_log.producer_state import LastRecord
-from varve.commit_log.segment_reader import BatchWalk
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
@@ -146,15 +145,7 @@ class KeyDigest:
             aborted=(),
             dropped=dropped,
         )
-        try:
-            walk = BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=True)
-            for table in walk:
-                builder.add(table)
-            walk.check_ended(segment.path(LOG), remedy=None)
-            builder.finish(segment.size)
-        except BaseException:
-            builder.discard()
-            raise
+        index_segment(builder, segment)
         self.fs.remove(self.path)
         return builder.digest
 

@@ -85,17 +85,9 @@ def plan_keys(
             f"log.cleaner.dedupe.buffer.size leaves {buffer_bytes} bytes to a cleaner thread; "
             f"give each at least {BUFFER_BYTES_MIN}"
         )
-    bit_starts, size = lay_out_bits([index.record_count for index in indexes])
-    plan = _Planning(indexes, buffer_bytes // ENTRY_BYTES, bit_starts, size, expired, budget)
-    plan.run(*hashes)
-    return KeyPlan(
-        plan.keep,
-        plan.tombstones,
-        bit_starts,
-        plan.tallies,
-        plan.range_count,
-        plan.fullest / plan.capacity,
-    )
+    planning = _Planning(indexes, buffer_bytes // ENTRY_BYTES, expired, budget)
+    planning.run(*hashes)
+    return planning.plan()
 
 
 class _Planning:
@@ -105,38 +97,46 @@ class _Planning:
         self,
         indexes: Sequence[SegmentKeys],
         capacity: int,
-        bit_starts: Integers,
-        size: int,
         expired: Bits | None,
         budget: WorkBudget,
     ) -> None:
         self._indexes = indexes
-        self._bit_starts = bit_starts
+        self._bit_starts, size = lay_out_bits([index.record_count for index in indexes])
         self._expired = np.zeros(size, np.uint8) if expired is None else expired
         self._budget = budget
         self._base_offsets = np.array([index.base_offset for index in indexes], np.int64)
         self._record_counts = np.array([index.record_count for index in indexes], np.int64)
-        self.capacity = capacity
+        self._capacity = capacity
         self._entries = np.empty((0, 4), np.uint64)
-        self.keep = np.zeros(size, np.uint8)
-        self.tombstones = np.zeros(size, np.uint8)
-        self.tallies = np.zeros((len(indexes), TALLY_COUNT), np.int64)
-        self.range_count = 0
-        self.fullest = 0
+        self._keep = np.zeros(size, np.uint8)
+        self._tombstones = np.zeros(size, np.uint8)
+        self._tallies = np.zeros((len(indexes), TALLY_COUNT), np.int64)
+        self._range_count = 0
+        self._fullest = 0
+
+    def plan(self) -> KeyPlan:
+        return KeyPlan(
+            self._keep,
+            self._tombstones,
+            self._bit_starts,
+            self._tallies,
+            self._range_count,
+            self._fullest / self._capacity,
+        )
 
     def run(self, low: int, hash_end: int) -> None:
         cursors = self._find_ends([0] * len(self._indexes), low)
         total = sum(self._find_ends(cursors, hash_end)) - sum(cursors)
         if not total:
             return
-        self._entries = np.empty((min(self.capacity, total), 4), np.uint64)
+        self._entries = np.empty((min(self._capacity, total), 4), np.uint64)
         # Hashes are uniform, so ranges of equal width hold about equally much; a little air
         # spares nearly every range the halving.
-        width = -(-(hash_end - low) // (-(-total * 17 // (self.capacity * 16))))
+        width = -(-(hash_end - low) // (-(-total * 17 // (self._capacity * 16))))
         while low < hash_end:
             high = min(low + width, hash_end)
             ends = self._find_ends(cursors, high)
-            while sum(ends) - sum(cursors) > self.capacity:
+            while sum(ends) - sum(cursors) > self._capacity:
                 if high - low <= 1:
                     raise Corrupt(self._crowded(low))
                 high = low + (high - low) // 2
@@ -174,21 +174,21 @@ class _Planning:
             self._record_counts,
             self._bit_starts,
             self._expired,
-            self.keep,
-            self.tombstones,
-            self.tallies,
+            self._keep,
+            self._tombstones,
+            self._tallies,
         )
         if fault >= 0:
             raise Corrupt(
                 f"{self._indexes[fault].path}: an entry names a record beyond the "
                 f"{self._record_counts[fault]} of its segment; remove the file, it is rebuilt"
             )
-        self.range_count += 1
-        self.fullest = max(self.fullest, int(bounds[-1]))
+        self._range_count += 1
+        self._fullest = max(self._fullest, int(bounds[-1]))
 
     def _crowded(self, low: int) -> str:
         paths = ", ".join(index.path for index in self._indexes[:3])
         return (
-            f"more than {self.capacity} entries share the hash {low:016x} in {paths}…; the key "
+            f"more than {self._capacity} entries share the hash {low:016x} in {paths}…; the key "
             "indexes are damaged, remove them and they are rebuilt"
         )

@@ -20,7 +20,7 @@ from varve.cleaning.explain.explanation import (
     RemovalPath,
     SegmentExplanation,
 )
-from varve.cleaning.explain.segment_blockers import SegmentBlockers
+from varve.cleaning.explain.segment_blockers import SegmentBlockers, read_batch
 from varve.cleaning.key_index.segment_indexes import UncleanableSegment
 from varve.cleaning.remote_tier import RemoteBounds
 from varve.cleaning.retention.forecast import (
@@ -39,9 +39,9 @@ from varve.cleaning.retention.segments import (
     list_segments,
     read_consistently,
 )
-from varve.commit_log import Isolation, Log
+from varve.commit_log import Log
 from varve.foundation.errors import OffsetOutOfRange, Unavailable
-from varve.records import Batch, BatchHeader, Record
+from varve.records import BatchHeader, Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,12 +200,12 @@ class _Explainer:
         )
         self._retained = _retained_segments(self._segments, known, now_ms)
         self._blockers = SegmentBlockers(
+            log=log,
             segments=self._segments,
             cleanable=self._cleanable,
             now_ms=now_ms,
             holds=known.holds,
             stale_bytes=known.stale_bytes,
-            find_producer=self._find_producer,
         )
 
     def all_segments(self) -> list[SegmentExplanation]:
@@ -249,10 +249,6 @@ class _Explainer:
             f"{self._known.remote.clean_offset}"
         )
         return RemovalPath(COMPACTION, None, (Blocker(BlockingRule.REMOTE_TIER, text),))
-
-    def _find_producer(self, offset: int) -> int | None:
-        batch = _read_batch(self._log, offset)
-        return batch.header.producer_id if batch else None
 
     def record(self, offset: int) -> RecordExplanation:
         segment = next(
@@ -407,17 +403,8 @@ class _Explainer:
         )
 
 
-def _read_batch(log: Log, offset: int) -> Batch | None:
-    """The batch that spans an offset; None where compaction left a hole."""
-    fetched = log.read(start_offset=offset, max_bytes=1, isolation=Isolation.LOG_END)
-    if not len(fetched.data):
-        return None
-    batch = Batch(fetched.data, where=f"{log.topic_partition} at offset {offset}")
-    return batch if batch.header.base_offset <= offset else None
-
-
 def _read_record(log: Log, offset: int) -> _StoredRecord | None:
-    batch = _read_batch(log, offset)
+    batch = read_batch(log, offset)
     for record in batch.records() if batch is not None else ():
         if record.offset == offset:
             assert batch is not None

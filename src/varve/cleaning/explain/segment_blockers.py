@@ -4,7 +4,7 @@ Invariant  nothing is changed. All that stands in the way is named at once, exce
            which cannot be cleaned yet is not asked whether it would be worth it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from varve.cleaning.compaction.cleanable_log import WAITS_FOR_COPY, CleanableLog
@@ -17,7 +17,9 @@ from varve.cleaning.retention.segments import (
     first_timestamp,
     lag_timestamp,
 )
+from varve.commit_log import Isolation, Log
 from varve.foundation.settings import LONG_MAX
+from varve.records import Batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,15 +27,14 @@ class SegmentBlockers:
     """Finds the blocks of one log's segments.
 
     `stale_bytes` has, by base offset, how much of a segment is stale, where that is known.
-    `find_producer` gives the producer whose transaction began at an offset.
     """
 
+    log: Log
     segments: SegmentList
     cleanable: CleanableLog
     now_ms: int
     holds: Sequence[UncleanableSegment]
     stale_bytes: Mapping[int, int]
-    find_producer: Callable[[int], int | None]
 
     def find(self, segment: SegmentInfo) -> list[Blocker]:
         """What keeps stale records of a segment from going; all but the ratio at once."""
@@ -72,8 +73,8 @@ class SegmentBlockers:
                 BlockingRule.HIGH_WATERMARK,
                 f"records from the high watermark {stable} on may still go",
             )
-        producer_id = self.find_producer(stable)
-        who = "a producer" if producer_id is None else f"producer {producer_id}"
+        batch = read_batch(self.log, stable)
+        who = "a producer" if batch is None else f"producer {batch.header.producer_id}"
         return Blocker(
             BlockingRule.OPEN_TRANSACTION,
             f"the transaction of {who} is undecided since offset {stable}, the last stable offset",
@@ -166,3 +167,12 @@ def _forced_ms(log: SegmentList, dirt: CleanableLog) -> int | None:
     )
     earliest_ms = min((ms for ms in begun if ms > 0), default=None)
     return None if earliest_ms is None else earliest_ms + lag_ms + 1
+
+
+def read_batch(log: Log, offset: int) -> Batch | None:
+    """The batch that spans an offset; None where compaction left a hole."""
+    fetched = log.read(start_offset=offset, max_bytes=1, isolation=Isolation.LOG_END)
+    if not len(fetched.data):
+        return None
+    batch = Batch(fetched.data, where=f"{log.topic_partition} at offset {offset}")
+    return batch if batch.header.base_offset <= offset else None

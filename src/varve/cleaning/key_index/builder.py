@@ -464,6 +464,13 @@ def build_key_index(
         buffer_bytes=buffer_bytes,
         aborted=aborted,
     )
+    return index_segment(builder, segment, budget)
+
+
+def index_segment(
+    builder: KeyIndexBuilder, segment: InputSegment, budget: WorkBudget = UNLIMITED
+) -> KeyIndexHeader:
+    """Has a builder read the whole data file, with its CRCs; raises as `build_key_index`."""
     try:
         walk = BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=True)
         for table in walk:
