@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from benchmarks.dedup.event_files import Events
 from benchmarks.spark.runs import Taken, Timer
+from varve.dedup.rules import DedupRules, make_routes, parse_id_source
 from varve.spark.dedup.deduplicate import (
     METRICS,
     STATE_CONF,
@@ -19,7 +20,7 @@ from varve.spark.dedup.deduplicate import (
     judge_stream,
     unpack_rows,
 )
-from varve.spark.dedup.state import DedupWindow, Judge, OutputPolicy
+from varve.spark.dedup.state import DedupWindow, Judge
 
 STATE_PARTITIONS = 2
 _SCHEMA = "id binary, timestamp timestamp, partition int, offset long"
@@ -70,11 +71,14 @@ def _exact(spark: SparkSession, events: Events) -> DataFrame:
     keys = find_bucket_keys(spark.range(_KEYS_TRIED), STATE_PARTITIONS)
     window = events.window_ms
     reach = DedupWindow(before_ms=window, after_ms=window, is_refreshing=False, secret=_SECRET)
+    rules = DedupRules(
+        by=parse_id_source("key"), before_ms=window, after_ms=window, lateness_ms=window
+    )
     results = judge_stream(
         records,
         F.col("id"),
         Judge(reach, 3_600_000),
-        OutputPolicy(late=True, no_id=True, late_aside=False),
+        make_routes(rules),
         bucket_keys=keys,
         lateness_ms=window,
     )

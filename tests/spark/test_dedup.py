@@ -14,7 +14,7 @@ import varve
 from tests.support.dedup_model import Arrival, DedupModel
 from tests.support.spark_session import spark as spark
 from varve.cli.main import app
-from varve.dedup.rules import LatePolicy, parse_id_source
+from varve.dedup.rules import LatePolicy, Verdict, parse_id_source
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.derived_outputs import LocalOutputRegistry
 from varve.jobs.source.arrow_columns import ArrowColumns, list_columns
@@ -27,7 +27,6 @@ from varve.records import Record, build_batch
 from varve.spark.dedup.job import DedupOutput, DedupSource, dedup
 from varve.spark.dedup.outputs import TableOutput, TopicOutput
 from varve.spark.dedup.settings import DedupResult, DedupSettings
-from varve.spark.dedup.state import Verdict
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 
@@ -149,7 +148,7 @@ def test_state_survives_restarts_and_late_records_go_aside(
         result = stream.run(spark, checkpoint, settings, stream.output())
         verdicts = list(expected.values())
         counts = result.counts
-        assert counts.records == len(rows)
+        assert counts.total == len(rows)
         assert (counts.kept, counts.duplicates) == (
             verdicts.count(Verdict.KEPT),
             verdicts.count(Verdict.DUPLICATE),
@@ -188,7 +187,7 @@ def test_refresh_by_header_goes_straight_to_the_sink(spark: SparkSession, tmp_pa
     result = stream.run(spark, tmp_path / "checkpoint", settings, stream.output())
     assert (result.counts.kept, result.counts.duplicates, result.counts.no_id) == (2, 3, 1)
     assert stream.values("out") == ["0:0", "1:0", "1:1"]
-    assert len(arrivals) == result.counts.records == 6
+    assert len(arrivals) == result.counts.total == 6
 
 
 @pytest.mark.java

@@ -16,7 +16,7 @@ from varve.dedup.rules import Counts, DedupRules, LatePolicy, NullPolicy, parse_
 from varve.records import Record, build_batch
 from varve.spark.dedup.job import DedupSource, dedup
 from varve.spark.dedup.outputs import TopicOutput
-from varve.spark.dedup.settings import DedupCounts, DedupSettings
+from varve.spark.dedup.settings import DedupSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 
@@ -48,7 +48,7 @@ class Stage:
                 for start in range(0, len(given), step):
                     topic.append_batch(build_batch(given[start : start + step]), partition)
 
-    def run_job(self, spark: SparkSession) -> DedupCounts:
+    def run_job(self, spark: SparkSession) -> Counts:
         """The counts of this run."""
         settings = DedupSettings(by=parse_id_source(self.by), state_partitions=2, **self.shared)
         return dedup(
@@ -127,7 +127,7 @@ def test_both_write_the_same_records(
     spark: SparkSession, tmp_path: Path, by: str, rules: dict[str, Any], rounds: int
 ) -> None:
     stage = Stage(tmp_path, by, {"lateness_ms": 4 * WINDOW_MS, **rules})
-    found = DedupCounts()
+    found = Counts()
     for number in range(rounds):
         stage.put(draw(by, 400, seed=number, first=number * 400))
         found = found + stage.run_job(spark)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from varve.spark.dedup.state import Verdict
+from varve.dedup.rules import Verdict
 
 
 @dataclass(frozen=True, slots=True)

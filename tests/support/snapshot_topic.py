@@ -11,7 +11,7 @@ from varve.foundation.clock import Clock, SystemClock
 from varve.jobs.snapshot.snapshot import SnapshotResult, SnapshotRun, SnapshotSettings
 from varve.jobs.snapshot.store import Snapshot, SnapshotStore
 from varve.jobs.source.options import Mode, Offsets, SourceOptions
-from varve.jobs.source.plan import open_partitions
+from varve.jobs.source.topic_source import open_partitions
 from varve.jobs.tasks import LocalRunner, TaskRunner
 from varve.object_store import MemoryObjectStore, ObjectStore
 

@@ -207,7 +207,7 @@ def command(
                 on_batch=_teller(as_json=as_json, is_following=interval_ms is not None),
             )
         )
-        done = job.report(result.counts.records, result.to_json())
+        done = job.report(result.counts.total, result.to_json())
     if report is not None:
         write_report(done, report)
     if as_json:
@@ -226,7 +226,7 @@ def print_result(result: "DedupResult") -> None:
     columns = ("output", "batches", "records", "kept", "duplicates", "late", "future", "no id")
     numbers = (
         result.batch_count,
-        counts.records,
+        counts.total,
         counts.kept,
         counts.duplicates,
         counts.late,
@@ -247,7 +247,7 @@ def _teller(*, as_json: bool, is_following: bool) -> "Callable[[DedupBatch], Non
     def tell(batch: "DedupBatch") -> None:
         counts = batch.counts
         typer.echo(
-            f"batch {batch.batch_id}: {counts.records:,} records, {counts.kept:,} kept, "
+            f"batch {batch.batch_id}: {counts.total:,} records, {counts.kept:,} kept, "
             f"{counts.duplicates:,} duplicates, {counts.late:,} late, {counts.future:,} future, "
             f"{counts.no_id:,} without id"
         )

@@ -248,8 +248,8 @@ def print_estimate(
 ) -> None:
     """What the read would take at most; SQL is not looked at."""
     from varve.cli.screen import make_console, print_details
-    from varve.jobs.source.estimate import estimate
     from varve.jobs.source.options import SourceFilters
+    from varve.jobs.source.plan import estimate
 
     read_estimate = estimate(
         source,

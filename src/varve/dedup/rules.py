@@ -199,11 +199,11 @@ class Route(IntEnum):
 
 def route(verdicts: Verdicts, rules: DedupRules) -> Verdicts:
     """The Route of each record."""
-    found: Verdicts = _routes(rules)[verdicts]
+    found: Verdicts = make_routes(rules)[verdicts]
     return found
 
 
-def _routes(rules: DedupRules) -> Verdicts:
+def make_routes(rules: DedupRules) -> Verdicts:
     """A Route for each Verdict."""
     by_policy = {
         LatePolicy.FORWARD: Route.ON,

@@ -38,7 +38,7 @@ from varve.foundation.errors import Corrupt, Locked, UnsupportedFormat
 from varve.foundation.worker import StopSignal
 from varve.jobs.results import JSON_NAME, JsonFields
 from varve.jobs.source.options import SourceOptions
-from varve.jobs.source.plan import open_partitions
+from varve.jobs.source.topic_source import open_partitions
 from varve.jobs.tier.bucket import find_cluster
 from varve.object_store import ObjectStore
 

@@ -30,8 +30,7 @@ from pyspark.sql.types import StructType
 
 from varve.jobs.sink.options import parse_sink_options
 from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.estimate import learn_tier
-from varve.jobs.source.options import Mode, SourceFilters, SourceOptions, parse_options
+from varve.jobs.source.options import Mode, SourceFilters, SourceOptions, learn_tier, parse_options
 from varve.jobs.source.plan import plan_tasks
 from varve.jobs.source.read import read_task
 from varve.spark.columns import check_schema, make_schema

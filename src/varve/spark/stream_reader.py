@@ -33,8 +33,9 @@ from varve.foundation.errors import (
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.source.arrow_columns import ArrowColumns
 from varve.jobs.source.options import Mode, SourceFilters, SourceOptions
-from varve.jobs.source.plan import PartitionSource, SourcePlan, TopicSource, make_tasks
+from varve.jobs.source.plan import SourcePlan, make_tasks
 from varve.jobs.source.read import TaskRead, read_task
+from varve.jobs.source.topic_source import PartitionSource, TopicSource
 from varve.spark.columns import check_schema
 from varve.spark.executor import check_version
 from varve.topics import HistoryMark

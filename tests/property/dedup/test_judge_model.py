@@ -14,7 +14,6 @@ from tests.support.dedup_model import Arrival as JobArrival
 from tests.support.window_dedup import NOW_MS, Arrival, DedupBench, DedupModel, Judged, make_rules
 from varve.dedup.judge import FEW_COUNT_MAX, Judgement
 from varve.dedup.rules import FUTURE_MS_MAX, DedupRules, Verdict
-from varve.spark.dedup.state import Verdict as JobVerdict
 
 IDS = [*[b"a"] * 4, *[b"an id of more than sixteen"] * 3, b"a\0", b"", b"sixteen bytes id", None]
 SCALES = (1, 2_000, 20_000)
@@ -194,5 +193,5 @@ def test_the_spark_job_gives_the_same_verdicts_record_by_record(story: Story) ->
     theirs = []
     for one in story.stream:
         told = job.batch([JobArrival(0, one.offset, one.id, one.time)], NOW_MS)
-        theirs.append(JobVerdict(told[0, one.offset]).name)
+        theirs.append(Verdict(told[0, one.offset]).name)
     assert ours == theirs

@@ -16,7 +16,7 @@ from varve.foundation.settings import parse_settings
 from varve.jobs.compact.job import compact
 from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.snapshot.document import SnapshotDocument
-from varve.jobs.source.plan import PartitionSource, open_partitions
+from varve.jobs.source.topic_source import PartitionSource, open_partitions
 from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
 from varve.jobs.table.table_state import BATCH_MARKS, SyncState, commit, read_sync_state
 from varve.jobs.tasks import LocalRunner

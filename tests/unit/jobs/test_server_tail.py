@@ -11,10 +11,9 @@ from tests.support.serving import Serving
 from tests.support.source_topic import NAME, Row, SourceTopic, read_rows
 from varve.foundation.errors import InvalidRequest, NotFound, OffsetOutOfRange, Unavailable
 from varve.jobs.source.arrow_columns import ArrowColumns, list_columns
-from varve.jobs.source.estimate import estimate, learn_tier
-from varve.jobs.source.options import SourceFilters, SourceOptions, parse_options
+from varve.jobs.source.options import SourceFilters, SourceOptions, learn_tier, parse_options
 from varve.jobs.source.pieces import RemotePiece, ServedPiece
-from varve.jobs.source.plan import plan_read, plan_tasks
+from varve.jobs.source.plan import estimate, plan_read, plan_tasks
 from varve.jobs.source.read import TaskRead, read_task
 from varve.records import Codec, Record
 from varve.spark.columns import make_schema

@@ -10,8 +10,7 @@ from tests.support.certificates import Authority
 from tests.support.secure_server import ADMIN, PASSWORD, SecureServer
 from tests.support.source_topic import read_rows
 from varve.foundation.errors import InvalidRequest, StoreDenied, Unavailable
-from varve.jobs.source.estimate import learn_tier
-from varve.jobs.source.options import SourceFilters, parse_options
+from varve.jobs.source.options import SourceFilters, learn_tier, parse_options
 from varve.kafka_client.client import open_client
 from varve.records import Record
 

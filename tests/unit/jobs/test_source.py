@@ -12,10 +12,10 @@ from tests.support.source_topic import NAME, Row, SourceTopic, read_rows
 from varve.commit_log import TopicPartition
 from varve.commit_log.sparse_index import OffsetIndex
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, ObjectNotFound
-from varve.jobs.source.estimate import estimate
 from varve.jobs.source.options import SourceFilters, SourceOptions, parse_options
 from varve.jobs.source.pieces import RemotePiece, cut_positions
-from varve.jobs.source.plan import open_partitions, plan_read, plan_tasks
+from varve.jobs.source.plan import estimate, plan_read, plan_tasks
+from varve.jobs.source.topic_source import open_partitions
 from varve.records import Codec, Record, build_batch_from_columns
 from varve.records.columns import BinaryColumn, HeaderColumns
 

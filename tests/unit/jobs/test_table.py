@@ -21,7 +21,7 @@ from varve.foundation.errors import (
     Unavailable,
 )
 from varve.jobs.derived_outputs import OutputKind
-from varve.jobs.source.plan import PartitionSource
+from varve.jobs.source.topic_source import PartitionSource
 from varve.jobs.table import table_state
 from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
 from varve.jobs.table.plan import has_tombstones

@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pytest
 
+from varve.dedup.rules import DedupRules, Verdict, Verdicts, make_routes, parse_id_source
 from varve.spark.dedup import deduplicate as dedup_rows
 from varve.spark.dedup.deduplicate import (
     BUCKET,
@@ -15,10 +16,9 @@ from varve.spark.dedup.deduplicate import (
     make_result,
     unpack,
 )
-from varve.spark.dedup.state import OutputPolicy, Verdict, Verdicts
 
 SECRET = (3, 4)
-FORWARD = OutputPolicy(late=True, no_id=True, late_aside=False)
+FORWARD = make_routes(DedupRules(by=parse_id_source("key"), before_ms=1, after_ms=1, lateness_ms=1))
 
 
 def make_rows(count: int, *, start: int = 0) -> pa.RecordBatch:
@@ -39,9 +39,7 @@ def make_rows(count: int, *, start: int = 0) -> pa.RecordBatch:
     )
 
 
-def pass_through(
-    batches: list[pa.RecordBatch], verdict: Verdict, forwarding: OutputPolicy
-) -> pa.Table:
+def pass_through(batches: list[pa.RecordBatch], verdict: Verdict, routes: Verdicts) -> pa.Table:
     packed: dict[int, list[pa.RecordBatch]] = {}
     for row in Packer((5, 6, 7), SECRET).pack(batches):
         cell = row.column(ROWS)[0].as_buffer()
@@ -50,7 +48,7 @@ def pass_through(
     columns: list[bytes] = []
     for parts in packed.values():
         verdicts: Verdicts = np.full(sum(part.num_rows for part in parts), verdict, np.uint8)
-        frame = make_result(parts, verdicts, forwarding)
+        frame = make_result(parts, verdicts, routes)
         columns += [cell for cell in frame[ROWS] if cell is not None]
     told = pa.RecordBatch.from_pydict({ROWS: pa.array(columns, pa.binary())})
     return pa.Table.from_batches(unpack([told]))

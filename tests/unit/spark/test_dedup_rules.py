@@ -1,15 +1,22 @@
 """What docs/jobs/dedup.md says of duplicates, edges, late records and checkpoints, one by one."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.dedup_bench import DedupBench
 from tests.support.dedup_model import Arrival
 from varve.dedup.rules import (
+    Counts,
     IdKind,
     IdSource,
     LatePolicy,
+    NullPolicy,
+    Route,
+    Verdict,
     parse_id_source,
     parse_late_policy,
+    route,
 )
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.spark.dedup.deduplicate import IdSetCache
@@ -18,7 +25,6 @@ from varve.spark.dedup.settings import (
     SPARKS_FILE,
     CheckpointSpec,
     DedupBatch,
-    DedupCounts,
     DedupResult,
     DedupSettings,
     DedupSpec,
@@ -26,7 +32,6 @@ from varve.spark.dedup.settings import (
     freeze,
     read_counts,
 )
-from varve.spark.dedup.state import OutputPolicy, Verdict
 
 KEPT, DUPLICATE, LATE = Verdict.KEPT, Verdict.DUPLICATE, Verdict.LATE
 FUTURE, NO_ID = Verdict.FUTURE, Verdict.NO_ID
@@ -136,13 +141,12 @@ def test_within_a_batch_partition_and_offset_are_the_order() -> None:
 def test_policies_choose_what_goes_on_and_what_goes_aside() -> None:
     import numpy as np
 
-    verdicts = np.array(list(Verdict), np.uint8)
-    forward = OutputPolicy(late=True, no_id=True, late_aside=False)
-    assert forward.choose(verdicts).tolist() == [True, False, True, True, True]
-    assert not forward.choose_aside(verdicts).any()
-    aside = OutputPolicy(late=False, no_id=False, late_aside=True)
-    assert aside.choose(verdicts).tolist() == [True, False, False, False, False]
-    assert aside.choose_aside(verdicts).tolist() == [False, False, True, True, False]
+    verdicts = np.array([KEPT, DUPLICATE, LATE, FUTURE, NO_ID], np.uint8)
+    on, aside, nowhere = Route.ON, Route.ASIDE, Route.NOWHERE
+    forward = DedupSettings(by=parse_id_source("key"), before_ms=1, after_ms=1, lateness_ms=1)
+    assert route(verdicts, forward).tolist() == [on, nowhere, on, on, on]
+    side = replace(forward, late=LatePolicy.SIDE, side_topic="late", null=NullPolicy.DROP)
+    assert route(verdicts, side).tolist() == [on, nowhere, aside, aside, nowhere]
 
 
 def test_ids_and_policies_are_read_as_they_are_written() -> None:
@@ -218,7 +222,7 @@ def test_counts_add_up_and_are_told() -> None:
     counts = read_counts({"kept": 3, "duplicates": 1, "late": None, "future": None, "no_id": 2})
     batch = DedupBatch(batch_id=0, counts=counts, watermark_ms=5, duration_ms=7)
     result = DedupResult(topic="t", output="o").add(batch).add(batch)
-    assert result.counts == DedupCounts(kept=6, duplicates=2, no_id=4)
+    assert result.counts == Counts(kept=6, duplicates=2, no_id=4)
     assert result.to_json()["records"] == 12
     assert result.to_json()["batches"][0]["kept"] == 3
 

@@ -13,7 +13,7 @@ from varve.foundation.errors import InconsistentTopicId, InvalidRequest, OffsetO
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.snapshot.document import SnapshotDocument, SnapshotPartition
 from varve.jobs.source.options import SourceFilters, SourceOptions, for_partition
-from varve.jobs.source.plan import PartitionSource
+from varve.jobs.source.topic_source import PartitionSource
 from varve.jobs.tier.bucket import find_cluster
 
 _EVERYTHING = SourceFilters()

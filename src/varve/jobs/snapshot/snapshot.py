@@ -46,8 +46,8 @@ from varve.jobs.source.latest_plan import (
 )
 from varve.jobs.source.options import Mode, Offsets, SourceFilters, SourceOptions
 from varve.jobs.source.pieces import AnyPiece, Piece, pack
-from varve.jobs.source.plan import PartitionSource, open_partitions
 from varve.jobs.source.read import TaskRead
+from varve.jobs.source.topic_source import PartitionSource, open_partitions
 from varve.jobs.tasks import TaskRunner
 from varve.jobs.tier.bucket import Bucket
 from varve.tiering.manifest.pages import new_id

@@ -1,6 +1,7 @@
 """What a user asks of a read: options, and the filters that Spark pushes down.
 
-Invariant  a filter is used only where it cannot leave out a row that Spark would keep.
+Invariant  a filter is used only where it cannot leave out a row that Spark would keep. A server is
+           asked where its tier is, never for credentials: they are the reader's own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from varve.foundation.errors import InvalidRequest
+from varve.foundation.errors import InvalidRequest, StoreDenied, StoreError
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.data_source_options import (
     OptionUse,
@@ -24,6 +25,7 @@ from varve.jobs.data_source_options import (
 )
 from varve.jobs.tier.bucket import Bucket
 from varve.kafka_client.address import BOOTSTRAP, ClusterAddress, parse_cluster_address
+from varve.kafka_client.client import open_client
 
 SPLIT_BYTES: Final = 64 << 20
 """A task costs some 50 ms before its first row, as long as reading 16 MiB takes."""
@@ -208,6 +210,42 @@ def _check_location(options: SourceOptions) -> None:
             f"option throughServer goes with {BOOTSTRAP} and without url: it has the server read "
             "its remote tier too"
         )
+
+
+_URL: Final = "varve.tier.url"
+_METADATA: Final = "varve.tier.metadata"
+_MANIFESTS: Final = "object"
+
+
+def learn_tier(options: SourceOptions) -> SourceOptions:
+    """The options with the address of the server's cold tier, where it names one to be read.
+
+    A server without one, or that keeps no manifests there, is asked for everything.
+    """
+    if options.server is None or options.is_through_server:
+        return options
+    client = open_client(options.server)
+    cluster = options.cluster or client.topic(options.topic).cluster_id
+    if options.address is not None:
+        return replace(options, address=replace(options.address, cluster=cluster))
+    try:
+        settings = client.broker_settings(_URL, _METADATA)
+    except StoreDenied as error:
+        raise StoreDenied(
+            f"{error}: it was asked where its cold tier is, for which one needs DescribeConfigs on "
+            "the cluster; give option url, or throughServer=true"
+        ) from error
+    if _URL not in settings or settings.get(_METADATA, _MANIFESTS) != _MANIFESTS:
+        return options
+    address = Bucket(settings[_URL], options.tier_settings, cluster)
+    try:
+        address.objects()
+    except StoreError as error:
+        raise type(error)(
+            f"{error}. {options.server.name} says that its cold tier is there: name it as it is "
+            "called from here with option url, give its credentials, or set throughServer=true"
+        ) from error
+    return replace(options, address=address)
 
 
 def for_partition(offsets: int | Mapping[int, int] | None, partition: int) -> int | None:

@@ -10,7 +10,7 @@ from itertools import groupby
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.source.options import SourceFilters, SourceOptions
 from varve.jobs.source.pieces import Piece
-from varve.jobs.source.plan import PartitionSource, open_partitions
+from varve.jobs.source.topic_source import PartitionSource, open_partitions
 from varve.jobs.table.table_state import SyncState
 from varve.topics import HistoryMark
 

@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 
 from varve.dedup.kernels.id_table import deal_ids
 from varve.dedup.kernels.id_words import NO_ID, fold_ids
-from varve.dedup.rules import IdKind, IdSource
+from varve.dedup.rules import Counts, IdKind, IdSource, Route, Verdicts
 from varve.spark.dedup.state import (
     BatchTime,
     DedupWindow,
@@ -39,9 +39,6 @@ from varve.spark.dedup.state import (
     IdBatch,
     IdSet,
     Judge,
-    OutputPolicy,
-    Verdict,
-    Verdicts,
 )
 
 Numbers = npt.NDArray[np.int64]
@@ -265,9 +262,9 @@ class SparkChunks:
 class DedupProcessor(StatefulProcessor):
     """Judges the rows of one bucket after the other."""
 
-    def __init__(self, judge: Judge, forwarding: OutputPolicy) -> None:
+    def __init__(self, judge: Judge, routes: Verdicts) -> None:
         self._judge = judge
-        self._forwarding = forwarding
+        self._routes = routes
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._store = SparkChunks(handle)
@@ -292,27 +289,25 @@ class DedupProcessor(StatefulProcessor):
         )
         verdicts = self._judge.judge(arrivals, moment, window, self._store)
         _cache.give(reach, bucket, window)
-        yield make_result(batches, verdicts, self._forwarding)
+        yield make_result(batches, verdicts, self._routes)
 
     def close(self) -> None:
         """Nothing is open."""
 
 
 def make_result(
-    batches: Sequence[pa.RecordBatch], verdicts: Verdicts, forwarding: OutputPolicy
+    batches: Sequence[pa.RecordBatch], verdicts: Verdicts, routes: Verdicts
 ) -> pd.DataFrame:
     """Rows of RESULT_TYPES: the counts, and then what goes on and aside of each batch."""
-    found: list[tuple[Any, ...]] = [
-        (-1, False, None, *np.bincount(verdicts, minlength=len(Verdict)).tolist())
-    ]
+    counts = Counts.of(verdicts)
+    found: list[tuple[Any, ...]] = [(-1, False, None, *(getattr(counts, name) for name in COUNTS))]
     none = (0,) * len(COUNTS)
     ends = np.cumsum([batch.num_rows for batch in batches])
     for batch, part in zip(batches, np.split(verdicts, ends[:-1]), strict=True):
-        chosen = (False, forwarding.choose(part)), (True, forwarding.choose_aside(part))
         found += (
             (partition, is_late, encode_batch(rows), *none)
-            for is_late, flags in chosen
-            for partition, rows in split_by_partition(choose(batch, flags))
+            for is_late, route in ((False, Route.ON), (True, Route.ASIDE))
+            for partition, rows in split_by_partition(choose(batch, routes[part] == route))
         )
     return pd.DataFrame(found, columns=[PARTITION, LATE, ROWS, *COUNTS])
 
@@ -358,7 +353,7 @@ def judge_stream(
     records: DataFrame,
     identity: Column,
     judge: Judge,
-    forwarding: OutputPolicy,
+    routes: Verdicts,
     *,
     bucket_keys: Sequence[int],
     lateness_ms: int,
@@ -377,7 +372,7 @@ def judge_stream(
         .mapInArrow(Packer(tuple(bucket_keys), judge.reach.secret).pack, PACKED_TYPES)
     )
     judged = packed.groupBy(BUCKET).transformWithStateInPandas(
-        DedupProcessor(judge, forwarding), RESULT_TYPES, outputMode="Append", timeMode="EventTime"
+        DedupProcessor(judge, routes), RESULT_TYPES, outputMode="Append", timeMode="EventTime"
     )
     return judged.observe(METRICS, *(F.sum(name).alias(name) for name in COUNTS))
 

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from varve.dedup.rules import make_routes
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, Unavailable
 from varve.jobs.derived_outputs import (
@@ -27,7 +28,7 @@ from varve.jobs.derived_outputs import (
     open_output_registry,
 )
 from varve.jobs.source.options import SourceOptions, parse_options
-from varve.jobs.source.plan import open_partitions
+from varve.jobs.source.topic_source import open_partitions
 from varve.jobs.tier.bucket import Bucket
 from varve.spark.data_source import FORMAT
 from varve.spark.dedup.deduplicate import (
@@ -234,7 +235,7 @@ def _judge(records: DataFrame, settings: DedupSettings, frozen: CheckpointSpec) 
         records,
         make_id(settings.by),
         Judge(reach, settings.max_future_ms),
-        settings.forwarding,
+        make_routes(settings),
         bucket_keys=frozen.bucket_keys,
         lateness_ms=settings.lateness_ms,
     )

@@ -12,44 +12,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Protocol
 
-from varve.dedup.rules import (
-    FUTURE_MS_MAX,
-    IdSource,
-    LatePolicy,
-    NullPolicy,
-    check_span,
-)
+from varve.dedup.rules import Counts, DedupRules, LatePolicy
 from varve.foundation.errors import Corrupt, InvalidRequest
-from varve.spark.dedup.state import OutputPolicy
 
 BATCH_BYTES: Final = 256 << 20
 STATE_PARTITIONS_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DedupSettings:
-    """The rules. Times are milliseconds.
+class DedupSettings(DedupRules):
+    """The rules of a stream, whose policy for late records is also that for those of the future.
 
     `side_topic` is for late records under LatePolicy.SIDE. `state_partitions` and all that tells
     which records are duplicates are frozen by the checkpoint.
     """
 
-    by: IdSource
-    before_ms: int
-    after_ms: int
-    lateness_ms: int
-    late: LatePolicy = LatePolicy.FORWARD
     side_topic: str | None = None
-    null: NullPolicy = NullPolicy.FORWARD
-    is_refreshing: bool = False
-    max_future_ms: int = FUTURE_MS_MAX
     batch_bytes: int = BATCH_BYTES
     state_partitions: int | None = None
     read_options: tuple[tuple[str, str], ...] = field(default=())
 
     def __post_init__(self) -> None:
-        for name in ("before_ms", "after_ms", "lateness_ms", "max_future_ms"):
-            check_span(name, getattr(self, name))
+        DedupRules.__post_init__(self)
+        object.__setattr__(self, "future", self.late)
         if (self.late is LatePolicy.SIDE) != (self.side_topic is not None):
             raise InvalidRequest(
                 "a side topic goes with the policy side for late records, and back"
@@ -61,14 +46,6 @@ class DedupSettings:
             )
         if self.batch_bytes < 1:
             raise InvalidRequest(f"batch_bytes is {self.batch_bytes}, it must be at least 1")
-
-    @property
-    def forwarding(self) -> OutputPolicy:
-        return OutputPolicy(
-            late=self.late is LatePolicy.FORWARD,
-            no_id=self.null is NullPolicy.FORWARD,
-            late_aside=self.late is LatePolicy.SIDE,
-        )
 
 
 # What a checkpoint is bound to
@@ -217,43 +194,18 @@ BATCHES_SHOWN: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DedupCounts:
-    """Every record is in exactly one of them."""
-
-    kept: int = 0
-    duplicates: int = 0
-    late: int = 0
-    future: int = 0
-    no_id: int = 0
-
-    @property
-    def records(self) -> int:
-        return self.kept + self.duplicates + self.late + self.future + self.no_id
-
-    def __add__(self, other: "DedupCounts") -> "DedupCounts":
-        return DedupCounts(
-            kept=self.kept + other.kept,
-            duplicates=self.duplicates + other.duplicates,
-            late=self.late + other.late,
-            future=self.future + other.future,
-            no_id=self.no_id + other.no_id,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DedupBatch:
     """One batch; `watermark_ms` is the one by which records of it were late."""
 
     batch_id: int
-    counts: DedupCounts
+    counts: Counts
     watermark_ms: int
     duration_ms: int
 
     def to_json(self) -> dict[str, Any]:
         return {
             "batch_id": self.batch_id,
-            "records": self.counts.records,
-            **asdict(self.counts),
+            **encode_counts(self.counts),
             "watermark_ms": self.watermark_ms,
             "duration_ms": self.duration_ms,
         }
@@ -265,7 +217,7 @@ class DedupResult:
 
     topic: str
     output: str
-    counts: DedupCounts = DedupCounts()
+    counts: Counts = field(default_factory=Counts)
     batch_count: int = 0
     batches: tuple[DedupBatch, ...] = ()
     state_partitions: int = 0
@@ -283,8 +235,7 @@ class DedupResult:
         return {
             "topic": self.topic,
             "output": self.output,
-            "records": self.counts.records,
-            **asdict(self.counts),
+            **encode_counts(self.counts),
             "batch_count": self.batch_count,
             "batches": [batch.to_json() for batch in self.batches],
             "state_partitions": self.state_partitions,
@@ -292,6 +243,13 @@ class DedupResult:
         }
 
 
-def read_counts(observed: Mapping[str, int | None]) -> DedupCounts:
+def encode_counts(counts: Counts) -> dict[str, int]:
+    """As JSON has them; a stream counts records without a timestamp as late."""
+    by_name = asdict(counts)
+    del by_name["missing"]
+    return {"records": counts.total, **by_name}
+
+
+def read_counts(observed: Mapping[str, int | None]) -> Counts:
     """The counts as Spark observed them: null where a batch had no records."""
-    return DedupCounts(**{name: count or 0 for name, count in observed.items()})
+    return Counts(**{name: count or 0 for name, count in observed.items()})

@@ -14,7 +14,6 @@ Crash      a batch that fails leaves the store's last version; a window that had
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from enum import IntEnum
 from hashlib import blake2b
 from typing import Final, Protocol
 
@@ -30,6 +29,7 @@ from varve.dedup.kernels.id_table import (
     move_rows,
 )
 from varve.dedup.kernels.id_words import NO_ID, Kinds, Words
+from varve.dedup.rules import Verdict, Verdicts
 from varve.foundation.errors import Corrupt
 
 Flags = npt.NDArray[np.bool_]
@@ -314,17 +314,6 @@ def _digest(data: bytes) -> bytes:
 
 
 Numbers = npt.NDArray[np.int64]
-Verdicts = npt.NDArray[np.uint8]
-
-
-class Verdict(IntEnum):
-    """What a record is."""
-
-    KEPT = 0
-    DUPLICATE = 1
-    LATE = 2
-    FUTURE = 3
-    NO_ID = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,30 +365,3 @@ class Judge:
         verdicts[chosen[order]] = np.where(is_duplicate, Verdict.DUPLICATE, Verdict.KEPT)
         window.save(store, looked.take(is_news))
         return verdicts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputPolicy:
-    """Which records go on beside those that are kept, and whether late ones go aside."""
-
-    late: bool
-    no_id: bool
-    late_aside: bool
-
-    def choose(self, verdicts: Verdicts) -> Flags:
-        """The records that go on."""
-        chosen: Flags = verdicts == Verdict.KEPT
-        if self.late:
-            chosen |= _is_late(verdicts)
-        if self.no_id:
-            chosen |= verdicts == Verdict.NO_ID
-        return chosen
-
-    def choose_aside(self, verdicts: Verdicts) -> Flags:
-        """The records that go to the side output."""
-        return _is_late(verdicts) if self.late_aside else np.zeros(len(verdicts), np.bool_)
-
-
-def _is_late(verdicts: Verdicts) -> Flags:
-    found: Flags = (verdicts == Verdict.LATE) | (verdicts == Verdict.FUTURE)
-    return found
