@@ -7,6 +7,7 @@ Threads    changes under the log's lock; readers need none, for the history is r
 """
 
 from bisect import bisect_right
+from operator import attrgetter
 from typing import NamedTuple, Self
 
 from varve.commit_log.offset_checkpoints import (
@@ -66,7 +67,10 @@ class LeaderEpochs:
             if latest.epoch == epoch and latest.start_offset <= start_offset:
                 return False
         kept = len(entries)
-        while kept and _is_contradicted(entries[kept - 1], epoch, start_offset):
+        # Entries that contradict this one are those that are not below it in both.
+        while kept and not (
+            entries[kept - 1].epoch < epoch and entries[kept - 1].start_offset < start_offset
+        ):
             kept -= 1
         self._entries = (*entries[:kept], EpochEntry(epoch, start_offset))
         return True
@@ -78,7 +82,7 @@ class LeaderEpochs:
     def truncate_from_start(self, offset: int) -> bool:
         """Lets the history begin at the offset: the epoch in force there starts at it."""
         entries = self._entries
-        passed = bisect_right(entries, offset, key=_start_offset)
+        passed = bisect_right(entries, offset, key=attrgetter("start_offset"))
         if not passed:
             return False
         return self._replace((EpochEntry(entries[passed - 1].epoch, offset), *entries[passed:]))
@@ -101,14 +105,14 @@ class LeaderEpochs:
             return None
         if epoch == entries[-1].epoch:
             return epoch, end_offset
-        above = bisect_right(entries, epoch, key=_epoch)
+        above = bisect_right(entries, epoch, key=attrgetter("epoch"))
         floor_epoch = entries[above - 1].epoch if above else epoch
         return floor_epoch, entries[above].start_offset
 
     def epoch_for_offset(self, offset: int) -> int | None:
         """The epoch in force at an offset; None before the first known one."""
         entries = self._entries
-        above = bisect_right(entries, offset, key=_start_offset)
+        above = bisect_right(entries, offset, key=attrgetter("start_offset"))
         return entries[above - 1].epoch if above else None
 
     @property
@@ -119,15 +123,3 @@ class LeaderEpochs:
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
         return self._entries
-
-
-def _is_contradicted(entry: EpochEntry, epoch: int, start_offset: int) -> bool:
-    return entry.epoch >= epoch or entry.start_offset >= start_offset
-
-
-def _epoch(entry: EpochEntry) -> int:
-    return entry.epoch
-
-
-def _start_offset(entry: EpochEntry) -> int:
-    return entry.start_offset

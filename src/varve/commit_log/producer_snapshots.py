@@ -92,21 +92,17 @@ def decode_producer_snapshot(
         raise UnsupportedFormat(
             f"{where}: snapshot version {version}, only {VERSION} is known: {_REMEDY}"
         )
-    _check_crc(data, crc, where)
+    computed = _crc_of(data)
+    if computed != crc:
+        raise Corrupt(
+            f"{where}: checksum is {computed:#010x}, the header says {crc:#010x}: {_REMEDY}"
+        )
     if count < 0 or len(data) != _HEADER.size + count * _ENTRY.size:
         raise Corrupt(
             f"{where}: {len(data)} bytes cannot hold {count} entries of {_ENTRY.size} bytes: "
             f"{_REMEDY}"
         )
     return [SnapshotEntry(*row) for row in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :])]
-
-
-def _check_crc(data: bytes | bytearray | memoryview, stored: int, where: str) -> None:
-    computed = _crc_of(data)
-    if computed != stored:
-        raise Corrupt(
-            f"{where}: checksum is {computed:#010x}, the header says {stored:#010x}: {_REMEDY}"
-        )
 
 
 def _crc_of(data: bytes | bytearray | memoryview) -> int:

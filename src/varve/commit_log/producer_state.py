@@ -253,8 +253,16 @@ class ProducerStateManager:
             elif batch.marker is not None:
                 self._check_marker(entry, batch, batch.marker, origin)
                 plan.entries[producer_id] = entry.after_marker(batch, batch.marker)
-                if entry.transaction_first_offset is not None:
-                    plan.completed.append(_completed(entry, batch, batch.marker))
+                first_offset, is_aborted = (
+                    entry.transaction_first_offset,
+                    not batch.marker.committed,
+                )
+                if first_offset is not None:
+                    plan.completed.append(
+                        CompletedTransaction(
+                            producer_id, first_offset, batch.base_offset, is_aborted
+                        )
+                    )
         return plan
 
     def _check_data(
@@ -303,7 +311,7 @@ class ProducerStateManager:
                 return
             expected = 0
         else:
-            expected = _next_sequence(entry.last_sequence)
+            expected = (entry.last_sequence + 1) % (SEQUENCE_MAX + 1)
             if batch.base_sequence == expected or not is_known:
                 return
         raise OutOfOrderSequence(
@@ -436,19 +444,3 @@ class ProducerStateManager:
             if entry.transaction_first_offset is not None
         }
         self._update_first_unstable()
-
-
-def _completed(
-    entry: ProducerStateEntry, batch: BatchSummary, marker: Marker
-) -> CompletedTransaction:
-    assert entry.transaction_first_offset is not None
-    return CompletedTransaction(
-        entry.producer_id,
-        entry.transaction_first_offset,
-        batch.base_offset,
-        not marker.committed,
-    )
-
-
-def _next_sequence(sequence: int) -> int:
-    return 0 if sequence == SEQUENCE_MAX else sequence + 1

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from varve.commit_log.check.findings import Finding, FindingList
+from varve.commit_log.check.findings import Finding, FindingList, Severity
 from varve.commit_log.check.partition import (
     PartitionCheck,
     PartitionContext,
@@ -38,12 +38,22 @@ from varve.commit_log.offset_checkpoints import decode_offsets
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
 
-CHECKPOINT_FILES: Final = (
-    RECOVERY_POINT_FILE,
-    LOG_START_OFFSET_FILE,
-    HIGH_WATERMARK_FILE,
-    CLEANER_OFFSET_FILE,
-)
+_BEYOND_END: Final = {
+    RECOVERY_POINT_FILE: (
+        Severity.ERROR,
+        "recovery-point-beyond-end",
+        ": records that were on disk are gone",
+    ),
+    LOG_START_OFFSET_FILE: (
+        Severity.ERROR,
+        "log-start-beyond-end",
+        ": the next open would drop all of it",
+    ),
+    HIGH_WATERMARK_FILE: (Severity.WARNING, "high-watermark-beyond-end", ""),
+    CLEANER_OFFSET_FILE: (Severity.WARNING, "cleaner-offset-beyond-end", ""),
+}
+"""What an offset beyond the log's end means: severity, rule, and what follows."""
+CHECKPOINT_FILES: Final = tuple(_BEYOND_END)
 NOT_PARTITIONS: Final = (CLUSTER_METADATA_DIRECTORY, REMOTE_INDEX_CACHE_DIRECTORY)
 REWRITE: Final = "rewrite the file from what the partitions tell"
 
@@ -112,9 +122,8 @@ class DirectoryCheck:
             message = "does not say whom the directory belongs to; the next open writes it"
             self._found.warning(path, "missing-meta-properties", message)
         except Corrupt as error:
-            message = str(error).removeprefix(f"{path}: ")
             repair = "keep the lines that can be read, make up the rest"
-            self._found.error(path, "meta-properties-corrupt", message, repair=repair)
+            self._found.corrupt(path, "meta-properties-corrupt", error, repair=repair)
 
     def _read_offsets(self, name: str) -> Offsets | None:
         path = f"{self._path}/{name}"
@@ -165,23 +174,9 @@ class DirectoryCheck:
                 message = f"{partition} has offset {offset}"
                 self._found.error(path, "checkpoint-range", message, repair=REWRITE)
             elif offset > facts.end_offset:
-                self._add_beyond_end(name, path, partition, offset, facts.end_offset)
-
-    def _add_beyond_end(
-        self, name: str, path: str, partition: TopicPartition, offset: int, end_offset: int
-    ) -> None:
-        message = f"{partition} has offset {offset}, its log ends at {end_offset}"
-        if name == RECOVERY_POINT_FILE:
-            message += ": records that were on disk are gone"
-            self._found.error(path, "recovery-point-beyond-end", message, repair=REWRITE)
-        elif name == LOG_START_OFFSET_FILE:
-            message += ": the next open would drop all of it"
-            self._found.error(path, "log-start-beyond-end", message, repair=REWRITE)
-        else:
-            rule = "high-watermark-beyond-end"
-            if name == CLEANER_OFFSET_FILE:
-                rule = "cleaner-offset-beyond-end"
-            self._found.warning(path, rule, message, repair=REWRITE)
+                severity, rule, effect = _BEYOND_END[name]
+                message = f"{partition} has offset {offset}, its log ends at {facts.end_offset}"
+                self._found.add(severity, path, rule, message + effect, repair=REWRITE)
 
     def _check_topic_ids(self, partitions: Mapping[TopicPartition, PartitionFacts]) -> None:
         first: dict[str, tuple[TopicPartition, PartitionFacts]] = {}

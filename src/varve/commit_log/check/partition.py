@@ -39,46 +39,6 @@ from varve.commit_log.producer_snapshots import decode_producer_snapshot
 from varve.disk import TEMPORARY_SUFFIX, FileInfo, FileSystem
 from varve.foundation.errors import Corrupt
 
-
-def check_own_files(
-    fs: FileSystem, directory: str, entries: Sequence[FileInfo], finding_list: FindingList
-) -> None:
-    """What is wrong with key indexes from without, and with the append times."""
-    for entry in entries:
-        path = f"{directory}/{entry.name}"
-        if entry.is_directory:
-            _check_directory(path, entry.name, finding_list)
-        elif entry.name == APPEND_TIMES_FILE:
-            _check_append_times(fs, path, finding_list)
-
-
-def _check_directory(path: str, name: str, finding_list: FindingList) -> None:
-    file = parse_file_name(name)
-    if file is not None and file.kind == KEYS:
-        message = "a directory where the key index belongs: the partition is not compacted until "
-        finding_list.error(path, "not-a-file", message + "it is moved away")
-    elif name == APPEND_TIMES_FILE:
-        message = "a directory where append times belong: the log cannot be opened until it is "
-        finding_list.error(path, "not-a-file", message + "moved away")
-
-
-def _check_append_times(fs: FileSystem, path: str, finding_list: FindingList) -> None:
-    try:
-        data = fs.read(path)
-    except FileNotFoundError:
-        finding_list.note(path, "vanished", "gone while it was checked")
-        return
-    count, rest = divmod(len(data), ENTRY_BYTES)
-    wrong = count - sum(1 for _ in decode_append_times(data))
-    if wrong or rest:
-        message = (
-            f"{wrong} of {count} entries do not match their CRC, {rest} bytes are no whole entry; "
-            "they are passed over, and a segment without an entry counts as appended when its data "
-            "file was last changed"
-        )
-        finding_list.note(path, "append-times-corrupt", message)
-
-
 _KNOWN_NAMES: Final = (LEADER_EPOCH_FILE, PARTITION_METADATA_FILE)
 NEEDS_PERMISSION: Final = "needs --allow-data-loss"
 
@@ -150,7 +110,7 @@ class PartitionCheck:
     def run(self) -> PartitionFacts:
         """Raises OSError only, when the directory itself cannot be listed."""
         entries = self._fs.scan(self._directory)
-        check_own_files(self._fs, self._directory, entries, self._found)
+        self._check_own_files(entries)
         names = [entry.name for entry in entries if not entry.is_directory]
         parsed = {name: file for name in names if (file := parse_file_name(name)) is not None}
         self._check_names(names, parsed)
@@ -186,6 +146,36 @@ class PartitionCheck:
             losses=losses,
             segments=segments,
         )
+
+    def _check_own_files(self, entries: Sequence[FileInfo]) -> None:
+        """What is wrong with key indexes from without, and with the append times."""
+        for entry in entries:
+            path = f"{self._directory}/{entry.name}"
+            file = parse_file_name(entry.name)
+            if entry.name == APPEND_TIMES_FILE and not entry.is_directory:
+                self._check_append_times(path)
+            elif entry.name == APPEND_TIMES_FILE:
+                message = "a directory where append times belong: the log cannot be opened until "
+                self._found.error(path, "not-a-file", message + "it is moved away")
+            elif entry.is_directory and file is not None and file.kind == KEYS:
+                message = "a directory where the key index belongs: the partition is not compacted "
+                self._found.error(path, "not-a-file", message + "until it is moved away")
+
+    def _check_append_times(self, path: str) -> None:
+        try:
+            data = self._fs.read(path)
+        except FileNotFoundError:
+            self._found.note(path, "vanished", "gone while it was checked")
+            return
+        count, rest = divmod(len(data), ENTRY_BYTES)
+        wrong = count - sum(1 for _ in decode_append_times(data))
+        if wrong or rest:
+            message = (
+                f"{wrong} of {count} entries do not match their CRC, {rest} bytes are no whole "
+                "entry; they are passed over, and a segment without an entry counts as appended "
+                "when its data file was last changed"
+            )
+            self._found.note(path, "append-times-corrupt", message)
 
     def _check_names(self, names: list[str], parsed: dict[str, SegmentFileName]) -> None:
         for name in names:
