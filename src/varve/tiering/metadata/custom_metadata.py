@@ -155,9 +155,12 @@ class CustomMetadata:
         return bool(self._flags & _HAS_SEGMENT)
 
     def decode_segment(
-        self, first: SegmentEvent, *, state: SegmentState, at_ms: int
+        self, id: str, first: SegmentEvent | RemoteSegment, *, state: SegmentState, at_ms: int
     ) -> RemoteSegment:
-        """The segment, whose first event is `first`; call it once."""
+        """The segment; call it once.
+
+        `first` is the first event of the segment or its former state: some fields never change.
+        """
         record_count = self._unsigned()
         first_ms = self._signed() + self._event_ms
         last_ms = self._signed() + first_ms
@@ -167,14 +170,20 @@ class CustomMetadata:
             if self._flags & flag
         }
         segment = RemoteSegment(
-            id=str(first.segment.id),
-            base_offset=first.start_offset,
+            id=id,
+            base_offset=(
+                first.start_offset if isinstance(first, SegmentEvent) else first.base_offset
+            ),
             end_offset=first.end_offset,
             size=first.size,
             record_count=record_count,
             max_timestamp=first.max_timestamp,
             append_ms=(first_ms, last_ms),
-            epochs=tuple((epoch.leader_epoch, epoch.offset) for epoch in first.epochs),
+            epochs=(
+                tuple((epoch.leader_epoch, epoch.offset) for epoch in first.epochs)
+                if isinstance(first, SegmentEvent)
+                else first.epochs
+            ),
             has_aborted=bool(self._flags & _HAS_ABORTED),
             state=state,
             at_ms=at_ms,

@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 from uuid import UUID
 
 from varve.foundation.errors import Corrupt, InvalidRequest, MalformedMessage, UnsupportedFormat
+from varve.tiering.manifest.segment import SegmentState
 from varve.wire import decode_exactly, encode
 from varve.wire.schema import Int8, Int32, Int64, Message, Struct, field
 
@@ -29,6 +30,10 @@ class RemoteState(IntEnum):
     COPY_FINISHED = 1
     DELETE_STARTED = 2
     DELETE_FINISHED = 3
+
+
+REMOTE_STATES: Final = {state: RemoteState[state.name] for state in SegmentState}
+"""The states of listed segments as Kafka has them; a deleted one is listed no more."""
 
 
 class TopicIdPartition(Struct):

@@ -16,22 +16,13 @@ from varve.foundation.errors import Corrupt, InvalidRequest, StoreError
 from varve.tiering.manifest.commit import check_overlaps
 from varve.tiering.manifest.manifest import NO_EPOCH, Manifest, in_order
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import (
-    RemoteSegment,
-    SegmentState,
-    check_segment,
-    check_transition,
-)
+from varve.tiering.manifest.segment import RemoteSegment, check_segment, check_transition
 from varve.tiering.metadata.custom_metadata import CommitNote, CustomMetadata, is_own
-from varve.tiering.metadata.events import Event, RemoteState, SegmentEvent
+from varve.tiering.metadata.events import REMOTE_STATES, Event, RemoteState, SegmentEvent
 
 logger = logging.getLogger(__name__)
 
-_STATES: Final = {
-    RemoteState.COPY_STARTED: SegmentState.COPY_STARTED,
-    RemoteState.COPY_FINISHED: SegmentState.COPY_FINISHED,
-    RemoteState.DELETE_STARTED: SegmentState.DELETE_STARTED,
-}
+_STATES: Final = {remote: state for state, remote in REMOTE_STATES.items()}
 _NOTHING: Final = CommitNote(
     number=0, leader_epoch=NO_EPOCH, at_ms=0, log_start_offset=0, cleaned_up_to=0
 )
@@ -60,7 +51,6 @@ class PartitionReplay:
     def __init__(self) -> None:
         self.commit_count = 0
         self._segments: dict[UUID, RemoteSegment] = {}
-        self._first_events: dict[UUID, SegmentEvent] = {}
         self._note = _NOTHING
         self._writer = ""
         self._commit_id = ""
@@ -109,15 +99,14 @@ class PartitionReplay:
 
     def _update(self, event: Event, custom: CustomMetadata, where: str) -> None:
         id = event.segment.id
-        first = event if isinstance(event, SegmentEvent) else self._first_events.get(id)
+        first = event if isinstance(event, SegmentEvent) else self._segments.get(id)
         if first is None:
             # As in Kafka: its offsets are not known, and the commit counts all the same.
             logger.warning("update of an unknown segment skipped", extra={"where": where})
             return
         state = _STATES[RemoteState(event.state)]
-        segment = custom.decode_segment(first, state=state, at_ms=event.at_ms)
-        if self._put(id, segment, where):
-            self._first_events[id] = first
+        segment = custom.decode_segment(str(id), first, state=state, at_ms=event.at_ms)
+        self._put(id, segment, where)
 
     def _is_repeated(self, note: CommitNote, where: str) -> bool:
         if note.number > self.version + 1:
@@ -128,21 +117,19 @@ class PartitionReplay:
             )
         return note.number <= self.version
 
-    def _put(self, id: UUID, segment: RemoteSegment | None, where: str) -> bool:
-        """Stores the new state of a segment, None for deleted; False if it cannot follow."""
+    def _put(self, id: UUID, segment: RemoteSegment | None, where: str) -> None:
+        """Stores the new state of a segment, None for deleted, unless it cannot follow."""
         try:
             check_transition(self._segments.get(id), segment)
             if segment is not None:
                 check_segment(segment)
         except InvalidRequest as error:
             logger.warning("event skipped", extra={"where": where, "error": str(error)})
-            return False
+            return
         if segment is None:
             self._segments.pop(id, None)
-            self._first_events.pop(id, None)
         else:
             self._segments[id] = segment
-        return True
 
     def manifest(self, path: RemotePath) -> Manifest:
         """The manifest as of the last commit; raises what was wrong with the events."""

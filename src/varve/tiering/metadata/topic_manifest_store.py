@@ -29,6 +29,7 @@ from varve.tiering.manifest.store import ManifestStore
 from varve.tiering.manifest.versions import ExpiredVersions
 from varve.tiering.metadata.custom_metadata import CommitNote, CustomMetadata, encode_custom
 from varve.tiering.metadata.events import (
+    REMOTE_STATES,
     EpochStart,
     Event,
     RemoteState,
@@ -41,11 +42,6 @@ from varve.tiering.metadata.replay import PartitionReplay, StoredCommit
 from varve.tiering.metadata.topic import MetadataTopic
 
 _ATTEMPTS: Final = 8
-_STATES: Final = {
-    SegmentState.COPY_STARTED: RemoteState.COPY_STARTED,
-    SegmentState.COPY_FINISHED: RemoteState.COPY_FINISHED,
-    SegmentState.DELETE_STARTED: RemoteState.DELETE_STARTED,
-}
 
 
 class TopicManifestStore(ManifestStore):
@@ -93,9 +89,10 @@ class TopicManifestStore(ManifestStore):
     def _plan(self, base: Manifest, edited: Manifest, at_ms: int) -> list[Event]:
         name = f"{self.path.topic_id}-{self.path.partition}-{base.version}"
         events = plan_events(
-            EventSource(self._user, self._topic.broker_id),
+            self._user,
             base,
             edited,
+            broker_id=self._topic.broker_id,
             at_ms=at_ms,
             empty_id=uuid5(NAMESPACE_OID, name),
         )
@@ -129,9 +126,8 @@ class TopicManifestStore(ManifestStore):
 
     def _at_version(self, version: int) -> Manifest:
         replay = PartitionReplay()
-        for commit in self._partition.history(self._user):
-            if replay.version >= version:
-                break
+        history = self._partition.history(self._user)
+        while replay.version < version and (commit := next(history, None)) is not None:
             replay.apply(commit)
         if replay.version != version:
             raise NotFound(
@@ -161,14 +157,6 @@ def _committed_ms(commit: StoredCommit) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class EventSource:
-    """What all events of a partition have in common."""
-
-    partition: TopicIdPartition
-    broker_id: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Step:
     """One event of a commit: a segment enters a state, for the first time if `is_first`.
 
@@ -182,7 +170,13 @@ class _Step:
 
 
 def plan_events(
-    source: EventSource, base: Manifest, changed: Manifest, *, at_ms: int, empty_id: UUID
+    user: TopicIdPartition,
+    base: Manifest,
+    changed: Manifest,
+    *,
+    broker_id: int,
+    at_ms: int,
+    empty_id: UUID,
 ) -> list[Event]:
     """The events that lead from `base` to `changed`, at least one.
 
@@ -199,7 +193,7 @@ def plan_events(
             log_start_offset=changed.log_start_offset,
             cleaned_up_to=changed.cleaned_up_to if number == len(steps) else base.cleaned_up_to,
         )
-        events.append(_build_event(source, step, note))
+        events.append(_build_event(user, broker_id, step, note))
     return events
 
 
@@ -217,7 +211,7 @@ def _diff(base: Manifest, changed: Manifest) -> list[_Step]:
 
 
 def _transition(old: RemoteSegment | None, new: RemoteSegment) -> list[_Step]:
-    state = _STATES[new.state]
+    state = REMOTE_STATES[new.state]
     if new.state is SegmentState.COPY_STARTED:
         return [_Step(new, state, is_first=True)]
     if old is None or _fixed_fields(old) == _fixed_fields(new):
@@ -228,7 +222,7 @@ def _transition(old: RemoteSegment | None, new: RemoteSegment) -> list[_Step]:
             "once, with its announcement, and cannot be changed: announce it under another id"
         )
     announced = replace(new, state=old.state, at_ms=old.at_ms)
-    return [_Step(announced, _STATES[old.state], is_first=True), _Step(new, state)]
+    return [_Step(announced, REMOTE_STATES[old.state], is_first=True), _Step(new, state)]
 
 
 def _fixed_fields(segment: RemoteSegment) -> tuple[object, ...]:
@@ -248,7 +242,7 @@ def _repeat(changed: Manifest, at_ms: int, empty_id: UUID) -> list[_Step]:
     if changed.segments:
         readable = [segment for segment in changed.segments if segment.is_readable]
         segment = readable[-1] if readable else changed.segments[-1]
-        state = _STATES[segment.state]
+        state = REMOTE_STATES[segment.state]
         return [_Step(segment, state, is_first=state is RemoteState.COPY_STARTED)]
     empty = RemoteSegment(
         id=str(empty_id),
@@ -271,18 +265,18 @@ def _repeat(changed: Manifest, at_ms: int, empty_id: UUID) -> list[_Step]:
     ]
 
 
-def _build_event(source: EventSource, step: _Step, note: CommitNote) -> Event:
+def _build_event(user: TopicIdPartition, broker_id: int, step: _Step, note: CommitNote) -> Event:
     segment = step.segment
-    id = SegmentId(source.partition, _parse_segment_id(segment.id))
+    id = SegmentId(user, _parse_segment_id(segment.id))
     at_ms = note.at_ms if step.state is RemoteState.DELETE_FINISHED else segment.at_ms
     custom = encode_custom(note, segment if step.has_segment else None, event_ms=at_ms)
     if not step.is_first:
-        return SegmentUpdate(id, source.broker_id, at_ms, custom, step.state)
+        return SegmentUpdate(id, broker_id, at_ms, custom, step.state)
     return SegmentEvent(
         segment=id,
         start_offset=segment.base_offset,
         end_offset=segment.end_offset,
-        broker_id=source.broker_id,
+        broker_id=broker_id,
         max_timestamp=segment.max_timestamp,
         at_ms=at_ms,
         epochs=[EpochStart(epoch, offset) for epoch, offset in segment.epochs],

@@ -122,7 +122,7 @@ def read_back(custom: bytes, segment: RemoteSegment, event_ms: int) -> RemoteSeg
         epochs=[EpochStart(*epoch) for epoch in segment.epochs],
     )
     return CustomMetadata(custom, event_ms=event_ms, where="event").decode_segment(
-        first, state=segment.state, at_ms=segment.at_ms
+        str(first.segment.id), first, state=segment.state, at_ms=segment.at_ms
     )
 
 

@@ -9,12 +9,10 @@ from varve.commit_log.directory_files import decode_topic_id
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
 from varve.tiering.metadata.events import TopicIdPartition, encode_event
-from varve.tiering.metadata.topic_manifest_store import EventSource, plan_events
+from varve.tiering.metadata.topic_manifest_store import plan_events
 
 PAGE = Path(__file__).parents[4] / "docs" / "formats" / "remote-log-metadata.md"
-SOURCE = EventSource(
-    TopicIdPartition(HOME.topic, decode_topic_id(HOME.topic_id), HOME.partition), broker_id=1
-)
+USER = TopicIdPartition(HOME.topic, decode_topic_id(HOME.topic_id), HOME.partition)
 ANNOUNCED = RemoteSegment(
     id="1a5d8c3f-e0b4-4297-9f68-c7b2a1d4e3f5",
     base_offset=3_000,
@@ -41,9 +39,10 @@ def examples() -> list[bytes]:
 
 def encode(base: Manifest, changed: Manifest) -> bytes:
     (event,) = plan_events(
-        SOURCE,
+        USER,
         base,
         changed,
+        broker_id=1,
         at_ms=changed.segments[0].at_ms,
         empty_id=UUID(int=0),
     )

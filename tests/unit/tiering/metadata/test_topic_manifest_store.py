@@ -29,14 +29,12 @@ from varve.tiering.metadata.events import (
 from varve.tiering.metadata.replay import PartitionReplay, StoredCommit, StoredEvent
 from varve.tiering.metadata.topic import MetadataTopic, choose_partition
 from varve.tiering.metadata.topic_manifest_store import (
-    EventSource,
     TopicManifestStore,
     plan_events,
 )
 
 STARTED, FINISHED, DELETING = SegmentState
 NAMED = TopicIdPartition(HOME.topic, decode_topic_id(HOME.topic_id), HOME.partition)
-SOURCE = EventSource(NAMED, broker_id=7)
 
 
 def make_segment(number: int, state: SegmentState = STARTED) -> RemoteSegment:
@@ -118,9 +116,10 @@ def test_at_every_cut_of_a_commit_nothing_readable_is_missing(seed: int) -> None
             if changed == base:
                 continue
             events = plan_events(
-                SOURCE,
+                NAMED,
                 base,
                 changed,
+                broker_id=7,
                 at_ms=history.now_ms,
                 empty_id=UUID(int=base.version + 1),
             )
