@@ -12,12 +12,11 @@ Crash      both are written aside and renamed. A checkpoint that is damaged coun
 import json
 import logging
 import posixpath
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from varve.disk import FileSystem, to_store_error, write_atomically
+from varve.disk import FileSystem, JsonDocument, to_store_error, write_atomically
 from varve.foundation.errors import Corrupt
 
 META_NAME: Final = "meta.json"
@@ -96,7 +95,6 @@ def _read_meta(file_system: FileSystem, path: str) -> object:
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_NAME: Final = "checkpoint.json"
-_CHECKPOINT_FORMAT: Final = 1
 NO_STREAM_TIME_MS: Final = -1
 """Stream time before the first record."""
 
@@ -113,6 +111,9 @@ class Checkpoint:
     changelog_offset: int
     segment_starts_ms: tuple[int, ...] = ()
     changelog_mark: Mapping[str, int] | None = None
+
+
+_CHECKPOINT: Final = JsonDocument(version=1, crc_name="crc", indent=2)
 
 
 def write_checkpoint(file_system: FileSystem, directory: str, checkpoint: Checkpoint) -> None:
@@ -138,28 +139,20 @@ def find_checkpoint(file_system: FileSystem, directory: str) -> Checkpoint | Non
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    fields = {
-        "format": _CHECKPOINT_FORMAT,
-        "stream_time_ms": checkpoint.stream_time_ms,
-        "changelog_offset": checkpoint.changelog_offset,
-        "segment_starts_ms": list(checkpoint.segment_starts_ms),
-        "position": {},
-        "changelog_mark": checkpoint.changelog_mark and dict(checkpoint.changelog_mark),
-    }
-    return json.dumps({**fields, "crc": _checksum(fields)}, indent=2).encode() + b"\n"
+    return _CHECKPOINT.encode(
+        {
+            "stream_time_ms": checkpoint.stream_time_ms,
+            "changelog_offset": checkpoint.changelog_offset,
+            "segment_starts_ms": list(checkpoint.segment_starts_ms),
+            "position": {},
+            "changelog_mark": checkpoint.changelog_mark and dict(checkpoint.changelog_mark),
+        }
+    )
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
     """Raises `Corrupt` for anything that `encode_checkpoint` does not make."""
-    try:
-        fields = json.loads(data)
-    except ValueError as error:
-        raise Corrupt(f"checkpoint of {len(data)} bytes is no JSON: {error}") from None
-    if not isinstance(fields, dict) or fields.get("format") != _CHECKPOINT_FORMAT:
-        raise Corrupt(f"checkpoint {data[:40]!r} is not of format {_CHECKPOINT_FORMAT}")
-    crc = fields.pop("crc", None)
-    if crc != _checksum(fields):
-        raise Corrupt(f"checkpoint's crc {crc!r:.20} is not {_checksum(fields)}")
+    fields = _CHECKPOINT.decode(data, "checkpoint")
     try:
         return Checkpoint(
             stream_time_ms=int(fields["stream_time_ms"]),
@@ -169,7 +162,3 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"checkpoint's fields do not fit: {error!r:.80}") from None
-
-
-def _checksum(fields: dict[str, object]) -> int:
-    return zlib.crc32(json.dumps(fields, sort_keys=True).encode())

@@ -16,9 +16,8 @@ from typing import Any, Final
 
 import varve
 from varve.foundation.errors import VersionMismatch
-from varve.jobs.store_count import StoreCount
 from varve.jobs.tasks import Task, run_task
-from varve.jobs.tier.bucket import count_requests
+from varve.jobs.tier.bucket import StoreCount, count_requests
 
 _LEVEL: Final = 1
 """Of compression."""

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import SparkSession
 
 from varve.foundation.clock import Clock, SystemClock
-from varve.jobs.store_count import StoreCount
+from varve.jobs.tier.bucket import StoreCount
 from varve.spark.session import find_step, is_connect
 
 _lock = threading.Lock()

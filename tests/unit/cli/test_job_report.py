@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from varve.cli.main import app
-from varve.jobs.store_count import StoreCount
+from varve.jobs.tier.bucket import StoreCount
 from varve.spark.stages import JobReport, RemoteStage, StageReport, StepReport
 
 STAGE = StageReport(

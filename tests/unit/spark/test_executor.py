@@ -18,9 +18,8 @@ from varve.foundation.errors import (
     StoreError,
     VersionMismatch,
 )
-from varve.jobs.store_count import StoreCount
 from varve.jobs.tasks import TaskError
-from varve.jobs.tier.bucket import Bucket
+from varve.jobs.tier.bucket import Bucket, StoreCount
 from varve.object_store import open_object_store
 from varve.spark.executor import pack_bundle, pack_shared, run_bundle, unpack_outcomes
 

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from varve.foundation.clock import ManualClock
-from varve.jobs.store_count import StoreCount
+from varve.jobs.tier.bucket import StoreCount
 from varve.spark.stages import ProgressWatch, StageProgress, StepLog, step_name, without_skipped
 
 

@@ -9,7 +9,6 @@ Invariant  a producer epoch is on disk here before the first batch that carries 
 Crash      written aside and renamed.
 """
 
-import errno
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,8 +17,8 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from varve.disk import FileSystem, write_atomically
-from varve.foundation.errors import Corrupt, DiskFull, InvalidRequest, Unavailable
+from varve.disk import FileSystem, to_store_error, write_atomically
+from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.jobs.sink.batch_builder import SinkTarget
 from varve.jobs.sink.staging import RowSummary, StagedPart, StagedTask
 from varve.records import Producer
@@ -112,9 +111,7 @@ class SinkStateFile:
         try:
             write_atomically(self._fs, self.path, _encode(sinks))
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFull(f"{self.path}: {error.strerror}; free some space") from error
-            raise Unavailable(f"{self.path}: {error.strerror}; mend the disk") from error
+            raise to_store_error(error, f"write of {self.path}") from error
 
 
 def _find_home(fs: FileSystem, directories: Sequence[str]) -> str:

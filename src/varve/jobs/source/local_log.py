@@ -50,7 +50,7 @@ from varve.commit_log.transaction_index import AbortedTransaction, TransactionIn
 from varve.disk import File, FileInfo, FileSystem, RealFileSystem
 from varve.foundation.errors import Corrupt, OffsetOutOfRange, Unavailable
 from varve.foundation.settings import LONG_MAX
-from varve.jobs.source.pieces import SLACK, LocalPiece, cut_positions, step_by_bytes
+from varve.jobs.source.pieces import SLACK, LocalPiece, SegmentSize, cut_positions
 from varve.jobs.source.record_blocks import BatchRange, RecordFilter, aborted_within, read_blocks
 from varve.kernels.batch_layout import HEADER_BYTES, BatchColumn, RecordColumn
 
@@ -319,16 +319,11 @@ class LocalPartitionLog:
                 )
         return local_pieces
 
-    def step(self, *, start_offset: int, end_offset: int, max_bytes: int) -> int:
-        """The offset up to which about so many bytes are read from the start."""
-        sizes = (
-            (segment.base_offset, end, segment.size)
-            for segment, end in self._bounds()
-            if end > start_offset
-        )
-        return step_by_bytes(
-            sizes, start_offset=start_offset, end_offset=end_offset, max_bytes=max_bytes
-        )
+    def segment_sizes(self, start_offset: int, end_offset: int) -> Iterator[SegmentSize]:
+        """The segments from an offset on."""
+        for segment, end in self._bounds():
+            if end > start_offset:
+                yield SegmentSize(segment.base_offset, end, segment.size)
 
     def _index_entry(self, offset: int) -> tuple[int, int]:
         """An offset of the last segment at or below this one, and where its batch begins."""

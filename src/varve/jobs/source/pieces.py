@@ -7,7 +7,7 @@ Invariant  pieces of log objects begin and end where batches do, others at offse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,8 +207,16 @@ def _end_position(entries: NDArray[np.int64], end_offset: int, size: int) -> int
     return int(entries[behind, 1]) if behind < len(entries) else size
 
 
+class SegmentSize(NamedTuple):
+    """The bytes of the offsets [base, end)."""
+
+    base_offset: int
+    end_offset: int
+    size: int
+
+
 def step_by_bytes(
-    segments: Iterable[tuple[int, int, int]],
+    segments: Iterable[SegmentSize],
     *,
     start_offset: int,
     end_offset: int,
@@ -216,8 +224,8 @@ def step_by_bytes(
 ) -> int:
     """The offset up to which about so many bytes are read, no further than the end.
 
-    `segments` are (base offset, end offset, bytes) from the start on, of which only those that are
-    stepped over are asked for. Within a segment the bytes are taken as spread over its offsets.
+    `segments` begin at the start, and only those that are stepped over are asked for. Within a
+    segment the bytes are taken as spread over its offsets.
     """
     offset = start_offset
     for base, end, size in segments:

@@ -14,7 +14,7 @@ from varve.commit_log.transaction_index import AbortedTransaction, TransactionIn
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.jobs.source.options import SourceOptions, for_partition
-from varve.jobs.source.pieces import SLACK, RemotePiece, cut_positions, step_by_bytes
+from varve.jobs.source.pieces import SLACK, RemotePiece, SegmentSize, cut_positions
 from varve.jobs.source.record_blocks import aborted_within
 from varve.jobs.tier.bucket import Bucket
 from varve.jobs.tier.remote_files import RemoteInput, open_files
@@ -83,15 +83,10 @@ class RemotePartitionLog:
         remote_segments = self._manifests.segments(self.manifest, from_offset=from_offset)
         return (segment for segment in remote_segments if segment.is_readable)
 
-    def step(self, *, start_offset: int, end_offset: int, max_bytes: int) -> int:
-        """The offset up to which about so many bytes are read from the start."""
-        sizes = (
-            (segment.base_offset, segment.end_offset + 1, segment.size)
-            for segment in self.segments(start_offset)
-        )
-        return step_by_bytes(
-            sizes, start_offset=start_offset, end_offset=end_offset, max_bytes=max_bytes
-        )
+    def segment_sizes(self, start_offset: int, end_offset: int) -> Iterator[SegmentSize]:
+        """The segments from an offset on."""
+        for segment in self.segments(start_offset):
+            yield SegmentSize(segment.base_offset, segment.end_offset + 1, segment.size)
 
     def find_by_time(self, timestamp: int, *, start_offset: int) -> int | None:
         """The first offset of a record of this time or later."""

@@ -19,7 +19,7 @@ from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import NotFound, Unavailable
-from varve.jobs.source.pieces import ServedPiece, step_by_bytes
+from varve.jobs.source.pieces import SegmentSize, ServedPiece
 from varve.jobs.source.record_blocks import CHUNK_BYTES, RecordBlock, RecordFilter, parse_block
 from varve.jobs.source.remote_plan import RemotePartitionLog
 from varve.kafka_client.client import LATEST, KafkaClient, TopicMetadata, open_client
@@ -231,12 +231,10 @@ class ServedPartitionLog:
             for start, end in pairwise(edges)
         ]
 
-    def step(self, *, start_offset: int, end_offset: int, max_bytes: int) -> int:
-        """The offset up to which about so many bytes are read from the start."""
-        whole = (start_offset, end_offset, self._guess_size(start_offset, end_offset))
-        return step_by_bytes(
-            [whole], start_offset=start_offset, end_offset=end_offset, max_bytes=max_bytes
-        )
+    def segment_sizes(self, start_offset: int, end_offset: int) -> list[SegmentSize]:
+        """The range as one segment, whose bytes are guessed."""
+        size = self._guess_size(start_offset, end_offset)
+        return [SegmentSize(start_offset, end_offset, size)]
 
     def _guess_size(self, start_offset: int, end_offset: int) -> int:
         """About the bytes of a range, as if all of it were like its beginning."""

@@ -25,7 +25,7 @@ from varve.foundation.errors import (
 from varve.jobs.source.local_log import LocalPartitionLog, find_local_partitions
 from varve.jobs.source.options import Mode, SourceFilters, SourceOptions, for_partition
 from varve.jobs.source.piece_reading import filter_of, open_batch_ranges, open_objects
-from varve.jobs.source.pieces import Piece
+from varve.jobs.source.pieces import Piece, step_by_bytes
 from varve.jobs.source.record_blocks import read_batches
 from varve.jobs.source.remote_plan import RemotePartitionLog, check_versions
 from varve.jobs.source.server_log import ServedPartitionLog
@@ -178,13 +178,20 @@ class PartitionSource:
 
     def step(self, *, start_offset: int, end_offset: int, max_bytes: int) -> int:
         """The offset up to which about so many bytes are read; one offset on at the least."""
-        remote, hot = self._remote, self._hot
-        border = 0 if remote is None else min(remote.end_offset, end_offset)
-        offset = start_offset
-        if remote is not None and start_offset < border:
-            offset = remote.step(start_offset=start_offset, end_offset=border, max_bytes=max_bytes)
-        elif hot is not None:
-            offset = hot.step(start_offset=start_offset, end_offset=end_offset, max_bytes=max_bytes)
+        remote = self._remote
+        part: RemotePartitionLog | Tail | None = self._hot
+        if remote is not None and start_offset < remote.end_offset:
+            part, end = remote, min(remote.end_offset, end_offset)
+        else:
+            end = end_offset
+        if part is None:
+            return end_offset
+        offset = step_by_bytes(
+            part.segment_sizes(start_offset, end),
+            start_offset=start_offset,
+            end_offset=end,
+            max_bytes=max_bytes,
+        )
         return min(max(offset, start_offset + 1), end_offset)
 
     # The history in front of an offset

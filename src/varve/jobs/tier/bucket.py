@@ -8,12 +8,11 @@ Threads    any; `_lock` guards the stores that are open.
 
 import random
 import threading
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.foundation.settings import GivenValue
-from varve.jobs.store_count import StoreCount
 from varve.object_store import (
     MeteredObjectStore,
     ObjectStore,
@@ -28,6 +27,32 @@ from varve.tiering.manifest.store import ManifestStore, ObjectManifestStore
 _lock = threading.Lock()
 _stores: dict["Bucket", ObjectStore] = {}  # guarded by _lock; a process talks to few stores
 _metered: list[MeteredObjectStore] = []  # guarded by _lock; those below the ones that are open
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCount:
+    """Requests of every kind, each attempt counted, and the bytes of objects."""
+
+    requests: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+    def __add__(self, other: "StoreCount") -> "StoreCount":
+        return StoreCount(
+            self.requests + other.requests,
+            self.read_bytes + other.read_bytes,
+            self.written_bytes + other.written_bytes,
+        )
+
+    def __sub__(self, other: "StoreCount") -> "StoreCount":
+        return StoreCount(
+            self.requests - other.requests,
+            self.read_bytes - other.read_bytes,
+            self.written_bytes - other.written_bytes,
+        )
+
+    def to_json(self) -> dict[str, int]:
+        return asdict(self)
 
 
 class BucketAccess(Protocol):
