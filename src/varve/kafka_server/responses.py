@@ -33,7 +33,7 @@ def encode_response(
     out += write_response_header(api.key, correlation_id, is_flexible=api.is_flexible(version))
     pieces = encode_parts(message, version, out)
     size = sum(map(len, pieces))
-    _LENGTH.pack_into(out, 0, size - _LENGTH.size)
+    _LENGTH.pack_into(pieces[0], 0, size - _LENGTH.size)
     return pieces, size
 
 

@@ -1,7 +1,5 @@
 """Messages and their headers to bytes and back.
 
-All by compiled functions except the Fetch response: encoding that by hand is measurably faster.
-
 Invariant  `decode` reads any version of a message into the same class; bytes behind a message are
            left alone, as Kafka does.
            The client id is a non-compact string in every version. The response to ApiVersions has
@@ -13,13 +11,18 @@ from struct import Struct
 from typing import Final, NamedTuple, TypeVar
 
 from varve.foundation.errors import MalformedMessage
-from varve.wire.compiler import StructError, decoder, encoder, read_text, read_uvarint
-from varve.wire.fetch_codec import fetch_encoder
-from varve.wire.messages.data import FetchResponse
+from varve.wire.compiler import (
+    Buffer,
+    PartsBuffer,
+    StructError,
+    decoder,
+    encoder,
+    read_text,
+    read_uvarint,
+)
 from varve.wire.schema import Message
 
 M = TypeVar("M", bound=Message)
-Buffer = bytes | bytearray | memoryview
 
 ELEMENT_COUNT_MAX: Final = 1 << 31
 """No bound but the bytes of a message; for messages that do not come from clients."""
@@ -77,14 +80,14 @@ def encode(message: Message, version: int, out: bytearray | None = None) -> byte
     return out
 
 
-def encode_parts(message: Message, version: int, out: bytearray | None = None) -> list[Buffer]:
-    """The bytes of a message, behind what is in `out`, as buffers to be written one by one.
+def encode_parts(message: Message, version: int, start: Buffer = b"") -> list[Buffer]:
+    """The bytes of a message, behind those of `start`, as buffers to be written one by one.
 
-    Those with many records are the message's own: they must stay as they are until written.
+    Large records are not copied: they must stay as they are until written.
     """
-    if type(message) is not FetchResponse:
-        return [encode(message, version, out)]
-    return fetch_encoder(version).encode_parts(message, bytearray() if out is None else out)
+    out = PartsBuffer(start)
+    encode(message, version, out)
+    return out.parts()
 
 
 API_VERSIONS: Final = 18

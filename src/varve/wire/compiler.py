@@ -16,11 +16,16 @@ from contextlib import contextmanager
 from functools import cache
 from struct import Struct
 from struct import error as StructError  # noqa: N812  # a class, whatever its name
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from varve.foundation.errors import MalformedMessage
 from varve.wire.schema import FieldType, Kind, WireField, wire_fields
+
+Buffer = bytes | bytearray | memoryview
+
+_PART_BYTES: Final = 4 << 10
+"""Smaller records are copied: a buffer of their own would cost more."""
 
 Decoder = Callable[[memoryview, int, list[int]], tuple[Any, int]]
 """Reads a struct at a position; returns it and where it ends. The list holds the count of array
@@ -51,6 +56,37 @@ def write_uvarint(out: bytearray, value: int) -> None:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
+
+
+class PartsBuffer(bytearray):
+    """A message while it is encoded; large records are not copied into it.
+
+    `cuts` holds them with the positions that they belong to.
+    """
+
+    __slots__ = ("cuts",)
+
+    def __init__(self, start: Buffer = b"") -> None:
+        super().__init__(start)
+        self.cuts: list[tuple[int, memoryview]] = []
+
+    def parts(self) -> list[Buffer]:
+        """The message as buffers to be written one by one."""
+        if not self.cuts:
+            return [self]
+        parts: list[Buffer] = []
+        view, start = memoryview(self), 0
+        for position, records in self.cuts:
+            parts += (view[start:position], records)
+            start = position
+        return [*parts, view[start:]] if start < len(self) else parts
+
+
+def write_records(out: bytearray, records: memoryview) -> None:
+    if type(out) is PartsBuffer and len(records) >= _PART_BYTES:
+        out.cuts.append((len(out), records))
+    else:
+        out += records
 
 
 def check_length(data: memoryview, at: int, length: int) -> None:
@@ -99,6 +135,7 @@ class _FunctionSource:
         self._values: dict[str, Any] = {
             "read_uvarint": read_uvarint,
             "write_uvarint": write_uvarint,
+            "write_records": write_records,
             "check_length": check_length,
             "refuse_count": refuse_count,
             "refuse_null": refuse_null,
@@ -371,7 +408,10 @@ class _EncoderSource(_FunctionSource):
             data = self._local()
             self._add(f"{data} = {value}.encode()")
         self._write_length(kind, f"len({data})", out)
-        self._add(f"{out} += {data}")
+        if kind is Kind.RECORDS:
+            self._add(f"write_records({out}, {data})")
+        else:
+            self._add(f"{out} += {data}")
 
     def _write_elements(self, type: FieldType, value: str, out: str) -> None:
         assert type.element is not None
@@ -386,25 +426,36 @@ class _EncoderSource(_FunctionSource):
             self._add("out.append(0)")
             return
         parts = self._local()
-        self._add(f"{parts} = []")
+        self._add(f"{parts} = None")
         for name, field, default in sorted(self._tagged, key=lambda item: item[1].tag or 0):
             with self._block(f"if {self._differs(name, default)}:"):
                 part = self._local()
                 self._add(f"{part} = bytearray()")
                 self._write(field.type, f"message.{name}", self._is_nullable(field), part)
-                self._add(f"{parts}.append(({field.tag}, {part}))")
+                self._add(f"{parts} = {parts} or []", f"{parts}.append(({field.tag}, {part}))")
+        self._add(f"if {parts} is None: out.append(0)")
         tag, part = self._local(), self._local()
-        self._add(f"write_uvarint(out, len({parts}))")
-        with self._block(f"for {tag}, {part} in {parts}:"):
-            self._add(
-                f"write_uvarint(out, {tag})", f"write_uvarint(out, len({part}))", f"out += {part}"
-            )
+        with self._block("else:"):
+            self._add(f"write_uvarint(out, len({parts}))")
+            with self._block(f"for {tag}, {part} in {parts}:"):
+                self._add(
+                    f"write_uvarint(out, {tag})",
+                    f"write_uvarint(out, len({part}))",
+                    f"out += {part}",
+                )
 
     def _differs(self, name: str, default: Any) -> str:
         if default is list:
             return f"message.{name} or message.{name} is None"
-        value = default() if isinstance(default, type) else default
-        return f"message.{name} != {self._constant(value)}"
+        if not isinstance(default, type):
+            return f"message.{name} != {self._constant(default)}"
+        # Field by field: comparing structs takes longer than all else of an idle partition.
+        struct, value = default(), self._local()
+        self._add(f"{value} = message.{name}")
+        return " or ".join(
+            f"{value}.{inner} != {self._constant(getattr(struct, inner))}"
+            for inner, _, _ in wire_fields(default)
+        )
 
 
 def _length_kind(kind: Kind) -> Kind:
@@ -412,4 +463,4 @@ def _length_kind(kind: Kind) -> Kind:
     return Kind.INT16 if kind is Kind.STRING else Kind.INT32
 
 
-__all__ = ["Decoder", "Encoder", "StructError", "decoder", "encoder", "read_uvarint"]
+__all__ = ["Decoder", "Encoder", "PartsBuffer", "StructError", "decoder", "encoder", "read_uvarint"]

@@ -1,4 +1,4 @@
-"""What is written by hand is what the compiled functions write."""
+"""A message in parts has the bytes of the whole, and large records are not copied."""
 
 import pytest
 
