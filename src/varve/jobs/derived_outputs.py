@@ -12,7 +12,7 @@ Crash      no output exists without a registration. A registration without an ou
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -38,7 +38,7 @@ from varve.foundation.errors import Corrupt, Locked, UnsupportedFormat
 from varve.foundation.worker import StopSignal
 from varve.jobs.results import JSON_NAME, JsonFields
 from varve.jobs.source.options import SourceOptions
-from varve.jobs.source.topic_source import open_partitions
+from varve.jobs.source.topic_source import PartitionSource, open_partitions
 from varve.jobs.tier.bucket import find_cluster
 from varve.object_store import ObjectStore
 
@@ -220,30 +220,54 @@ def _decode_outputs(data: bytes, where: str) -> list[DerivedOutput]:
         ) from error
 
 
-def open_output_registry(options: SourceOptions, *, is_remote: bool) -> OutputRegistry:
+def is_remote(sources: Sequence[PartitionSource]) -> bool:
+    """Whether a topic is in the remote tier, as its partitions were opened."""
+    return any(source.manifest_version is not None for source in sources)
+
+
+def open_output_registry(
+    options: SourceOptions, sources: Sequence[PartitionSource]
+) -> OutputRegistry:
     """Where what is made of a topic is noted: in its cold tier, or else in its log directory."""
-    if options.address is not None and is_remote:
+    if options.address is not None and is_remote(sources):
         return RemoteOutputRegistry(options.address.objects(), find_cluster(options.address))
     return LocalOutputRegistry(options.directories[0])
 
 
-def register_files(options: SourceOptions, path: str, *, format: str, clock: Clock) -> None:
-    """Notes files of a topic's records before the first of them is written.
-
-    An erasure of the topic names them as out of its reach. `path` is a URL or a local path.
-    """
-    partitions = open_partitions(options)
-    is_remote = any(partition.manifest_version is not None for partition in partitions)
-    open_output_registry(options, is_remote=is_remote).note(
-        DerivedOutput(
-            kind=OutputKind.FILES,
-            topic=partitions[0].topic,
-            topic_id=partitions[0].topic_id,
-            place=path if ":" in path else os.path.abspath(path),
-            name=format,
-            noted_ms=clock.now_ms(),
-        )
+def register_output(
+    options: SourceOptions,
+    sources: Sequence[PartitionSource],
+    kind: OutputKind,
+    *,
+    place: str,
+    name: str,
+    noted_ms: int,
+    how: Iterable[tuple[str, str]] = (),
+    locations: Iterable[str] = (),
+) -> None:
+    """Notes an output of a topic; to be called before a record is written to it."""
+    output = DerivedOutput(
+        kind=kind,
+        topic=sources[0].topic,
+        topic_id=sources[0].topic_id,
+        place=place,
+        name=name,
+        how=tuple(how),
+        noted_ms=noted_ms,
+        locations=tuple(locations),
     )
+    open_output_registry(options, sources).note(output)
+
+
+def register_files(options: SourceOptions, path: str, *, format: str, clock: Clock) -> None:
+    """Notes files of a topic's records, which an erasure names as out of its reach.
+
+    `path` is a URL or a local path.
+    """
+    place = path if ":" in path else os.path.abspath(path)
+    now_ms = clock.now_ms()
+    sources = open_partitions(options)
+    register_output(options, sources, OutputKind.FILES, place=place, name=format, noted_ms=now_ms)
 
 
 # Rows to erase

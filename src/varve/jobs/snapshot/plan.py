@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from varve.disk import RealFileSystem
 from varve.foundation.errors import InconsistentTopicId, InvalidRequest, OffsetOutOfRange
 from varve.foundation.settings import LONG_MAX
+from varve.jobs.derived_outputs import is_remote
 from varve.jobs.snapshot.document import SnapshotDocument, SnapshotPartition
 from varve.jobs.source.options import SourceFilters, SourceOptions, for_partition
 from varve.jobs.source.topic_source import PartitionSource
@@ -192,12 +193,11 @@ Receipts = frozenset[tuple[str, int]]
 """Receipts of erasures, which a snapshot must not undo: their names, and when each was written."""
 
 
-def find_receipts(
-    options: SourceOptions, topic: str, topic_id: str, *, is_remote: bool
-) -> Receipts:
+def find_receipts(options: SourceOptions, sources: Sequence[PartitionSource]) -> Receipts:
     """All of a topic: in the bucket for one that is there, else in the log directories."""
-    if options.address is not None and is_remote:
-        folder = f"{find_cluster(options.address)}/{topic}.{topic_id}/receipt/"
+    if options.address is not None and is_remote(sources):
+        topic = f"{sources[0].topic}.{sources[0].topic_id}"
+        folder = f"{find_cluster(options.address)}/{topic}/receipt/"
         objects = options.address.objects().list(folder)
         return frozenset((entry.key, entry.modified_ms) for entry in objects)
     fs = RealFileSystem()

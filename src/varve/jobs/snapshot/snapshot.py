@@ -23,7 +23,7 @@ import numpy as np
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
 from varve.foundation.settings import GivenValue
-from varve.jobs.derived_outputs import DerivedOutput, OutputKind, open_output_registry
+from varve.jobs.derived_outputs import OutputKind, register_output
 from varve.jobs.key_plans import INLINE_BYTES, WorkArea
 from varve.jobs.results import JSON_NAME, JobResult, encode_fields
 from varve.jobs.snapshot.document import WORK_FOLDER, SnapshotDocument, SnapshotFile
@@ -203,21 +203,25 @@ class SnapshotRun:
 
     def run(self, sources: Sequence[PartitionSource]) -> SnapshotResult:
         documents = self._store.documents()
-        receipts = self._find_receipts(sources)
+        receipts = find_receipts(self.options, sources)
         scope = plan_snapshot(sources, self.options, documents, is_full=self.settings.is_full)
         buckets = self._find_buckets(documents)
         if scope.previous is not None:
             self._store.check_files(scope.previous)
             if not scope.is_new:
                 return self._end(scope, scope.previous, is_new=False)
-        self._note(sources)
+        names = sorted(name for name in self.place_settings if name in _OPEN_SETTINGS)
+        register_output(
+            self.options,
+            sources,
+            OutputKind.SNAPSHOT,
+            place=self.url,
+            name=sources[0].topic,
+            noted_ms=self._began_ms,
+            how=[(name, str(self.place_settings[name])) for name in names],
+        )
         number = documents[-1].snapshot + 1 if documents else 1
         return self._make(scope, number, buckets, receipts)
-
-    def _find_receipts(self, sources: Sequence[PartitionSource]) -> Receipts:
-        return find_receipts(
-            self.options, sources[0].topic, sources[0].topic_id, is_remote=_is_remote(sources)
-        )
 
     def _find_buckets(self, documents: Sequence[SnapshotDocument]) -> int | None:
         """How many buckets a partition has here; None where it is to be decided."""
@@ -253,7 +257,8 @@ class SnapshotRun:
                 partitions=tuple(plan.partition for plan in scope.partitions),
                 files=tuple(sorted(files, key=lambda file: (file.partition, file.bucket))),
             )
-            if self._find_receipts([plan.source for plan in scope.partitions]) != receipts:
+            sources = [plan.source for plan in scope.partitions]
+            if find_receipts(self.options, sources) != receipts:
                 raise Unavailable(
                     f"{source.topic}: records were erased while the snapshot was made, which may "
                     "hold them: take it again"
@@ -270,23 +275,6 @@ class SnapshotRun:
             bytes_written=sum(file.size for file in written),
             rows_read=sum(part.row_count for part in staged),
         )
-
-    def _note(self, sources: Sequence[PartitionSource]) -> None:
-        """Before a record is written, so that an erasure finds the place."""
-        output = DerivedOutput(
-            kind=OutputKind.SNAPSHOT,
-            topic=sources[0].topic,
-            topic_id=sources[0].topic_id,
-            place=self.url,
-            name=sources[0].topic,
-            how=tuple(
-                (name, str(value))
-                for name, value in sorted(self.place_settings.items())
-                if name in _OPEN_SETTINGS
-            ),
-            noted_ms=self._began_ms,
-        )
-        open_output_registry(self.options, is_remote=_is_remote(sources)).note(output)
 
     # Stages
 
@@ -444,7 +432,3 @@ def _plan_merges(
         merges.append(BucketMerge(code, number, bucket, starts[number], previous, size))
     reused = [file for code, file in before.items() if code not in fresh and code not in cut]
     return merges, reused
-
-
-def _is_remote(sources: Sequence[PartitionSource]) -> bool:
-    return any(source.manifest_version is not None for source in sources)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from varve.foundation.errors import InvalidRequest
+from varve.jobs import derived_outputs
 from varve.jobs.source.options import SourceFilters, SourceOptions
 from varve.jobs.source.pieces import Piece
 from varve.jobs.source.topic_source import PartitionSource, open_partitions
@@ -99,7 +100,7 @@ def plan_table(options: SourceOptions, progress: SyncState, *, is_keyed: bool = 
     """
     sources = open_partitions(options)
     bounds = {source.number: source.bounds() for source in sources}
-    is_remote = any(source.manifest_version is not None for source in sources)
+    is_remote = derived_outputs.is_remote(sources)
     breaks = _find_breaks(sources, progress)
     is_rebuild = is_keyed and (
         progress.needs_rebuild

@@ -19,7 +19,7 @@ from varve.disk import RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavailable
-from varve.jobs.derived_outputs import DerivedOutput, OutputKind, open_output_registry
+from varve.jobs.derived_outputs import OutputKind, register_output
 from varve.jobs.results import JSON_NAME, JobResult
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.source.pieces import pack
@@ -225,7 +225,7 @@ class TableSync:
         if table is None:
             plan = plan_table(self.options, progress)
             definition, guessed = define_table(plan, self.options, self.settings)
-            self._note(definition, plan)
+            self._register(plan)
             table = create_table(catalog, self.name, definition)
         definition = read_definition(table)
         plan = plan_table(self.options, read_sync_state(table))
@@ -240,26 +240,22 @@ class TableSync:
                 catalog, self.name, definition
             )
         both = [table] if bad is None else [table, bad]
-        self._note(definition, plan, [opened.location() for opened in both])
+        self._register(plan, both)
         swept = fence_other_runs(both, self.run_id)
         self._result = TableResult.begin(self.name, definition, guessed, added, len(swept))
         return _Tables(catalog, definition, table, bad)
 
-    def _note(
-        self, definition: TableDefinition, plan: TablePlan, locations: Sequence[str] = ()
-    ) -> None:
+    def _register(self, plan: TablePlan, tables: Sequence[Table] = ()) -> None:
         """Before a row is written, with where its files are once the tables are there."""
-        open_output_registry(self.options, is_remote=plan.is_remote).note(
-            DerivedOutput(
-                kind=OutputKind.TABLE,
-                topic=definition.topic,
-                topic_id=definition.topic_id,
-                place=self.address.place,
-                name=self.name,
-                how=self.address.how(),
-                noted_ms=self.clock.now_ms(),
-                locations=tuple(locations),
-            )
+        register_output(
+            self.options,
+            plan.sources,
+            OutputKind.TABLE,
+            place=self.address.place,
+            name=self.name,
+            noted_ms=self.clock.now_ms(),
+            how=self.address.how(),
+            locations=[table.location() for table in tables],
         )
 
     def _add_asked_columns(

@@ -147,8 +147,7 @@ class _Topic:
 def _find_topic(options: SourceOptions) -> _Topic:
     """Raises NotFound."""
     sources = open_partitions(options)
-    is_remote = any(source.manifest_version is not None for source in sources)
-    outputs = open_output_registry(options, is_remote=is_remote)
+    outputs = open_output_registry(options, sources)
     return _Topic(sources[0].topic, sources[0].topic_id, len(sources), outputs)
 
 
