@@ -48,7 +48,7 @@ class EngineWorkers:
         self._lock = threading.Lock()
         self._feeds: dict[str, Worker] = {}  # guarded by _lock
         self._topics: dict[str, ShapeTopic] = {}  # guarded by _lock
-        # Times at which topics were looked up in vain since they last existed; each feed's own.
+        # When topics were looked up and not found since they last existed; each feed's own.
         self._lookups_ms: dict[str, list[int]] = {}
         self._checkpoints = Worker(
             "shapes-checkpoint", self._run_checkpoints, settings.checkpoint_ms, clock

@@ -1,7 +1,7 @@
 """Runs a server of shapes from its configuration: open the engine, listen, wait, stop.
 
 Crash      the first signal stops in order. A second one ends the process at once, as a crash would:
-           the next start goes on where the shapes are durable.
+           the next start continues where the shapes are durable.
 Threads    the loop is the main thread; the engine's workers have their own.
 """
 
@@ -66,7 +66,7 @@ _KERNELS: Final = (
     compaction_plan,
     compaction_rewrite,
 )
-"""What the first rows would wait for: loaded while the first clients find their way."""
+"""The first rows would wait for these: they are loaded while the first clients connect."""
 _PREFIX_LENGTH: Final = 2
 _OWN_NAMES: Final = frozenset({LOCK_FILE, TRASH, SCRATCH, TABLES, "lost+found"})
 """Of a directory of shapes whose registry is not there, and what file systems put into theirs."""
@@ -252,7 +252,7 @@ async def _run(
             f"started in {time.monotonic() - began:.2f} s"
         )
         for kernels in _KERNELS:
-            # Where nobody has compiled them before this takes its time, and a stop comes first.
+            # Kernels that were never compiled take long, and a stop comes first.
             if not stop.is_set():
                 await api.admin_pool.run(kernels.warm)
         freeze_garbage_collection(GARBAGE_THRESHOLDS)

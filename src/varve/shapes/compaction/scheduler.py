@@ -2,7 +2,7 @@
 
 Each shape is examined once a period, at a time with some jitter, so that shapes created together
 are not compacted together. One of which too little would be removed is examined again when it has
-twice the size, so that reading in vain stays a fraction of what is written.
+twice the size, so that useless reads stay a fraction of what is written.
 
 Invariant  a shape in which removed rows outweigh the present ones is dropped, so that its clients
            start with a snapshot of the present rows: a log stays bounded by its state.

@@ -4,10 +4,10 @@ Layout     entries of 32 bytes, big-endian, with a CRC32C of the 28 bytes before
            partition u32, start offset u64, end offset u64, first transaction u64. A mark: partition
            with its highest bit set, base offset u64, last offset u64, leader epoch i32, CRC of the
            batch u32. docs/shapes-feed.md
-Invariant  transactions go on from span to span without a gap, one for each offset of a span.
+Invariant  transactions continue from span to span without a gap, one for each offset of a span.
            A span is on disk before a shape sees any of its records; a mark is written before, and
            on disk before any shape is synced.
-Crash      the file ends at the first entry that is torn or does not go on from the one before:
+Crash      the file ends at the first entry that is torn or does not continue the one before:
            no shape saw what is behind it.
 Threads    one.
 """
@@ -105,7 +105,7 @@ class Journal:
         }
 
     def clear(self) -> None:
-        """Removes everything: the numbers go on from the table alone."""
+        """Removes everything: transactions continue from the table alone."""
         self.spans, self.marks = [], {}
         self._rewrite()
 

@@ -121,7 +121,7 @@ class FeedFactory:
         self._cluster.close()
 
     def make(self, topic: str) -> TopicFeed:
-        """Raises NotFound where there is no such topic, InvalidRequest for a name of none."""
+        """Raises NotFound without such a topic, InvalidRequest for an invalid name."""
         if topic in _INTERNAL_TOPICS:
             raise NotFound(f"topic {topic} is internal to the broker: it has no shapes")
         options = self._topics.get(topic, TopicOptions())

@@ -327,7 +327,7 @@ class TopicFeed:
         return Transaction([], Reset(ResetKind.SOURCE_LOST, self._lost))
 
     def _find_other_topic(self) -> str | None:
-        """Why a topic that was not found is another one now; raises NotFound if there is none."""
+        """Says that the topic was created again; raises NotFound if it does not exist."""
         self._reader.close()
         with access_may_return():
             return find_other_topic(self._topic_id, self._reader.info())

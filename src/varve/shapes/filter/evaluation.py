@@ -91,7 +91,7 @@ Evaluation = Callable[[RowValues], Value]
 
 _ORDERS: Final = {"=": eq, "<>": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 _DIGITS_MAX: Final = 1000
-"""Of numbers that are worked out when a filter is read."""
+"""Of numbers that are computed when a filter is parsed."""
 ELEMENTS_MAX: Final = 4000
 """Of all arrays of a filter; a list in parentheses is bounded by the words of its text."""
 FILLED_MAX: Final = 1 << 20
@@ -100,7 +100,7 @@ _NO_ROW: Final = RowValues({})
 
 
 def compile_node(node: sql.Node) -> Evaluation:
-    """What the node is for a row."""
+    """Computes the value of the node for a row."""
     match node:
         case sql.Column(name):
             return lambda values: values[name]
@@ -145,7 +145,7 @@ def compile_truth(node: sql.Node) -> Evaluation:
 
 
 def fold(node: sql.Node) -> sql.Node:
-    """A value that depends on nothing is worked out at once; raises InvalidRequest without one."""
+    """Computes a value that depends on no column; raises InvalidRequest without one."""
     if not isinstance(node, sql.Arithmetic | sql.Negate | sql.Cast):
         return node
     literals = [child.value for child in sql.children(node) if isinstance(child, sql.Literal)]
@@ -194,7 +194,7 @@ class _Binding:
         return sql.Literal(Untyped(value))
 
     def _chosen(self, node: sql.AnyOf) -> sql.Node:
-        """The same as a list. Nothing is among no elements, not even what is unknown."""
+        """The same as a list. No value is among no elements, not even an unknown one."""
         text = node.array.value if isinstance(node.array, sql.Literal) else None
         if text is None:
             return sql.Compare("=", node.item, sql.Literal(None))
@@ -211,7 +211,7 @@ class _Binding:
 
 
 def as_truth(value: Value) -> bool | None:
-    """A value where a condition is asked for; what is no boolean is unknown."""
+    """A value where a condition is required; what is not a boolean is unknown."""
     if value is None or isinstance(value, bool):
         return value
     return find_boolean(value) if type(value) is Untyped else None
@@ -239,7 +239,7 @@ def _comparison(operator: str, left: sql.Node, right: sql.Node) -> Evaluation:
 def _with_literal(
     order: Callable[[Value, Value], bool], held: Evaluation, literal: Value
 ) -> Evaluation:
-    """A comparison with what is known beforehand: one look-up by the type of the other side."""
+    """A comparison with a literal: one look-up by the type of the other side."""
     if literal is None:
         return lambda values: None
     by_type = readings(literal)

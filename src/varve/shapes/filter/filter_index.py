@@ -38,7 +38,7 @@ class EqualPath(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """A closed range of one type; None is no bound."""
+    """A closed range of one type; None means unbounded."""
 
     low: Value
     high: Value
@@ -282,7 +282,7 @@ class FilterIndex(Generic[T]):
         return item in self._unfiltered or item in self._group_of
 
     def add(self, item: T, where: Where | None) -> None:
-        """An item that is there already takes the new filter."""
+        """Adds an item, or replaces its filter."""
         if item in self:
             self.remove(item)
         if where is None:
@@ -296,7 +296,7 @@ class FilterIndex(Generic[T]):
         self._group_of[item] = group
 
     def remove(self, item: T) -> None:
-        """An item that is not there is no error."""
+        """Harmless for an item that it does not have."""
         self._unfiltered.pop(item, None)
         group = self._group_of.pop(item, None)
         if group is None:

@@ -90,7 +90,7 @@ class Subset:
         """
         if self.offset > rows_max:
             raise InvalidRequest(f"offset {self.offset} is above the limit of {rows_max} rows")
-        # A larger limit than may be given is none: what matters is how many rows there are.
+        # A limit above the maximum has no effect: the number of rows counts.
         limit = self.limit if self.limit is not None and self.limit <= rows_max else None
         held = _Held(self.offset + (limit or rows_max), bytes_max, is_cut=limit is not None)
         where = self.where

@@ -32,7 +32,7 @@ _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 
 
 def split_array(text: str) -> Iterator[str | None]:
-    """The elements of an array of one dimension; raises InvalidRequest where it is none."""
+    """The elements of an array of one dimension; raises InvalidRequest for another text."""
     if _NO_ELEMENTS.fullmatch(text):
         return
     match = _START.match(text)
@@ -57,7 +57,7 @@ def _element(match: re.Match[str]) -> str | None:
 
 
 Value = Any
-"""None, bool, int, Decimal, str, Untyped, list or dict; closures pass them on unlooked at."""
+"""None, bool, int, Decimal, str, Untyped, list or dict; closures pass them on unchecked."""
 
 ARITHMETIC: Final = Context(prec=60)
 """Numbers with a fraction are added, multiplied and divided to so many digits."""
@@ -111,7 +111,7 @@ def decode_value(text: bytes) -> Value:
 
 
 def parse_number(text: str) -> int | Decimal:
-    """The number that a text spells, which it is known to do."""
+    """The number that a valid text spells."""
     if len(text) <= _INTEGER_DIGITS_MAX and text.lstrip("+-").isdigit():
         return int(text)
     try:
@@ -134,7 +134,7 @@ def find_boolean(text: str) -> bool | None:
 
 
 def find_json(text: str) -> Value:
-    """What a JSON text holds; None when it is no JSON, or null."""
+    """The value of a JSON text; None when it is not JSON, or null."""
     try:
         (split,) = split_texts([text.encode()])
     except UnicodeEncodeError:
@@ -270,7 +270,7 @@ def joined(first: Value, second: Value) -> str | None:
 
 
 def as_number(value: Value) -> int | Decimal | None:
-    """A value where a number is asked for; what is none is unknown."""
+    """A value where a number is required; any other value is unknown."""
     if type(value) is Untyped:
         return find_number(value)
     return value if type(value) in (int, Decimal) else None

@@ -52,7 +52,7 @@ class Where:
 
     @classmethod
     def _from_pattern(cls, text: str, values: dict[int, str | int]) -> "Where | None":
-        """None when the text is at fault, so that it is read again as it stands."""
+        """None for an invalid text, which is then parsed as it is, for its error."""
         literals: list[str | int] = []
 
         def number(match: re.Match[str]) -> str:
@@ -80,7 +80,7 @@ class Where:
 
     @cached_property
     def columns(self) -> frozenset[str]:
-        """The columns that the condition looks at."""
+        """The columns that the condition uses."""
         return frozenset(_columns(self.node))
 
     @cached_property

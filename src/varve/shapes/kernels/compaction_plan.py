@@ -1,4 +1,4 @@
-"""What becomes of each entry of a shape's log when it is compacted, by its key.
+"""Decides for each entry of a shape's log what a compaction does with it, by its key.
 
 For every key the last delete, the last insert behind it and the updates behind both stay, the
 updates as one; all before them is superseded. docs/formats/shape-compaction.md
@@ -31,10 +31,10 @@ Actions = npt.NDArray[np.uint8]
 
 
 class Action(IntEnum):
-    """What becomes of an entry."""
+    """What a compaction does with an entry."""
 
     SUPERSEDED = 0
-    """An insert or delete of the same key behind it makes it void."""
+    """A later insert or delete of the same key makes it void."""
     MERGED = 1
     """An update that goes into a later one."""
     KEEP = 2
@@ -98,7 +98,7 @@ def _find_slot(buffer: Bytes, start: int, hashed: Any, table: Any) -> int:
 
 @inlined
 def _take(keys: Numbers, key: int, index: int, operation: int, links: Numbers) -> None:
-    """Notes an entry with its key."""
+    """Records an entry with its key."""
     if operation == _UPDATE:
         if keys[key, _TAIL] < 0:
             keys[key, _HEAD] = index
@@ -116,7 +116,7 @@ def _take(keys: Numbers, key: int, index: int, operation: int, links: Numbers) -
 
 @inlined
 def _decide(keys: Numbers, key: int, actions: Actions, links: Numbers) -> bool:
-    """Says what stays of a key; whether it has a row at the end."""
+    """Decides which entries of a key stay; whether it has a row at the end."""
     deleted, inserted, tail = keys[key, _DELETED], as_int(keys[key, _INSERTED]), keys[key, _TAIL]
     if deleted >= 0:
         actions[deleted] = Action.KEEP.value
@@ -137,9 +137,9 @@ def _decide(keys: Numbers, key: int, actions: Actions, links: Numbers) -> bool:
 def plan_entries(
     buffer: Bytes, starts: Numbers, k0: Any, k1: Any, actions: Actions, links: Numbers
 ) -> tuple[int, int]:
-    """Decide on every entry, in the order of their offsets.
+    """Decides on every entry, in the order of their offsets.
 
-    Gives the number of keys, and how many of them have a row at the end.
+    Returns the number of keys, and how many of them have a row at the end.
 
     `links` leads from each update that is merged to the next one of its run, and from the last, the
     one to fold into, back to the first. Pass the secret of the hash as np.uint64.
@@ -179,7 +179,7 @@ def plan_entries(
 def divide_entries(
     buffer: Bytes, starts: Numbers, k0: Any, k1: Any, part_count: int, parts: Numbers
 ) -> None:
-    """The part of each entry, by its key; control entries go to the first."""
+    """The part of each entry, by its key; control entries belong to the first."""
     base = address_of(buffer)
     for index in range(starts.size):
         start = starts[index]
@@ -193,7 +193,7 @@ def divide_entries(
 
 @kernel
 def gather_entries(buffer: Bytes, starts: Numbers, sizes: Numbers, out: Bytes) -> int:
-    """Copy the entries at these starts one behind the other; gives the bytes copied."""
+    """Copies the entries at these starts one after another; returns the bytes copied."""
     source, target, at = address_of(buffer), address_of(out), 0
     for index in range(starts.size):
         start, size = starts[index], sizes[index]
@@ -206,7 +206,7 @@ def gather_entries(buffer: Bytes, starts: Numbers, sizes: Numbers, out: Bytes) -
 
 @kernel
 def count_entries(buffer: Bytes, starts: Numbers, counts: Numbers) -> None:
-    """Add up entries by their operation: `counts` has a place for each byte."""
+    """Counts entries by their operation: `counts` has an element for each byte."""
     for index in range(starts.size):
         key_size = load_u32(buffer, starts[index] + 16)
         counts[load_u8(buffer, starts[index] + ENTRY_HEAD + key_size)] += 1

@@ -1,11 +1,11 @@
-"""Entries of a shape's log as a compaction leaves them: updates folded, headers cut down.
+"""Rewrites entries of a shape's log for a compaction: folds updates, shortens headers.
 
 A message is `{"key":…,"value":{…},"old_value":{…},"headers":{…}}` without blanks between its parts;
 `old_value` may be missing. Values are copied as they are, never read.
 docs/formats/shape-compaction.md
 
 Invariant  entries are those that `index_entries` found sound; within one nothing is believed, and
-           nothing outside it is read. What is written is never longer than what it comes from, so
+           nothing outside it is read. A result is never longer than the entries it is made from, so
            `out` needs no more than the buffer.
 """
 
@@ -39,7 +39,7 @@ class FoldStatus(IntEnum):
 
     OK = 0
     BAD_MESSAGE = 1
-    """An entry's JSON is no message of the form above."""
+    """An entry's JSON is not a message of the form above."""
 
 
 _CONTROL = ord("c")
@@ -101,7 +101,7 @@ def _is_named(at: int, value: int, name: Any) -> bool:
 
 @inlined
 def _read_headers(at: int, end: int, parts: Numbers) -> bool:
-    """Find the parts of a message in its headers. False: they are none."""
+    """Finds the parts of a message in its headers; False if these are not valid."""
     if load_u8_at(at) != _OPEN:
         return False
     member = at + 1
@@ -121,7 +121,7 @@ def _read_headers(at: int, end: int, parts: Numbers) -> bool:
 
 @kernel
 def _read_message(at: int, end: int, parts: Numbers) -> bool:
-    """Find the parts of a message; a part that is missing starts at 0. False: it is none."""
+    """Finds the parts of a message; a missing one starts at 0. False if it is not valid."""
     for index in range(_PARTS):
         parts[index] = 0
     if end - at < 2 or load_u8_at(at) != _OPEN or load_u8_at(end - 1) != _CLOSE:
@@ -148,7 +148,7 @@ def _read_message(at: int, end: int, parts: Numbers) -> bool:
 
 @inlined
 def _find_column(table: Numbers, count: int, hint: int, name: int, size: int) -> int:
-    """The row of a column's name, looked for from a hint on; -1 when there is none."""
+    """The row of a column's name, searched from a hint on; -1 without one."""
     for step in range(count):
         row = hint + step
         if row >= count:
@@ -163,7 +163,7 @@ def _find_column(table: Numbers, count: int, hint: int, name: int, size: int) ->
 def _take_columns(
     table: Numbers, count: int, at: int, end: int, newer_wins: bool
 ) -> tuple[Numbers, int]:
-    """Put the members of the object at an address into the table; a count of -1 is a fault."""
+    """Adds the members of an object to the table; a count of -1 means it is not valid."""
     if end - at < 2 or load_u8_at(at) != _OPEN:
         return table, -1
     member = at + 1
@@ -248,7 +248,7 @@ def _json_of(buffer: Bytes, base: int, start: int) -> tuple[int, int]:
 
 @inlined
 def _put_message(at: int, parts: Numbers) -> int:
-    """A message as it is, but for its headers."""
+    """Copies a message, except for its headers."""
     at = _put(_put_key(at, parts), parts[2], parts[3])
     if parts[4] > 0:
         at = _put_text(append_byte(at, _COMMA), _OLD_VALUE)
@@ -260,8 +260,10 @@ def _put_message(at: int, parts: Numbers) -> int:
 def _fold_run(
     buffer: Bytes, starts: Numbers, links: Numbers, target: int, parts: Numbers, at: int
 ) -> int:
-    """Write the fold of a run of updates at an address; the address behind it, or minus the index
-    of an entry that is no message, less one."""
+    """Writes the fold of a run of updates at an address; returns the address behind it.
+
+    For an entry that is not a message it returns minus its index, less one.
+    """
     base = address_of(buffer)
     values, olds = np.empty((32, _CELLS), np.int64), np.empty((32, _CELLS), np.int64)
     value_count, old_count, has_old = 0, 0, False
@@ -309,10 +311,10 @@ def rewrite_entries(
     out: Bytes,
     out_starts: Numbers,
 ) -> tuple[int, int, int]:
-    """Write the entries that stay, as they stay: FoldStatus, their count, the bytes written.
+    """Writes the entries that stay: FoldStatus, their count, the bytes written.
 
-    With a fault the count is the index of the entry at fault. `out` is as long as the buffer, and
-    there is a place in `out_starts` for each entry that stays.
+    If an entry is not valid, the count is its index. `out` is as long as the buffer, and
+    `out_starts` has an element for each entry that stays.
     """
     if out.size < buffer.size:
         raise IndexError("out is shorter than the buffer")

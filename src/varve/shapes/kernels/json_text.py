@@ -1,7 +1,7 @@
 """JSON texts: checked whole with the spans of their top members, compacted, split at commas.
 
 Layout     a row of spans per member: name start, name end (within the quotes), value start, value
-           end, flags. A valid text that is no object gives one row, of which the name is empty.
+           end, flags. A valid text that is not an object has one row, with an empty name.
 Invariant  what is accepted is RFC 8259 in UTF-8 without a byte order mark, nested at most DEPTH_MAX
            deep; the positions of a row lie within the text they were found in.
 """
@@ -25,7 +25,7 @@ Spans = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int64]
 
 DEPTH_MAX: Final = 200
-"""Those who walk a value by calls of calls stay within Python's own bound."""
+"""Recursive walks over a value stay within Python's own limit."""
 MEMBER_BYTES_MIN: Final = 4
 """No member is shorter: quotes, colon, value; so a text bounds the spans it needs."""
 SPAN_FIELD_COUNT: Final = 5
@@ -38,7 +38,7 @@ NOT_OBJECT: Final = -1
 
 
 NO_JSON: Final = -2
-"""A text that is none, or nests too deep."""
+"""A text that is not JSON, or nests too deep."""
 
 _VALUE, _VALUE_OR_END, _NAME, _NAME_OR_END, _COLON, _AFTER = range(6)
 _OBJECT, _ARRAY = 1, 2
@@ -83,7 +83,7 @@ def plain_end(position: int, end: int) -> int:
 
 @inlined
 def _utf8_end(position: int, end: int, lead: int) -> int:
-    """Behind the character of several bytes that starts here; -1 when it is none."""
+    """The end of the character of several bytes that starts here; -1 if it is not valid."""
     low, high = 0x80, 0xBF
     if 0xC2 <= lead <= 0xDF:
         count = 1
@@ -113,7 +113,7 @@ def _utf8_end(position: int, end: int, lead: int) -> int:
 
 @inlined
 def _escape_end(position: int, end: int) -> int:
-    """Behind the escape whose backslash stands here; -1 when it is none."""
+    """The end of the escape whose backslash is here; -1 if it is not valid."""
     if position + 1 >= end:
         return -1
     letter = load_u8_at(position + 1)
@@ -140,7 +140,7 @@ def _escape_end(position: int, end: int) -> int:
 
 @inlined
 def _string_end(position: int, end: int) -> int:
-    """Behind the closing quote of the string whose content starts here, or -1."""
+    """The end of the string whose content starts here, closing quote included, or -1."""
     while True:
         position = plain_end(position, end)
         if position >= end:
@@ -162,7 +162,7 @@ def _string_end(position: int, end: int) -> int:
 
 @inlined
 def _digits_end(position: int, end: int) -> int:
-    """Behind at least one digit; -1 without."""
+    """The end of at least one digit; -1 without."""
     first = position
     while position < end and _is_digit(load_u8_at(position)):
         position += 1
@@ -171,7 +171,7 @@ def _digits_end(position: int, end: int) -> int:
 
 @inlined
 def _number_end(position: int, end: int) -> int:
-    """Behind the number that starts here, or -1."""
+    """The end of the number that starts here, or -1."""
     if load_u8_at(position) == 0x2D:
         position += 1
     if position < end and load_u8_at(position) == 0x30:
@@ -200,7 +200,7 @@ def _is_word(position: int, end: int, letters: int) -> bool:
 
 @inlined
 def _scalar_end(position: int, end: int) -> int:
-    """Behind the string, number or word that starts here, or -1."""
+    """The end of the string, number or word that starts here, or -1."""
     byte = load_u8_at(position)
     if byte == 0x22:
         return _string_end(position + 1, end)
@@ -220,7 +220,7 @@ def _blanks_end(position: int, end: int) -> int:
 
 @inlined
 def _token_end(position: int, end: int, stack: Any, depth: int, expected: int) -> Any:
-    """Behind the token that starts here or -1, the depth there, and what is expected then."""
+    """The end of the token that starts here or -1, the depth there, and what must follow."""
     byte = load_u8_at(position)
     if expected == _AFTER:
         is_object = stack[depth - 1] == _OBJECT
@@ -243,7 +243,7 @@ def _token_end(position: int, end: int, stack: Any, depth: int, expected: int) -
 
 @inlined
 def _value_end(position: int, end: int, stack: Any, outer: int) -> tuple[int, int]:
-    """Behind the value that starts here, within `outer` others, or -1; and its flags."""
+    """The end of the value that starts here, within `outer` others, or -1; and its flags."""
     depth, expected, flags = outer, _VALUE, 0
     while position < end:
         position, depth, expected = _token_end(position, end, stack, depth, expected)
@@ -267,7 +267,7 @@ def _put_span(
 def _walk_object(
     base: int, position: int, end: int, stack: Any, spans: Any, row: int
 ) -> tuple[int, int]:
-    """Behind the object whose brace stands before here, or -1; and how many members it has."""
+    """The end of the object whose brace precedes this position, or -1; and its members."""
     count = 0
     position = _blanks_end(position, end)
     if position < end and load_u8_at(position) == 0x7D:
@@ -307,7 +307,7 @@ def walk_members(base: int, start: int, end: int, stack: Any, spans: Any, row: i
 
 @kernel
 def find_members(data: Bytes, ends: Numbers, spans: Spans, counts: Numbers) -> int:
-    """Locates the top members of texts that lie one behind the other; gives the rows it filled.
+    """Locates the top members of adjacent texts; returns how many rows it filled.
 
     Text i is data[ends[i]:ends[i + 1]]. counts[i] becomes the number of its members, NOT_OBJECT
     with one row in spans, or NO_JSON with none. Spans need a row for every MEMBER_BYTES_MIN
@@ -350,7 +350,7 @@ def squeeze(source: int, size: int, target: int) -> int:
 
 @kernel
 def squeeze_blanks(data: Bytes, target: Bytes) -> int:
-    """Copies a valid JSON text without the blanks outside its strings; gives the size."""
+    """Copies a valid JSON text without the blanks outside its strings; returns the size."""
     if target.size < data.size:
         raise IndexError("the target is smaller than the text")
     return squeeze(address_of(data), data.size, address_of(target))
@@ -360,7 +360,7 @@ def squeeze_blanks(data: Bytes, target: Bytes) -> int:
 def _find_commas(data: Bytes, positions: Numbers) -> int:
     """Fills in the positions of the commas outside strings and brackets; returns their count.
 
-    The data is valid JSON: only strings, brackets and commas are looked at.
+    The data is valid JSON: only strings, brackets and commas matter.
     """
     count = 0
     depth = 0

@@ -3,7 +3,7 @@
 Layout     tx (8), op (8), key size (4), key, operation (1), flag (1), json size (8), json, CRC-32C
            of all before it (4); big-endian. docs/formats/shape-log.md
 Invariant  nothing outside the given buffers is read or written, whatever the bytes say.
-Threads    `encode_entries` looks at Python objects and keeps the GIL; no Python code runs
+Threads    `encode_entries` reads Python objects and keeps the GIL; no Python code runs
            meanwhile, so the list cannot change under it.
 """
 
@@ -67,7 +67,7 @@ WHOLE = -1
 _INSERT, _UPDATE, _DELETE, _CONTROL = b"iudc"
 _COMMA = ord(",")
 _AS_RECEIVED = 0
-# What is noted of a Python entry: numbers, and of its texts address and size.
+# The fields of a Python entry: numbers, and the addresses and sizes of its texts.
 _TX, _OP, _OPERATION, _KEY, _KEY_SIZE, _JSON, _JSON_SIZE = range(7)
 _FIELDS = 7
 
@@ -86,7 +86,7 @@ def is_after(tx: int, op: int, other_tx: int, other_op: int) -> bool:
 
 @inlined
 def _read_entry(entry: Any, row: Any, last_tx: int, last_op: int) -> int:
-    """Notes the fields of a Python entry; MORE, or why it may not come behind the last one."""
+    """Reads the fields of a Python entry; MORE, or why it may not follow the last one."""
     if tuple_size(entry) != 4 or tuple_size(tuple_item(entry, 0)) != 2:
         return EntryStatus.NOT_AN_ENTRY.value
     offset, key, json = tuple_item(entry, 0), tuple_item(entry, 1), tuple_item(entry, 3)
@@ -109,7 +109,7 @@ def _read_entry(entry: Any, row: Any, last_tx: int, last_op: int) -> int:
 
 @inlined
 def _write_entry(at: int, row: Any) -> Any:
-    """Writes an entry but for its checksum; gives the address behind."""
+    """Writes an entry without its checksum; returns the address behind it."""
     at = append_big_endian(append_big_endian(at, row[_TX], 8), row[_OP], 8)
     at = append_big_endian(at, row[_KEY_SIZE], 4)
     copy_bytes(at, row[_KEY], row[_KEY_SIZE])
@@ -163,8 +163,8 @@ def encode_entries(
 ) -> tuple[int, int, Bytes, int]:
     """(EntryStatus, count, bytes, JSON bytes) of entries from `start` on.
 
-    It stops behind the entry that fills a room. `last` is the place before the first; a status but
-    MORE names the fault of the entry at start + count, and no bytes are given.
+    It stops behind the entry that fills a room. `last` is the offset before the first; a status
+    other than MORE is the fault of the entry at start + count, and there are no bytes.
     """
     encoded: tuple[int, int, Bytes, int] = _encode(
         id(entries), start, json_room, byte_room, last[0], last[1]
@@ -174,10 +174,10 @@ def encode_entries(
 
 @inlined
 def check_entry(buffer: Bytes, at: int, end: int) -> Any:
-    """WHOLE or the EntryStatus of the entry here, then the sizes of it, of its key and its JSON.
+    """WHOLE or the EntryStatus of the entry here, then its size, and those of its key and JSON.
 
-    One that the end cuts off has MORE, and the size that it is known to have at least; without its
-    head the key's size is -1.
+    An entry that the end cuts off has MORE, and at least the size returned; without its head the
+    size of the key is -1.
     """
     if end - at < ENTRY_HEAD:
         return EntryStatus.MORE.value, ENTRY_HEAD + ENTRY_MIDDLE, -1, -1
@@ -207,9 +207,9 @@ def strip_entries(
 ) -> tuple[int, int, int, int]:
     """JSON of entries above one offset and up to another, joined by commas.
 
-    Gives EntryStatus, the position where the next entry begins, the bytes of `out` in use, and the
-    size that an entry cut off by the buffer's end is known to have at least. `out` is at least as
-    long as the buffer.
+    Returns EntryStatus, the position where the next entry begins, the bytes of `out` in use, and
+    the least size of an entry that the buffer's end cuts off. `out` is at least as long as the
+    buffer.
     """
     end = buffer.size
     if out.size < end:
@@ -218,7 +218,7 @@ def strip_entries(
     at, used = 0, 0
     last_tx, last_op = 0, -1
     while at < end:
-        # Entries that are passed over too: a changed offset would let them be left out unnoticed.
+        # Skipped entries too: a damaged offset must not leave them out unnoticed.
         status, size, key_size, json_size = check_entry(buffer, at, end)
         if status != WHOLE:
             return status, at, used, size
@@ -244,11 +244,11 @@ def strip_entries(
 def scan_entries(
     buffer: Bytes, last_tx: int, last_op: int, until_tx: int, until_op: int
 ) -> tuple[int, int, int, int, int, int]:
-    """Walk whole and sound entries up to an offset, above another.
+    """Walks whole and valid entries up to an offset, above another.
 
-    Gives EntryStatus, the position behind the last entry taken, its transaction and operation, the
-    JSON bytes of all taken, and the size that an entry cut off is known to have at least. An entry
-    above the limit ends the walk unread.
+    Returns EntryStatus, the position behind the last entry taken, its transaction and operation,
+    the JSON bytes of all taken, and the least size of an entry that is cut off. An entry above the
+    limit ends the walk unread.
     """
     end = buffer.size
     at, json_bytes = 0, 0

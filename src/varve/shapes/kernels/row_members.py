@@ -1,9 +1,9 @@
 """A walk over rows as their table holds them, for use inside kernels.
 
-Layout     `{"name":value,...}` without blanks. Of a member five numbers are noted: the address of
-           its name's first quote, that of the colon, that behind its value, two for the caller.
-Invariant  nothing outside the given range is read, whatever the bytes say; what is no such text is
-           told by a number below 0. Names are compared as they are spelled.
+Layout     `{"name":value,...}` without blanks. A span has five numbers: the address of the first
+           quote of a member's name, that of the colon, that behind its value, two for the caller.
+Invariant  nothing outside the given range is read, whatever the bytes say; a result below 0 means
+           that the text is not valid. Names are compared as they are spelled.
 """
 
 from typing import Final
@@ -24,19 +24,19 @@ _QUOTE, _COMMA, _COLON, _BACKSLASH = 0x22, 0x2C, 0x3A, 0x5C
 
 @inlined
 def span(spans: int, index: int, field: int) -> int:
-    """A number of a member: 0 where its name begins, 1 its colon, 2 its end, 3 and 4 notes."""
+    """A number of a member: 0 start of its name, 1 its colon, 2 its end, 3 and 4 the caller's."""
     return as_int(load_u64_at(spans + index * SPAN_BYTES + field * 8))
 
 
 @inlined
 def store_span(spans: int, index: int, field: int, number: int) -> None:
-    """Keeps a number of the caller with a member."""
+    """Sets a number of a member."""
     store_u64_at(spans + index * SPAN_BYTES + field * 8, np.uint64(number))
 
 
 @inlined
 def is_same(left: int, right: int, size: int) -> bool:
-    """Whether so many bytes are the same."""
+    """Whether `size` bytes are equal."""
     at = 0
     while at + 8 <= size:
         if load_u64_at(left + at) != load_u64_at(right + at):
@@ -51,7 +51,7 @@ def is_same(left: int, right: int, size: int) -> bool:
 
 @inlined
 def is_same_name(spans: int, index: int, others: int, other: int) -> bool:
-    """Whether two members have one name."""
+    """Whether two members have the same name."""
     start, start_other = span(spans, index, 0), span(others, other, 0)
     size = span(spans, index, 1) - start
     return size == span(others, other, 1) - start_other and is_same(start, start_other, size)
@@ -59,7 +59,7 @@ def is_same_name(spans: int, index: int, others: int, other: int) -> bool:
 
 @inlined
 def is_same_value(spans: int, index: int, others: int, other: int) -> bool:
-    """Whether two members have one value."""
+    """Whether two members have the same value."""
     start, start_other = span(spans, index, 1), span(others, other, 1)
     size = span(spans, index, 2) - start
     return size == span(others, other, 2) - start_other and is_same(start, start_other, size)
@@ -67,7 +67,7 @@ def is_same_value(spans: int, index: int, others: int, other: int) -> bool:
 
 @inlined
 def string_end(at: int, end: int) -> int:
-    """Behind the closing quote of the string whose content starts here, or -1."""
+    """The end of the string whose content starts here, closing quote included, or -1."""
     at = plain_end(at, end)
     while at < end:
         byte = load_u8_at(at)
@@ -79,7 +79,7 @@ def string_end(at: int, end: int) -> int:
 
 @inlined
 def value_end(at: int, end: int) -> int:
-    """Behind the value that starts here, or -1."""
+    """The end of the value that starts here, or -1."""
     depth = 0
     while at < end:
         byte = load_u8_at(at)
@@ -130,7 +130,7 @@ def find_spans(at: int, end: int, spans: int) -> int:
 
 @inlined
 def find_name(spans: int, index: int, others: int, count: int, guess: int) -> int:
-    """Which of so many other members has a member's name, looked for from a guess on; or -1."""
+    """Which of `count` other members has a member's name, searched from a guess on; or -1."""
     for step in range(count):
         other = guess + step
         if other >= count:

@@ -1,10 +1,10 @@
 """Messages of changes of rows, many into one buffer.
 
 Layout     `{"key":...,"value":{...},"headers":{...}}`; of a full update `old_value` before the
-           headers. See varve.shapes.messages, which makes them one by one.
-Invariant  a message is byte for byte what would be made one by one; where that is in doubt the
+           headers. See varve.shapes.messages, which encodes single changes.
+Invariant  a message has the bytes that `MessageEncoder.encode` returns; if that is uncertain the
            result is UNSUPPORTED, and nothing is written. Nothing outside of the texts is read.
-Threads    `_write` looks at Python objects and keeps the GIL.
+Threads    `_write` reads Python objects and keeps the GIL.
 """
 
 from collections.abc import Sequence
@@ -82,9 +82,9 @@ class _Scratch(NamedTuple):
 _AS_INSERT, _AS_UPDATE, _AS_DELETE = b"iud"
 _OTHER, _IS_CHANGED = 3, 4
 _MOVED_MAX: Final = 64
-"""Names in another place than before that are looked for, and columns that were removed."""
+"""Names in another position than before that are searched, and columns that were removed."""
 _FIXED_BYTES: Final = 256
-"""More than what stands around the texts of a message."""
+"""More than all that surrounds the texts of a message."""
 _COMMA, _BACKSLASH, _OPEN, _CLOSE = 0x2C, 0x5C, 0x7B, 0x7D
 _PARTS: Final = (
     b'{"key":',
@@ -143,7 +143,7 @@ def _is_shown(form: _Form, spans: int, index: int) -> bool:
 
 @inlined
 def _find_rest(row: _Text, key: _Text, spans: int) -> int:
-    """Notes the members behind the key's columns; how many, or -1 for a row of another form."""
+    """Finds the members behind the key's columns; how many, or -1 for a row of another form."""
     text, size = row.address, row.size
     if key.size < 3 or size < key.size or not is_object(text, size):
         return -1
@@ -173,7 +173,7 @@ def _put_row(at: int, form: _Form, row: _Text, key: _Text, spans: int) -> int:
 
 @inlined
 def _match(spans: int, count: int, others: int, other_count: int) -> bool:
-    """Notes which members have one name; False where too many stand in another place."""
+    """Matches members by name; False if too many have another position."""
     for other in range(other_count):
         store_span(others, other, _OTHER, -1)
     guess, moved = 0, 0
@@ -195,7 +195,7 @@ def _match(spans: int, count: int, others: int, other_count: int) -> bool:
 
 @inlined
 def _is_before(others: int, left: int, right: int) -> bool:
-    """Whether one name stands before another in the order of their characters."""
+    """Whether one name precedes another in the order of their characters."""
     start, other_start = span(others, left, 0) + 1, span(others, right, 0) + 1
     size = span(others, left, 1) - 1 - start
     other_size = span(others, right, 1) - 1 - other_start
@@ -234,7 +234,7 @@ def _find_removed(form: _Form, scratch: _Scratch, other_count: int) -> int:
 
 @inlined
 def _find_changed(form: _Form, scratch: _Scratch, count: int) -> int:
-    """Notes members shown that are new or have another value; how many there are."""
+    """Flags the shown members that are new or have another value; how many there are."""
     changed = 0
     for index in range(count):
         other = span(scratch.spans, index, _OTHER)
@@ -280,7 +280,7 @@ def _put_old(at: int, form: _Form, scratch: _Scratch, count: int, removed_count:
 def _put_update(
     at: int, form: _Form, row: _Text, before: _Text, key: _Text, scratch: _Scratch
 ) -> tuple[int, int]:
-    """What became of an update, and where its value ends."""
+    """The result for an update, and where its value ends."""
     count = _find_rest(row, key, scratch.spans)
     other_count = _find_rest(before, key, scratch.others)
     if (
@@ -306,7 +306,7 @@ def _put_update(
 def _put_value(
     at: int, form: _Form, row: _Text, before: _Text, key: _Text, scratch: _Scratch
 ) -> tuple[int, int]:
-    """What became of a change, and where the value of its message ends."""
+    """The result for a change, and where the value of its message ends."""
     if row.address and before.address:
         return _put_update(at, form, row, before, key, scratch)
     if row.address:
@@ -320,7 +320,7 @@ def _put_value(
 
 @inlined
 def _put_end(at: int, form: _Form, result: int, tx: int, op: int) -> int:
-    """The headers, and the place of a transaction of one change."""
+    """The headers, and the offset, as that of a transaction of one change."""
     is_update, is_insert = result == _AS_UPDATE, result == _AS_INSERT
     at = _put_part(at, form, _UPDATE if is_update else _INSERT if is_insert else _DELETE)
     at = append_decimal(_put_part(at, form, _LSN), tx)
@@ -398,7 +398,7 @@ class MessageTexts:
         self._is_full = is_full
 
     def write(self, changes: list[Any]) -> tuple[list[int], list[bytes]]:
-        """Of each change what became of it, and its message, empty where there is none.
+        """The result of each change, and its message, empty without one.
 
         A change is a tuple of its offset, the key, the row and the one before it, each a text or
         None. A key is a tuple with the key as JSON and the object of its columns as the third and
@@ -415,7 +415,7 @@ class MessageTexts:
 
 
 def _table_of(texts: tuple[bytes, ...]) -> npt.NDArray[np.int64]:
-    """Addresses and sizes; the texts must be kept for as long."""
+    """Addresses and sizes; the texts must be kept as long as the table."""
     rows = [(np.frombuffer(text, np.uint8).ctypes.data, len(text)) for text in texts]
     return np.array(rows, np.int64).reshape(-1, 2)
 

@@ -1,10 +1,10 @@
-"""Rows as JSON texts: which values may stand in one as they are, and what stands where in it.
+"""Rows as JSON texts: which values can be part of one unchanged, and where its columns are.
 
 Layout     a row is the object of its key's columns, then the other columns. See `row_members`.
-Invariant  a text that is fit has names without escapes, each once and none of the key's: without
-           blanks and behind the key's columns it is what splitting and joining would give. In
-           doubt a text is not fit.
-Threads    these look at Python objects and keep the GIL.
+Invariant  a text that fits has names without escapes, each once and none of the key's: without
+           blanks and behind the key's columns it is what splitting and joining would give. If that
+           is uncertain a text does not fit.
+Threads    these functions read Python objects and keep the GIL.
 """
 
 from itertools import pairwise
@@ -91,7 +91,7 @@ def _has_names_of(address: int, spans: Any, count: int, known: int, others: Any)
 
 @inlined
 def _is_distinct(address: int, spans: Any, count: int) -> bool:
-    """Whether each name stands once, and is spelled without escapes."""
+    """Whether each name occurs once, and is spelled without escapes."""
     if count > _COMPARED_MAX:
         return False
     for index in range(count):
@@ -164,7 +164,7 @@ def _join(keys: int, values: int, fits: Flags, ends: Places) -> Any:
             if fits[index] == _FIT:
                 at = append_bytes(at, bytes_address(value) + 1, bytes_size(value) - 1)
             else:
-                # The brace that opens the value falls on the comma, which is put there again.
+                # The opening brace of the value overwrites the comma, which is written again.
                 size = squeeze(bytes_address(value), bytes_size(value), at - 1)
                 append_byte(at - 1, _COMMA)
                 at += size - 1
@@ -197,7 +197,7 @@ def _are_rows(texts: int) -> bool:
 
 
 def are_rows(texts: list[bytes]) -> bool:
-    """Whether all texts have the form of rows; the values themselves are not looked at."""
+    """Whether all texts have the form of rows; the values themselves are not checked."""
     return bool(_are_rows(id(texts)))
 
 

@@ -54,7 +54,7 @@ def encode_edge(edge: ChunkEdge) -> bytes:
 
 
 def find_edge(data: bytes, position: int = 0) -> ChunkEdge | None:
-    """The edge at a position; None for bytes that are none, such as a torn one."""
+    """The edge at a position; None for other bytes, such as a torn edge."""
     if len(data) - position < EDGE_BYTES:
         return None
     fields = data[position : position + _FIELDS.size]

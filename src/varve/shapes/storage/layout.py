@@ -173,7 +173,7 @@ def encode_slot(sequence: int, offset: ShapeOffset) -> bytes:
 
 
 def find_slot(data: bytes) -> tuple[int, ShapeOffset] | None:
-    """Sequence and place; None for a slot that was torn or never written."""
+    """Sequence and offset; None for a slot that was torn or never written."""
     if len(data) < _SLOT_BYTES:
         return None
     fields = data[: _SLOT_FIELDS.size]
@@ -206,7 +206,7 @@ def read_pointer(fs: FileSystem, directory: str) -> "Pointer":
 
 
 class Pointer:
-    """The durable place of one shape."""
+    """The durable offset of one shape."""
 
     def __init__(
         self,
@@ -219,15 +219,15 @@ class Pointer:
     ) -> None:
         self.offset = offset
         self.is_certain = is_certain
-        """Whether no later place can have been lost."""
+        """Whether no later offset can have been lost."""
         self._fs = fs
         self._path = path
         self._sequence = sequence
 
     def write(self, offset: ShapeOffset) -> File:
-        """Moves the place on; when that or the sync fails, nothing may be written any more.
+        """Writes another offset; if that or the sync fails, nothing may be written any more.
 
-        Gives the file that is to be synced and closed. Raises OSError.
+        Returns the file that is to be synced and closed. Raises OSError.
         """
         sequence = self._sequence + 1
         file = self._fs.open_writable(self._path)
@@ -245,12 +245,12 @@ def trash_directory(root: str) -> str:
 
 
 def move_to_trash(fs: FileSystem, root: str, handle: str) -> bool:
-    """Renames a shape's directory away; False when there is none. Raises OSError of the disk."""
+    """Moves a shape's directory to the trash; False without one. Raises OSError."""
     return _rename_to_trash(fs, root, shape_directory(root, handle), handle)
 
 
 def discard_scratch(fs: FileSystem, root: str) -> bool:
-    """Renames the scratch of all compactions away; False when there is none. Raises OSError."""
+    """Moves the scratch files of compactions to the trash; False without any. Raises OSError."""
     return _rename_to_trash(fs, root, posixpath.join(root, SCRATCH), SCRATCH)
 
 

@@ -87,7 +87,7 @@ finished."""
 
 
 def read_pieces(file: File, await_more: Await) -> Iterator[bytes]:
-    """Reads the chunk to its end, as far as its writer has come; the file is closed behind it."""
+    """Reads the chunk to its end, as its writer proceeds; closes the file at the end."""
     with file:
         position, crc, carry = 0, 0, b""
         chunk: SnapshotChunk | None = None
@@ -184,7 +184,7 @@ class ShapeSnapshot:
     # The writer's side
 
     def show(self, size: int) -> None:
-        """The open chunk has so many bytes that may be read."""
+        """Sets how many bytes of the open chunk may be read."""
         with self._changed:
             self._open_size = size
             self._changed.notify_all()
@@ -303,7 +303,7 @@ class SnapshotWriter:
             self._write()
 
     def flush(self) -> None:
-        """Show readers what was added so far."""
+        """Shows readers what was added so far."""
         if self._buffer:
             self._write()
 
@@ -317,7 +317,7 @@ class SnapshotWriter:
         self._snapshot.complete()
 
     def abandon(self) -> None:
-        """Gives up: those who read get an error. Harmless after `finish` and twice."""
+        """Gives up: readers get an error. Harmless after `finish`, and twice."""
         self._is_ended = True
         self._buffer.clear()
         if self._file is not None:
