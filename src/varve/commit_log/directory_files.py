@@ -108,24 +108,16 @@ class DirectoryMetadata:
 def encode_meta_properties(metadata: DirectoryMetadata) -> bytes:
     """The content of `meta.properties`."""
     values = {
-        "version": str(metadata.version),
+        "version": metadata.version,
         "cluster.id": metadata.cluster_id,
-        _NODE_ID_NAMES[metadata.version]: _text_of(metadata.node_id),
-        "directory.id": _text_of_id(metadata.directory_id),
+        _NODE_ID_NAMES[metadata.version]: metadata.node_id,
+        "directory.id": metadata.directory_id and encode_topic_id(metadata.directory_id),
     }
     return "".join(
-        f"{escape_property(name)}={escape_property(value)}\n"
+        f"{escape_property(name)}={escape_property(str(value))}\n"
         for name, value in sorted(values.items())
         if value is not None
     ).encode("ascii")
-
-
-def _text_of(number: int | None) -> str | None:
-    return None if number is None else str(number)
-
-
-def _text_of_id(directory_id: UUID | None) -> str | None:
-    return None if directory_id is None else encode_topic_id(directory_id)
 
 
 def decode_meta_properties(

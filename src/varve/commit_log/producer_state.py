@@ -253,14 +253,13 @@ class ProducerStateManager:
             elif batch.marker is not None:
                 self._check_marker(entry, batch, batch.marker, origin)
                 plan.entries[producer_id] = entry.after_marker(batch, batch.marker)
-                first_offset, is_aborted = (
-                    entry.transaction_first_offset,
-                    not batch.marker.committed,
-                )
-                if first_offset is not None:
+                if entry.transaction_first_offset is not None:
                     plan.completed.append(
                         CompletedTransaction(
-                            producer_id, first_offset, batch.base_offset, is_aborted
+                            producer_id,
+                            entry.transaction_first_offset,
+                            batch.base_offset,
+                            is_aborted=not batch.marker.committed,
                         )
                     )
         return plan
