@@ -256,8 +256,6 @@ def main(arguments: Sequence[str]) -> int:
     java = find_java()
     try:
         if java is None and arguments:
-            from varve.spark.java import install_java
-
             install_java()
             java = find_java()
         if java is None:
