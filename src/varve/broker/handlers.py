@@ -35,7 +35,7 @@ _SERVER_APIS: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 def api_versions_response(
     keys: Iterable[ApiKey], error: ErrorCode = ErrorCode.NONE
 ) -> ApiVersionsResponse:
-    """The versions of these APIs; also with an error, because the client needs them to go on."""
+    """The versions of these APIs; also with an error, because the client needs them to continue."""
     apis = [APIS[key] for key in sorted(keys)]
     return ApiVersionsResponse(
         error_code=error,

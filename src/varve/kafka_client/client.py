@@ -6,7 +6,8 @@ Invariant  a request is retried until `request.timeout.ms` is over. The leader o
            looked up again after an error that says it moved. Only requests that may be repeated are
            sent.
 Threads    any. Every request has a connection of its own until its response is there, so that a
-           long poll delays nobody. `_lock` guards the tables and is not held during network I/O.
+           long poll delays no other request. `_lock` guards the tables and is not held during
+           network I/O.
 """
 
 import threading

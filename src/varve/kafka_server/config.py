@@ -49,7 +49,7 @@ _COMMAND_VARIABLES: Final = frozenset(
         "VARVE_USER_PASSWORD",
     }
 )
-"""Variables that stand for options of commands."""
+"""Variables of commands other than the server."""
 
 _BROKER_PARTS: Final[dict[str, type[Settings]]] = {
     "settings": BrokerSettings,
@@ -118,7 +118,7 @@ def read_properties_file(path: Path) -> dict[str, str]:
 
 
 def read_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Settings by Kafka's names, and a warning for each variable that stands for none.
+    """Settings by Kafka's names, and a warning for each variable that is not a setting.
 
     Raises InvalidSetting for an empty authorizer: it must not switch authorization off.
     """
@@ -132,7 +132,7 @@ def read_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], list
         if name is None:
             nearest = difflib.get_close_matches(variable, names, n=1, cutoff=0.6)
             hint = f"; did you mean {nearest[0]}?" if nearest else ""
-            warnings.append(f"{variable} in the environment stands for no setting{hint}")
+            warnings.append(f"{variable} in the environment is not a setting{hint}")
         elif name == _AUTHORIZER and not value:
             raise InvalidSetting(f"{variable} is empty: give it a value, or unset it")
         else:

@@ -49,7 +49,7 @@ def serve(config: ServerConfig, echo: Callable[[str], None]) -> None:
                 logger.warning("recovered", extra={"partition": partition, "repair": message})
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(config, store, began, echo))
-    # Not before the store is closed: who reads this line may open the directories.
+    # Not before the store is closed: a reader of this line may open the directories.
     logger.info("stopped")
 
 

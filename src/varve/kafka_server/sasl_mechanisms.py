@@ -54,7 +54,7 @@ class _Hash:
 
 
 def hash_password(password: str, *, entropy: Callable[[int], bytes] = token_bytes) -> str:
-    """What stands behind `name=` in the file of users; takes about a tenth of a second."""
+    """The hash for a line `name=hash` of the file of users; takes about a tenth of a second."""
     salt = entropy(_SALT_BYTES)
     key = _scrypt(password, salt, _COST)
     return "$".join(("scrypt", str(_COST), _text(salt), _text(key)))
@@ -109,7 +109,7 @@ def parse_users(text: str, where: str) -> dict[str, str]:
             )
         _parse_hash(name, hashed)
         if name in users:
-            raise InvalidSetting(f"{where}, line {number}: {name} stands there twice")
+            raise InvalidSetting(f"{where}, line {number}: {name} is named twice")
         users[name] = hashed
     return users
 

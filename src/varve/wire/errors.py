@@ -234,7 +234,7 @@ _RETRIABLE: Final = frozenset(
 )
 _REMEDIES: Final[dict[int, str]] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "have describe and read of the topic granted, for its "
-    "settings describe_configs (`varve acl add`), or log in as somebody else",
+    "settings describe_configs (`varve acl add`), or log in as another user",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "have read of the group granted (`varve acl add`)",
 }
 _ERRORS: Final[dict[int, type[errors.StoreError]]] = {

@@ -156,7 +156,7 @@ def test_variables_stand_for_settings() -> None:
         "varve.tier.store.endpoint": "http://localhost",
     }
     assert warnings == [
-        "VARVE_LISTENER in the environment stands for no setting; did you mean VARVE_LISTENERS?"
+        "VARVE_LISTENER in the environment is not a setting; did you mean VARVE_LISTENERS?"
     ]
     assert variable_of("varve.http.port") == "VARVE_HTTP_PORT"
 

@@ -197,7 +197,7 @@ class PartitionDedup:
     # Append
 
     def append(self, batch: Buffer) -> AppendResult:
-        """Appends what is no duplicate; for a batch of duplicates, the first original's offset."""
+        """Appends all but duplicates; a batch of duplicates gets the first original's offset."""
         with self._lock:
             if self._store is None:
                 raise Closed(f"{self._where}: its ids are being restored: try again")

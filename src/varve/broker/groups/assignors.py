@@ -98,7 +98,7 @@ class _UniformAssignment:
     def assign_free(self) -> None:
         """Topics with few subscribers come first: their partitions have fewer possible owners."""
         # Topics with the same subscribers share a heap. Loads only grow here, so that an entry
-        # which is out of date stands too early and is put back where it belongs.
+        # which is out of date is too early in the heap and is put back with its current load.
         heaps: dict[tuple[str, ...], list[tuple[int, str]]] = {}
         for topic, members in sorted(self._subscribers.items(), key=lambda item: len(item[1])):
             heap = heaps.get(members)

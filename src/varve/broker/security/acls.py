@@ -27,7 +27,7 @@ from varve.foundation.errors import InvalidRequest
 
 WILDCARD: Final = "*"
 ANY_PRINCIPAL: Final = "User:*"
-"""The principal that stands for all."""
+"""The principal of bindings for all users."""
 
 _NAME_BYTES_MAX: Final = 4096
 

@@ -51,7 +51,7 @@ class DirectoryDocument:
 
     @property
     def where(self) -> str:
-        """A place for messages."""
+        """The path of the first copy, for error messages."""
         return f"{self._directories[0].path}/{self.name}"
 
     def read(self) -> Mapping[str, Any]:
@@ -112,7 +112,7 @@ def _decode(data: bytes, path: str) -> tuple[int, Mapping[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise _corrupt(path, error) from error
     if not isinstance(content, dict):
-        raise _corrupt(path, TypeError("the top is no object"))
+        raise _corrupt(path, TypeError("the document is not a JSON object"))
     if content.get("format") != FORMAT:
         raise UnsupportedFormat(
             f"{path}: format {content.get('format')!r:.40}, only {FORMAT} is known; "
@@ -125,7 +125,7 @@ def _decode(data: bytes, path: str) -> tuple[int, Mapping[str, Any]]:
 
 
 def _corrupt(where: str, error: Exception) -> Corrupt:
-    """For a document that its owner cannot make sense of."""
+    """For a document that cannot be decoded."""
     return Corrupt(
         f"{where}: not a table that varve wrote ({type(error).__name__}: {error!s:.80}); restore "
         "it from another log directory or a backup, or remove it to begin without what it held"

@@ -6,8 +6,8 @@ A transaction is a value; every step returns a new one, which the coordinator wr
 Layout     see `state_topic`: TransactionLogKey of type 0, TransactionLogValue. Version 0 is
            written, which every Kafka reads; 1 is read, too.
 Invariant  steps follow `VALID_PREVIOUS`, Kafka's own order. Partitions are known from Ongoing until
-           the transaction is complete. An entry is changed by one task at a time: who writes its
-           next state to the log sets `next_status` before the first wait and clears it when the log
+           the transaction is complete. An entry is changed by one task at a time, which
+           sets `next_status` before the first wait and clears it when the log
            has answered.
 Threads    the loop's; decoding is pure.
 """
