@@ -1,7 +1,8 @@
 """The erasure in a local log: segments with a match are rewritten and swapped, as compaction does.
 
 Invariant  a segment is swapped in only after its balance was checked and put on record. What was
-           replaced is gone when this ends, and so is what earlier runs left lying aside.
+           replaced is gone when this ends, and so is what earlier runs left lying aside. Records
+           that were found are held for one segment at a time.
 Crash      each swap is complete or undone by the next open; a run that was cut is run again.
 Threads    one; the store is open in this process, and nobody else appends.
 """
@@ -69,17 +70,21 @@ class LocalErasure:
         )
 
     def run(self, *, is_dry_run: bool) -> LocalFindings:
-        """Erases; a dry run ends when it knows what there is to do."""
+        """Erases, segment by segment; a dry run only finds out what there is to do."""
         if not is_dry_run:
             remove_unfinished(self.fs, self.log.directory)
         self.log.flush()
-        matched = self._search()
-        if is_dry_run:
-            return self._findings
-        for base_offset, records in matched.items():
-            self._erase(self._closed(base_offset), records)
-        self.log.delete_expired_files(LONG_MAX)
-        self._remove_set_aside()
+        for base_offset, size, scan in self._search():
+            self._findings.figures.add_scan(size, scan)
+            if scan.found is None or not scan.match_count:
+                continue
+            if not self.matcher.is_by_key:
+                self._findings.offsets.append(scan.found.offsets)
+            if not is_dry_run:
+                self._erase(self._closed(base_offset), scan.found)
+        if not is_dry_run:
+            self.log.delete_expired_files(LONG_MAX)
+            self._remove_set_aside()
         return self._findings
 
     def _remove_set_aside(self) -> None:
@@ -91,25 +96,14 @@ class LocalErasure:
 
     # Finding
 
-    def _search(self) -> dict[int, ErasedRecords]:
-        """By base offset, the segments that hold a match."""
-        scans = {
-            segment.base_offset: (segment.size, self._search_segment(segment))
-            for segment in self.log.view.closed
-        }
+    def _search(self) -> Iterator[tuple[int, int, Scan]]:
+        """Base offset and size of each segment, with what it holds; the active one comes last."""
+        for segment in self.log.view.closed:
+            yield segment.base_offset, segment.size, self._search_segment(segment)
         active = self.log.view.active
         if active.size:
             scan = scan_log(FileSource(active.file()), active.size, self.matcher)
-            scans[active.base_offset] = (active.size, scan)
-        for size, scan in scans.values():
-            self._findings.figures.add_scan(size, scan)
-            if scan.found is not None and not self.matcher.is_by_key:
-                self._findings.offsets.append(scan.found.offsets)
-        return {
-            base_offset: scan.found
-            for base_offset, (_, scan) in scans.items()
-            if scan.found is not None and scan.match_count
-        }
+            yield active.base_offset, active.size, scan
 
     def _search_segment(self, segment: Segment) -> Scan:
         source = FileSource(segment.file())
