@@ -10,8 +10,8 @@ Threads    one calls `run_once` and `copy`; `copied_offset` and `stop` are for a
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,7 +41,6 @@ class CopyProgress:
     """A copy under way: so many bytes of all that are to be copied of the partition."""
 
     partition: TopicPartition
-    base_offset: int
     done_bytes: int
     total_bytes: int
 
@@ -96,36 +95,6 @@ class _Retry:
     failures: int = 0
     retry_ms: int = 0
     error: str = ""
-
-
-class _CopyBudget(WorkBudget):
-    """Paces and reports the copy of one segment; `done` of `total` bytes were copied before it."""
-
-    def __init__(
-        self,
-        copier: "TierCopier",
-        tiered: TieredPartition,
-        segment: Segment,
-        done: int,
-        total: int,
-        progress: Progress | None,
-    ) -> None:
-        self._copier = copier
-        self._tiered = tiered
-        self._segment = segment
-        self._done = done
-        self._total = total
-        self._progress = progress
-        self._sent = 0
-
-    def spend(self, size: int) -> None:
-        self._copier.check_continues(self._tiered)
-        if self._progress is not None:
-            done = self._done + min(self._sent, self._segment.size)
-            partition = self._tiered.log.topic_partition
-            self._progress(CopyProgress(partition, self._segment.base_offset, done, self._total))
-        self._sent += size
-        self._copier.throttle.spend(size)
 
 
 class TierCopier:
@@ -219,15 +188,14 @@ class TierCopier:
                 "remote.storage.enable=true and remote.log.copy.disable=false with "
                 "`varve log configure`"
             )
-        copied: list[RemoteSegment] = []
-        counts = {"resumed": 0, "removed": 0}
-        tiered: TieredPartition | None = None
+        this_round: _CopyRound | None = None
         error: StoreError | None = None
         try:
             tiered = self._partitions.get(partition)
+            this_round = _CopyRound(self, tiered, now_ms, progress)
             with tiered.work, tiered.guard("copying"):
                 try:
-                    self._copy(tiered, now_ms, copied, counts, progress, limit_bytes)
+                    this_round.run(limit_bytes or LONG_MAX)
                     tiered.record_remote_size()
                 finally:
                     tiered.record_copy_lag()
@@ -240,14 +208,10 @@ class TierCopier:
             error = failure
             self._refusals += isinstance(failure, StoreUnavailable)
             self._note_failure(partition, log, failure, now_ms)
-        return CopyReport(
-            partition=partition,
-            copied_offset=None if tiered is None else tiered.copied_offset,
-            segments=tuple(copied),
-            resumed_count=counts["resumed"],
-            removed_count=counts["removed"],
-            error=None if error is None else str(error),
-        )
+        text = None if error is None else str(error)
+        if this_round is None:
+            return CopyReport(partition=partition, copied_offset=None, error=text)
+        return this_round.report(text)
 
     def _note_failure(
         self, partition: TopicPartition, log: Log, error: StoreError, now_ms: int
@@ -278,96 +242,13 @@ class TierCopier:
                 if copied.get(partition) is known.log
             }
 
-    def _copy(
-        self,
-        tiered: TieredPartition,
-        now_ms: int,
-        copied: list[RemoteSegment],
-        counts: dict[str, int],
-        progress: Progress | None,
-        limit_bytes: int | None,
-    ) -> None:
-        log = tiered.log
-        self.check_continues(tiered)
-        manifest = tiered.load()
-        check_same_history(tiered, manifest)
-        waiting = find_closed(log, tiered.next_copy_offset)
-        if waiting:
-            # What the next start would not find must not be in the store.
-            log.flush()
-        limit = min(log.last_stable_offset, log.recovery_point)
-        waiting = [(segment, end) for segment, end in waiting if end <= limit]
-        pending = list(tiered.manifests.pending(manifest))
-        counts["removed"] += self._remove_stale(tiered, pending, waiting, now_ms)
-        total = sum(segment.size for segment, _ in waiting)
-        before_first = self._before_first
-        if waiting and before_first is not None:
-            before_first()
+    def prepare_first(self) -> None:
+        """To be called before each copy; only the first of them has something to prepare."""
+        if self._before_first is not None:
+            self._before_first()
             self._before_first = None
-        for segment, next_offset in waiting:
-            done = sum(remote_segment.size for remote_segment in copied)
-            if not log.settings.copies_to_tier or done >= (limit_bytes or LONG_MAX):
-                break
-            announced = [
-                remote_segment
-                for remote_segment in pending
-                if _is_copy_of(remote_segment, segment, next_offset)
-            ]
-            request = CopyRequest(
-                log=log,
-                segment=segment,
-                next_offset=next_offset,
-                keys=self._find_keys(log, segment, next_offset, now_ms),
-                announced=announced,
-            )
-            budget = _CopyBudget(self, tiered, segment, done, total, progress)
-            with self._counted(log.topic_partition, segment.size):
-                result = copy_segment(tiered, request, now_ms=now_ms, budget=budget)
-            copied.append(result.segment)
-            counts["resumed"] += result.is_resumed
-            counts["removed"] += len(announced) - result.is_resumed
-            tiered.copied_offset = next_offset
-        if copied or counts["removed"]:
-            tiered.load()
-        tiered.retire_versions(now_ms)
 
-    @contextmanager
-    def _counted(self, partition: TopicPartition, size: int) -> Iterator[None]:
-        metrics = self._partitions.metrics
-        try:
-            yield
-        except (StoreError, OSError):
-            metrics.observe_error(COPY, partition)
-            raise
-        metrics.observe(COPY, partition, size)
-
-    def _remove_stale(
-        self,
-        tiered: TieredPartition,
-        pending: list[RemoteSegment],
-        waiting: list[tuple[Segment, int]],
-        now_ms: int,
-    ) -> int:
-        """Takes back what was begun and will not be finished, and what was replaced long ago."""
-        stale = [segment for segment in pending if self._is_stale(tiered, segment, waiting, now_ms)]
-        return len(tiered.remove(stale, now_ms))
-
-    def _is_stale(
-        self,
-        tiered: TieredPartition,
-        segment: RemoteSegment,
-        waiting: list[tuple[Segment, int]],
-        now_ms: int,
-    ) -> bool:
-        if segment.state is not SegmentState.COPY_STARTED:
-            return segment.may_be_deleted(now_ms)
-        if any(_is_copy_of(segment, local, end) for local, end in waiting):
-            return False
-        # Below the copied offset it may be the output of a job that is still at work.
-        is_of_job = segment.end_offset < tiered.next_copy_offset
-        return not is_of_job or tiered.is_abandoned(segment, now_ms)
-
-    def _find_keys(
+    def find_keys(
         self, log: Log, segment: Segment, next_offset: int, now_ms: int
     ) -> SegmentKeys | None:
         """The key index of a segment of a compacted topic; raises Corrupt for a damaged segment."""
@@ -390,6 +271,108 @@ class TierCopier:
             raise CopyStopped(
                 f"{tiered.log.topic_partition}: copying was stopped; the next round continues"
             )
+
+
+class _CopyRound(WorkBudget):
+    """One round over one partition; also paces the copies and reports how far they are."""
+
+    def __init__(
+        self, copier: TierCopier, tiered: TieredPartition, now_ms: int, progress: Progress | None
+    ) -> None:
+        self._copier = copier
+        self._tiered = tiered
+        self._now_ms = now_ms
+        self._progress = progress
+        self._copied: list[RemoteSegment] = []
+        self._resumed_count = 0
+        self._removed_count = 0
+        self._total_bytes = 0
+        self._segment_bytes = 0
+        self._sent_bytes = 0  # of the segment that is being copied, with its indexes
+
+    def report(self, error: str | None) -> CopyReport:
+        return CopyReport(
+            partition=self._tiered.log.topic_partition,
+            copied_offset=self._tiered.copied_offset,
+            segments=tuple(self._copied),
+            resumed_count=self._resumed_count,
+            removed_count=self._removed_count,
+            error=error,
+        )
+
+    def run(self, limit_bytes: int) -> None:
+        """Copies until nothing waits, or up to the segment that reaches the limit."""
+        tiered, log = self._tiered, self._tiered.log
+        self._copier.check_continues(tiered)
+        manifest = tiered.load()
+        check_same_history(tiered, manifest)
+        waiting = self._find_waiting()
+        pending = list(tiered.manifests.pending(manifest))
+        stale = [segment for segment in pending if self._is_stale(segment, waiting)]
+        self._removed_count += len(tiered.remove(stale, self._now_ms))
+        self._total_bytes = sum(segment.size for segment, _ in waiting)
+        for segment, next_offset in waiting:
+            if not log.settings.copies_to_tier or self._done_bytes >= limit_bytes:
+                break
+            self._copier.prepare_first()
+            self._copy(segment, next_offset, pending)
+        if self._copied or self._removed_count:
+            tiered.load()
+        tiered.retire_versions(self._now_ms)
+
+    def _find_waiting(self) -> list[tuple[Segment, int]]:
+        """The closed segments to copy, each with the offset of the next one."""
+        log = self._tiered.log
+        waiting = find_closed(log, self._tiered.next_copy_offset)
+        if waiting:
+            # What the next start would not find must not be in the store.
+            log.flush()
+        limit = min(log.last_stable_offset, log.recovery_point)
+        return [(segment, end) for segment, end in waiting if end <= limit]
+
+    def _is_stale(self, segment: RemoteSegment, waiting: list[tuple[Segment, int]]) -> bool:
+        """Whether it was replaced long ago, or begun and will not be finished."""
+        if segment.state is not SegmentState.COPY_STARTED:
+            return segment.may_be_deleted(self._now_ms)
+        if any(_is_copy_of(segment, local, end) for local, end in waiting):
+            return False
+        # Below the copied offset it may be the output of a job that is still at work.
+        is_of_job = segment.end_offset < self._tiered.next_copy_offset
+        return not is_of_job or self._tiered.is_abandoned(segment, self._now_ms)
+
+    def _copy(self, segment: Segment, next_offset: int, pending: list[RemoteSegment]) -> None:
+        tiered, log = self._tiered, self._tiered.log
+        announced = [remote for remote in pending if _is_copy_of(remote, segment, next_offset)]
+        request = CopyRequest(
+            log=log,
+            segment=segment,
+            next_offset=next_offset,
+            keys=self._copier.find_keys(log, segment, next_offset, self._now_ms),
+            announced=announced,
+        )
+        self._segment_bytes, self._sent_bytes = segment.size, 0
+        try:
+            result = copy_segment(tiered, request, now_ms=self._now_ms, budget=self)
+        except (StoreError, OSError):
+            tiered.metrics.observe_error(COPY, log.topic_partition)
+            raise
+        tiered.metrics.observe(COPY, log.topic_partition, segment.size)
+        self._copied.append(result.segment)
+        self._resumed_count += result.is_resumed
+        self._removed_count += len(announced) - result.is_resumed
+        tiered.copied_offset = next_offset
+
+    @property
+    def _done_bytes(self) -> int:
+        return sum(segment.size for segment in self._copied)
+
+    def spend(self, size: int) -> None:
+        self._copier.check_continues(self._tiered)
+        if self._progress is not None:
+            done = self._done_bytes + min(self._sent_bytes, self._segment_bytes)
+            self._progress(CopyProgress(self._tiered.log.topic_partition, done, self._total_bytes))
+        self._sent_bytes += size
+        self._copier.throttle.spend(size)
 
 
 def _is_copy_of(remote: RemoteSegment, segment: Segment, next_offset: int) -> bool:
