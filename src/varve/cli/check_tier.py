@@ -138,7 +138,7 @@ def _check_all(
             if lost is not None:
                 findings.append(_lost_tail(facts, *lost))
             if manifest.version:
-                account = fsck_partition(objects, manifests, now_ms=check.now_ms, deep=check.deep)
+                account = fsck_partition(manifests, now_ms=check.now_ms, deep=check.deep)
                 findings += _account_findings(objects, account)
     finally:
         objects.close()

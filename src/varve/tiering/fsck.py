@@ -80,7 +80,7 @@ def fsck(
             _note_outside(report, entries)
             continue
         manifests = ObjectManifestStore(objects, path, random=random, wait=wait)
-        check = _PartitionCheck(objects, path, manifests, now_ms=now_ms, options=options)
+        check = _PartitionCheck(manifests, now_ms=now_ms, options=options)
         progress(path, 0, 0)
         check.run(list(entries))
         if options.deep:
@@ -92,7 +92,6 @@ def fsck(
 
 
 def fsck_partition(
-    objects: ObjectStore,
     manifests: ObjectManifestStore,
     *,
     now_ms: int,
@@ -100,10 +99,8 @@ def fsck_partition(
     progress: Progress = lambda path, done_bytes, total_bytes: None,
 ) -> PartitionAccount:
     """Looks at what is below one partition's prefix; nothing changes."""
-    path = manifests.path
-    options = FsckOptions(deep=deep)
-    check = _PartitionCheck(objects, path, manifests, now_ms=now_ms, options=options)
-    check.run(list(objects.list(path.prefix)))
+    check = _PartitionCheck(manifests, now_ms=now_ms, options=FsckOptions(deep=deep))
+    check.run(list(manifests.objects.list(manifests.path.prefix)))
     if deep:
         check.verify(progress)
     return check.result
@@ -121,22 +118,16 @@ class _PartitionCheck:
     """The account of one partition."""
 
     def __init__(
-        self,
-        objects: ObjectStore,
-        path: RemotePath,
-        manifests: ObjectManifestStore,
-        *,
-        now_ms: int,
-        options: FsckOptions,
+        self, manifests: ObjectManifestStore, *, now_ms: int, options: FsckOptions
     ) -> None:
-        self._objects = objects
-        self._path = path
+        self._objects = manifests.objects
+        self._path = manifests.path
         self._manifests = manifests
         self._now_ms = now_ms
         self._options = options
         self._named: NamedObjects | None = None
         self._overdue: list[Listed] = []
-        self.result = PartitionAccount(path=path)
+        self.result = PartitionAccount(path=self._path)
 
     def run(self, entries: list[ObjectInfo]) -> None:
         """Sorts what was listed, by manifests that are loaded after the listing."""
@@ -317,11 +308,7 @@ class _PartitionCheck:
             return 0
         damaged = {damage.key for damage in self.result.damage}
         verified = done = 0
-        readable = [
-            remote_segment
-            for remote_segment in self._named.segments.values()
-            if remote_segment.is_readable
-        ]
+        readable = [segment for segment in self._named.segments.values() if segment.is_readable]
         total = sum(segment.stored_bytes for segment in readable)
 
         def advance(size: int) -> None:

@@ -19,7 +19,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from varve.commit_log import LoadRequest, Log, LogSettings, SegmentFiles, TopicPartition
@@ -61,7 +61,16 @@ from varve.object_store import ObjectStore
 from varve.tiering.copy.segment_upload import crc32c_of_file
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import RemoteSegment
+from varve.tiering.manifest.segment import (
+    EPOCHS_PART,
+    INDEX_PART,
+    KEYS_PART,
+    LOG_PART,
+    SNAPSHOT_PART,
+    TIME_INDEX_PART,
+    TXN_INDEX_PART,
+    RemoteSegment,
+)
 from varve.tiering.manifest.store import ManifestStore
 
 CHUNK_BYTES: Final = 8 << 20
@@ -170,30 +179,6 @@ RESTORED_FILE: Final = f"{OWN_PREFIX}restored.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreMark:
-    """Which state of the cold tier a directory was made from; equal marks give equal bytes."""
-
-    cluster: str
-    topic_id: str
-    version: int
-    commit: str
-    until_offset: int | None
-
-    def encode(self) -> bytes:
-        return (json.dumps(asdict(self)) + "\n").encode()
-
-
-def mark_of(manifest: Manifest, until_offset: int | None) -> RestoreMark:
-    return RestoreMark(
-        cluster=manifest.cluster,
-        topic_id=manifest.topic_id,
-        version=manifest.version,
-        commit=manifest.commit_id,
-        until_offset=until_offset,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
     """What a restore made.
 
@@ -215,11 +200,11 @@ class RestoreReport:
 
 _NODE_ID: Final = 1
 _KINDS: Final = {
-    "log": LOG,
-    "index": INDEX,
-    "timeindex": TIME_INDEX,
-    "txnindex": TXN_INDEX,
-    "keys": KEYS,
+    LOG_PART: LOG,
+    INDEX_PART: INDEX,
+    TIME_INDEX_PART: TIME_INDEX,
+    TXN_INDEX_PART: TXN_INDEX,
+    KEYS_PART: KEYS,
 }
 
 
@@ -327,6 +312,18 @@ def restore_partition(
     )
 
 
+def _encode_mark(plan: RestorePlan) -> bytes:
+    """Which state of the cold tier a directory is made from; equal marks give equal bytes."""
+    mark = {
+        "cluster": plan.manifest.cluster,
+        "topic_id": plan.manifest.topic_id,
+        "version": plan.manifest.version,
+        "commit": plan.manifest.commit_id,
+        "until_offset": plan.until_offset,
+    }
+    return (json.dumps(mark) + "\n").encode()
+
+
 class _Restore:
     """One restore of one partition; the steps follow each other in `run`."""
 
@@ -338,7 +335,7 @@ class _Restore:
         self._partition = TopicPartition(plan.path.topic, plan.path.partition)
         self._target = f"{log_directory}/{self._partition}"
         self._aside = f"{log_directory}/{future_directory_name(self._partition, 'restore')}"
-        self._mark = mark_of(plan.manifest, plan.until_offset)
+        self._mark = _encode_mark(plan)
 
     def run(self, fetcher: Fetcher) -> RestoreReport:
         topic_id = decode_topic_id(self._plan.path.topic_id, f"{self._plan.path}")
@@ -346,7 +343,7 @@ class _Restore:
         if self._is_done():
             # The run that made it may have ended before its name was on disk.
             self._fs.sync_directory(self._log_directory)
-            return self._report(self._read_end(), was_there=True)
+            return replace(self._report(self._read_end()), was_there=True)
         self._fs.make_directory(self._aside)
         self._fs.sync_directory(self._log_directory)
         self._remove_others({file.name for file in files})
@@ -354,14 +351,14 @@ class _Restore:
         self._write(PARTITION_METADATA_FILE, encode_partition_metadata(topic_id))
         self._write_append_times()
         end_offset = self._cut() if self._plan.is_cut else self._begin_next()
-        self._write(RESTORED_FILE, self._mark.encode())
+        self._write(RESTORED_FILE, self._mark)
         self._fs.sync_directory(self._aside)
         self._write_checkpoints(end_offset)
         if self._fs.exists(self._target):
             self._fs.remove_tree(self._target)
         self._fs.rename(self._aside, self._target)
         self._fs.sync_directory(self._log_directory)
-        return self._report(end_offset, fetched_bytes=fetched, reused_bytes=reused)
+        return replace(self._report(end_offset), fetched_bytes=fetched, reused_bytes=reused)
 
     def _is_done(self) -> bool:
         """Whether the target is what this restore makes; raises when it is something else."""
@@ -369,7 +366,7 @@ class _Restore:
             return False
         path = f"{self._target}/{RESTORED_FILE}"
         stored = self._fs.read(path) if self._fs.exists(path) else b""
-        if stored == self._mark.encode():
+        if stored == self._mark:
             return True
         was = f"was restored from another state ({stored.decode(errors='replace').strip()})"
         raise InvalidRequest(
@@ -452,14 +449,7 @@ class _Restore:
         if changed != known:
             write_atomically(self._fs, path, encode_offsets(changed))
 
-    def _report(
-        self,
-        end_offset: int,
-        *,
-        fetched_bytes: int = 0,
-        reused_bytes: int = 0,
-        was_there: bool = False,
-    ) -> RestoreReport:
+    def _report(self, end_offset: int) -> RestoreReport:
         return RestoreReport(
             path=self._plan.path,
             directory=self._target,
@@ -468,9 +458,6 @@ class _Restore:
             segment_count=len(self._plan.segments),
             log_start_offset=self._plan.log_start_offset,
             end_offset=end_offset,
-            fetched_bytes=fetched_bytes,
-            reused_bytes=reused_bytes,
-            was_there=was_there,
         )
 
 
@@ -489,15 +476,15 @@ def wanted_files(plan: RestorePlan) -> list[WantedFile]:
 
 
 def _file_name(segment: RemoteSegment, part: str, *, is_last: bool) -> str | None:
-    if part == "epochs":
+    if part == EPOCHS_PART:
         return LEADER_EPOCH_FILE if is_last else None
-    if part == "snapshot":
+    if part == SNAPSHOT_PART:
         return log_name(segment.end_offset + 1, SNAPSHOT)
     return log_name(segment.base_offset, _KINDS[part]) if part in _KINDS else None
 
 
 def _check_parts(path: RemotePath, segment: RemoteSegment) -> None:
-    for name in ("log", "epochs"):
+    for name in (LOG_PART, EPOCHS_PART):
         if segment.find_part(name) is None:
             raise Corrupt(
                 f"{path}: {segment} has no part {name!r} in the manifest, without which it cannot "

@@ -59,7 +59,7 @@ class ManifestTask:
     def run(self, shared: None) -> PartitionView:
         objects, manifests = self.bucket.objects(), self.bucket.manifests(self.partition)
         assert isinstance(manifests, ObjectManifestStore), "addresses lead to manifests of objects"
-        account = fsck_partition(objects, manifests, now_ms=self.now_ms, deep=False)
+        account = fsck_partition(manifests, now_ms=self.now_ms, deep=False)
         if not account.account.objects:
             return PartitionView(partition=self.partition, manifest_version=0)
         findings = [*map(_find_damage, account.damage), *map(_find_unnamed, account.listed)]

@@ -7,10 +7,10 @@ Threads    any.
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from varve.disk import FileSystem, MemoryFileSystem
+from varve.disk.file_system import Closing
 from varve.foundation.clock import Clock
 from varve.object_store import ObjectStore
 from varve.tiering.read.extent_cache import ExtentCache
@@ -20,7 +20,7 @@ from varve.tiering.settings import TierSettings
 
 
 @dataclass(frozen=True, slots=True)
-class ReadCaches:
+class ReadCaches(Closing):
     """The caches over one object store; `close` ends their threads, not the store."""
 
     objects: ObjectStore
@@ -59,14 +59,3 @@ class ReadCaches:
         with ExitStack() as stack:
             stack.callback(self.indexes.close)
             stack.callback(self.pool.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
