@@ -4,28 +4,44 @@ Layout     each record is one event; its key is null. A batch holds the events o
            its first record a header with the writer's name. docs/formats/remote-log-metadata.md
 Invariant  the state of a partition is its events up to the high watermark, in order; a batch is
            applied as a whole. The events of a user partition are all in one partition of the topic.
+Invariant  each event has a number; a missing one raises Corrupt, a repeated one is skipped. As in
+           Kafka, an update of an unknown segment and a state that cannot follow change nothing.
 Crash      a batch is in the log whole or not at all: so is a commit. It is synced before it is
            read back.
 Threads    any; one lock per partition of the topic, held while its log is read, written and synced.
 """
 
+import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 from uuid import UUID
 
 import numpy as np
 
 from varve.commit_log import Log, LogManager, TopicPartition
-from varve.foundation.errors import Corrupt, InvalidRequest, InvalidSetting
+from varve.foundation.errors import Corrupt, InvalidRequest, InvalidSetting, StoreError
 from varve.foundation.settings import LONG_MAX, GivenValue
 from varve.kernels.hashes import murmur2
 from varve.records import Batch, Record, build_batch
-from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.commit import check_overlaps
+from varve.tiering.manifest.manifest import NO_EPOCH, Manifest, in_order
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.metadata.events import Event, TopicIdPartition, decode_event, encode_event
-from varve.tiering.metadata.replay import PartitionReplay, StoredCommit, StoredEvent
+from varve.tiering.manifest.segment import RemoteSegment, check_segment, check_transition
+from varve.tiering.metadata.custom_metadata import CommitNote, CustomMetadata, is_own
+from varve.tiering.metadata.events import (
+    REMOTE_STATES,
+    Event,
+    RemoteState,
+    SegmentEvent,
+    TopicIdPartition,
+    decode_event,
+    encode_event,
+)
 from varve.tiering.settings import MetadataSettings
+
+logger = logging.getLogger(__name__)
 
 METADATA_TOPIC: Final = "__remote_log_metadata"
 WRITER_HEADER: Final = "varve.writer"
@@ -36,6 +52,11 @@ _READ_BYTES: Final = 1 << 20
 _MASK: Final = (1 << 32) - 1
 
 _UserPartition = tuple[UUID, int]
+
+_STATES: Final = {remote: state for state, remote in REMOTE_STATES.items()}
+_NOTHING: Final = CommitNote(
+    number=0, leader_epoch=NO_EPOCH, at_ms=0, log_start_offset=0, cleaned_up_to=0
+)
 
 
 class KnownTopic(Protocol):
@@ -99,6 +120,138 @@ def choose_partition(path: TopicIdPartition, partition_count: int) -> int:
 def _fold(number: int) -> int:
     """The hash of a long in Java."""
     return (number ^ number >> 32) & _MASK
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """An event read from the log; `where` names the record."""
+
+    event: Event
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCommit:
+    """The events of one partition in one batch; `id` is the position of the last."""
+
+    id: str
+    writer: str
+    events: Sequence[StoredEvent]
+
+
+class PartitionReplay:
+    """The state of one user partition after the events that were applied; not thread-safe."""
+
+    def __init__(self) -> None:
+        self.commit_count = 0
+        self._segments: dict[UUID, RemoteSegment] = {}
+        self._note = _NOTHING
+        self._writer = ""
+        self._commit_id = ""
+        self._previous_commit_id = ""
+        self._failure: StoreError | None = None
+        self._manifest: Manifest | None = None
+
+    @property
+    def version(self) -> int:
+        """The number of events that were applied."""
+        return self._note.number
+
+    def apply(self, commit: StoredCommit) -> None:
+        """Applies a commit; what is wrong with it is raised by `manifest` from then on."""
+        if self._failure is not None:
+            return
+        before = self.version
+        try:
+            for stored in commit.events:
+                self._apply(stored)
+        except StoreError as failure:
+            self._failure = failure
+            return
+        if self.version != before:
+            self.commit_count += 1
+            self._previous_commit_id, self._commit_id = self._commit_id, commit.id
+            self._writer = commit.writer
+            self._manifest = None
+
+    def _apply(self, stored: StoredEvent) -> None:
+        event, where = stored.event, stored.where
+        if event.custom is None or not is_own(event.custom):
+            raise InvalidRequest(
+                f"{where}: segment {event.segment.id} was stored by another plugin than varve, "
+                "which cannot read its objects: set varve.tier.metadata=object, or give varve a "
+                "topic __remote_log_metadata of its own"
+            )
+        custom = CustomMetadata(event.custom, event_ms=event.at_ms, where=where)
+        if self._is_repeated(custom.note, where):
+            return
+        self._note = custom.note
+        if event.state == RemoteState.DELETE_FINISHED:
+            self._put(event.segment.id, None, where)
+        elif custom.has_segment:
+            self._update(event, custom, where)
+
+    def _update(self, event: Event, custom: CustomMetadata, where: str) -> None:
+        id = event.segment.id
+        first = event if isinstance(event, SegmentEvent) else self._segments.get(id)
+        if first is None:
+            # As in Kafka: its offsets are not known, and the commit counts all the same.
+            logger.warning("update of an unknown segment skipped", extra={"where": where})
+            return
+        state = _STATES[RemoteState(event.state)]
+        segment = custom.decode_segment(str(id), first, state=state, at_ms=event.at_ms)
+        self._put(id, segment, where)
+
+    def _is_repeated(self, note: CommitNote, where: str) -> bool:
+        if note.number > self.version + 1:
+            raise Corrupt(
+                f"{where}: event {note.number} of its partition follows event {self.version}: "
+                "those between are missing in the log; restore its directory, and keep "
+                "remote.log.metadata.topic.retention.ms at -1"
+            )
+        return note.number <= self.version
+
+    def _put(self, id: UUID, segment: RemoteSegment | None, where: str) -> None:
+        """Stores the new state of a segment, None for deleted, unless it cannot follow."""
+        try:
+            check_transition(self._segments.get(id), segment)
+            if segment is not None:
+                check_segment(segment)
+        except InvalidRequest as error:
+            logger.warning("event skipped", extra={"where": where, "error": str(error)})
+            return
+        if segment is None:
+            self._segments.pop(id, None)
+        else:
+            self._segments[id] = segment
+
+    def manifest(self, path: RemotePath) -> Manifest:
+        """The manifest as of the last commit; raises what was wrong with the events."""
+        if self._failure is not None:
+            raise self._failure
+        if self._manifest is None or self._manifest.path != path:
+            self._manifest = self._build(path)
+        return self._manifest
+
+    def _build(self, path: RemotePath) -> Manifest:
+        note = self._note
+        manifest = Manifest(
+            path=path,
+            version=note.number,
+            commit_id=self._commit_id,
+            previous_commit_id=self._previous_commit_id,
+            writer=self._writer,
+            leader_epoch=note.leader_epoch,
+            at_ms=note.at_ms,
+            log_start_offset=note.log_start_offset,
+            cleaned_up_to=note.cleaned_up_to,
+            segments=in_order(self._segments.values()),
+        )
+        try:
+            check_overlaps(manifest)
+        except InvalidRequest as error:
+            raise Corrupt(f"{path}: the events of __remote_log_metadata: {error}") from error
+        return manifest
 
 
 class MetadataTopic:

@@ -38,8 +38,7 @@ from varve.tiering.metadata.events import (
     SegmentUpdate,
     TopicIdPartition,
 )
-from varve.tiering.metadata.replay import PartitionReplay, StoredCommit
-from varve.tiering.metadata.topic import MetadataTopic
+from varve.tiering.metadata.topic import MetadataTopic, PartitionReplay, StoredCommit
 
 _ATTEMPTS: Final = 8
 

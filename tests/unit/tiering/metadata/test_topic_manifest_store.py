@@ -26,8 +26,13 @@ from varve.tiering.metadata.events import (
     TopicIdPartition,
     encode_event,
 )
-from varve.tiering.metadata.replay import PartitionReplay, StoredCommit, StoredEvent
-from varve.tiering.metadata.topic import MetadataTopic, choose_partition
+from varve.tiering.metadata.topic import (
+    MetadataTopic,
+    PartitionReplay,
+    StoredCommit,
+    StoredEvent,
+    choose_partition,
+)
 from varve.tiering.metadata.topic_manifest_store import (
     TopicManifestStore,
     plan_events,
