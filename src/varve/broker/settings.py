@@ -1,4 +1,4 @@
-"""Settings of the broker, by Kafka's names, and what it tells clients of replication."""
+"""Settings of the broker, by Kafka's names, and the replication configs that clients see."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,15 @@ from varve.foundation.settings import check_settings, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings:
+class _CheckedSettings:
+    """Settings without a check beyond their declarations."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings(_CheckedSettings):
     """Settings of the broker as a whole."""
 
     node_id: int = setting(
@@ -27,12 +35,9 @@ class BrokerSettings:
         at_least=1024,
     )
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataSettings:
+class DataSettings(_CheckedSettings):
     """Limits of what is kept for clients between requests."""
 
     fetch_session_count_max: int = setting(
@@ -54,22 +59,16 @@ class DataSettings:
         at_least=1 << 20,
     )
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdminSettings:
+class AdminSettings(_CheckedSettings):
     """Administration of topics by clients."""
 
     delete_topic_enable: bool = setting(True, "Whether clients may delete topics.")
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicationSettings:
+class ReplicationSettings(_CheckedSettings):
     """Replication configs that clients may give a topic: only values that hold for one replica.
 
     They are checked and not stored.
@@ -90,12 +89,9 @@ class ReplicationSettings:
         ignore_case=True,
     )
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedSettings:
+class FixedSettings(_CheckedSettings):
     """Configs that clients read and that cannot be changed."""
 
     default_replication_factor: int = setting(
@@ -104,9 +100,6 @@ class FixedSettings:
         at_least=1,
         at_most=1,
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +183,7 @@ class GroupSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionSettings:
+class TransactionSettings(_CheckedSettings):
     """Transactions and transactional ids."""
 
     transaction_state_log_num_partitions: int = setting(
@@ -222,9 +215,6 @@ class TransactionSettings:
     transaction_partition_verification_enable: bool = setting(
         True, "Whether a transactional batch needs its partition to be part of the transaction."
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -285,7 +275,7 @@ class SecuritySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaSettings:
+class QuotaSettings(_CheckedSettings):
     """Measurement of client rates for quotas."""
 
     window_count: int = setting(
@@ -302,6 +292,3 @@ class QuotaSettings:
         at_least=1,
         at_most=3_600,
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
