@@ -65,14 +65,14 @@ class WindowIterator:
         return self
 
     def __next__(self) -> WindowEntry:
-        entry = self._look()
+        entry = self._peek()
         if entry is None:
             raise StopIteration
         self._next = None
         return entry
 
     def has_next(self) -> bool:
-        return self._look() is not None
+        return self._peek() is not None
 
     def close(self) -> None:
         """Release all it holds; it has no more entries then. Closing twice is harmless."""
@@ -91,7 +91,7 @@ class WindowIterator:
     ) -> None:
         self.close()
 
-    def _look(self) -> WindowEntry | None:
+    def _peek(self) -> WindowEntry | None:
         while self._next is None and (self._scan is not None or self._waiting):
             if self._scan is None:
                 self._begin_scan(self._waiting.pop())

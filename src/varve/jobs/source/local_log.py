@@ -7,7 +7,7 @@ Invariant  what is read ends at a whole batch with a right checksum: what is bei
            does not exist yet. A task lists the files again, so that segments which were
            compacted meanwhile are read as they are then. A later look at the same log (`refresh`)
            walks only what was appended since, if the batch in front of that is still the same.
-Threads    one looks; what it has found any may read.
+Threads    one thread scans the files; any may read what the scan gave.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ from varve.jobs.source.pieces import SLACK, LocalPiece, SegmentSize, cut_positio
 from varve.jobs.source.record_blocks import BatchRange, RecordFilter, aborted_within, read_blocks
 from varve.kernels.batch_layout import HEADER_BYTES, BatchColumn, RecordColumn
 
-_LOOKS: Final = 5
+_SCANS_MAX: Final = 5
 _INDEX_BYTES: Final = 1 << 20
 _INDEX_INTERVAL_BYTES: Final = 64 << 10
 """Of the index of the last segment, which no file has."""
@@ -143,7 +143,7 @@ def find_local_partitions(
 
 
 class LocalPartitionLog:
-    """The files of one partition at the time of a look."""
+    """The files of one partition, as of one scan of its directory."""
 
     is_whole: Final = False
     """What is in the cold tier alone, the files do not tell."""
@@ -155,19 +155,19 @@ class LocalPartitionLog:
         self._files = SegmentFiles(self._fs)
         self._known: dict[FileInfo, Segment] = {}
         self._walk: _LastSegmentWalk | None = None
-        self.segments = self._look()
+        self.segments = self._scan_segments()
 
     def refresh(self) -> "LocalPartitionLog":
         """The files as they are now; those that did not change stay open."""
         now = copy(self)
         now.__dict__.pop("_end", None)
         now.__dict__.pop("start_offset", None)
-        now.segments = now._look()
+        now.segments = now._scan_segments()
         return now
 
-    def _look(self) -> list[Segment]:
+    def _scan_segments(self) -> list[Segment]:
         """The segments in order; a swap of compacted ones is waited for."""
-        for _ in range(_LOOKS):
+        for _ in range(_SCANS_MAX):
             segments: dict[FileInfo, Segment] = {}
             is_swapping = False
             for info in self._fs.scan(self.directory):

@@ -111,14 +111,14 @@ class RemotePartitionLog:
             is_last = open_from is None or open_from >= end_offset
             if is_last and segment.end_offset + 1 >= end_offset:
                 break
-        found: dict[AbortedTransaction, None] = {}
+        aborted: dict[AbortedTransaction, None] = {}
         for index in self._fetch(self._read_txn_index, wanted):
             entries = index.entries()
             for transaction in aborted_within(
                 entries, start_offset=start_offset, end_offset=end_offset
             ):
-                found[transaction] = None
-        return list(found)
+                aborted[transaction] = None
+        return list(aborted)
 
     def pieces(
         self,
@@ -138,7 +138,7 @@ class RemotePartitionLog:
             for segment in self._joined(start_offset, end_offset)
             if segment.max_timestamp >= min_ms and segment.size
         ]
-        made: list[RemotePiece] = []
+        pieces: list[RemotePiece] = []
         cut = [
             remote_segment
             for remote_segment in segments
@@ -164,7 +164,7 @@ class RemotePartitionLog:
             touching = aborted_within(
                 aborted, start_offset=segment.base_offset, end_offset=segment.end_offset + 1
             )
-            made += [
+            pieces += [
                 RemotePiece(
                     home=self.home,
                     segment=segment,
@@ -176,7 +176,7 @@ class RemotePartitionLog:
                 )
                 for start, end in places
             ]
-        return made
+        return pieces
 
     def _joined(self, start_offset: int, end_offset: int) -> Iterator[RemoteSegment]:
         """The segments of a range; raises Corrupt where some of it is in none."""
@@ -209,7 +209,7 @@ class RemotePartitionLog:
     def _fetch(self, read: Callable[[T], R], wanted: Sequence[T]) -> list[R]:
         self.requests += len(wanted)
         if len(wanted) < 2:
-            return [read(one) for one in wanted]
+            return [read(part) for part in wanted]
         with ThreadPoolExecutor(min(_THREADS, len(wanted))) as pool:
             return list(pool.map(read, wanted))
 

@@ -48,12 +48,12 @@ class PartitionSource:
         self,
         number: int,
         remote: RemotePartitionLog | None,
-        hot: Tail | None,
+        tail: Tail | None,
         options: SourceOptions,
     ) -> None:
         self.number = number
         self._remote = remote
-        self._hot = hot
+        self._tail = tail
         self._options = options
 
     @property
@@ -68,15 +68,15 @@ class PartitionSource:
     @property
     def has_end(self) -> bool:
         """Whether the end of the log is here; the cold tier alone may lie behind it."""
-        return self._hot is not None
+        return self._tail is not None
 
     @property
     def topic(self) -> str:
-        return self._hot.owner.topic if self._remote is None and self._hot else self._home.topic
+        return self._tail.owner.topic if self._remote is None and self._tail else self._home.topic
 
     @property
     def topic_id(self) -> str:
-        return self._hot.topic_id() if self._remote is None and self._hot else self._home.topic_id
+        return self._tail.topic_id() if self._remote is None and self._tail else self._home.topic_id
 
     @property
     def _home(self) -> RemotePath:
@@ -85,28 +85,28 @@ class PartitionSource:
 
     def bounds(self) -> tuple[int, int]:
         """The first offset that can be read, and the one behind the last."""
-        remote, hot, is_committed = self._remote, self._hot, self._options.is_committed
-        if hot is not None and (
-            remote is None or hot.is_whole or hot.end_offset > remote.end_offset
+        remote, tail, is_committed = self._remote, self._tail, self._options.is_committed
+        if tail is not None and (
+            remote is None or tail.is_whole or tail.end_offset > remote.end_offset
         ):
-            end = hot.stable_offset if is_committed else hot.end_offset
+            end = tail.stable_offset if is_committed else tail.end_offset
         else:
             assert remote is not None
             end = remote.stable_offset if is_committed else remote.end_offset
         if remote is None or remote.manifest.highest_offset < 0:
-            start = end if hot is None else hot.start_offset
+            start = end if tail is None else tail.start_offset
         else:
             start = remote.start_offset
-            if hot is not None and (hot.is_whole or hot.start_offset > hot.first_offset):
-                start = max(start, hot.start_offset)
+            if tail is not None and (tail.is_whole or tail.start_offset > tail.first_offset):
+                start = max(start, tail.start_offset)
         return min(start, end), end
 
     @property
     def end_offset(self) -> int:
         """The offset behind the last record that is here, decided or not."""
-        if isinstance(self._hot, ServedPartitionLog):
-            return self._hot.log_end_offset
-        ends = [part.end_offset for part in (self._remote, self._hot) if part is not None]
+        if isinstance(self._tail, ServedPartitionLog):
+            return self._tail.log_end_offset
+        ends = [part.end_offset for part in (self._remote, self._tail) if part is not None]
         return max(ends, default=0)
 
     @property
@@ -122,64 +122,64 @@ class PartitionSource:
         """
         if self._remote is not None:
             return self._remote.manifest.cleaned_up_to
-        return 0 if self._hot is None else self._hot.cleaned_up_to
+        return 0 if self._tail is None else self._tail.cleaned_up_to
 
     def wanted(self, filters: SourceFilters) -> tuple[int, int]:
         """The bounds narrowed by options and filters."""
         options = self._options
         start, end = self.bounds()
         first, last = start, end
-        given_start = for_partition(options.starting, self.number)
-        given_end = for_partition(options.ending, self.number)
+        starting = for_partition(options.starting, self.number)
+        ending = for_partition(options.ending, self.number)
         if options.starting_ms is not None:
-            found = self.find_by_time(options.starting_ms, start)
-            start = end if found is None else max(start, found)
+            offset = self.find_by_time(options.starting_ms, start)
+            start = end if offset is None else max(start, offset)
         if options.ending_ms is not None:
-            found = self.find_by_time(options.ending_ms, first)
-            end = end if found is None else min(end, found)
-        start = max(start, min(given_start or 0, last), filters.start_offset)
-        end = min(end, last if given_end is None else given_end, filters.end_offset)
+            offset = self.find_by_time(options.ending_ms, first)
+            end = end if offset is None else min(end, offset)
+        start = max(start, min(starting or 0, last), filters.start_offset)
+        end = min(end, last if ending is None else ending, filters.end_offset)
         return start, max(start, end)
 
     def find_by_time(self, timestamp: int, start_offset: int) -> int | None:
         """The first offset of a record of this time or later; None when there is none."""
-        found, hot = None, self._hot
-        if self._remote is not None and not (hot is not None and hot.is_whole):
-            found = self._remote.find_by_time(timestamp, start_offset=start_offset)
-        if found is None and hot is not None:
-            found = hot.find_by_time(timestamp, start_offset=start_offset)
-        return found
+        offset, tail = None, self._tail
+        if self._remote is not None and not (tail is not None and tail.is_whole):
+            offset = self._remote.find_by_time(timestamp, start_offset=start_offset)
+        if offset is None and tail is not None:
+            offset = tail.find_by_time(timestamp, start_offset=start_offset)
+        return offset
 
     def pieces(self, *, start_offset: int, end_offset: int, filters: SourceFilters) -> list[Piece]:
         if start_offset >= end_offset:
             return []
-        remote, hot = self._remote, self._hot
+        remote, tail = self._remote, self._tail
         border = 0 if remote is None else remote.end_offset
         aborted = self._aborted(start_offset, end_offset)
-        made: list[Piece] = []
+        pieces: list[Piece] = []
         if remote is not None and start_offset < border:
-            made += remote.pieces(
+            pieces += remote.pieces(
                 start_offset=start_offset,
                 end_offset=min(end_offset, border),
                 min_ms=filters.min_ms,
                 is_keyed=self._is_keyed(filters),
                 aborted=aborted,
             )
-        if hot is not None and end_offset > border:
-            self._check_joined(hot, max(start_offset, border))
-            made += hot.pieces(
+        if tail is not None and end_offset > border:
+            self._check_joined(tail, max(start_offset, border))
+            pieces += tail.pieces(
                 start_offset=max(start_offset, border),
                 end_offset=end_offset,
                 min_ms=filters.min_ms,
                 split_bytes=self._options.split_bytes,
                 aborted=aborted,
             )
-        return made
+        return pieces
 
     def step(self, *, start_offset: int, end_offset: int, max_bytes: int) -> int:
         """The offset up to which about so many bytes are read; one offset on at the least."""
         remote = self._remote
-        part: RemotePartitionLog | Tail | None = self._hot
+        part: RemotePartitionLog | Tail | None = self._tail
         if remote is not None and start_offset < remote.end_offset:
             part, end = remote, min(remote.end_offset, end_offset)
         else:
@@ -221,8 +221,8 @@ class PartitionSource:
         start_offset, end_offset = self.bounds()
         if not start_offset <= offset < end_offset:
             return None
-        if isinstance(self._hot, ServedPartitionLog):
-            return self._hot.find_batch_before(next_offset)
+        if isinstance(self._tail, ServedPartitionLog):
+            return self._tail.find_batch_before(next_offset)
         pieces = self.pieces(start_offset=offset, end_offset=next_offset, filters=SourceFilters())
         objects = partial(open_objects, self.address)
         with ExitStack() as stack:
@@ -245,24 +245,24 @@ class PartitionSource:
         is_asked = filters.keys is not None or self._options.mode is Mode.LATEST
         return is_asked and self._options.is_committed
 
-    def _check_joined(self, hot: Tail, offset: int) -> None:
-        first = hot.first_offset
+    def _check_joined(self, tail: Tail, offset: int) -> None:
+        first = tail.first_offset
         if first > offset:
             raise Corrupt(
                 f"{self.topic}-{self.number}: offsets {offset} to {first - 1} are neither in the "
-                f"cold tier nor in {hot.directory}; `varve tier fsck` tells more. Read on from "
+                f"cold tier nor in {tail.directory}; `varve tier fsck` tells more. Read on from "
                 f"{first} with startingOffset"
             )
 
     def _aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         if not self._options.is_committed:
             return []
-        found: dict[AbortedTransaction, None] = {}
+        aborted: dict[AbortedTransaction, None] = {}
         if self._remote is not None:
-            found.update(dict.fromkeys(self._remote.aborted(start_offset, end_offset)))
-        if self._hot is not None:
-            found.update(dict.fromkeys(self._hot.aborted(start_offset, end_offset)))
-        return list(found)
+            aborted.update(dict.fromkeys(self._remote.aborted(start_offset, end_offset)))
+        if self._tail is not None:
+            aborted.update(dict.fromkeys(self._tail.aborted(start_offset, end_offset)))
+        return list(aborted)
 
 
 def open_partitions(
@@ -294,9 +294,13 @@ class TopicSource:
     def partitions(self, wanted: frozenset[int] | None = None) -> list[PartitionSource]:
         """The partitions that are wanted, in order, as they are now."""
         server = self._options.server
-        return self._look(wanted) if server is None else self._look_at_server(server, wanted)
+        return (
+            self._list_partitions(wanted)
+            if server is None
+            else self._list_served_partitions(server, wanted)
+        )
 
-    def _look(self, wanted: frozenset[int] | None) -> list[PartitionSource]:
+    def _list_partitions(self, wanted: frozenset[int] | None) -> list[PartitionSource]:
         options = self._options
         topic = self._remote = self._find_remote(options.topic)
         name = options.topic if topic is None else topic.name
@@ -313,7 +317,7 @@ class TopicSource:
             if wanted is not None and number not in wanted:
                 continue
             # The local log first: what leaves it afterwards, the newest manifest has.
-            log = self._look_at_log(number, directories.get(number), name)
+            log = self._refresh_log(number, directories.get(number), name)
             if log is not None:
                 _check_topic(log, topic)
             remote = None
@@ -322,7 +326,7 @@ class TopicSource:
             sources.append(PartitionSource(number, remote, log, options))
         return sources
 
-    def _look_at_log(
+    def _refresh_log(
         self, number: int, directory: str | None, name: str
     ) -> LocalPartitionLog | None:
         if directory is None:
@@ -335,7 +339,7 @@ class TopicSource:
         self._logs[number] = log
         return log
 
-    def _look_at_server(
+    def _list_served_partitions(
         self, address: ClusterAddress, wanted: frozenset[int] | None
     ) -> list[PartitionSource]:
         """The partitions as a server has them; what is in the cold tier is read there."""
