@@ -48,7 +48,7 @@ def test_a_topic_is_a_table_for_every_reader(spark: SparkSession, tmp_path: Path
         number / 4 for number in range(300) if number % 7 == 3
     )
     assert read_table(spark, address, "shop.state").select("_key").distinct().count() == 49
-    assert read_table(spark, address, "shop.orders__bad").first().reason.startswith("no JSON")  # type: ignore[union-attr]  # one row
+    assert read_table(spark, address, "shop.orders__bad").first().reason.startswith("not JSON")  # type: ignore[union-attr]  # one row
 
     rows = address.open().load_table("shop.orders").scan("id >= 290").to_arrow()
     assert sorted(rows["id"].to_pylist()) == list(range(290, 300))

@@ -4,7 +4,7 @@
 and why on stderr. With `--install` it first installs what is missing: packages of the system where
 apt-get is there and this is root, then those of npm. Exit codes: 0, 2 wrong usage.
 
-Invariant  a tool counts when it ran and named a version that will do; a path alone is no proof.
+Invariant  a tool counts when it ran and named a version that will do; a path alone is not proof.
 """
 
 import os

@@ -40,7 +40,7 @@ def cancel(timer: Timer | None) -> None:
 
 
 class LoopTimers:
-    """By the clock of the event loop."""
+    """Timers of the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -108,13 +108,13 @@ class BackgroundTasks:
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        # A KafkaError is the answer to a request.
+        # A KafkaError was already sent as the response to a request.
         if error is not None and not isinstance(error, KafkaError):
             logger.error("background task failed", exc_info=error)
 
 
 class _DaemonPool(Executor):
-    """Like ThreadPoolExecutor, whose threads keep the process from exiting until they are done."""
+    """Like ThreadPoolExecutor, but its threads do not keep the process from exiting."""
 
     def __init__(self, thread_count: int, name: str) -> None:
         self._thread_count = thread_count
@@ -181,7 +181,7 @@ class BlockingPool:
         return future
 
     async def stop(self, *, timeout_seconds: float) -> None:
-        """Waits for running work, but no longer than the timeout; the rest is left behind.
+        """Waits for running work up to the timeout, then abandons what still runs.
 
         A read from a slow object store must keep neither the loop nor the process from ending.
         """

@@ -123,7 +123,7 @@ _ERROR_SHAPES: Final[dict[ApiKey, tuple[ErrorShape, ...]]] = {
 
 @contextmanager
 def reporting(*results: Any) -> Iterator[None]:
-    """An error within is that of these results; other parts of the request are not affected."""
+    """Stores an error raised in the block in these results; other results are not affected."""
     try:
         yield
     except (StoreError, TimeoutError) as error:

@@ -1,7 +1,7 @@
-"""One request as handlers see it: who sent it, what the sender may do, the topics it names.
+"""One request as handlers see it: its client, what the client may do, the topics it names.
 
 Invariant  a topic that the sender may not use is reported as unauthorized whether it exists or not;
-           by id only one that exists can be.
+           by id, only an existing topic can be unauthorized.
            Regular expressions of clients are RE2, as in Kafka: matching takes linear time, where
            Python's own engine may take exponential time.
 Threads    the loop's; long lists of names are matched off the loop.
@@ -25,7 +25,7 @@ NO_OPERATIONS: Final = -(1 << 31)
 
 
 class CloseConnection(Exception):
-    """Raised by a handler whose response cannot carry an error; the server closes it."""
+    """Raised by a handler whose response has no error field: the server closes the connection."""
 
 
 @dataclass(frozen=True, slots=True)

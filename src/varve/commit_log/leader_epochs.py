@@ -27,7 +27,7 @@ class EpochEntry(NamedTuple):
 
 
 class LeaderEpochs:
-    """The leader epochs of one log; each change says whether there was one to write down."""
+    """The leader epochs of one log; methods that change it return whether anything changed."""
 
     __slots__ = ("_entries",)
 
@@ -40,7 +40,7 @@ class LeaderEpochs:
     ) -> Self:
         """The history a file holds; raises Corrupt naming file and line.
 
-        Entries out of order are brought into order as if they were assigned one by one.
+        Entries out of order are handled as if they were assigned one by one.
         """
         epochs = cls()
         for line in decode_checkpoint(data, where):
@@ -53,7 +53,7 @@ class LeaderEpochs:
         return encode_checkpoint([f"{entry.epoch} {entry.start_offset}" for entry in self._entries])
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Notes that an epoch began at an offset; entries this contradicts are dropped.
+        """Records that an epoch began at an offset; drops entries that contradict it.
 
         False when the epoch is the latest and already begins there or before.
         """
@@ -80,7 +80,7 @@ class LeaderEpochs:
         return self._replace(tuple(e for e in self._entries if e.start_offset < offset))
 
     def truncate_from_start(self, offset: int) -> bool:
-        """Lets the history begin at the offset: the epoch in force there starts at it."""
+        """Drops earlier history: the epoch in force at the offset now starts there."""
         entries = self._entries
         passed = bisect_right(entries, offset, key=attrgetter("start_offset"))
         if not passed:
@@ -96,9 +96,9 @@ class LeaderEpochs:
         return is_changed
 
     def end_offset_for(self, epoch: int, end_offset: int) -> tuple[int, int] | None:
-        """The (epoch, end offset) that answers a follower's question, KIP-101 and KIP-279.
+        """The (epoch, end offset) of an OffsetForLeaderEpoch response, KIP-101 and KIP-279.
 
-        `end_offset` is the log's own end. None when the epoch is negative or newer than all known.
+        `end_offset` is the log end offset. None when the epoch is negative or above the latest.
         """
         entries = self._entries
         if epoch < 0 or not entries or epoch > entries[-1].epoch:
@@ -110,7 +110,7 @@ class LeaderEpochs:
         return floor_epoch, entries[above].start_offset
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch in force at an offset; None before the first known one."""
+        """The epoch in force at an offset; None before the first entry."""
         entries = self._entries
         above = bisect_right(entries, offset, key=attrgetter("start_offset"))
         return entries[above - 1].epoch if above else None

@@ -132,7 +132,7 @@ def _split_double(value: float) -> tuple[str, str, int]:
 
 
 def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Any:
@@ -278,7 +278,7 @@ def decode_entries(columns: RecordColumns, where: str) -> Arrivals:
 
 def _foreign(columns: RecordColumns, row: int, where: str, what: str) -> Corrupt:
     return Corrupt(
-        f"{where}, offset {int(columns.offsets[row])}: the record is no entry of a deduplication "
+        f"{where}, offset {int(columns.offsets[row])}: the record is not a deduplication entry "
         f"({what}): another program writes to this topic; end that, and start again with another "
         "--name"
     )

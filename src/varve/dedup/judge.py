@@ -148,7 +148,7 @@ class Judge:
         )
 
     def _probe(self, chunk: Arrivals, chosen: Numbers, rows: CellRows) -> Rows:
-        """The spans of all cells that matter: own ones, and others where the own is no answer."""
+        """The spans of all cells that matter: own ones, and others if that does not decide."""
         spans = make_spans(len(rows.cells))
         is_known = np.zeros(len(spans), np.bool_)
         is_known[rows.own] = True

@@ -100,7 +100,7 @@ def decode_progress(data: bytes | None, where: str) -> Progress:
         return progress
     except (ValueError, KeyError, TypeError, AttributeError, InvalidRequest) as error:
         raise Corrupt(
-            f"{where}: {data!r:.80} is no progress of a deduplication ({type(error).__name__}: "
+            f"{where}: {data!r:.80} is not deduplication progress ({type(error).__name__}: "
             f"{error!s:.120}): another program writes to this topic; choose another name"
         ) from error
 

@@ -1,9 +1,9 @@
-"""What is a duplicate, and what becomes of records that cannot be compared: one meaning for all.
+"""Which records are duplicates, and how records that cannot be compared are handled.
 
-Both the processor of this room and the Spark job read ids and policies from here.
+The processor, the broker and the Spark job share these rules.
 
-Invariant  `fingerprint` names all that tells which records are duplicates: a state that was made
-           under one cannot go on under another. Policies and the lateness may change.
+Invariant  `fingerprint` has everything that decides which records are duplicates: state written
+           under one cannot be used under another. Policies and the lateness may change.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ _SEGMENTS_PER_RETENTION: Final = 4
 
 
 class IdKind(StrEnum):
-    """Where a record has its id."""
+    """The part of a record that holds its id."""
 
     KEY = "key"
     HEADER = "header"
@@ -35,7 +35,7 @@ class IdKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IdSource:
-    """What two copies of a record have in common."""
+    """Where the id is that two copies of a record share."""
 
     kind: IdKind
     name: str = ""
@@ -45,7 +45,7 @@ class IdSource:
 
 
 class LatePolicy(StrEnum):
-    """What becomes of a record that is not compared: late, from the future, without a time."""
+    """How a record that is not compared is handled: late, from the future, without a timestamp."""
 
     FORWARD = "forward"
     DROP = "drop"
@@ -53,7 +53,7 @@ class LatePolicy(StrEnum):
 
 
 class NullPolicy(StrEnum):
-    """What becomes of a record without an id."""
+    """How a record without an id is handled."""
 
     FORWARD = "forward"
     DROP = "drop"
@@ -80,7 +80,7 @@ class DedupRules:
 
     @property
     def retention_ms(self) -> int:
-        """How far behind the stream time an id may be looked for, and a millisecond."""
+        """How long after its time an id can still be needed, in stream time, plus 1 ms."""
         return self.before_ms + self.lateness_ms + 1
 
     @property
@@ -90,23 +90,23 @@ class DedupRules:
 
     @property
     def cells_per_segment(self) -> int:
-        """One, unless the window is so short that segments would be too many."""
+        """1, unless the window is so short that there would be too many segments."""
         segment_ms = max(_SEGMENT_MS_MIN, self.retention_ms // _SEGMENTS_PER_RETENTION)
         return -(-segment_ms // self.cell_ms)
 
     @property
     def segment_ms(self) -> int:
-        """What one segment of the store covers: whole cells."""
+        """The time range of one segment of the store: whole cells."""
         return self.cell_ms * self.cells_per_segment
 
     def fingerprint(self) -> str:
-        """What may not change for a state, in words."""
+        """The rules that existing state depends on, as text."""
         refresh = "refreshed by copies" if self.is_refreshing else "from the kept copy"
         return f"by {self.by}, {self.before_ms} ms before, {self.after_ms} ms after, {refresh}"
 
 
 def check_span(name: str, value: int) -> None:
-    """Raises InvalidRequest for a span that is negative or beyond all reason."""
+    """Raises InvalidRequest for a span that is negative or longer than SPAN_MS_MAX."""
     if not 0 <= value <= SPAN_MS_MAX:
         raise InvalidRequest(f"{name} is {value}, it must be from 0 to {SPAN_MS_MAX}")
 
@@ -118,27 +118,27 @@ def parse_id_source(text: str) -> IdSource:
         name.encode()
         source = IdSource(IdKind(kind), name)
     except ValueError as error:
-        raise InvalidRequest(f"{text!r:.200} names no id: {_ID_FORMS}") from error
+        raise InvalidRequest(f"{text!r:.200} is not an id source: {_ID_FORMS}") from error
     if (source.kind is IdKind.KEY) != (not name) or (source.kind is IdKind.FIELD and "'" in name):
-        raise InvalidRequest(f"{text!r:.200} names no id: {_ID_FORMS}")
+        raise InvalidRequest(f"{text!r:.200} is not an id source: {_ID_FORMS}")
     return source
 
 
 def parse_late_policy(text: str) -> tuple[LatePolicy, str | None]:
     """`forward`, `drop` or `side:TOPIC`, as the policy and the topic; raises InvalidRequest."""
-    word, found, topic = text.partition(":")
+    word, colon, topic = text.partition(":")
     if (
         word not in list(LatePolicy)
         or (word == LatePolicy.SIDE) != bool(topic)
-        or (found and not topic)
+        or (colon and not topic)
     ):
         raise InvalidRequest(
-            f"{text!r:.200} is no policy for late records: write forward, drop or side:TOPIC"
+            f"{text!r:.200} is not a policy for late records: write forward, drop or side:TOPIC"
         )
     return LatePolicy(word), topic or None
 
 
-_ID_FORMS: Final = "write key, header:NAME or field:PATH, as field:order.id"
+_ID_FORMS: Final = "write key, header:NAME or field:PATH, such as field:order.id"
 
 
 Verdicts = npt.NDArray[np.uint8]
@@ -162,7 +162,7 @@ _VERDICT_COUNT: Final = len(Verdict)
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many records were what, in the order of Verdict."""
+    """Record counts by verdict, in the order of Verdict."""
 
     kept: int = 0
     duplicates: int = 0
@@ -199,8 +199,8 @@ class Route(IntEnum):
 
 def route(verdicts: Verdicts, rules: DedupRules) -> Verdicts:
     """The Route of each record."""
-    found: Verdicts = make_routes(rules)[verdicts]
-    return found
+    routes: Verdicts = make_routes(rules)[verdicts]
+    return routes
 
 
 def make_routes(rules: DedupRules) -> Verdicts:
@@ -210,11 +210,11 @@ def make_routes(rules: DedupRules) -> Verdicts:
         LatePolicy.DROP: Route.NOWHERE,
         LatePolicy.SIDE: Route.ASIDE,
     }
-    made = np.zeros(len(Verdict), np.uint8)
-    made[Verdict.KEPT] = Route.ON
-    made[Verdict.DUPLICATE] = Route.NOWHERE
-    made[Verdict.LATE] = by_policy[rules.late]
-    made[Verdict.FUTURE] = by_policy[rules.future]
-    made[Verdict.MISSING] = by_policy[rules.missing]
-    made[Verdict.NO_ID] = Route.ON if rules.null is NullPolicy.FORWARD else Route.NOWHERE
-    return made
+    routes = np.zeros(len(Verdict), np.uint8)
+    routes[Verdict.KEPT] = Route.ON
+    routes[Verdict.DUPLICATE] = Route.NOWHERE
+    routes[Verdict.LATE] = by_policy[rules.late]
+    routes[Verdict.FUTURE] = by_policy[rules.future]
+    routes[Verdict.MISSING] = by_policy[rules.missing]
+    routes[Verdict.NO_ID] = Route.ON if rules.null is NullPolicy.FORWARD else Route.NOWHERE
+    return routes

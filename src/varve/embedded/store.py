@@ -423,5 +423,5 @@ def _listed(paths: object) -> list[object]:
 def _path_text(path: object) -> str:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str) or not text or "\0" in text:
-        raise InvalidRequest(f"log directory {path!r:.80} is no path; give text or a pathlib.Path")
+        raise InvalidRequest(f"log directory {path!r:.80} is not a path; use a str or Path")
     return text.rstrip("/") or "/"

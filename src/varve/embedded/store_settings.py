@@ -1,8 +1,8 @@
 """Reads the settings of a whole store: its own, and the defaults of its topics.
 
-A topic's default goes by Kafka's broker-wide name, e.g. `log.segment.bytes` for `segment.bytes`.
-Settings of the cold tier's object store stand behind `varve.tier.store.`, those of the one that
-mirrors it behind `varve.tier.mirror.store.`.
+A topic's default has Kafka's broker-wide name, e.g. `log.segment.bytes` for `segment.bytes`.
+Settings of the cold tier's object store begin with `varve.tier.store.`, those of the store that
+mirrors it with `varve.tier.mirror.store.`.
 """
 
 import difflib
@@ -20,13 +20,13 @@ S = TypeVar("S", bound=Settings)
 _WHERE: Final = "the store's settings"
 
 TIER_STORE_PREFIX: Final = "varve.tier.store."
-"""Before the name of a setting of the cold tier's object store."""
+"""Prefix of settings of the cold tier's object store."""
 MIRROR_STORE_PREFIX: Final = "varve.tier.mirror.store."
-"""Before the name of a setting of the store that mirrors it."""
+"""Prefix of settings of the store that mirrors it."""
 
 
 class ParsedSettings(NamedTuple):
-    """The settings of a store by the part that they speak to."""
+    """The settings of a store by the component that reads them."""
 
     store: StoreSettings
     cleaner: CleanerSettings
@@ -38,13 +38,13 @@ class ParsedSettings(NamedTuple):
     """Settings of the store that mirrors it."""
     defaults: LogSettings
     foreign: Mapping[str, str]
-    """Defaults of a topic that is in no table, such as one that Kafka wrote."""
+    """Settings of topics without an entry in the topic table, such as those that Kafka wrote."""
 
 
 def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:
     """The store's settings and its topics' defaults; raises InvalidSetting for any other name."""
     prefixes = (TIER_STORE_PREFIX, MIRROR_STORE_PREFIX)
-    tier_store, mirror_store = (_behind(prefix, given) for prefix in prefixes)
+    tier_store, mirror_store = (_with_prefix(prefix, given) for prefix in prefixes)
     given = {name: value for name, value in given.items() if not name.startswith(prefixes)}
     own = set().union(
         *map(_names, (StoreSettings, CleanerSettings, TierSettings, MetadataSettings))
@@ -65,12 +65,12 @@ def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:
         tier_store,
         mirror_store,
         parse_settings(LogSettings, topic_defaults, _WHERE),
-        # Looking into a directory must not delete what its owner may want to keep for longer.
+        # Opening the directory of another program must not delete records by a default retention.
         {} if "retention.ms" in topic_defaults else {"retention.ms": "-1"},
     )
 
 
-def _behind(prefix: str, values: Mapping[str, GivenValue]) -> dict[str, GivenValue]:
+def _with_prefix(prefix: str, values: Mapping[str, GivenValue]) -> dict[str, GivenValue]:
     return {
         name.removeprefix(prefix): value
         for name, value in values.items()
@@ -83,8 +83,8 @@ def _names(settings: type[Settings]) -> set[str]:
 
 
 def _parse_part(settings: type[S], given: Mapping[str, GivenValue]) -> S:
-    known = _names(settings)
-    part = {name: value for name, value in given.items() if name in known}
+    names = _names(settings)
+    part = {name: value for name, value in given.items() if name in names}
     return parse_settings(settings, part, _WHERE)
 
 
@@ -92,8 +92,8 @@ def _unknown(name: str, own: set[str], defaults: Mapping[str, str]) -> str:
     for broker_name, topic_name in defaults.items():
         if name == topic_name:
             return (
-                f"{name} in the store's settings is a setting of one topic: give it when the topic "
-                f"is created, or set {broker_name} for all topics"
+                f"{name} in the store's settings is a setting of one topic: set it when you create "
+                f"the topic, or set {broker_name} for all topics"
             )
     nearest = difflib.get_close_matches(name, [*own, *defaults], n=1, cutoff=0.5)
     remedy = f"did you mean {nearest[0]!r}?" if nearest else "docs/configuration.md lists all"

@@ -234,7 +234,7 @@ def _remembered_url(url: str, path: str) -> str:
 
     try:
         if url[:5].lower() == "file:" and not url[5:].startswith("/"):
-            raise InvalidRequest(f"{url} is no absolute path: write file:/path")
+            raise InvalidRequest(f"{url} is not an absolute path: write file:/path")
         return normal_url(url)
     except InvalidRequest as error:
         raise Corrupt(f"{path} does not tell where the cold tier is: {error}") from error

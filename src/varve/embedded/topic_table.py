@@ -147,7 +147,7 @@ def decode_topics(data: bytes, where: str = TOPICS_FILE) -> TopicTable:
     try:
         content = json.loads(data)
         if not isinstance(content, dict):
-            raise TypeError("the top is no object")
+            raise TypeError("the top level is not an object")
         if content.get("format") != FORMAT:
             raise UnsupportedFormat(
                 f"{where}: format {content.get('format')!r:.40}, only {FORMAT} is known; "
@@ -187,7 +187,7 @@ def _decode_settings(items: Any, where: str) -> dict[str, str]:
 
 def _whole(value: object, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise ValueError(f"{value!r:.40} is no whole number from {low} to {high}")
+        raise ValueError(f"{value!r:.40} is not a whole number from {low} to {high}")
     return value
 
 

@@ -1,8 +1,8 @@
-"""Which records are the latest of their keys, planned by ranges of hashes that run anywhere.
+"""Finds the latest record of each key, by ranges of key hashes that are planned in parallel.
 
 A task plans one range over all segments of a partition. The driver gets counts for each segment.
-The bits of records go where the tasks that read or rewrite the segments take them from: into a
-work area of an object store, or, where few records are planned, through the driver.
+The bits of records are stored for the tasks that read or rewrite the segments: in a work area of
+an object store, or, for few records, in the driver's memory.
 
 Layout     the object of one range: for each segment the position where its bits begin, and the end
            of the last (unsigned 64 bits, little-endian); then the bits of each segment, compressed:
@@ -10,9 +10,9 @@ Layout     the object of one range: for each segment the position where its bits
 Invariant  what the driver holds of a plan does not grow with the number of records: it is counts,
            or bits of at most INLINE_BYTES for all plans of a job together. `plan_area` decides.
            Ranges do not overlap, so bits are joined and counts added up.
-Crash      a job that is killed leaves its work area; the owner of the area says who removes it. A
-           read of the data source does not know when its tasks have ended: its plan is removed
-           when it is older than a day, by a later read or compaction.
+Crash      a job that is killed leaves its work area, which the owner of the area removes. A read
+           of the data source does not know when its tasks have ended: a later read or compaction
+           removes its plan once it is older than a day.
 """
 
 import tempfile
@@ -42,20 +42,20 @@ INLINE_BYTES: Final = 4 << 20
 """Bits that may pass through the driver, of all plans of a job: those of 16 million records."""
 
 READ_PLAN_MS: Final = 24 * 3_600_000
-"""A plan of a read is kept for so long: its tasks may run late, and Spark may run them again."""
+"""How long the plan of a read is kept: its tasks may run late, and Spark may run them again."""
 _READ_PLANS: Final = "read/"
 
 _LEVEL: Final = 1
-"""Of compression: the bits of one range of hashes are mostly zeros."""
+"""Compression level: the bits of one range of hashes are mostly zeros."""
 _FILE_BYTES: Final = 16 << 20
-"""Larger bitmaps are in a file without a name, where a plan is joined in one process."""
+"""Larger bitmaps are in an unlinked temporary file when one process joins a plan."""
 _THREADS: Final = 8
-"""Requests at once, of a task that fetches its bits of many ranges."""
+"""Concurrent requests of a task that fetches its bits of many ranges."""
 _POSITION: Final = np.dtype("<u8")
 
 
 def cut_hashes(count: int) -> list[HashRange]:
-    """All hashes in so many ranges, one at the least."""
+    """All hashes in `count` ranges, at least one."""
     count = max(count, 1)
     bounds = [HASH_END * number // count for number in range(count + 1)]
     return list(pairwise(bounds))
@@ -72,10 +72,10 @@ class SegmentBits(NamedTuple):
 
 
 class LatestBits(Protocol):
-    """The bits of one plan; a value that travels."""
+    """The bits of one plan, pickled with its tasks."""
 
     def read(self, first: int, record_counts: Sequence[int]) -> list[SegmentBits]:
-        """Those of consecutive segments, from number `first` on, which hold so many records."""
+        """The bits of consecutive segments from number `first` on, with these record counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def remove_folder(objects: ObjectStore, folder: str) -> int:
 
 
 def remove_left_work(objects: ObjectStore, work_folder: str, *, now_ms: int) -> int:
-    """Deletes what jobs left in the work folder of a partition that no other job works on."""
+    """Deletes the remains of jobs in a partition's work folder; no job may be running on it."""
     entries = objects.list(work_folder)
     return _delete(
         objects,
@@ -131,7 +131,7 @@ def _delete(objects: ObjectStore, entries: Iterable[ObjectInfo]) -> int:
 
 
 def plan_area(area: WorkArea, *, record_count: int, inline_bytes: int) -> WorkArea | None:
-    """Where the bits of a plan over so many records go; None for through the driver."""
+    """Where the bits of a plan over `record_count` records go; None for the driver's memory."""
     return None if record_count // 4 < inline_bytes else area
 
 
@@ -144,12 +144,12 @@ class InlineBits:
     bit_starts: Integers
 
     def read(self, first: int, record_counts: Sequence[int]) -> list[SegmentBits]:
-        found = []
+        segments = []
         for number, count in enumerate(record_counts, first):
             start = int(self.bit_starts[number]) // 8
             end = start + (count + 7) // 8
-            found.append(SegmentBits(self.keep[start:end], self.tombstones[start:end]))
-        return found
+            segments.append(SegmentBits(self.keep[start:end], self.tombstones[start:end]))
+        return segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class StoredBits:
         ]
 
     def _fetch(self, objects: ObjectStore, number: int, first: int, count: int) -> list[memoryview]:
-        """The compressed bits of some segments, of one range."""
+        """The compressed bits of `count` segments in one range."""
         key, width = self.area.key(number), _POSITION.itemsize
         try:
             header = objects.get_range(key, first * width, (first + count + 1) * width)
@@ -187,7 +187,7 @@ class StoredBits:
             data = objects.get_range(key, positions[0], positions[-1])
         except ObjectNotFound as error:
             raise Unavailable(
-                f"{error}; another job has removed the work of this one: run it again"
+                f"{error}; another job has removed the work area of this one: run it again"
             ) from error
         bounds = (position - positions[0] for position in positions)
         return [data[start:end] for start, end in pairwise(bounds)]
@@ -195,12 +195,12 @@ class StoredBits:
 
 def _join(bits: Bits, data: memoryview, where: str) -> None:
     try:
-        found = np.frombuffer(zlib.decompress(data), np.uint8)
+        range_bits = np.frombuffer(zlib.decompress(data), np.uint8)
     except zlib.error as error:
         raise Corrupt(f"{where}: the bits of a range cannot be read: {error}; run again") from error
-    if found.size != bits.size:
-        raise Corrupt(f"{where}: {found.size} bytes of bits, expected {bits.size}: run again")
-    np.bitwise_or(bits, found, out=bits)
+    if range_bits.size != bits.size:
+        raise Corrupt(f"{where}: {range_bits.size} bytes of bits, expected {bits.size}: run again")
+    np.bitwise_or(bits, range_bits, out=bits)
 
 
 def encode_range(plan: KeyPlan) -> list[bytes]:
@@ -233,7 +233,7 @@ class RangeOutcome:
 
     @classmethod
     def store(cls, plan: KeyPlan, area: WorkArea | None, number: int) -> "RangeOutcome":
-        """Puts the bits of a range where they belong."""
+        """Stores the bits of a range in the area; without one they are part of the outcome."""
         outcome = cls(plan.tallies, plan.range_count, plan.buffer_utilisation)
         if area is None:
             keep, tombstones = (
@@ -256,7 +256,7 @@ class LatestRecords:
 
 
 class RangeFold:
-    """Adds up the outcomes of all ranges of one plan, as they come."""
+    """Adds up the outcomes of all ranges of one plan as they arrive."""
 
     def __init__(self, record_counts: Sequence[int], area: WorkArea | None) -> None:
         self._bit_starts, self._size = lay_out_bits(record_counts)
@@ -309,7 +309,7 @@ class RangeFold:
 
 
 def _make_bits(size: int) -> Bits:
-    """Zeros, in memory or in a file that goes with them."""
+    """Zeros, in memory or in a temporary file that is deleted with the array."""
     if size <= _FILE_BYTES:
         return np.zeros(size, np.uint8)
     with tempfile.TemporaryFile() as file:

@@ -1,9 +1,9 @@
-"""Versions that a bucket keeps of removed objects: deleted for good.
+"""Deletes the noncurrent versions that a versioned bucket keeps of removed objects.
 
 Invariant  only versions of objects that no longer exist are deleted, and their delete markers
-           after them: deleting a marker first would bring the object back. All objects of a removed
-           segment are meant, its indexes too: they hold keys or hashes.
-Crash      may be run again: what is left is found by the list of versions.
+           after them: deleting a marker first would restore the object. Versions of a removed
+           segment's indexes are deleted too: they hold keys or hashes.
+Crash      may be run again: the list of versions shows what is left.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -20,9 +20,9 @@ IsKey = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class ErasedVersions:
-    """What went, and sentences about what did not.
+    """The deleted versions, and messages about those that could not be deleted.
 
-    `is_asked` is False where a store cannot list versions.
+    `is_asked` is False if a store cannot list versions.
     """
 
     removed: tuple[ObjectVersion, ...] = ()
@@ -42,31 +42,36 @@ def erase_versions(
         listed = list(versions.find(prefix))
     except (StoreDenied, StoreUnsupported) as error:
         return ErasedVersions(out_of_reach=(_describe_refusal(where, error),))
-    there = {version.key for version in listed if version.is_latest and not version.is_marker}
-    going = [version for version in listed if version.key not in there and is_removed(version.key)]
-    removed, refusals = _delete(versions, going)
-    known = set(going)
+    existing = {version.key for version in listed if version.is_latest and not version.is_marker}
+    selected = {
+        version: None
+        for version in listed
+        if version.key not in existing and is_removed(version.key)
+    }
+    removed, refusals = _delete(versions, list(selected))
     left = [
         version
         for version in listed
-        if is_data(version.key) and not (version.is_marker or version.is_latest or version in known)
+        if is_data(version.key)
+        and not (version.is_marker or version.is_latest or version in selected)
     ]
-    sentences = [_describe_refusal(where, next(iter(refusals.values())))] if refusals else []
+    messages = [_describe_refusal(where, next(iter(refusals.values())))] if refusals else []
     if left:
-        sentences.append(
-            f"{where}: the bucket keeps {len(left)} older versions of objects that others removed "
-            "or replaced before. They were not read: let a rule of the bucket's remove them."
+        messages.append(
+            f"{where}: the bucket keeps {len(left)} older versions of objects that were removed "
+            "or replaced before. They were not read: delete them with a lifecycle rule of the "
+            "bucket."
         )
-    return ErasedVersions(tuple(removed), tuple(sentences))
+    return ErasedVersions(tuple(removed), tuple(messages))
 
 
 def _delete(
-    versions: S3Versions, going: Sequence[ObjectVersion]
+    versions: S3Versions, selected: Sequence[ObjectVersion]
 ) -> tuple[list[ObjectVersion], dict[str, StoreError]]:
-    """What went, and by key what was refused; the marker of such an object stays."""
+    """The deleted versions, and refusals by key; the delete marker of a refused key stays."""
     removed: list[ObjectVersion] = []
     refusals: dict[str, StoreError] = {}
-    for version in sorted(going, key=lambda version: version.is_marker):
+    for version in sorted(selected, key=lambda version: version.is_marker):
         if version.is_marker and version.key in refusals:
             continue
         try:
@@ -80,14 +85,14 @@ def _delete(
 def _describe_refusal(where: str, error: StoreError) -> str:
     return (
         f"{where}: the bucket may keep versions of removed objects, which could not be removed "
-        f"({error}): remove them there, or let a rule of the bucket's do it."
+        f"({error}): delete them yourself, or with a lifecycle rule of the bucket."
     )
 
 
 def erase_remote_versions(
     bucket: BucketAccess, partitions: Sequence[RemotePath], keys: Collection[str]
 ) -> ErasedVersions:
-    """Of all objects of removed segments, given the keys of their log objects."""
+    """Erases versions of all objects of removed segments; `keys` are those of their log objects."""
     folders = {folder_of(part) for part in keys}
     done = [
         _erase_of_segments(versions, partition, folders)
@@ -96,7 +101,7 @@ def erase_remote_versions(
     ]
     return ErasedVersions(
         tuple(version for part in done for version in part.removed),
-        tuple(sentence for part in done for sentence in part.out_of_reach),
+        tuple(message for part in done for message in part.out_of_reach),
         all(part.is_asked for part in done),
     )
 
@@ -115,5 +120,5 @@ def _erase_of_segments(
 
 
 def folder_of(key: str) -> str:
-    """Where the objects of a segment are, by the key of one."""
+    """The folder of a segment's objects, from the key of one."""
     return key.rpartition("/")[0]

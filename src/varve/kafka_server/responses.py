@@ -1,9 +1,9 @@
 """Responses of a connection: in the order of their requests, as fast as the client reads them.
 
 Invariant  a response is written when all before it are written. Its size is reserved in the memory
-           budget of all connections as soon as it is there, and released when it is handed to the
-           transport or the connection is closed. About `WRITE_BYTES` are handed to the transport
-           before the client has taken them.
+           budget of all connections as soon as it is encoded, and released when it is handed to the
+           transport or the connection is closed. At most about `WRITE_BYTES` are buffered in the
+           transport until the client reads them.
 Threads    the event loop's alone.
 """
 
@@ -52,11 +52,11 @@ class ResponseWriter:
         self._transport: asyncio.Transport | None = None
         self._transport_bytes = 0
         self.is_stalled = False
-        """Whether the client does not read as fast as responses are written."""
+        """Whether the transport's write buffer is full because the client reads too slowly."""
         self.queued_bytes = 0
         """Bytes not handed to the transport yet, which are reserved in the budget."""
         self.progress_at = 0.0
-        """The loop's time when a stalled client last took something."""
+        """The loop's time when a stalled client last read something."""
 
     def attach(self, transport: asyncio.Transport) -> None:
         transport.set_write_buffer_limits(high=WRITE_BYTES, low=WRITE_BYTES // 4)
@@ -77,7 +77,7 @@ class ResponseWriter:
         self.write()
 
     def last_progress(self, now: float) -> float:
-        """Since when the client has taken nothing."""
+        """The loop's time when the client last read something."""
         assert self._transport is not None
         transport_bytes = self._transport.get_write_buffer_size()
         if transport_bytes != self._transport_bytes:
@@ -86,7 +86,7 @@ class ResponseWriter:
         return self.progress_at
 
     def write(self) -> None:
-        """Writes until the client is behind or nothing is left."""
+        """Writes until the client stops reading or nothing is queued."""
         assert self._transport is not None
         while self._pieces and not self.is_stalled:
             pieces, size = self._next_pieces()
@@ -186,12 +186,12 @@ class ResponseQueue:
         self._request_bytes += in_flight.request_bytes
 
     def complete(self, in_flight: InFlightRequest) -> None:
-        """The response is there, unless the request has none."""
+        """Marks the response as ready; a request may have none."""
         self._memory.reserve(in_flight.response_bytes)
         in_flight.is_done = True
 
     def write(self) -> None:
-        """Writes responses whose turn it is, as fast as the client takes them."""
+        """Writes completed responses in request order, as fast as the client reads them."""
         queue, writer = self._queue, self._writer
         while queue and queue[0].is_done:
             in_flight = queue.popleft()

@@ -121,7 +121,7 @@ class HttpStoreSettings:
         return {name: value for name, value in config.items() if value != ""}
 
     def check_endpoint(self, where: str) -> None:
-        """Raise InvalidSetting for an endpoint that is no http URL, or plain http unallowed."""
+        """Raise InvalidSetting unless the endpoint is an http URL; plain http must be allowed."""
         endpoint, name = self.find_endpoint(), self.endpoint_name.replace("_", ".")
         if not endpoint:
             return

@@ -62,9 +62,7 @@ class DirectoryObjectStore:
         with self._translated("open", ""):
             if must_exist:
                 self._check_root("open", "")
-                os.stat(
-                    f"{self._root}/."
-                )  # What is no directory, or closed to us, is reported now.
+                os.stat(f"{self._root}/.")  # Anything but a readable directory is reported now.
             else:
                 self._make_root()
             if os.path.isdir(self._writing):

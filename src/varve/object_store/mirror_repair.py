@@ -1,7 +1,7 @@
-"""The differences of two object stores that should hold the same, and copies of single objects.
+"""Compares two object stores that should hold the same objects, and copies single objects.
 
-Invariant  nothing is changed in the first store.
-Crash      each object is copied by itself; what is left is found by the next comparison.
+Invariant  the first store is never changed.
+Crash      objects are copied independently; the next comparison finds those that are missing.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -13,24 +13,24 @@ from varve.foundation.errors import ObjectNotFound
 from varve.object_store.protocol import Buffer, ObjectInfo, ObjectStore
 
 COPY_BYTES: Final = 8 << 20
-"""A copy holds so much in memory."""
+"""Memory that a copy needs."""
 _SHOWN_COUNT: Final = 1000
-"""Progress is reported after so many objects of the lists."""
+"""Listed objects between two progress reports."""
 
 Progress = Callable[[str, int, int], None]
 """Called between two pieces with the key, its bytes done so far and all its bytes; may raise."""
 
 
 def no_progress(title: str, done_bytes: int, total_bytes: int) -> None:
-    """Reports to nobody."""
+    """Ignores the progress."""
 
 
 def no_bytes(size: int) -> None:
-    """Reports to nobody."""
+    """Ignores the progress."""
 
 
 class Fault(StrEnum):
-    """What the second store has otherwise."""
+    """How an object of the second store differs."""
 
     MISSING = "missing"
     DIFFERENT = "different"
@@ -39,7 +39,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One object; `size` is that in the first store, of an extra one that in the second."""
+    """An object that differs; `size` is that in the first store, or for EXTRA in the second."""
 
     fault: Fault
     key: str
@@ -48,7 +48,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class MirrorComparison:
-    """The objects of both stores, their bytes, and what the second has otherwise, by key."""
+    """Object and byte counts of both stores, and their differences in key order."""
 
     object_count: int
     total_bytes: int
@@ -58,11 +58,13 @@ class MirrorComparison:
 
     @property
     def is_first_poor(self) -> bool:
-        """Whether the second alone has more than the first has at all.
+        """Whether the second store has more extra objects or bytes than the first has in total.
 
-        The first is then rather another store, not mounted or lost, than the truth.
+        The first store is then probably the wrong one, not mounted, or lost.
         """
-        extra = [each.size for each in self.differences if each.fault is Fault.EXTRA]
+        extra = [
+            difference.size for difference in self.differences if difference.fault is Fault.EXTRA
+        ]
         return len(extra) > self.object_count or sum(extra) > self.total_bytes
 
 
@@ -75,9 +77,9 @@ def compare(
     suspects: Collection[str],
     progress: Progress,
 ) -> MirrorComparison:
-    """Compare what is below a prefix by key and size, if `deep` by the bytes too.
+    """Compares the objects below a prefix by key and size, with `deep` also by content.
 
-    Suspect objects count as different however they look.
+    Objects in `suspects` always count as different.
     """
     count = total_bytes = second_count = second_bytes = 0
     differences: list[Difference] = []
@@ -119,7 +121,7 @@ def _compare_bytes(
                     yield Difference(Fault.DIFFERENT, info.key, info.size)
                     break
         except ObjectNotFound:
-            # It was deleted since the lists, and another comparison finds where.
+            # It was deleted since the stores were listed; the next comparison finds out where.
             continue
 
 
@@ -130,9 +132,9 @@ def copy(
     size: int,
     progress: Callable[[int], None] = no_bytes,
 ) -> None:
-    """Copy an object to the second store; raises ObjectNotFound when the first has it not.
+    """Copies an object to the second store; raises ObjectNotFound if the first does not have it.
 
-    `progress` takes the bytes of each piece before it is copied.
+    `progress` is called with the size of each piece before it is copied.
     """
     if size <= COPY_BYTES:
         progress(size)

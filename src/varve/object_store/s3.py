@@ -20,7 +20,7 @@ from varve.object_store.protocol import RESERVED, failure
 from varve.object_store.retry import RetryingObjectStore, RetryPolicy
 
 MARK: Final = f"{RESERVED}conditional-put"
-"""Created once below the prefix to see whether the server refuses to create it again."""
+"""Created once below the prefix, to test that the server refuses to create it again."""
 
 _ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
@@ -61,11 +61,11 @@ class S3Settings(HttpStoreSettings):
     kms_key_id: str = setting("", "Key for aws:kms.")
 
     def find_endpoint(self) -> str:
-        given = (os.environ.get(name, "") for name in _ENDPOINT_VARIABLES)
-        return self.endpoint or next(filter(None, given), "")
+        endpoints = (os.environ.get(name, "") for name in _ENDPOINT_VARIABLES)
+        return self.endpoint or next(filter(None, endpoints), "")
 
     def client_config(self) -> dict[str, Any]:
-        # Not by super(): a dataclass with slots is another class than the one its methods name.
+        # Without super(): `dataclass(slots=True)` replaces the class that it would refer to.
         config = HttpStoreSettings.client_config(self)
         del config["conditional_put_check"]
         config["disable_bulk_delete"] = not config.pop("bulk_delete")
@@ -100,9 +100,8 @@ class S3ObjectStore(CloudObjectStore[S3Settings]):
     def checked(self, retries: RetryPolicy | None = OPEN_RETRIES) -> Self:
         """The store itself; raises StoreUnsupported unless the server creates only what is absent.
 
-        One request when the mark is there already, two the first time, more while the server is
-        unavailable, if there are to be retries. Amazon's own S3 is known to honour the condition
-        and is not asked.
+        Takes one request when the mark exists, two the first time, more while an unavailable
+        server is retried. Amazon's own S3 honours the condition and is not tested.
         """
         if not self._must_check:
             return self

@@ -149,7 +149,7 @@ def build_batch_from_columns(
             raise InvalidRequest(f"{len(deltas)} offset deltas beside {count} timestamps")
     base_timestamp = int(times[0]) if delete_horizon_ms is None else delete_horizon_ms
     if not -(2**63) <= base_timestamp <= LONG_MAX:
-        raise InvalidRequest(f"delete horizon {base_timestamp} is no 64-bit number")
+        raise InvalidRequest(f"delete horizon {base_timestamp} is not a 64-bit number")
     size = measure_records(
         times,
         base_timestamp,
@@ -227,7 +227,7 @@ def _timestamps_of(records: Sequence[Record]) -> Integers:
     try:
         return np.fromiter((record.timestamp for record in records), np.int64, len(records))
     except OverflowError as error:
-        raise InvalidRecord(f"a timestamp is no 64-bit number: {error}") from error
+        raise InvalidRecord(f"a timestamp is not a 64-bit number: {error}") from error
 
 
 def _checked(cells: BinaryColumn, count: int) -> BinaryColumn:

@@ -31,7 +31,7 @@ def frozen_bytes(data: Bytes | bytes | bytearray | memoryview) -> Bytes:
 
 
 def frozen_integers(values: npt.ArrayLike) -> Integers:
-    """`values` as a read-only array of int64; refuses what is no integer."""
+    """`values` as a read-only array of int64; rejects values that are not integers."""
     return _frozen(np.asarray(values), np.int64)
 
 
@@ -163,7 +163,7 @@ class HeaderColumns:
 
     @classmethod
     def of(cls, headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> Self:
-        """Columns of each record's headers; raises `InvalidRecord` for a key that is no text."""
+        """Columns of each record's headers; raises `InvalidRecord` for a key that is not UTF-8."""
         ends = np.cumsum(np.fromiter(map(len, headers), np.int64, len(headers)))
         keys = [_encode_key(key, index) for index, row in enumerate(headers) for key, _ in row]
         values = [value for row in headers for _, value in row]
@@ -212,4 +212,4 @@ def _encode_key(key: str, index: int) -> bytes:
     try:
         return key.encode()
     except UnicodeEncodeError as error:
-        raise InvalidRecord(f"record {index} has a header key that is no UTF-8: {error}") from error
+        raise InvalidRecord(f"record {index} has a non-UTF-8 header key: {error}") from error

@@ -337,7 +337,7 @@ def encode_directory_name(store_name: str, start_ms: int) -> str:
 
 
 def decode_directory_name(store_name: str, name: str) -> int | None:
-    """The start in a segment's directory name; None when it is no such name."""
+    """The start in a segment's directory name; None for other names."""
     prefix, _, digits = name.rpartition(".")
     if prefix != store_name or not (digits.isascii() and digits.isdecimal()):
         return None

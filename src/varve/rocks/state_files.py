@@ -1,11 +1,11 @@
-"""The small files beside a store's segments: what it was created with, and how far it is on disk.
+"""The metadata and checkpoint files of a store: its settings, and how much of it is on disk.
 
 Layout     `meta.json` and `checkpoint.json`, one JSON object each; the checkpoint has a CRC-32 of
            its other fields. docs/formats/window-store.md
 Invariant  `meta.json` is written before the first segment; a directory with segments and without
-           it is foreign. A checkpoint is written only after every segment was flushed, so it never
-           claims more than is there.
-Crash      both are written aside and renamed. A checkpoint that is damaged counts as none: the
+           it belongs to another program. A checkpoint is written after every segment was flushed,
+           so it never covers more than is on disk.
+Crash      both are written to a temporary file and renamed. A damaged checkpoint is ignored: the
            restore then begins at the start of the changelog.
 """
 
@@ -24,12 +24,12 @@ _META_FORMAT: Final = 1
 
 
 class MetaChanged(Corrupt):
-    """The directory was made with other settings: wipe it and restore from the changelog."""
+    """The directory was created with other settings: wipe it and restore from the changelog."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreMeta:
-    """All that decides which bytes stand where; `layout` names how keys and values are made."""
+    """Settings that the stored bytes depend on; `layout` names the encoding of keys and values."""
 
     format: int = _META_FORMAT
     engine: str
@@ -39,22 +39,20 @@ class StoreMeta:
 
 
 def keep_meta(
-    file_system: FileSystem, directory: str, wanted: StoreMeta, *, is_empty: bool
+    file_system: FileSystem, directory: str, expected: StoreMeta, *, is_empty: bool
 ) -> None:
-    """Compare with what is written there, or write it where there is no segment yet.
+    """Compares `meta.json` with the expected settings, or writes it to an empty directory.
 
     Raises `MetaChanged` for any difference.
     """
     path = posixpath.join(directory, META_NAME)
     meta = _read_meta(file_system, path)
-    if meta == asdict(wanted):
+    if meta == asdict(expected):
         return
     if meta is not None or not is_empty:
-        raise MetaChanged(
-            f"{path}: the store was made with {meta}, and {asdict(wanted)} is asked for"
-        )
+        raise MetaChanged(f"{path}: the store was created with {meta}, not with {asdict(expected)}")
     try:
-        write_atomically(file_system, path, _encode(wanted))
+        write_atomically(file_system, path, _encode(expected))
     except OSError as error:
         raise to_store_error(error, f"write of {path}") from error
 
@@ -62,7 +60,7 @@ def keep_meta(
 def find_segment_ms(
     file_system: FileSystem, directory: str, *, engine: str, layout: str
 ) -> int | None:
-    """How wide the segments of a directory are; None where it was made otherwise, or not at all."""
+    """The segment width of a directory; None if it is new or of another engine or layout."""
     meta = _read_meta(file_system, posixpath.join(directory, META_NAME))
     if not isinstance(meta, dict) or (meta.get("engine"), meta.get("layout")) != (
         engine,
@@ -78,7 +76,7 @@ def _encode(meta: StoreMeta) -> bytes:
 
 
 def _read_meta(file_system: FileSystem, path: str) -> object:
-    """What is written there; None without a file."""
+    """The JSON value of the file; None without a file."""
     try:
         data = file_system.read(path)
     except FileNotFoundError:
@@ -86,10 +84,10 @@ def _read_meta(file_system: FileSystem, path: str) -> object:
     except OSError as error:
         raise to_store_error(error, f"read of {path}") from error
     try:
-        found: object = json.loads(data)
+        meta: object = json.loads(data)
     except ValueError:
         return data[:80]
-    return found
+    return meta
 
 
 logger = logging.getLogger(__name__)
@@ -101,10 +99,10 @@ NO_STREAM_TIME_MS: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What was on disk; the changelog before `changelog_offset` is in it.
+    """A point up to which the store is on disk: it holds the changelog before `changelog_offset`.
 
-    `changelog_mark` identifies the batch in front of that offset, as its owner writes it; None if
-    that is unknown.
+    `changelog_mark` identifies the batch before that offset, in the owner's encoding; None if
+    unknown.
     """
 
     stream_time_ms: int
@@ -125,7 +123,7 @@ def write_checkpoint(file_system: FileSystem, directory: str, checkpoint: Checkp
 
 
 def find_checkpoint(file_system: FileSystem, directory: str) -> Checkpoint | None:
-    """None without a usable one; one that is there and not usable is warned of."""
+    """The checkpoint; None if it is missing, or damaged, which is logged."""
     path = posixpath.join(directory, CHECKPOINT_NAME)
     try:
         return decode_checkpoint(file_system.read(path))
@@ -151,7 +149,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
-    """Raises `Corrupt` for anything that `encode_checkpoint` does not make."""
+    """Raises `Corrupt` for anything that `encode_checkpoint` does not produce."""
     fields = _CHECKPOINT.decode(data, "checkpoint")
     try:
         return Checkpoint(

@@ -3,7 +3,7 @@
 `python -m varve.spark.java` prints which one is used, with `--install` it installs one where there
 is none. Exit codes: 0 there is one, 1 there is none, 2 wrong usage.
 
-Invariant  a Java counts when it ran and named a version that Spark runs on; a path alone is no
+Invariant  a Java counts when it ran and named a version that Spark runs on; a path alone is not
            proof, since macOS has a `java` that only says to install one. Nothing is run as root but
            the package manager itself, through sudo where this is not root; sudo may ask for a
            password on a terminal only.

@@ -128,9 +128,9 @@ def check_archive(path: str) -> None:
             f"there is no archive {path!r:.300}: make it with `varve job ship`"
         ) from error
     except (tarfile.TarError, ValueError) as error:
-        raise InvalidRequest(f"{path} is no archive of `varve job ship`: {error!s:.200}") from error
+        raise InvalidRequest(f"{path} is not a `varve job ship` archive: {error!s:.200}") from error
     if not isinstance(about, dict):
-        raise InvalidRequest(f"{path} is no archive of `varve job ship`: it lacks {MANIFEST}")
+        raise InvalidRequest(f"{path} is not a `varve job ship` archive: it lacks {MANIFEST}")
     mine = {"varve": varve.__version__, "python": _python_version()}
     for name, version in mine.items():
         if about.get(name) != version:

@@ -1,4 +1,4 @@
-"""What a disk holds for sure, and what it might hold, beside what the running system sees.
+"""A simulated disk: what survives a power loss for sure, what may, and what the process sees.
 
 Invariant  a node's own content and entries are what the running system sees; `durable` is what was
            synced; unsynced writes and the journal lead from the second to the first.
@@ -18,7 +18,7 @@ SECTOR_BYTES = 512
 """The unit that a disk writes as a whole."""
 
 SECTOR_SURVIVAL_SHARES = (0.0, 0.5, 0.9, 1.0)
-"""How likely an unsynced sector survives; one share is drawn per file."""
+"""Probabilities that an unsynced sector survives; one is drawn per file."""
 
 
 class UnsyncedWrite(NamedTuple):
@@ -66,8 +66,8 @@ class DiskFile(FileNode):
     def surviving_content(self, source: random.Random) -> bytearray:
         """What a power loss may leave.
 
-        The sizes of the first operations survive, so a file may be long without its data. Behind
-        a cut that did not survive nothing does: its blocks were not yet free for other bytes.
+        The sizes of the first operations survive, so a file may be long without its data. After a
+        truncation that did not survive no write does: its blocks were not free for reuse yet.
         """
         content = bytearray(self.durable)
         sized_count = source.randint(0, len(self.unsynced))
@@ -150,7 +150,7 @@ def rebuild(
     entries_of: Callable[[DiskDirectory], dict[str, Node]],
     content_of: Callable[[DiskFile], bytearray],
 ) -> DiskDirectory:
-    """A new tree in which the chosen entries and contents are all there is, and durable."""
+    """A new tree with only the chosen entries and contents, all of them durable."""
     built = DiskDirectory(directory.modified_ms)
     for name, node in sorted(entries_of(directory).items()):
         if isinstance(node, DiskDirectory):

@@ -318,6 +318,6 @@ def decode_evidence(data: bytes | memoryview, key: str) -> Iterator[Removal]:
             balance.check()
             yield balance
     except (ValueError, AttributeError, TypeError) as error:
-        raise Corrupt(f"{key}: is no evidence of a removal: {error}") from error
+        raise Corrupt(f"{key}: not a removal record: {error}") from error
     except (Corrupt, Unbalanced) as error:
         raise Corrupt(f"{key}: {error}") from error

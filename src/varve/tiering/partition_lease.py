@@ -99,7 +99,7 @@ class HeldLease:
 
 
 def find_lease(objects: ObjectStore, path: RemotePath) -> Lease | None:
-    """Who is at work on a partition; None for nobody, and for what is no lease."""
+    """Who is at work on a partition; None without one, or if the object is not a lease."""
     try:
         document = json.loads(objects.get(path.lease_key))
         return Lease(

@@ -1,6 +1,6 @@
-"""Where topics are: what readers and writers need of a store in this process or of a Kafka cluster.
+"""Topics of a store in this process or of a Kafka cluster, behind one interface to read and write.
 
-Two implementations, `StoreCluster` and `KafkaCluster`; `tests/contract/topics` holds for both.
+Two implementations, `StoreCluster` and `KafkaCluster`; `tests/contract/topics` tests both.
 
 Invariant  a reader returns records of one topic only: once it knows the id of the topic, another
            topic of the same name is NotFound.
@@ -60,14 +60,14 @@ class TopicReader(Protocol):
         """Batches from the positions on, for the partitions that have any.
 
         About `max_bytes` for each partition, at least one batch; waits up to `wait_ms` if there is
-        none. Raises OffsetOutOfRange for a position outside the log, LogTruncated where the records
-        in front of a position are no longer those that were read.
+        none. Raises OffsetOutOfRange for a position outside the log, LogTruncated when the records
+        before a position are no longer those that were read.
         """
 
     def find_batch_before(self, partition: int, offset: int) -> BatchHeader | None:
-        """The batch that holds the offset in front of this one, committed or not.
+        """The batch that holds `offset - 1`, committed or not.
 
-        None where it is not in the log: deleted, compacted away, or not written yet.
+        None if it is not in the log: deleted, compacted away, or not written yet.
         """
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Cluster(Protocol):
     def find_or_create(
         self, topic: str, *, partitions: int | None = None, settings: Mapping[str, str]
     ) -> TopicInfo:
-        """The topic as it is, or created with these; None leaves the count to the cluster."""
+        """The existing topic, or a new one; `partitions=None` uses the cluster's default."""
 
     def alter(self, topic: str, settings: Mapping[str, str]) -> None:
         """Changes settings; those not named stay."""
@@ -119,7 +119,7 @@ class TransactionalWriter(Protocol):
     def producer(self) -> Producer: ...
 
     def init_transactions(self) -> None:
-        """Fences earlier writers of the same id and ends what they left open."""
+        """Fences earlier writers of the same id and aborts their open transactions."""
 
     def append(
         self,

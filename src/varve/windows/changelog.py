@@ -112,7 +112,7 @@ class TopicChangelog:
             offset, _, key, key_size, value, value_size, *_ = row
             if key_size < 0:
                 where = f"{self._topic.name}-{self._partition.number}"
-                raise Corrupt(f"{where}: the record at {offset} has no key, so it is no write")
+                raise Corrupt(f"{where}: the record at {offset} has no key, so it is not a write")
             given = None if value_size < 0 else payload[value : value + value_size]
             puts.append((payload[key : key + key_size], given))
         return ChangelogBatch(puts, int(columns.offsets[-1]) + 1)

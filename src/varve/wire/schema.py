@@ -27,7 +27,7 @@ from uuid import UUID
 
 VERSION_END: Final = 1 << 15
 NO_ID: Final = UUID(int=0)
-"""Means no id, where the protocol has no null."""
+"""The protocol's null value of a UUID."""
 
 
 class Kind(Enum):
@@ -172,10 +172,10 @@ def _field_type(annotation: Any) -> FieldType:
 
 @dataclass_transform()
 class _StructType(type):
-    """Makes dataclasses with slots of the declared fields.
+    """Turns declarations into dataclasses with slots.
 
-    Their `repr`, comparison and docstring are not generated for each class: there are hundreds, and
-    that took half of the import time.
+    Their `repr`, comparison and docstring are not generated for each of the hundreds of classes,
+    which would double the import time.
     """
 
     def __new__(
@@ -214,7 +214,7 @@ def _getter_of(cls: type[Struct]) -> Callable[[Any], Any]:
 
 
 class Message(Struct):
-    """Base of messages, with what is declared of them beside their fields."""
+    """Base of messages; class attributes hold the API key and the versions."""
 
     __slots__ = ()
 
@@ -247,9 +247,9 @@ def wire_fields(cls: type) -> list[tuple[str, WireField, Any]]:
 
     The default of a list is the class `list`, that of a struct its class.
     """
-    encoded = []
+    rows = []
     for item in dataclasses.fields(cls):
         factory = item.default_factory
         default = factory if callable(factory) else item.default
-        encoded.append((item.name, item.metadata["wire"], default))
-    return encoded
+        rows.append((item.name, item.metadata["wire"], default))
+    return rows

@@ -328,7 +328,7 @@ def test_a_topic_name_that_is_no_text_is_refused(open_store: OpenStore, name: An
 
 @pytest.mark.parametrize("path", [None, 5, b"data", "", "a\0b", [b"data"], [None]])
 def test_what_is_no_path_is_refused(open_store: OpenStore, path: Any) -> None:
-    with pytest.raises(errors.InvalidRequest, match="is no path"):
+    with pytest.raises(errors.InvalidRequest, match="is not a path"):
         open_store(path)
 
 

@@ -103,7 +103,7 @@ def test_another_signer_and_no_signature_are_told_apart(receipt: dict[str, Any])
         with pytest.raises(NotGenuine, match=r"no base64|is known"):
             verify_receipt(encode_receipt({**bare, "signature": signature}), key, where="r")
     for data in (b"", b"[]", b'{"kind": "note"}'):
-        with pytest.raises(NotGenuine, match=r"no JSON|no receipt"):
+        with pytest.raises(NotGenuine, match=r"not JSON|not a receipt"):
             read_receipt(data, "r")
 
 

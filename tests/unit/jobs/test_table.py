@@ -165,7 +165,7 @@ def test_bad_rows_go_to_the_side_table_with_the_reason(bench: TableBench) -> Non
     bad = bench.bad_rows()
     assert [row["_key"] for row in bad] == [b"b", b"c", b"d"]
     assert bad[0]["value"] == b"oops"
-    assert "no JSON" in bad[0]["reason"]
+    assert "not JSON" in bad[0]["reason"]
     assert bad[1]["reason"] == "field id is required and is not there"
     assert "field id" in bad[2]["reason"]
 

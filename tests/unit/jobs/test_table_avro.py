@@ -199,7 +199,7 @@ def test_a_value_that_no_column_holds_is_bad() -> None:
     ("schema", "told"),
     [
         ('"string"', "values are to be records"),
-        ("oops", "is no Avro schema"),
+        ("oops", "is not an Avro schema"),
         ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": "thing"}]}', "no Avro"),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["int", "string"]}]}',

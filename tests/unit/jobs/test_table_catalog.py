@@ -68,7 +68,7 @@ def test_a_name_that_folders_cannot_have_is_refused() -> None:
 
 
 def test_a_bucket_holds_no_catalog_of_sqlite() -> None:
-    with pytest.raises(InvalidRequest, match="is no directory"):
+    with pytest.raises(InvalidRequest, match="is not a directory"):
         CatalogAddress("s3://bucket/tables").open()
 
 

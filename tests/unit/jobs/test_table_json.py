@@ -109,15 +109,15 @@ def test_a_time_may_be_milliseconds() -> None:
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        (b"", "no JSON"),
-        (b"{", "no JSON"),
-        (b"\xff", "no JSON"),
-        (b"[1]", "no object: list"),
-        (b"null", "no object: NoneType"),
-        (b'{"a": 1} {"a": 2}', "no JSON"),
-        (b'{"a": 1}}\n{"n": 1, "v": {"a": 2}', "no JSON"),
-        (b'{"a": NaN}', "NaN is no JSON"),
-        (b'{"b": Infinity}', "Infinity is no JSON"),
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[1]", "not an object: list"),
+        (b"null", "not an object: NoneType"),
+        (b'{"a": 1} {"a": 2}', "not JSON"),
+        (b'{"a": 1}}\n{"n": 1, "v": {"a": 2}', "not JSON"),
+        (b'{"a": NaN}', "NaN is not JSON"),
+        (b'{"b": Infinity}', "Infinity is not JSON"),
         (b'{"a": "1"}', "not an integer"),
         (b'{"a": 1.0}', "not an integer"),
         (b'{"a": true}', "not an integer"),
@@ -232,7 +232,7 @@ def test_a_schema_of_icebergs_own_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("oops", "is no JSON"),
+        ("oops", "is not JSON"),
         ("[]", "a schema is an object"),
         ("{}", "a schema is an object"),
         ('{"a": 1}', "not a text"),

@@ -66,7 +66,7 @@ def test_meta_is_written_once_and_then_compared(file_system: MemoryFileSystem) -
 )
 def test_any_other_meta_is_a_change(file_system: MemoryFileSystem, other: StoreMeta) -> None:
     keep_meta(file_system, "/d", META, is_empty=True)
-    with pytest.raises(MetaChanged, match=r"/d/meta.json: the store was made with"):
+    with pytest.raises(MetaChanged, match=r"/d/meta.json: the store was created with"):
         keep_meta(file_system, "/d", other, is_empty=True)
 
 

@@ -98,7 +98,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="varve job ship"):
         check_archive(str(tmp_path / "none.tar"))
     (tmp_path / "text.tar").write_text("not a tar")
-    with pytest.raises(InvalidRequest, match="no archive"):
+    with pytest.raises(InvalidRequest, match="not a `varve job ship` archive"):
         check_archive(str(tmp_path / "text.tar"))
     with pytest.raises(InvalidRequest, match=r"\.tar\.gz"):
         ship(str(tmp_path / "env.zip"))

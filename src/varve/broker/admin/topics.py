@@ -297,7 +297,7 @@ def _check_count(topic: ServedTopic, count: int) -> None:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
             f"topic {topic.name} has {current} partitions and cannot have {count}: partitions are "
-            f"only added; ask for {current + 1} to {PARTITION_COUNT_MAX} in all",
+            f"only added; request a total of {current + 1} to {PARTITION_COUNT_MAX}",
         )
 
 

@@ -1,8 +1,8 @@
-"""Finds the latest record of a key: through the key indexes, and by a scan of the tail behind them.
+"""Finds the latest record of a key: in the key indexes, and by a scan of segments without one.
 
 Invariant  only committed records count; of these the one with the highest offset is found, whatever
-           its segment. The key itself is compared, not only its hash. Object storage is asked
-           only when nothing local has the key.
+           its segment. The key itself is compared, not only its hash. Object storage is read
+           only when no local segment has the key.
 Threads    any; a segment without an index is indexed in memory while another thread cleans the log,
            or when its index cannot be written.
 """
@@ -34,7 +34,7 @@ from varve.records import Batch, Record, decode_header
 
 logger = logging.getLogger(__name__)
 
-_LOOKS_MAX: Final = 8
+_ATTEMPTS_MAX: Final = 8
 _TAIL: Final = "tail.keys"
 
 
@@ -51,7 +51,7 @@ class KeyLookup:
         may_build: bool,
         remote: RemoteTier,
     ) -> None:
-        """`may_build` says that no other thread builds key indexes of this log now."""
+        """`may_build`: no other thread is building key indexes of this log."""
         self._remote = remote
         self._log = log
         self._indexes = indexes
@@ -69,10 +69,10 @@ class KeyLookup:
     ) -> Record | None:
         """The latest committed record of a key, perhaps a tombstone; None when there is none.
 
-        `below` leaves out segments that begin there or behind. Raises Unavailable or Corrupt when
+        `below` excludes segments that begin at or above it. Raises Unavailable or Corrupt when
         a damaged segment may hold it.
         """
-        for _ in range(_LOOKS_MAX):
+        for _ in range(_ATTEMPTS_MAX):
             view = self._log.view
             try:
                 entry = self._locate(key, now_ms, budget, below)
@@ -88,7 +88,7 @@ class KeyLookup:
             if record is not None and record.key == key:
                 return record
         raise Unavailable(
-            f"{self._log.topic_partition}: segments were replaced {_LOOKS_MAX} times during one "
+            f"{self._log.topic_partition}: segments were replaced {_ATTEMPTS_MAX} times during one "
             "look-up; try again"
         )
 
@@ -115,7 +115,7 @@ class KeyLookup:
         return self._locate_remote((high, low), min(bound, end))
 
     def _locate_remote(self, hash: tuple[int, int], end_offset: int) -> KeyEntry | None:
-        """Before the local log start offset, where object storage holds the log."""
+        """Looks below the local log start, in the remote tier."""
         log = self._log
         start_offset = log.log_start_offset
         if start_offset >= end_offset:
@@ -137,7 +137,7 @@ class KeyLookup:
         now_ms: int,
         budget: WorkBudget,
     ) -> KeyEntry | None:
-        """Without its index file if that cannot be written or read: it only saves time."""
+        """Indexes the segment in memory if its index file cannot be read or written."""
         try:
             with self._open(segment, end, stable, now_ms, budget) as index:
                 return index.find(*hash)
@@ -175,7 +175,7 @@ class KeyLookup:
         return self._index_tail(segment, stable, budget)
 
     def _index_tail(self, segment: ReadableSegment, stable: int, budget: WorkBudget) -> KeyIndex:
-        """An index, in memory, of what is decided in a segment that has none on disk."""
+        """An index, in memory, of the records of a segment below the last stable offset."""
         try:
             return self._scan_tail(segment, stable, budget)
         except Corrupt as error:

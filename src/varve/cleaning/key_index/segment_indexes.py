@@ -65,7 +65,7 @@ _DERIVED: Final = re.compile(r".*\.(keys|cleaned)(\.tmp|\.run)?")
 def is_of_derived_file(error: OSError) -> bool:
     """Whether a file failed that the log does not need.
 
-    One that is missing is no failure: it went with its segment.
+    A missing file is not a failure: it was deleted with its segment.
     """
     if isinstance(error, FileNotFoundError) or not isinstance(error.filename, str):
         return False

@@ -335,7 +335,7 @@ def check_number(value: object, name: str, *, at_most: int = _NUMBER_MAX) -> int
 def _get(document: dict[str, Any], name: str, kind: type[T]) -> T:
     value = document.get(name)
     if not isinstance(value, kind):
-        raise Corrupt(f"{name} is {str(value)[:40]!r}, which is no {kind.__name__}")
+        raise Corrupt(f"{name} is {str(value)[:40]!r}, not a {kind.__name__}")
     return value
 
 

@@ -138,7 +138,7 @@ class RemovalHistory:
             raise Corrupt("the line speaks of dropped lines, which only the first one does")
         kept = document.get("kept")
         if not isinstance(kept, list) or not all(isinstance(item, dict) for item in kept):
-            raise Corrupt(f"kept is {str(kept)[:40]!r}, which is no list of removals")
+            raise Corrupt(f"kept is {str(kept)[:40]!r}, not a list of removals")
         self.first_id = id
         self.dropped = check_number(document["dropped"], "dropped")
         for item in kept:

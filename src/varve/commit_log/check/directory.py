@@ -1,7 +1,7 @@
-"""Checks log directories: whom one belongs to, its checkpoints, and every partition in it.
+"""Checks log directories: the owner in meta.properties, the checkpoints, and every partition.
 
 Invariant  a check never writes. It holds the directory's lock, so that no owner changes the files
-           meanwhile; without the lock a finding may be gone a moment later.
+           meanwhile; without the lock a finding may be outdated a moment later.
 """
 
 import contextlib
@@ -55,14 +55,14 @@ _BEYOND_END: Final = {
 """What an offset beyond the log's end means: severity, rule, and what follows."""
 CHECKPOINT_FILES: Final = tuple(_BEYOND_END)
 NOT_PARTITIONS: Final = (CLUSTER_METADATA_DIRECTORY, REMOTE_INDEX_CACHE_DIRECTORY)
-REWRITE: Final = "rewrite the file from what the partitions tell"
+REWRITE: Final = "rewrite the file from the partitions"
 
 Offsets = dict[TopicPartition, int]
 
 
 @dataclass(slots=True)
 class DirectoryFacts:
-    """What a check learned of a log directory."""
+    """The result of checking a log directory."""
 
     path: str
     findings: list[Finding]
@@ -79,7 +79,7 @@ class DirectoryCheck:
         self._found = FindingList()
 
     def run(self, only: TopicPartition | None = None) -> DirectoryFacts:
-        """Checks all partitions, or one with what the directory says about it."""
+        """Checks all partitions, or one with its entries in the directory's files."""
         self._check_metadata()
         offsets = {name: self._read_offsets(name) for name in CHECKPOINT_FILES}
         clean = self._fs.exists(f"{self._path}/{CLEAN_SHUTDOWN_FILE}")
@@ -89,8 +89,8 @@ class DirectoryCheck:
                 context = self._partition_context(partition, offsets, clean=clean)
                 directory = f"{self._path}/{partition}"
                 partitions[partition] = PartitionCheck(self._fs, directory, context).run()
-        for name, known in offsets.items():
-            self._check_offsets(name, known or {}, partitions, is_all=only is None)
+        for name, checkpoint in offsets.items():
+            self._check_offsets(name, checkpoint or {}, partitions, is_all=only is None)
         self._check_topic_ids(partitions)
         findings = self._found.all()
         for facts in partitions.values():
@@ -119,10 +119,10 @@ class DirectoryCheck:
         try:
             decode_meta_properties(self._fs.read(path), where=path)
         except FileNotFoundError:
-            message = "does not say whom the directory belongs to; the next open writes it"
+            message = "missing: the owner of the directory is unknown; the next open writes it"
             self._found.warning(path, "missing-meta-properties", message)
         except Corrupt as error:
-            repair = "keep the lines that can be read, make up the rest"
+            repair = "keep the readable lines, generate the others"
             self._found.corrupt(path, "meta-properties-corrupt", error, repair=repair)
 
     def _read_offsets(self, name: str) -> Offsets | None:
@@ -183,11 +183,11 @@ class DirectoryCheck:
         for partition, facts in sorted(partitions.items()):
             if facts.topic_id is None:
                 continue
-            known, known_facts = first.setdefault(partition.topic, (partition, facts))
-            if known_facts.topic_id not in (None, facts.topic_id):
-                assert known_facts.topic_id is not None
-                message = f"topic id {encode_topic_id(facts.topic_id)}, that of {known} is "
-                message += encode_topic_id(known_facts.topic_id)
+            first_partition, first_facts = first.setdefault(partition.topic, (partition, facts))
+            if first_facts.topic_id not in (None, facts.topic_id):
+                assert first_facts.topic_id is not None
+                message = f"topic id {encode_topic_id(facts.topic_id)}, that of {first_partition}"
+                message += f" is {encode_topic_id(first_facts.topic_id)}"
                 self._found.error(facts.directory, "topic-id-differs", message)
 
 
@@ -200,16 +200,15 @@ def inspect_directory(fs: FileSystem, path: str, context: PartitionContext) -> D
 
 
 def inspect_partition(fs: FileSystem, directory: str, context: PartitionContext) -> DirectoryFacts:
-    """One partition as part of its log directory; alone when it does not lie in one."""
+    """Checks one partition with its log directory; alone when it is not in one."""
     directory = directory.rstrip("/")
     parent = posixpath.dirname(directory) or "."
     partition = find_partition(directory)
     if partition is not None and is_log_directory(fs, parent):
         return DirectoryCheck(fs, parent, context).run(only=partition)
     facts = PartitionCheck(fs, directory, context).run()
-    known: dict[TopicPartition, PartitionFacts] = {}
-    known[partition or TopicPartition(posixpath.basename(directory), 0)] = facts
-    return DirectoryFacts(parent, facts.findings, known)
+    name = partition or TopicPartition(posixpath.basename(directory), 0)
+    return DirectoryFacts(parent, facts.findings, {name: facts})
 
 
 def find_partition(directory: str) -> TopicPartition | None:
@@ -222,7 +221,7 @@ def find_partition(directory: str) -> TopicPartition | None:
 
 
 def is_log_directory(fs: FileSystem, path: str) -> bool:
-    """Whether the files that only a log directory has are there."""
+    """Whether it has a file that only log directories have."""
     return any(fs.exists(f"{path}/{name}") for name in _OWN_FILES)
 
 
@@ -238,9 +237,9 @@ def is_partition_directory(fs: FileSystem, path: str) -> bool:
 
 @contextlib.contextmanager
 def hold_lock(fs: FileSystem, log_directory: str, *, wanted: bool = True) -> Iterator[None]:
-    """Holds the directory's lock if it has one: without the file nobody can be holding it.
+    """Holds the directory's lock while the block runs; without a lock file nobody holds it.
 
-    Raises Locked when an owner has it.
+    Raises Locked when an owner holds it.
     """
     path = f"{log_directory}/{LOCK_FILE}"
     if not wanted or not fs.exists(path):

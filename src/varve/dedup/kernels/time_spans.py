@@ -188,7 +188,7 @@ def need_other(
     spans: Rows,
     is_needed: Flags,
 ) -> None:
-    """Marks the rows of other cells that are looked into: those whose own cell is no answer."""
+    """Marks the other cells to probe: those of records that their own cell does not decide."""
     if own.size < chosen.size or other.size < chosen.size or is_needed.size < spans.shape[0]:
         raise IndexError("there are fewer places or flags than records or rows")
     for place in range(chosen.size):

@@ -67,7 +67,7 @@ class Access:
         """The definition behind a name of the allow-list; raises HttpError where there is none."""
         definition = (self.shapes or {}).get(name)
         if definition is None:
-            raise invalid("shape", f"there is no shape of the name {name!r:.80}")
+            raise invalid("shape", f"there is no shape {name!r:.80}")
         return definition
 
     def check_definition(self, definition: Definition) -> None:

@@ -1,4 +1,4 @@
-"""Subset requests: some of the rows of a shape, once.
+"""Subset requests: one response with the rows of a shape that match a query.
 
 Invariant  the offset of the response is not beyond what the rows contain, so a client that
            continues from there misses nothing. After a restart no rows are sent that are behind
@@ -56,9 +56,9 @@ class SubsetReads:
         except NotFound:
             raise await api.resolver.refetch(shape) from None
         except InvalidRequest as error:
-            named = getattr(error, "parameter", "where")
+            parameter = getattr(error, "parameter", "where")
             raise invalid(
-                named if named in SUBSET_FIELDS else "where", str(error), within="subset"
+                parameter if parameter in SUBSET_FIELDS else "where", str(error), within="subset"
             ) from None
         if shape.is_dropped:
             raise await api.resolver.refetch(shape)

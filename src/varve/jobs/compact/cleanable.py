@@ -1,11 +1,11 @@
-"""Which part of a partition's remote log may be compacted, how dirty it is, and what goes.
+"""Which part of a partition's remote log may be compacted, how dirty it is, and what is deleted.
 
-Invariant  the part is a chain of readable segments without a hole, all of one history; every
-           transaction that has records in it is decided within the remote log. A log that was cut
-           by a new leader goes on under a higher epoch: until that is copied only the epochs of the
-           log itself show it.
-Crash      objects go only after the manifest says that they do, and leave the manifest last:
-           whoever finds the work half done repeats it.
+Invariant  the part is a chain of readable segments without gaps, all of one lineage; every
+           transaction with records in it ends within the remote log. A log that was truncated for
+           a new leader continues under a higher epoch: until that is copied, only the epochs of
+           the local log show the truncation.
+Crash      objects are deleted after the manifest marks their segment as deleted, and before the
+           segment leaves the manifest: an interrupted run is repeated by the next.
 """
 
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ from varve.tiering.manifest.store import ManifestStore
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The chain of readable segments, and what selection found of it."""
+    """The chain of readable segments, and which part of it is cleanable."""
 
     chain: tuple[RemoteSegment, ...]
     cleanable: CleanableLog
@@ -51,12 +51,12 @@ class Scope:
 
     @property
     def segments(self) -> tuple[RemoteSegment, ...]:
-        """Those that may be compacted."""
+        """The segments that may be compacted."""
         return tuple(segment for segment in self.chain if segment.base_offset < self.end_offset)
 
     @property
     def blocked_by(self) -> str:
-        """What keeps the rest of the chain from it; empty where nothing does."""
+        """Why the remaining segments may not be compacted; empty if all may."""
         if self.cleanable.blocker is CleaningBound.ACTIVE_SEGMENT:
             return ""
         return self.cleanable.blocked_by
@@ -65,10 +65,11 @@ class Scope:
 def find_chain(
     manifest: Manifest, segments: Iterable[RemoteSegment], history: Epochs | None = None
 ) -> tuple[RemoteSegment, ...]:
-    """The readable segments from the log start on, up to a hole or to a history that was left.
+    """The readable segments from the log start on, up to a gap or to a diverging lineage.
 
-    A log that was cut goes on under a higher leader epoch; what it had copied before behind that
-    is of a lower one. That shows once the log is copied again, or by its `history` if it is given.
+    A truncated log continues under a higher leader epoch, while the segments it had copied beyond
+    the truncation have a lower one. Those are recognised once newer segments are copied, or by
+    `history`, the epochs of the local log.
     """
     chain: list[RemoteSegment] = []
     for segment in segments:
@@ -88,7 +89,7 @@ def find_chain(
 def is_left(segment: RemoteSegment, history: Epochs) -> bool:
     """Whether a log of this history no longer has the segment's records."""
     if segment.end_offset < history[0][1]:
-        return False  # The log forgot the epochs of what lies before.
+        return False  # The log no longer has the epochs of earlier offsets.
     return not is_in_lineage(segment, history, log_end_offset=LONG_MAX)
 
 
@@ -100,7 +101,7 @@ def find_scope(
     settings: LogSettings,
     now_ms: int,
 ) -> Scope:
-    """What may be compacted of a chain, which is not empty."""
+    """Which segments of a chain may be compacted; it has at least one."""
     end_offset = chain[-1].end_offset + 1
     undecided = chain[-1].undecided_from
     # What follows the chain is not compacted, as the active segment of a log is not.
@@ -150,7 +151,7 @@ class _InputSegmentInfo(SegmentInfo):
 
 
 class _NoSegment(SegmentInfo):
-    """Stands for the active segment, of which a compaction of the remote log knows nothing."""
+    """Stands for the active segment, which is not in the remote log."""
 
     def times(self) -> SegmentTimes:
         return SegmentTimes(NO_TIMESTAMP, NO_TIMESTAMP, NO_TIMESTAMP)
@@ -178,7 +179,7 @@ def read_aborted(
 def read_shells(
     partition: RemotePath, segment: RemoteSegment, files: TierFiles
 ) -> dict[int, LastRecord]:
-    """The producers that are known where a segment ends, and where the last data of each is."""
+    """The producers in the segment's snapshot, with the last data offset of each."""
     last = RemoteInput(partition, segment, files)
     entries = decode_producer_snapshot(last.read_part(SNAPSHOT_PART), last.path(SNAPSHOT_PART))
     return {
@@ -195,9 +196,10 @@ def read_shells(
 def find_leftovers(
     manifests: ManifestStore, manifest: Manifest, *, now_ms: int
 ) -> list[RemoteSegment]:
-    """Segments whose objects may go now.
+    """Segments whose objects may be deleted now.
 
-    An announced one whose offsets are all readable is of a compaction: copies go on behind those.
+    An announced segment whose offsets are all readable is the output of an interrupted compaction:
+    copies only announce offsets above the readable ones.
     """
     segments = []
     for segment in manifests.pending(manifest):
@@ -213,7 +215,7 @@ def find_leftovers(
 
 
 def find_history(fs: FileSystem, directory: str, partition: RemotePath) -> Epochs | None:
-    """The epochs of a partition's log in a directory; None where that has no such log."""
+    """The epochs of a partition's log in a log directory; None if it is not there."""
     path = f"{directory}/{TopicPartition(partition.topic, partition.partition)}"
     metadata, epochs = f"{path}/{PARTITION_METADATA_FILE}", f"{path}/{LEADER_EPOCH_FILE}"
     if not fs.exists(metadata) or not fs.exists(epochs):

@@ -1,4 +1,4 @@
-"""What a compaction did, or would do and cost, by partition."""
+"""Results of a compaction by partition, and estimates of a dry run with their cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,16 +18,16 @@ from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 
 _PARTS: Final = 7
-"""Objects of a segment that is written; each is looked up afterwards."""
+"""Objects of a written segment; each costs a HEAD request after the upload."""
 _READS_PER_INPUT: Final = 4
-"""Besides the data: the tables of its key index, and what the group takes over from its last."""
+"""Besides the data: the key index, and the snapshot and epochs of the group's last segment."""
 _COMMIT_WRITES: Final = 2
 _COMMIT_LISTS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactEstimate(JsonFields):
-    """About what a run will do; `groups` are the segments that will be written.
+    """Estimates of a run; `groups` counts the segments that will be written.
 
     `bytes_left` is the size of the partition's data afterwards.
     """
@@ -47,15 +47,15 @@ class CompactEstimate(JsonFields):
 def estimate_plan(
     plan: CleaningPlan[SegmentFigures], *, log_bytes: int, prices: PriceTable
 ) -> CompactEstimate:
-    """From the plan alone; `log_bytes` are those of the partition before."""
+    """Estimates a run from its plan; `log_bytes` is the size of the partition before it."""
     inputs = [figures for group in plan.groups for figures in group]
-    # Batches that go as a whole are not read, so this is an upper bound.
+    # Batches that are removed as a whole are not read, so this is an upper bound.
     read_bytes = sum(figures.size for figures in inputs)
     planned = sum(figures.planned_bytes for figures in inputs)
     kept = sum(figures.records.get(Reason.KEPT, 0) for figures in inputs)
     reads = sum(-(-figures.size // CHUNK_BYTES) + _READS_PER_INPUT for figures in inputs)
     reads += _PARTS * len(plan.groups)
-    # An announcement for each group, then evidence and one manifest for all.
+    # An announcement for each group, then removal records and one manifest for all.
     writes = (_PARTS + _COMMIT_WRITES - 1) * len(plan.groups) + _COMMIT_WRITES
     lists = _COMMIT_LISTS * (len(plan.groups) + 1)
     counts = {RequestKind.READ: reads, RequestKind.WRITE: writes, RequestKind.LIST: lists}
@@ -89,10 +89,10 @@ class StageTime:
 class PartitionResult(JsonFields):
     """One partition, over all passes; a run adds to it.
 
-    `records` and `bytes` are those of the rewritten segments, by what became of them. `note` tells
-    in words why nothing, or not everything, was compacted; `error` why it failed. `held` are base
-    offsets of segments that are damaged and were left alone. After a dry run there is an
-    `estimate`, and all figures tell what would be.
+    `records` and `bytes` are those of the rewritten segments, by the reason they were kept or
+    removed. `note` says why nothing, or not everything, was compacted; `error` why it failed.
+    `held` are base offsets of damaged segments, which are not rewritten. After a dry run there is
+    an `estimate`, and all figures are estimated.
     """
 
     path: RemotePath = field(metadata={JSON_NAME: None})
@@ -125,7 +125,7 @@ class PartitionResult(JsonFields):
             self.segments_before, self.bytes_before = self.segments_after, self.bytes_after
 
     def is_damage(self, outcome: object, base_offset: int | None = None) -> bool:
-        """Whether a task found a segment damaged: that one is held, and the note says why."""
+        """Whether a task failed on a damaged segment, which is then held; the note says why."""
         if not isinstance(outcome, TaskError) or not isinstance(outcome.error, Corrupt):
             return False
         if base_offset is None and isinstance(outcome.error, DamagedSegment):
@@ -137,7 +137,7 @@ class PartitionResult(JsonFields):
         return True
 
     def add_plan(self, plan: CleaningPlan[SegmentFigures], store: str) -> None:
-        """Of a dry run: what the plan would take and leave."""
+        """Adds the plan of a dry run."""
         prices = default_prices(store)
         self.estimate = estimate_plan(plan, log_bytes=self.bytes_after, prices=prices)
         self.segments_after += self.estimate.groups - self.estimate.segments
@@ -153,7 +153,7 @@ class PartitionResult(JsonFields):
             self.voided_groups += len(commit.voided)
             self.add_note(
                 f"{len(commit.voided)} groups were left as they are: their segments changed "
-                "meanwhile; the next run takes them up"
+                "meanwhile; the next run compacts them"
             )
 
     def _add_rewritten(self, segments: Sequence[SegmentFigures]) -> None:

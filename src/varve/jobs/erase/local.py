@@ -31,7 +31,7 @@ from varve.foundation.settings import LONG_MAX
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.result import PartitionErasure
-from varve.jobs.erase.scan import Integers, Matcher, Scan, ask_index, scan_log
+from varve.jobs.erase.scan import Integers, Matcher, Scan, scan_index, scan_log
 from varve.jobs.erase.tasks import plan_rewrite
 from varve.jobs.source.local_log import FileSource
 from varve.jobs.tier.remote_files import FileInput, scratch
@@ -88,7 +88,7 @@ class LocalErasure:
         return self._findings
 
     def _remove_set_aside(self) -> None:
-        """Files that were set aside and that no log knows any more."""
+        """Deletes files with the suffix .deleted that no log refers to."""
         for name in self.fs.names(self.log.directory):
             file = parse_file_name(name)
             if file is not None and file.state == DELETED:
@@ -109,13 +109,13 @@ class LocalErasure:
         source = FileSource(segment.file())
         if self.matcher.is_by_key:
             with self._open_index(segment) as index:
-                if index is not None and not ask_index(index, source, self.matcher).is_matched:
+                if index is not None and not scan_index(index, source, self.matcher).is_matched:
                     return Scan()
         return scan_log(source, segment.size, self.matcher)
 
     @contextmanager
     def _open_index(self, segment: Segment) -> Iterator[KeyIndex | None]:
-        """Its key index, read as a whole; None where there is none that can be used."""
+        """Its key index; None if it is missing or unusable."""
         index: KeyIndex | None = None
         with contextlib.suppress(Corrupt):
             index = open_key_index(self.fs, segment, topic_id=self._topic_id)
@@ -128,14 +128,14 @@ class LocalErasure:
     # The rewrite
 
     def _closed(self, base_offset: int) -> Segment:
-        """A closed segment; the active one is closed for it."""
+        """The segment with a base offset; the active segment is rolled first."""
         if base_offset == self.log.view.active.base_offset:
             self.log.roll()
         for segment in self.log.view.closed:
             if segment.base_offset == base_offset:
                 return segment
         raise Unavailable(
-            f"{self.log.topic_partition}: segment {base_offset} left the log meanwhile; erase again"
+            f"{self.log.topic_partition}: segment {base_offset} was removed meanwhile; erase again"
         )
 
     def _next_offset(self, segment: Segment) -> int:
@@ -168,7 +168,7 @@ class LocalErasure:
             )
             if new is None:
                 raise Unavailable(
-                    f"{self.log.topic_partition}: segment {segment.base_offset} left the log "
+                    f"{self.log.topic_partition}: segment {segment.base_offset} was removed "
                     "meanwhile; erase again"
                 )
             self._evidence.mark_done(balance.id)
@@ -206,7 +206,7 @@ class LocalErasure:
             aborted=aborted,
         )
         if next_offset > log.last_stable_offset:
-            # Which of its records are committed is not known yet.
+            # Some of its transactions are still open, so the index would be incomplete.
             self.fs.remove(f"{segment.path(KEYS)}{CLEANED}")
         path = f"{segment.path(LOG)}{CLEANED}"
         with self.fs.open(path) as file:
@@ -214,7 +214,7 @@ class LocalErasure:
         return plan, written, digest_after
 
     def _find_keys(self, segment: Segment) -> SegmentKeys | None:
-        """Its key index, if all of it can be used."""
+        """Its key index if every entry is valid; else None."""
         with contextlib.suppress(Corrupt), self._open_index(segment) as index:
             if index is not None:
                 index.verify()

@@ -142,7 +142,7 @@ def _decode_evidence(data: bytes, key: str) -> Iterator[tuple[removal.Removal, d
                     raise ValueError("an object without a key")
             yield removal.decode_removal(number, balance), change
     except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt(f"{key}: is no evidence of an erasure: {error}") from error
+        raise Corrupt(f"{key}: not evidence of an erasure: {error}") from error
 
 
 def read_local_erased(
@@ -341,7 +341,7 @@ class SigningKey:
 
     @classmethod
     def read(cls, data: bytes, *, passphrase: bytes | None, where: str) -> Self:
-        """From a PEM file; raises InvalidRequest for what is no private key of Ed25519."""
+        """From a PEM file; raises InvalidRequest if it holds no Ed25519 private key."""
         try:
             key = serialization.load_pem_private_key(data, passphrase)
         except (ValueError, TypeError) as error:
@@ -367,7 +367,7 @@ class SigningKey:
 
 
 def read_public_key(data: bytes, where: str) -> Ed25519PublicKey:
-    """From a PEM file; raises InvalidRequest for what is no public key of Ed25519."""
+    """From a PEM file; raises InvalidRequest if it holds no Ed25519 public key."""
     try:
         key = serialization.load_pem_public_key(data)
     except (ValueError, TypeError) as error:
@@ -398,7 +398,7 @@ def verify_receipt(data: bytes, public_key: Ed25519PublicKey, *, where: str) -> 
         signer = base64.b64decode(str(signature.get("public_key")), validate=True)
         value = base64.b64decode(str(signature.get("value")), validate=True)
     except binascii.Error:
-        raise NotGenuine(f"{where}: the signature is no base64: it was changed") from None
+        raise NotGenuine(f"{where}: the signature is not base64: it was changed") from None
     if signer != raw:
         raise NotGenuine(f"{where}: another key than the one given signed it, or it was changed")
     try:
@@ -419,9 +419,9 @@ def read_receipt(data: bytes, where: str) -> dict[str, Any]:
             f"{where}: an object has the name {str(error)!r:.80} twice: it was changed"
         ) from None
     except (ValueError, RecursionError):
-        raise NotGenuine(f"{where}: is no JSON") from None
+        raise NotGenuine(f"{where}: not JSON") from None
     if not isinstance(document, dict) or document.get("kind") != "varve erasure receipt":
-        raise NotGenuine(f"{where}: is no receipt of an erasure")
+        raise NotGenuine(f"{where}: not a receipt of an erasure")
     return document
 
 
@@ -439,6 +439,6 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def render_receipt(document: dict[str, Any]) -> str:
-    """A receipt as a page for people, which is no proof itself: document and signature are."""
+    """A receipt as a page for people, which proves nothing itself: document and signature do."""
     text = json.dumps(document, indent=1, ensure_ascii=False)
     return render_template("receipt.html", {SIGNATURE: None, **document, "document": text})

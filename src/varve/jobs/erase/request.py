@@ -121,7 +121,7 @@ class FieldMatch:
 
 
 def _names(path: str) -> tuple[str, ...]:
-    """The names of a path; one that is no list in JSON has them between dots."""
+    """The names of a path; they are separated by dots unless it is a JSON list."""
     if path.startswith("["):
         try:
             names = json.loads(path)
@@ -319,7 +319,7 @@ def read_keys(lines: Iterable[bytes], where: str) -> frozenset[bytes]:
             text = data.decode()
         except UnicodeDecodeError:
             raise InvalidRequest(
-                f"{where}: line {number} is no UTF-8; write the key as base64:... or hex:..."
+                f"{where}: line {number} is not UTF-8; write the key as base64:... or hex:..."
             ) from None
         keys.add(parse_key(text, f"{where}: line {number}"))
     if not keys:
@@ -334,7 +334,7 @@ def read_values(lines: Iterable[bytes], where: str) -> list[str]:
         try:
             values.append(data.decode())
         except UnicodeDecodeError:
-            raise InvalidRequest(f"{where}: line {number} is no UTF-8") from None
+            raise InvalidRequest(f"{where}: line {number} is not UTF-8") from None
     if not values:
         raise InvalidRequest(f"{where} holds no value")
     return values

@@ -1,7 +1,7 @@
-"""Finds records to be erased: in the data of a segment, and before that in its key index.
+"""Finds records to be erased: in the key index of a segment first, then in its data.
 
-Invariant  keys are compared by all 128 bits of their hash, which only who knows the topic's id can
-           make collide; the keys themselves do not travel. A scan reads every data record, also of
+Invariant  keys are compared by 128-bit hashes, for which collisions can be computed only with the
+           topic's id; the keys are not sent to tasks. A scan reads every data record, also of
            aborted transactions, and checks every checksum. A key index rules a segment out only if
            none of its batches was aborted, or these were scanned.
 """
@@ -30,9 +30,9 @@ from varve.kernels.hashes import hash_keys
 Mask = npt.NDArray[np.bool_]
 
 _LOOKUP_BYTES: Final = 64 << 10
-"""About what one look-up reads of a key index."""
+"""Bytes that one look-up reads of a key index, roughly."""
 _CHUNK_ENTRIES: Final = 64 << 10
-_KEYS_AT_ONCE: Final = 1 << 18
+_KEYS_PER_CALL: Final = 1 << 18
 Integers = npt.NDArray[np.int64]
 
 _NONE = np.empty(0, np.int64)
@@ -40,7 +40,7 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    """What is looked for in the records of one topic; `hashes` are sorted."""
+    """Keys and fields that select records of one topic; `hashes` are sorted."""
 
     topic_id: str
     hashes: Hashes
@@ -56,7 +56,7 @@ class Matcher:
         return self.field is None
 
     def find(self, block: RecordBlock) -> tuple[Mask, int]:
-        """Which records of a block match, and how many values could not be read for it."""
+        """Which records of a block match, and how many values could not be parsed."""
         matches = np.zeros(len(block.records), np.bool_)
         if len(self.hashes):
             hashes = TopicHash.of(self.topic_id).hash_block(block)
@@ -86,28 +86,28 @@ class Matcher:
         return False
 
     def _find_hashes(self, hashes: Hashes) -> Mask:
-        wanted = self.hashes
-        slots = np.searchsorted(wanted[:, 0], hashes[:, 0])
-        slots[slots == len(wanted)] = 0
-        same = wanted[slots, 0] == hashes[:, 0]
-        matches: Mask = same & (wanted[slots, 1] == hashes[:, 1])
-        # Wanted hashes that share their first half stand behind each other; hardly ever are there.
+        own = self.hashes
+        slots = np.searchsorted(own[:, 0], hashes[:, 0])
+        slots[slots == len(own)] = 0
+        same = own[slots, 0] == hashes[:, 0]
+        matches: Mask = same & (own[slots, 1] == hashes[:, 1])
+        # Several hashes may share their first half, which is very rare.
         for row in np.flatnonzero(same & ~matches).tolist():
-            group = wanted[wanted[:, 0] == hashes[row, 0], 1]
+            group = own[own[:, 0] == hashes[row, 0], 1]
             matches[row] = bool((group == hashes[row, 1]).any())
         return matches
 
 
 def hash_all(keys: Iterable[bytes], topic: TopicHash) -> Hashes:
-    """The hashes of keys, sorted; a key that is given twice counts once."""
-    waiting: list[bytes] = []
+    """The hashes of distinct keys, sorted."""
+    chunk: list[bytes] = []
     tables: list[Hashes] = []
     for key in keys:
-        waiting.append(key)
-        if len(waiting) == _KEYS_AT_ONCE:
-            tables.append(_hash_some(waiting, topic))
-            waiting = []
-    tables.append(_hash_some(waiting, topic))
+        chunk.append(key)
+        if len(chunk) == _KEYS_PER_CALL:
+            tables.append(_hash_chunk(chunk, topic))
+            chunk = []
+    tables.append(_hash_chunk(chunk, topic))
     hashes = np.concatenate(tables)
     ordered = hashes[np.lexsort((hashes[:, 1], hashes[:, 0]))]
     is_new = np.ones(len(ordered), np.bool_)
@@ -115,7 +115,7 @@ def hash_all(keys: Iterable[bytes], topic: TopicHash) -> Hashes:
     return ordered[is_new]
 
 
-def _hash_some(keys: list[bytes], topic: TopicHash) -> Hashes:
+def _hash_chunk(keys: list[bytes], topic: TopicHash) -> Hashes:
     sizes = np.array([len(key) for key in keys], np.int64)
     records = np.zeros((len(keys), RECORD_COLUMN_COUNT), np.int64)
     records[:, RecordColumn.KEY_START] = np.cumsum(sizes) - sizes
@@ -129,11 +129,12 @@ def _hash_some(keys: list[bytes], topic: TopicHash) -> Hashes:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What was found in some data.
+    """The matches in a segment or in ranges of it.
 
     `match_count` of `record_count` records in `read_bytes` bytes match, and take `match_bytes`;
-    `unread_count` values could not be read as JSON. `is_matched` also where a key index alone says
-    so. `found` says where the records are, None where nobody looked or they are too many to travel.
+    `unread_count` values could not be parsed as JSON. `is_matched` is also True when only the key
+    index was read. `found` has the matching records; None if there was no scan, or if they are too
+    many to send to the driver.
     """
 
     match_count: int = 0
@@ -152,7 +153,7 @@ def scan_log(
     *,
     ranges: Sequence[tuple[int, int]] | None = None,
 ) -> Scan:
-    """Reads all of a segment's data, or the batches in some ranges of it."""
+    """Reads all of a segment's data, or only the batches in the ranges."""
     everything = RecordFilter()
     batch_ranges = [
         BatchRange(source, 0, start, end, everything) for start, end in ranges or [(0, size)]
@@ -187,7 +188,7 @@ def scan_log(
 
 
 def _locate(block: RecordBlock, chosen: Integers) -> tuple[Integers, Integers, Integers]:
-    """Of chosen records: their offsets, the base offsets of their batches, and ranks in these."""
+    """Offsets of the chosen records, base offsets of their batches, and indexes in the batches."""
     owners = block.owners[chosen]
     ranks = chosen - np.searchsorted(block.owners, owners)
     return (
@@ -197,10 +198,10 @@ def _locate(block: RecordBlock, chosen: Integers) -> tuple[Integers, Integers, I
     )
 
 
-def ask_index(index: KeyIndex, source: ByteSource, matcher: Matcher) -> Scan:
-    """What a key index says of keys, with the aborted batches read, which it leaves out.
+def scan_index(index: KeyIndex, source: ByteSource, matcher: Matcher) -> Scan:
+    """Looks the keys up in a key index, and scans the aborted batches, which it does not list.
 
-    A match says that the segment holds a key; which records have it only a scan finds.
+    A match means that the segment holds a key; only a scan finds the records.
     """
     if matcher.is_listed(index):
         return Scan(is_matched=True)
@@ -211,7 +212,7 @@ def ask_index(index: KeyIndex, source: ByteSource, matcher: Matcher) -> Scan:
 
 
 def _aborted_ranges(index: KeyIndex) -> Iterator[tuple[int, int]]:
-    """Where batches lie that were aborted; those behind each other as one."""
+    """Positions of aborted batches; adjacent batches are one range."""
     if not index.header.mark_count:
         return
     batches = index.batches()

@@ -41,7 +41,7 @@ from varve.jobs.compact.tasks import (
     is_whole,
 )
 from varve.jobs.erase.request import RescanMode
-from varve.jobs.erase.scan import Matcher, Scan, ask_index, scan_log
+from varve.jobs.erase.scan import Matcher, Scan, scan_index, scan_log
 from varve.jobs.source.local_log import FileSource
 from varve.jobs.source.piece_reading import ObjectSource
 from varve.jobs.tasks import TaskRunner, pack_by_size
@@ -127,14 +127,14 @@ class ScanTask:
         source = ObjectSource(self.bucket.objects(), log.key)
         try:
             if log.segment is not None and matcher.is_by_key:
-                scan = self._ask_index(log.segment, source, matcher)
+                scan = self._scan_index(log.segment, source, matcher)
                 if scan is not None and not scan.is_matched:
                     return scan
             return scan_log(source, log.size, matcher)
         except ObjectNotFound:
             return None
 
-    def _ask_index(
+    def _scan_index(
         self, segment: RemoteSegment, source: ObjectSource, matcher: Matcher
     ) -> Scan | None:
         """What a key index says; None where there is none that can be used."""
@@ -145,7 +145,7 @@ class ScanTask:
         ):
             if index is None or (self.is_proof and not is_whole(index)):
                 return None
-            scan = ask_index(index, source, matcher)
+            scan = scan_index(index, source, matcher)
             if not self.is_proof:
                 return scan
             return replace(scan, read_bytes=scan.read_bytes + index.header.file_size)

@@ -63,7 +63,7 @@ def parse_avro(text: str, where: str) -> Parsed:
         return fastavro.parse_schema(json.loads(text))
     except (ValueError, SchemaParseException, UnknownType, KeyError, TypeError) as error:
         line = f"{type(error).__name__}: {error}"
-        raise InvalidRequest(f"{where} is no Avro schema: {line:.300}") from error
+        raise InvalidRequest(f"{where} is not an Avro schema: {line:.300}") from error
 
 
 @lru_cache(maxsize=256)
@@ -217,7 +217,7 @@ class AvroDecoder:
         if stream.read(1):
             raise decoding.ValueRejected("bytes follow the Avro value: it is of another schema")
         if not isinstance(row, dict):
-            raise decoding.ValueRejected("the Avro value is no record")
+            raise decoding.ValueRejected("the Avro value is not a record")
         return row
 
     def _open_frame(

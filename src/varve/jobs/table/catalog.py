@@ -79,7 +79,7 @@ class CatalogAddress:
         folder = find_folder(self.warehouse)
         if folder is None:
             raise errors.InvalidRequest(
-                f"{self.warehouse} is no directory: a catalog cannot lie in it as a file. Give "
+                f"{self.warehouse} is not a directory: it cannot contain a catalog file. Give "
                 "one, such as sqlite:////path/catalog.db or http://host/iceberg"
             )
         return folder

@@ -1,7 +1,7 @@
-"""Values as columns: what a decoder gives, and how values are read one by one.
+"""Decodes record values into Arrow columns.
 
-Invariant  a decoder turns every value into a row or a reason why not, whatever the values around it
-           are. A value that does not fit its type is rejected, not converted.
+Invariant  a decoder turns every value into a row or a rejection with its reason, independently of
+           other values. A value that does not fit its type is rejected, not converted.
 """
 
 import re
@@ -20,19 +20,19 @@ from varve.jobs.table.types import Fields, raw_fields
 _ARROW_ERRORS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError)
 
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
-"""Half of a pair: text of JSON may hold one as an escape, and no UTF-8 can."""
+"""Half of a surrogate pair: JSON can escape one, UTF-8 cannot encode it."""
 
 Convert = Callable[[Any], Any]
-"""A decoded value, not null, into what Arrow takes; raises ValueError with the reason."""
+"""Converts a decoded, non-null value to one that Arrow accepts; raises ValueError."""
 
 
 class ValueRejected(ValueError):
-    """Why a value cannot be a row."""
+    """The value cannot become a row; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """`columns` hold the values that are rows, in their order; `reasons` why the others are not."""
+    """`columns` hold the accepted values in order; `is_bad` marks the others, with `reasons`."""
 
     columns: tuple[pa.Array, ...]
     is_bad: npt.NDArray[np.bool_]
@@ -40,14 +40,14 @@ class Decoded:
 
 
 class Decoder(Protocol):
-    """Opens values; it travels to executors."""
+    """Decodes values; pickled for executors."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the columns it gives."""
+        """Names of the decoded columns."""
 
     def decode(self, values: pa.Array, headers: pa.Array) -> Decoded:
-        """The columns of values, none of which is null."""
+        """Decodes values, none of which is null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class RawDecoder:
 
 
 def join_decoded(parts: Sequence[Decoded]) -> Decoded:
-    """One after the other."""
+    """Concatenates the rows of the parts."""
     if len(parts) == 1:
         return parts[0]
     columns = zip(*(part.columns for part in parts), strict=True)
@@ -80,7 +80,7 @@ def join_decoded(parts: Sequence[Decoded]) -> Decoded:
 def decode_rows(
     values: pa.Array, fields: Fields, read: Callable[[bytes], Sequence[Any]]
 ) -> Decoded:
-    """Each value by itself; `read` gives a member for each field, or raises ValueRejected."""
+    """Decodes each value with `read`, which returns one item per field or raises ValueRejected."""
     rows: dict[int, Sequence[Any]] = {}
     reasons: dict[int, str] = {}
     for number, value in enumerate(values.to_pylist()):
@@ -118,7 +118,7 @@ def _find_misfit(number: int, row: Sequence[Any], fields: Fields) -> dict[int, s
 def make_converter(
     type: iceberg.IcebergType, find_leaf: Callable[[iceberg.IcebergType], Convert]
 ) -> Convert:
-    """How values of a type are read, null among them; `find_leaf` has those that hold no others."""
+    """A converter for a type, also of nulls; `find_leaf` has the converters of primitive types."""
     convert: Convert
     match type:
         case iceberg.ListType():
@@ -162,6 +162,6 @@ def read_text(value: Any) -> str:
 
 
 def check_kind(value: Any, types: type | tuple[type, ...], name: str) -> None:
-    """Raises ValueRejected; true and false are no numbers, though Python counts them as such."""
+    """Raises ValueRejected for other types; a bool is not a number here, unlike in Python."""
     if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
         raise ValueRejected(f"not {name}")

@@ -78,12 +78,12 @@ class RowReader:
             except ValueError as error:
                 text = json.dumps(member, default=str)[:_SHOWN]
                 raise decoding.ValueRejected(
-                    f"field {name}: {text} is no {show_type(column.type)}: {error}"
+                    f"field {name}: {text} is not a {show_type(column.type)}: {error}"
                 ) from None
         return [*row, self.rest(document)]
 
     def rest(self, document: Mapping[str, Any]) -> str | None:
-        """The fields that no column takes; what is null is no loss."""
+        """The fields that no column takes; a null is no loss."""
         left = {
             name: _rest_of(value, self._fields[name][1].type) if name in self._fields else value
             for name, value in document.items()
@@ -106,18 +106,18 @@ def parse_json(value: bytes) -> dict[str, Any]:
     try:
         document = json.loads(value.decode(), parse_float=Decimal, parse_constant=_refuse)
     except RecursionError:
-        raise decoding.ValueRejected("no JSON that can be read: nested too deep") from None
+        raise decoding.ValueRejected("not readable as JSON: nested too deep") from None
     except InvalidOperation:
         raise decoding.ValueRejected("a number in it is too large or too small") from None
     except ValueError as error:
-        raise decoding.ValueRejected(f"no JSON: {error}"[:200]) from None
+        raise decoding.ValueRejected(f"not JSON: {error}"[:200]) from None
     if not isinstance(document, dict):
-        raise decoding.ValueRejected(f"JSON, but no object: {type(document).__name__}")
+        raise decoding.ValueRejected(f"JSON, but not an object: {type(document).__name__}")
     return document
 
 
 def _refuse(word: str) -> Any:
-    raise decoding.ValueRejected(f"{word} is no JSON")
+    raise decoding.ValueRejected(f"{word} is not JSON")
 
 
 def _show_decimal(value: Any) -> float | str:

@@ -130,7 +130,7 @@ def parse_schema(text: str, where: str) -> Fields:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise InvalidRequest(f"{where} is no JSON: {error}") from error
+        raise InvalidRequest(f"{where} is not JSON: {error}") from error
     if not isinstance(document, dict) or not document:
         raise InvalidRequest(f"{where}: a schema is an object such as {_EXAMPLE}")
     if document.get("type") == "struct" and isinstance(document.get("fields"), list):
@@ -233,7 +233,7 @@ def parse_type(text: str, where: str) -> iceberg.IcebergType:
     """A type by its name, such as `list<struct<a: long, b: string>>`."""
     words = _WORDS.findall(text)
     if not words:
-        raise InvalidRequest(f"{where}: an empty text is no type")
+        raise InvalidRequest(f"{where}: an empty text is not a type")
     parser = _TypeParser(words, f"{where}: type {text!r:.200}")
     type = parser.take(0)
     if words:

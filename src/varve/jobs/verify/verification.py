@@ -328,7 +328,7 @@ def verify_documents(
             except ObjectNotFound:
                 continue  # It went since it was listed.
             except ValueError as error:
-                yield _corrupt(topic, entry.key, f"is no JSON: {error}")
+                yield _corrupt(topic, entry.key, f"not JSON: {error}")
 
 
 def _corrupt(topic: str, key: str, message: str) -> VerifyFinding:

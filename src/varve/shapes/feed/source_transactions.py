@@ -33,20 +33,20 @@ RECORDS_MAX: Final = 100_000
 BYTES_MAX: Final = 64 << 20
 END_WAIT_MS: Final = 5_000
 BEGUN_WAIT_MS: Final = 300_000
-"""For the end of a transaction that is known to have begun: its connector may be restarting."""
+"""Wait for the end of a transaction whose begin was read: its connector may be restarting."""
 _ENDS_MAX: Final = 100_000
 _READ_BYTES: Final = 1 << 20
 _MISSING_RETRY_MS: Final = 1_000
 _UNUSED_MS: Final = 60_000
-"""An end that was not needed for this time belongs to records that were taken before it came."""
+"""An end that was not used for this long belongs to records that were taken before it arrived."""
 _NO_TOPIC_CHARACTER: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
 @dataclass(slots=True)
 class _End:
-    """The offset of a transaction's end, and how many of its records were not taken yet.
+    """A transaction's end: its offset, and how many records were not taken yet.
 
-    While only the begin is known, its offset, and None."""
+    Until the end arrives, the offset of the begin, and None."""
 
     offset: int
     missing: int | None
@@ -61,7 +61,7 @@ class _Run:
     size: int = 0
     byte_count: int = 0
     orders: set[int] = field(default_factory=set)
-    """What its end counts: a record that was repeated is in here once."""
+    """Distinct positions in the transaction: a repeated record counts once, as in its end."""
     held_since_ms: int | None = None
     is_unfinished: bool = False
 
@@ -160,7 +160,7 @@ class SourceTransactions:
         try:
             fetches = self._reader.fetch({0: self._next}, max_bytes=_READ_BYTES, wait_ms=0)
         except (NotFound, OffsetOutOfRange):
-            # It was created again or truncated: the ends of waiting records are unknown now.
+            # It was recreated or truncated: the ends of waiting records are unknown now.
             self._reader.close()
             self._find_position()
             return

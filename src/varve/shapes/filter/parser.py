@@ -162,7 +162,7 @@ def parse_identifier(text: str) -> str:
     elif re.fullmatch(r"[^\W\d][\w$]*", name):
         return name.lower()
     raise InvalidRequest(
-        f"{shorten(text)!r} is no column: a name has letters, digits and _, "
+        f"{shorten(text)!r} is not a column: a name has letters, digits and _, "
         'or stands in double quotes, in which " is written twice'
     )
 
@@ -286,13 +286,13 @@ class _Reader:
             return sql.Literal(Untyped(part.name))
         number = parse_number(part.name) if _NUMBER.fullmatch(part.name) else None
         if number is None or _is_beyond_numbers(number):
-            raise _refuse(part, "is no number that a filter can hold")
+            raise _refuse(part, "is not a number that a filter can hold")
         return sql.Literal(number)
 
     def _parameter(self, part: exp.Expr) -> sql.Node:
         number = part.name
         if not (number.isascii() and number.isdigit()) or not 0 < int(number) < 1 << 31:
-            raise _refuse(part, "is no parameter: they are $1, $2 and so on")
+            raise _refuse(part, "is not a parameter: they are $1, $2 and so on")
         return sql.Parameter(int(number))
 
     def _is(self, part: exp.Expr) -> sql.Node:
@@ -335,7 +335,7 @@ class _Reader:
         if not isinstance(array, sql.Parameter) and not (
             isinstance(array, sql.Literal) and isinstance(array.value, Untyped | None)
         ):
-            raise _refuse(part, "is no array: write ANY($1), ANY('{1,2}') or ANY(ARRAY[1, 2])")
+            raise _refuse(part, "is not an array: write ANY($1), ANY('{1,2}') or ANY(ARRAY[1, 2])")
         return sql.AnyOf(item, array, type)
 
     def _any_listed(self, item: sql.Node, part: exp.Array, type: str | None) -> sql.Node:

@@ -165,7 +165,7 @@ def _order(entry: str) -> OrderBy:
     match = _ORDER.fullmatch(entry)
     if match is None:
         raise InvalidRequest(
-            f"{entry!r:.80} is no order: it is a column, then asc or desc, "
+            f"{entry!r:.80} is not an order: it is a column, then asc or desc, "
             "then nulls first or nulls last"
         )
     is_descending = (match["direction"] or "asc").lower() == "desc"
@@ -205,4 +205,4 @@ class _Reversed:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Reversed) and self.held == other.held
 
-    __hash__ = None  # type: ignore[assignment]  # a place in an order is no key
+    __hash__ = None  # type: ignore[assignment]  # a sort position is not a key

@@ -44,7 +44,7 @@ def split_array(text: str) -> Iterator[str | None]:
         if match["end"] is not None:
             return
     raise InvalidRequest(
-        f"{text!r:.80} is no array of one dimension: write {{1,2}}, "
+        f"{text!r:.80} is not an array of one dimension: write {{1,2}}, "
         'and texts with , { } " \\ or blanks at an end in double quotes: {"a,b","c"}'
     )
 
@@ -171,7 +171,7 @@ def show_json(value: Value) -> str:
 
 
 def key_of(value: Value) -> Hashable:
-    """Equal for equal values and for no others: numbers by worth, and true is no 1."""
+    """Equal for equal values and for no others: numbers by value, and true is not 1."""
     if isinstance(value, bool):
         return ("boolean", value)
     if isinstance(value, list):

@@ -169,7 +169,7 @@ def encode_spec(frozen: CheckpointSpec) -> bytes:
 
 
 def decode_spec(data: bytes, where: str) -> CheckpointSpec:
-    """Raises Corrupt for what is no such file."""
+    """Raises Corrupt for any other file."""
     try:
         document: dict[str, Any] = json.loads(data)
         if document["format"] != _FORMAT:

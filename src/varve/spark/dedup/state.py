@@ -218,7 +218,7 @@ class IdSet:
     def _find_known(self, stored: list[Chunk], store: ChunkStore) -> tuple[int, int] | None:
         """Where to go on reading: the place in the store's list, and the entries to leave out.
 
-        None where what is in memory is no prefix of what is stored.
+        None if memory does not hold a prefix of what is stored.
         """
         if not self._chunks:
             return None
@@ -263,7 +263,7 @@ def encode_head(chunks: list[Chunk]) -> bytes:
 
 
 def decode_head(data: bytes) -> list[Chunk]:
-    """Raises Corrupt where it is no head of this format."""
+    """Raises Corrupt unless it is a header of this format."""
     if not data or data[0] != _FORMAT or (len(data) - 1) % _HEAD.itemsize:
         raise Corrupt(
             f"the state of a deduplication begins with {data[:1].hex() or 'nothing'} and has "

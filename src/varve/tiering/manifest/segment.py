@@ -30,19 +30,19 @@ ANNOUNCEMENT_TIMEOUT_MS: Final = 86_400_000
 
 
 class SegmentState(StrEnum):
-    """Where a segment stands in its life; one whose deletion is finished is no longer listed."""
+    """The state of a segment; once its deletion is finished it is no longer listed."""
 
     COPY_STARTED = "copy_started"
-    """Announced: its objects may be there, in part or whole. Not readable."""
+    """Announced: some or all of its objects may exist. Not readable."""
     COPY_FINISHED = "copy_finished"
-    """All its objects are there. The only readable state."""
+    """All its objects exist. The only readable state."""
     DELETE_STARTED = "delete_started"
-    """Its objects go, or have begun to go. Not readable."""
+    """Its objects are being deleted. Not readable."""
 
 
-# KIP-405: none -> started, started -> finished or deleting, finished -> deleting, deleting -> gone,
+# KIP-405: none -> started, started -> finished or deleting, finished -> deleting, deleting -> none,
 # and every state to itself, so that an event may be repeated.
-_FOLLOWERS: Final[dict[SegmentState | None, frozenset[SegmentState | None]]] = {
+_NEXT_STATES: Final[dict[SegmentState | None, frozenset[SegmentState | None]]] = {
     None: frozenset({None, SegmentState.COPY_STARTED}),
     SegmentState.COPY_STARTED: frozenset(SegmentState),
     SegmentState.COPY_FINISHED: frozenset(
@@ -69,7 +69,7 @@ PART_NAMES: Final = (
     EPOCHS_PART,
     KEYS_PART,
 )
-"""In the order in which they are written; a bit stands for each in custom metadata."""
+"""In upload order; custom metadata has a bit for each."""
 
 
 class ObjectPart(NamedTuple):
@@ -82,15 +82,15 @@ class ObjectPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteSegment:
-    """What a manifest says of a segment.
+    """A segment as listed in a manifest.
 
     `end_offset` is inclusive, `size` counts the bytes of the log alone, `append_ms` is the first
     and the last append by the clock of the store, `epochs` are (leader epoch, first offset) pairs.
-    `undecided_from` is the first offset of the oldest transaction that was open where it ends: the
-    markers of all transactions before that lie in this segment or in front of it.
-    `key_count`, `stale_bytes` and `delete_horizon_ms` are None where nobody has counted or nothing
-    waits. `at_ms` is when it came into its state. Readers of older manifests may rely on the
-    objects of a segment whose deletion has started until `replaced_until_ms`.
+    `undecided_from` is the first offset of the oldest transaction that is open at the end of the
+    segment: earlier transactions have their markers in this segment or an earlier one.
+    `key_count` and `stale_bytes` are None if unknown, `delete_horizon_ms` if no tombstone has one.
+    `at_ms` is when it entered its state. Readers of older manifests may use the objects of a
+    segment whose deletion has started until `replaced_until_ms`.
     """
 
     __pydantic_config__ = STRICT
@@ -122,7 +122,7 @@ class RemoteSegment:
         return self.undecided_from is None or self.undecided_from >= offset
 
     def is_abandoned(self, now_ms: int, *, renewed_ms: int = 0) -> bool:
-        """Whether nobody writes the objects of an announced segment any more.
+        """Whether the writer of an announced segment has given up or crashed.
 
         `renewed_ms` is when a job last renewed the lease of the partition. A job may run for days,
         and it announces its output long before it commits, so the lease counts too.
@@ -140,7 +140,7 @@ class RemoteSegment:
 
     @property
     def sort_key(self) -> tuple[int, int, str]:
-        """Where it stands in the order of a manifest: by base offset first."""
+        """Sort key within a manifest: by base offset first."""
         return (self.base_offset, self.end_offset, self.id)
 
     def find_part(self, name: str) -> ObjectPart | None:
@@ -165,12 +165,12 @@ def check_segment(segment: RemoteSegment) -> None:
     starts = [start for _, start in segment.epochs]
     if not numbers or numbers != sorted(set(numbers)) or starts != sorted(starts):
         raise InvalidRequest(
-            f"{segment}: leader epochs {segment.epochs} must be there and ascend with their offsets"
+            f"{segment}: leader epochs {segment.epochs} must not be empty and ascend with offsets"
         )
     if starts[0] < segment.base_offset or starts[-1] > segment.end_offset + 1:
         raise InvalidRequest(
             f"{segment}: leader epochs {segment.epochs} must begin within the segment: "
-            "raise the first one to the base offset, drop those behind the end"
+            "raise the first one to the base offset, drop those after the end"
         )
     names = [part.name for part in segment.parts]
     if len(set(names)) != len(names):
@@ -183,8 +183,8 @@ def check_transition(old: RemoteSegment | None, new: RemoteSegment | None) -> No
         _check_same(old, new)
     state = None if old is None else old.state
     following = None if new is None else new.state
-    if following not in _FOLLOWERS[state]:
-        allowed = ", ".join(sorted(str(to or "gone") for to in _FOLLOWERS[state]))
+    if following not in _NEXT_STATES[state]:
+        allowed = ", ".join(sorted(str(to or "gone") for to in _NEXT_STATES[state]))
         raise InvalidRequest(
             f"{old or new}: state {state or 'none'} cannot be followed by {following or 'gone'}, "
             f"only by {allowed}"
@@ -219,7 +219,7 @@ def restrict_epochs(
 def is_in_lineage(segment: RemoteSegment, history: Epochs, *, log_end_offset: int) -> bool:
     """Whether the log of this history had the segment's records, as Kafka decides it (KIP-405).
 
-    Epochs below the history's first are passed over: that part of it is forgotten.
+    Epochs below the history's first are ignored: the log has dropped that part of it.
     """
     own = dict(_with_data(segment.epochs))
     log = dict(_with_data(history))
@@ -227,17 +227,17 @@ def is_in_lineage(segment: RemoteSegment, history: Epochs, *, log_end_offset: in
         return False
     log_epochs = list(log)
     last = list(own)[-1]
-    known = [epoch for epoch in own if epoch >= log_epochs[0]]
-    if not log_epochs[0] <= last <= log_epochs[-1] or not all(epoch in log for epoch in known):
+    shared = [epoch for epoch in own if epoch >= log_epochs[0]]
+    if not log_epochs[0] <= last <= log_epochs[-1] or not all(epoch in log for epoch in shared):
         return False
-    first = known[0]
+    first = shared[0]
     # The log may begin within its first epoch, so that epoch's start says nothing.
     if first != log_epochs[0] and own[first] < log[first]:
         return False
     following = _find_next(log, last)
     if following is not None and segment.end_offset > following[1] - 1:
         return False
-    return all(_find_next(own, epoch) == _find_next(log, epoch) for epoch in known[:-1])
+    return all(_find_next(own, epoch) == _find_next(log, epoch) for epoch in shared[:-1])
 
 
 def _with_data(epochs: Epochs) -> list[tuple[int, int]]:
