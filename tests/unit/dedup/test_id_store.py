@@ -196,7 +196,7 @@ GOOD_KEY = bytes(16) + bytes([2]) + (5).to_bytes(8, "big") + bytes(4)
         (GOOD_KEY, b"", "its value has 0 bytes, not 8"),
         (GOOD_KEY[:16] + bytes([18]) + GOOD_KEY[17:], bytes(8), "kind 18"),
         (GOOD_KEY[:17] + b"\xff" * 8 + bytes(4), bytes(8), "time -1"),
-        (GOOD_KEY[:-1] + b"\1", bytes(8), "no entry"),
+        (GOOD_KEY[:-1] + b"\1", bytes(8), "not a deduplication entry"),
         (GOOD_KEY, b"\xff" * 8, "offset -1"),
     ],
 )

@@ -105,5 +105,5 @@ def test_topics_of_one_deduplication_differ() -> None:
 
 
 def test_a_name_that_is_no_text_names_no_id() -> None:
-    with pytest.raises(InvalidRequest, match="names no id"):
+    with pytest.raises(InvalidRequest, match="is not an id source"):
         parse_id_source("header:\udcff")

@@ -78,7 +78,7 @@ def test_meta_that_cannot_be_read_is_a_change(file_system: MemoryFileSystem, dat
 
 
 def test_segments_without_meta_are_a_change(file_system: MemoryFileSystem) -> None:
-    with pytest.raises(MetaChanged, match="made with None"):
+    with pytest.raises(MetaChanged, match="created with None"):
         keep_meta(file_system, "/d", META, is_empty=False)
 
 

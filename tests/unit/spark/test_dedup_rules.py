@@ -155,7 +155,7 @@ def test_ids_and_policies_are_read_as_they_are_written() -> None:
     assert parse_late_policy("side:late") == (LatePolicy.SIDE, "late")
     assert parse_late_policy("drop") == (LatePolicy.DROP, None)
     for text in ("", "value", "key:x", "field", "header:", "field:it's"):
-        with pytest.raises(InvalidRequest, match="names no id"):
+        with pytest.raises(InvalidRequest, match="is not an id source"):
             parse_id_source(text)
     for text in ("", "side", "side:", "drop:", "drop:x", "late"):
         with pytest.raises(InvalidRequest, match="no policy for late records"):

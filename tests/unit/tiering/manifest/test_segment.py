@@ -47,7 +47,7 @@ def test_a_segment_keeps_its_offsets() -> None:
         ({"end_offset": 99}, "base offset"),
         ({"base_offset": -1}, "base offset"),
         ({"size": -1}, "size -1"),
-        ({"epochs": ()}, "must be there"),
+        ({"epochs": ()}, "must not be empty"),
         ({"epochs": ((1, 100), (1, 120))}, "ascend"),
         ({"epochs": ((1, 120), (2, 110))}, "ascend"),
         ({"epochs": ((1, 99),)}, "begin within"),
