@@ -171,9 +171,9 @@ class _PhaseBudget(WorkBudget):
     report: Progress | None
 
     def spend(self, size: int) -> None:
-        done = min(self.progress.done_bytes + size, self.progress.total_bytes)
-        self.progress = replace(self.progress, done_bytes=done)
         if self.report is not None:
+            done = min(self.progress.done_bytes + size, self.progress.total_bytes)
+            self.progress = replace(self.progress, done_bytes=done)
             self.report(self.progress)
         self.budget.spend(size)
 
