@@ -187,7 +187,7 @@ class SnapshotRun:
     """One snapshot in the making; `place_settings` are what it takes to open the place."""
 
     options: SourceOptions
-    place: StoreOpener
+    opener: StoreOpener
     url: str
     place_settings: Mapping[str, GivenValue]
     settings: SnapshotSettings
@@ -199,7 +199,7 @@ class SnapshotRun:
     def __post_init__(self) -> None:
         self._began_ms = self.clock.now_ms()
         self._id = new_id(self.random)
-        self._store = SnapshotStore(self.place.objects())
+        self._store = SnapshotStore(self.opener.objects())
 
     def run(self, sources: Sequence[PartitionSource]) -> SnapshotResult:
         documents = self._store.documents()
@@ -298,7 +298,7 @@ class SnapshotRun:
                 requests[partition.number] = LatestRequest(
                     self.options.address, tuple(headers.values())
                 )
-        area = WorkArea(self.place.objects, f"{WORK_FOLDER}/{self._id}/")
+        area = WorkArea(self.opener.objects, f"{WORK_FOLDER}/{self._id}/")
         planned = plan_latest(
             with_areas(list(requests.values()), area, self.settings.inline_bytes),
             runner=self.runner,
@@ -332,7 +332,7 @@ class SnapshotRun:
             ReadTask(
                 TaskRead(topic, topic_id, run, with_tombstones=True),
                 self.options,
-                self.place,
+                self.opener,
                 f"{WORK_FOLDER}/{self._id}/{number:06}",
                 buckets,
             )
@@ -345,7 +345,7 @@ class SnapshotRun:
     ) -> tuple[list[SnapshotFile], list[SnapshotFile]]:
         """The files that were written, and all files of the new state."""
         merges, reused = _plan_merges(scope, staged, buckets)
-        tasks = make_merge_tasks(self.place, merges, staged, split_bytes=self.settings.split_bytes)
+        tasks = make_merge_tasks(self.opener, merges, staged, split_bytes=self.settings.split_bytes)
         written = [file for part in self.runner.run("write", tasks) for file in part]
         return written, [*written, *reused]
 

@@ -85,7 +85,7 @@ class ReadTask:
 
     read: TaskRead
     options: SourceOptions
-    place: StoreOpener
+    store: StoreOpener
     key: str
     buckets: int
 
@@ -95,7 +95,7 @@ class ReadTask:
         streams = [_write_stream(part) for _, part in parts]
         positions = np.cumsum([0, *map(len, streams)], dtype=np.int64)
         if streams:
-            self.place.objects().put_parts(self.key, streams, size=int(positions[-1]))
+            self.store.objects().put_parts(self.key, streams, size=int(positions[-1]))
         numbers = np.array([code for code, _ in parts], np.int64)
         return StagedBuckets(self.key, numbers, positions, len(codes))
 
@@ -143,12 +143,12 @@ class BucketMerge:
 class MergeTask:
     """Writes the files of buckets that follow each other; a bucket without rows has none."""
 
-    place: StoreOpener
+    store: StoreOpener
     merges: tuple[BucketMerge, ...]
     staged: tuple[StagedBuckets, ...]
 
     def run(self, shared: None) -> list[SnapshotFile]:
-        objects = self.place.objects()
+        objects = self.store.objects()
         files = (self._write(objects, merge) for merge in self.merges)
         return [file for file in files if file is not None]
 
@@ -178,7 +178,7 @@ class MergeTask:
 
 
 def make_merge_tasks(
-    place: StoreOpener,
+    store: StoreOpener,
     merges: Sequence[BucketMerge],
     staged: Sequence[StagedBuckets],
     *,
@@ -188,7 +188,7 @@ def make_merge_tasks(
     tasks = []
     for run in pack_by_size(merges, lambda merge: merge.size, target_bytes=split_bytes):
         parts = (part.select(run[0].code, run[-1].code + 1) for part in staged)
-        tasks.append(MergeTask(place, tuple(run), tuple(part for part in parts if part)))
+        tasks.append(MergeTask(store, tuple(run), tuple(part for part in parts if part)))
     return tasks
 
 
