@@ -13,6 +13,7 @@ from varve.cleaning.remote_tier import NoRemoteTier, RemoteBounds
 from varve.commit_log import LogSettings, TopicPartition
 from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import INDEX, KEYS, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, log_name
+from varve.foundation.worker import StopSignal
 from varve.kernels.crc import crc32c
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.testing import FaultyObjectStore, ObjectFaultPlan
@@ -77,7 +78,7 @@ class TierBench:
             self.partitions,
             cleaner=self.hot.cleaner,
             clock=self.hot.clock,
-            wait=lambda wait_ms: None,
+            stop=StopSignal(),
         )
 
     def bounds(self, partition: TopicPartition) -> RemoteBounds | None:

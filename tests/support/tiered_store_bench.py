@@ -128,7 +128,7 @@ class TieredStore:
             self.objects.go_down()
 
     def _calm(self) -> None:
-        self.kit.store.tier._stopping = _NoWait()
+        self.kit.store.tier._stop._event = _NoWait()
 
     @property
     def log(self) -> Log:

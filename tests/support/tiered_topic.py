@@ -65,8 +65,8 @@ class TieredTopic:
     @property
     def tier(self) -> Tier:
         tier = self.kit.store.tier
-        if not isinstance(tier._stopping, _NoWait):
-            tier._stopping = _NoWait()
+        if not isinstance(tier._stop._event, _NoWait):
+            tier._stop._event = _NoWait()
         return tier
 
     @property

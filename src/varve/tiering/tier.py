@@ -11,7 +11,6 @@ Threads    any; copy, expiry and removal of one partition exclude each other.
 
 import logging
 import random
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from varve.commit_log import Log, LogManager, TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.errors import StoreError, StoreUnavailable
 from varve.foundation.metrics import MetricTable
+from varve.foundation.worker import StopSignal
 from varve.object_store import ObjectStore
 from varve.tiering.copy.copier import UNAVAILABLE_MAX, CopyReport, Progress, TierCopier
 from varve.tiering.copy.history_check import check_copied
@@ -83,9 +83,8 @@ class Tier:
     """The cold tier of one store. `close` it before the object store.
 
     `cache_directory` is for indexes of cold segments, on the local disk. `backend` names who keeps
-    the manifests, in `metadata_topic` if it is the topic. `wait` sleeps for so many
-    milliseconds and may end early. `may_be_new` unless something was copied before. `store_metrics`
-    has the figures of the object store, where that is metered.
+    the manifests, in `metadata_topic` if it is the topic. `may_be_new` unless something was copied
+    before. `store_metrics` has the figures of the object store, where that is metered.
     """
 
     def __init__(
@@ -101,7 +100,6 @@ class Tier:
         backend: str = "object",
         metadata_topic: MetadataTopic | None = None,
         writer: str = "varve",
-        wait: Callable[[float], object] | None = None,
         before_first_copy: Callable[[], None] | None = None,
         may_be_new: bool = True,
         store_metrics: MetricTable | None = None,
@@ -111,8 +109,7 @@ class Tier:
         self._store = store
         self._cleaner = cleaner
         self._clock = clock
-        self._stopping = threading.Event()
-        self._wait = wait or (lambda wait_ms: self._stopping.wait(wait_ms / 1000))
+        self._stop = StopSignal()
         self.caches = ReadCaches.open(
             objects, clock, settings, fs=store.fs, directory=cache_directory
         )
@@ -123,7 +120,7 @@ class Tier:
                 backend,
                 objects,
                 random=random,
-                wait=self._wait,
+                wait=self._stop.wait_ms,
                 settings=settings,
                 topic=metadata_topic,
             ),
@@ -136,7 +133,7 @@ class Tier:
             self.partitions,
             cleaner=cleaner,
             clock=clock,
-            wait=wait,
+            stop=self._stop,
             before_first=before_first_copy,
         )
         self._fetch_quota = Throttle(
@@ -147,7 +144,7 @@ class Tier:
 
     def _wait_for_fetch_rate(self, wait_ms: float) -> None:
         self.metrics.observe_throttle(FETCH_QUOTA, wait_ms)
-        self._wait(wait_ms)
+        self._stop.wait_ms(wait_ms)
 
     def remote_log(self, partition: TopicPartition) -> RemoteLog:
         """The remote part of a partition; raises StoreError where its start must be asked for."""
@@ -195,7 +192,7 @@ class Tier:
         self._forget_failures(tiered)
         waiting = deque(sorted(tiered, key=self.failures.__contains__))
         busy: set[TopicPartition] = set()
-        while waiting and not self._stopping.is_set() and refusals < UNAVAILABLE_MAX:
+        while waiting and not self._stop.is_set and refusals < UNAVAILABLE_MAX:
             partition = waiting.popleft()
             try:
                 with self._patiently(partition, is_last_try=partition in busy) as is_free:
@@ -249,7 +246,7 @@ class Tier:
         """Evicts local segments step by step; rolls the active one where it is due as well."""
         retention = self._retention_of(tiered)
         evicted = RetentionPlan(tiered.log.topic_partition)
-        while not self._stopping.is_set():
+        while not self._stop.is_set:
             step = evict_copied_segments(tiered, retention, now_ms)
             if not step.segments:
                 break
@@ -317,8 +314,7 @@ class Tier:
 
     def stop(self) -> None:
         """Ends a round in flight before its next chunk."""
-        self._stopping.set()
-        self.copier.stop()
+        self._stop.set()
 
     def close(self) -> None:
         """Ends what is under way; the object store stays open."""

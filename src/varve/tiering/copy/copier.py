@@ -4,7 +4,7 @@ Invariant  segments of a partition are copied strictly in order, from the offset
            gives, and only when they are durable on the local disk and all their transactions are
            decided. A failure stays with its partition and is retried after a time that doubles.
 Crash      nothing is kept here: the manifest tells what was begun, and the next round continues.
-Threads    one calls `run_once` and `copy`; `copied_offset` and `stop` are for any.
+Threads    one calls `run_once` and `copy`; `failures` is for any.
 """
 
 import logging
@@ -29,6 +29,7 @@ from varve.foundation.errors import (
     Unavailable,
 )
 from varve.foundation.settings import LONG_MAX
+from varve.foundation.worker import StopSignal
 from varve.tiering.copy.history_check import check_same_history
 from varve.tiering.copy.segment_upload import CopyRequest, copy_segment
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
@@ -100,8 +101,8 @@ class _Retry:
 class TierCopier:
     """Copies the partitions of one store.
 
-    Key indexes of compacted topics are built through `cleaner`. `wait` sleeps for so many
-    milliseconds and may end early. `before_first` is called before the first copy.
+    Key indexes of compacted topics are built through `cleaner`. `stop` ends a round before its
+    next chunk. `before_first` is called before the first copy.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class TierCopier:
         *,
         cleaner: LogCleaner,
         clock: Clock,
-        wait: Callable[[float], object] | None = None,
+        stop: StopSignal,
         before_first: Callable[[], None] | None = None,
     ) -> None:
         self._before_first = before_first
@@ -118,22 +119,17 @@ class TierCopier:
         self._store = partitions.store
         self._cleaner = cleaner
         self._settings = partitions.settings
-        self._stopping = threading.Event()
+        self._stop = stop
         self._lock = threading.Lock()
         self._retries: dict[TopicPartition, _Retry] = {}  # guarded by _lock
         self._refusals = 0
-        self._wait = wait or (lambda wait_ms: self._stopping.wait(wait_ms / 1000))
         self.throttle = Throttle(
             self._settings.remote_log_manager_copy_max_bytes_per_second, clock, self._wait_for_rate
         )
 
     def _wait_for_rate(self, wait_ms: float) -> None:
         self._partitions.metrics.observe_throttle(COPY_QUOTA, wait_ms)
-        self._wait(wait_ms)
-
-    def stop(self) -> None:
-        """Ends a round in flight before its next chunk."""
-        self._stopping.set()
+        self._stop.wait_ms(wait_ms)
 
     def run_once(self, now_ms: int) -> list[CopyReport]:
         """Copies what there is of every topic that is to be copied; those that failed wait."""
@@ -146,7 +142,7 @@ class TierCopier:
             and not self._partitions.is_leaving(log)
             and self._is_due(partition, log, now_ms)
         )
-        while waiting and not self._stopping.is_set() and self._refusals < UNAVAILABLE_MAX:
+        while waiting and not self._stop.is_set and self._refusals < UNAVAILABLE_MAX:
             partition = waiting.popleft()
             # A topic that is deleted or altered in between is none of this round.
             with suppress(InvalidRequest):
@@ -267,7 +263,7 @@ class TierCopier:
         """Raises CopyStopped when the partition leaves the tier, or copying stops."""
         if not self._partitions.is_current(tiered):
             raise CopyStopped(f"{tiered.log.topic_partition}: it is leaving the cold tier")
-        if self._stopping.is_set():
+        if self._stop.is_set:
             raise CopyStopped(
                 f"{tiered.log.topic_partition}: copying was stopped; the next round continues"
             )
