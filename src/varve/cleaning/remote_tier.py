@@ -25,7 +25,7 @@ class RemoteTier(Protocol):
     """The remote part of the logs of one store."""
 
     def bounds(self, partition: TopicPartition) -> RemoteBounds | None:
-        """None for a topic that is not tiered. Raises StoreError when the store cannot tell."""
+        """None for a topic that is not tiered. Raises StoreError when the store does not answer."""
 
     def find_key(
         self,

@@ -29,7 +29,7 @@ UNLIMITED: Final = WorkBudget()
 class Throttle(WorkBudget):
     """Returns from `spend` when that many bytes more are within the rate.
 
-    `wait` sleeps for so many milliseconds and may end early, as a stop does.
+    `wait` sleeps for a number of milliseconds and may end early, as a stop does.
     """
 
     def __init__(

@@ -96,7 +96,7 @@ class _Target:
 
 
 class BatchValidator:
-    """The checks of one topic, with its settings at hand."""
+    """The checks of batches for one topic, by its settings."""
 
     def __init__(self, settings: LogSettings, where: str) -> None:
         self._where = where

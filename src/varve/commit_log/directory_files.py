@@ -1,4 +1,4 @@
-"""The small files that say whom a directory belongs to, and how an id is written.
+"""The small files that identify a directory's owner, and the text form of topic ids.
 
 Layout     `partition.metadata`: `version: 0`, a newline, `topic_id: <22 characters of base64url>`,
            no final newline. `meta.properties`: a Java properties file; version 1 has cluster.id,

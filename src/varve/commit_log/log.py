@@ -350,7 +350,7 @@ class Log:
 
     @property
     def recovery_point_on_disk(self) -> int:
-        """The recovery point as far as the files tell of it.
+        """The recovery point according to the files.
 
         A truncation inside a batch leaves the log end beyond the last batch until the next append.
         A checkpoint beyond what the files hold would read like lost data.
@@ -362,7 +362,7 @@ class Log:
 
     @property
     def log_start_on_disk(self) -> int | None:
-        """The log start for the checkpoint; None where the first segment's name tells it.
+        """The log start for the checkpoint; None if it is the base offset of the first segment.
 
         Of a log in the cold tier it never does: its first segments may be gone from here.
         """

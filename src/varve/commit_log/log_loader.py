@@ -59,7 +59,7 @@ class LoadRequest:
     """What loading a partition needs to know; offsets come from the directory's checkpoints.
 
     `is_start_known` unless the checkpoint has no log start offset of it. Where the cold tier may
-    hold what the first local segment follows, only the tier can tell then. The directory of a
+    hold what precedes the first local segment, only the tier knows then. The directory of a
     partition that `is_new` is synced by whoever makes it.
     """
 

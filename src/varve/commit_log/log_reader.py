@@ -324,7 +324,7 @@ class LogReader:
 
 
 def _ranges_of(aborted: Iterable[AbortedTransaction]) -> tuple[AbortedRange, ...]:
-    """Each once: both sides of the log may tell of the same transaction."""
+    """Without duplicates: both tiers may list the same transaction."""
     ranges = [
         AbortedRange(transaction.producer_id, transaction.first_offset) for transaction in aborted
     ]

@@ -277,7 +277,7 @@ class ProducerSnapshots:
         return self._fs.read(self.path(offset))
 
     def mark_unsynced_from(self, offset: int) -> None:
-        """A process before this one may have ended before it brought these to the disk."""
+        """An earlier process may have ended before it synced these."""
         self._unsynced = [known for known in self.offsets if known >= offset]
 
     def take_unsynced(self) -> list[int]:

@@ -291,7 +291,7 @@ class LogSettings:
     )
     varve_dedup_by: str = setting(
         "",
-        "By what a served topic tells duplicates and takes none: key, header:NAME or field:PATH; "
+        "The id by which a served topic drops duplicates: key, header:NAME or field:PATH; "
         "empty takes every record. Records that are written without the server are not looked at.",
     )
     varve_dedup_window_ms: int = setting(

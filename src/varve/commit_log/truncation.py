@@ -145,7 +145,7 @@ class Truncation:
     def drop_before(self, offset: int, *, now_ms: int, is_local: bool) -> list[Segment]:
         """Drops segments; where it `is_local`, the log start stays and the active one never goes.
 
-        The log start is on disk before they go: without it only the remote part can tell.
+        The log start is on disk before they go: without it only the remote tier knows.
         """
         log = self._log
         with log.flush_lock:

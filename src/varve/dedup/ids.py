@@ -212,7 +212,7 @@ def _find_ids(columns: RecordColumns, by: IdSource) -> "BinaryColumn | _KeyCells
 
 
 class _KeyCells(NamedTuple):
-    """Keys where a table of records tells them: columns of it, which are not copied."""
+    """Keys as columns of a table of records, which are not copied."""
 
     data: Bytes
     starts: Numbers

@@ -192,7 +192,7 @@ class DedupInsight:
         return (Verdict.FUTURE if is_whole else None), None
 
     def _is_late(self, time_ms: int, offset: int, partition: int, progress: Progress) -> bool:
-        """Whether a record before it was newer by more than the lateness, as headers tell."""
+        """Whether, by batch headers, an earlier record was newer by more than the lateness."""
         newest_ms = progress.stream_time_ms
         bound_ms = time_ms + progress.rules.lateness_ms
         reader = self._get_reader(progress.input)

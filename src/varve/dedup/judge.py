@@ -37,7 +37,7 @@ from varve.dedup.kernels.time_spans import (
 from varve.dedup.rules import Counts, DedupRules, Verdict, Verdicts
 
 FEW_COUNT_MAX: Final = 64
-"""About so many records are judged as fast either way; one alone ten times as fast in this one."""
+"""Below this both ways are equally fast; a single record is judged ten times faster in Python."""
 _NO_ARRIVALS: Final = Arrivals.join([])
 
 
@@ -74,7 +74,7 @@ class Judge:
     def judge(
         self, chunk: Arrivals, now_ms: int, stream_time_ms: int, *, whole_from_ms: int = 0
     ) -> Judgement:
-        """Tells what each record is, given the stream time before the first of them.
+        """Classifies each record, given the stream time before the first of them.
 
         What is before `whole_from_ms` is late as well: ids that it is compared with may be gone.
         """

@@ -31,7 +31,7 @@ class Progress:
     `position` is the next offset of the input, `mark` the batch in front of it (None in progress of
     earlier versions). `rules` are those of the last chunk, `counts` those
     of a life. Before `whole_from_ms` ids may be gone: what has such a time is late. The ids of
-    topics are empty where nobody tells them. `generation`, `producer` and `sequences`, the next one
+    topics are empty if unknown. `generation`, `producer` and `sequences`, the next one
     by topic, are of the last who wrote to a directory; through a server its coordinator knows.
     """
 

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 4 << 20
 _CHUNK_RECORDS: Final = 200_000
-"""Batches may be far larger than their bytes tell: no more than about so many records are taken."""
+"""Small batches may hold many records: about this many are taken at most."""
 _ENTRIES_PER_BATCH: Final = 16_000
 _ENTRY_BYTES_MAX: Final = 64
 _CHECKPOINT_MS: Final = 60_000

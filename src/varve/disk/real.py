@@ -28,7 +28,7 @@ BUFFERS_PER_CALL_MAX = 1024
 """IOV_MAX of Linux and macOS."""
 _PRIVATE_MODE = 0o600
 _MANY_FILES = 16
-"""From so many on one sync of their file system costs less, though it takes others' bytes along."""
+"""From this many files on, one sync of the file system is faster, though it writes others too."""
 
 # os.preadv and os.pwritev are preadv2 and pwritev2 on Linux, where position -1 means the
 # descriptor's own cursor. Negative positions are therefore refused before those calls.

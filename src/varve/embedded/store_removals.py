@@ -72,7 +72,7 @@ class StoreRemovals(ABC):
 
         Compaction does not wait for the dirty ratio; it leaves the active segment alone, which
         `roll` closes first. Replaced files go after `file.delete.delay.ms`, or with `at_once` now,
-        for when no thread is reading. A dry run tells what would be done and changes nothing, but
+        for when no thread is reading. A dry run reports what would be done and changes nothing, but
         that key indexes are built where they are missing. `progress` is called for every chunk, and
         what it raises ends the run with nothing lost.
         """

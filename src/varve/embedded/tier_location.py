@@ -8,8 +8,8 @@ Layout     `varve-tier.json` in every log directory:
 Invariant  what is copied stays where readers look for it: a location that is not the remembered
            one is refused; only a mirror may be added to one that has none. No secret is written;
            credentials come from settings or the environment.
-Crash      written before anything is copied; any directory's file tells, and one with a mirror
-           tells more than one without. The mark of the mirror is removed durably from one
+Crash      written before anything is copied; any directory's file counts, and one with a mirror
+           outranks one without. The mark of the mirror is removed durably from one
            directory at least before a write that leaves the mirror behind returns; see
            `varve.object_store.mirror`.
 """
@@ -176,7 +176,7 @@ def recall_location(fs: FileSystem, directories: Sequence[LogDirectory]) -> Tier
     """What the directories remember, those that are online and those whose file can be read.
 
     One that is remembered was, or was about to be, copied to.
-    Raises Unavailable when none tells and one could not be read: another location would be another
+    Raises Unavailable when none has it and one could not be read: another location would be another
     tier, and what was copied would seem to be lost.
     """
     known: dict[TierLocation, str] = {}
@@ -218,7 +218,7 @@ def _decode(data: bytes, path: str) -> TierLocation:
         texts = [document.get(name) for name in names]
     if not texts or not all(isinstance(text, str) and text for text in texts):
         raise Corrupt(
-            f"{path} does not tell where the cold tier is: write "
+            f"{path} does not say where the cold tier is: write "
             f'{{"format": {_FORMAT}, "url": "...", "metadata": "{DEFAULT_METADATA}"}} with the URL '
             "of its object store"
         )
@@ -237,7 +237,7 @@ def _remembered_url(url: str, path: str) -> str:
             raise InvalidRequest(f"{url} is not an absolute path: write file:/path")
         return normal_url(url)
     except InvalidRequest as error:
-        raise Corrupt(f"{path} does not tell where the cold tier is: {error}") from error
+        raise Corrupt(f"{path} does not say where the cold tier is: {error}") from error
 
 
 def check_cluster_id_known(fs: FileSystem, directories: Sequence[str]) -> None:

@@ -346,7 +346,7 @@ class _Packer:
 
 
 def _size_bound(record: Record) -> int:
-    """At most so many bytes does the record take."""
+    """An upper bound of the record's bytes."""
     size = _RECORD_OVERHEAD
     if record.key is not None:
         size += len(record.key)

@@ -137,7 +137,7 @@ class TopicAdmin:
         is_tiered = self._parse(name, wanted).remote_storage_enable
         if is_tiered and name == METADATA_TOPIC:
             raise InvalidSetting(
-                f"topic {name} tells what the cold tier holds, so it cannot be in it itself: leave "
+                f"topic {name} holds the cold tier's metadata, so it cannot be tiered: leave "
                 "out remote.storage.enable"
             )
         entry = self.find(name)
@@ -170,7 +170,7 @@ class TopicAdmin:
         self._tier.look_after()
 
     def add_partitions(self, name: str, count: int) -> TopicEntry:
-        """Lets a topic grow to so many partitions; goes on with a growth that was cut short."""
+        """Adds partitions up to `count`; completes an earlier addition that was interrupted."""
         _check_not_internal(name, "given more partitions")
         entry = self.get(name)
         is_cut = entry.state is not TopicState.READY
@@ -325,7 +325,7 @@ class TopicAdmin:
         return [name for name, entry in known if entry.state is TopicState.DELETING]
 
     def _derived(self) -> dict[str, TopicEntry]:
-        """Topics that only their partitions' directories tell of, as Kafka leaves them."""
+        """Topics that exist only as partition directories, as Kafka writes them."""
         counts: dict[str, int] = {}
         ids: dict[str, UUID | None] = {}
         for partition in self._logs.partitions:
@@ -347,7 +347,7 @@ class TopicAdmin:
 def _check_not_internal(name: str, done: str) -> None:
     if name == METADATA_TOPIC:
         raise InvalidRequest(
-            f"topic {name} tells what the cold tier holds; it cannot be {done}: without it all "
+            f"topic {name} holds the cold tier's metadata; it cannot be {done}: without it all "
             "that is only in object storage would be lost"
         )
 

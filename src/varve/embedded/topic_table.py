@@ -269,7 +269,7 @@ def find_lost_settings(
 ) -> frozenset[str]:
     """The topics that are not among the known ones and have a part in the cold tier.
 
-    A directory that cannot be read, or a file in it, tells of none: who opens it says why.
+    A directory that cannot be read, or a file in it, counts as empty: opening it reports the error.
     """
     lost: set[str] = set()
     for directory in directories:

@@ -79,7 +79,7 @@ class SettingDeclaration:
 
     @property
     def valid_text(self) -> str:
-        """The valid values in words, as the configuration page and error messages show them."""
+        """The valid values as text, for the configuration page and error messages."""
         if self.choices:
             one_or_many = "any of" if self.type is SettingType.LIST else "one of"
             return f"{one_or_many} {', '.join(self.choices)}"

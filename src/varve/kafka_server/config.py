@@ -262,7 +262,7 @@ def _parse_part(kind: type[Settings], settings: Mapping[str, str]) -> Any:
 
 
 def _kafka_names() -> Iterator[str]:
-    """The settings of Kafka's brokers, which tell an unsupported one from a misspelt one."""
+    """The settings of Kafka's brokers, to distinguish an unsupported name from a misspelt one."""
     text = resources.files(__package__).joinpath("kafka_settings.txt").read_text(encoding="utf-8")
     return (line for line in text.splitlines() if not line.startswith("#"))
 

@@ -389,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
         response: Message | None,
         quota_ms: int,
     ) -> None:
-        """Tells a client over its quotas to wait, and reads nothing from it meanwhile."""
+        """Throttles a client over its quotas, and reads nothing from it meanwhile."""
         throttle_ms: int = getattr(response, "throttle_time_ms", 0)
         if quota_ms > throttle_ms:
             if in_flight.response_bytes and hasattr(response, "throttle_time_ms"):

@@ -197,7 +197,7 @@ def reserved_bytes(size: int) -> int:
 
 
 def round_up(size: int) -> int:
-    """The size of a buffer for so many bytes: a power of two, or three quarters of one."""
+    """The size of a buffer for this many bytes: a power of two, or three quarters of one."""
     if size <= BASE_BYTES:
         return BASE_BYTES
     power = 1 << (size - 1).bit_length()

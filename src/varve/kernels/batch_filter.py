@@ -60,7 +60,7 @@ class Action(IntEnum):
     FILTER = 2
     """Records by the bitmap, at least one; perhaps with a new horizon."""
     KEEP_HEADER = 3
-    """The header alone: it tells of the producer, or of the last offset."""
+    """The header alone, which preserves the producer state or the last offset."""
 
 
 class FilterStatus(IntEnum):

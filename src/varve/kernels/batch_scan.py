@@ -156,7 +156,7 @@ def inspect_batch(buffer: Bytes, start: int, end: int, out: Row) -> int:
     """Header, CRC and records of the batch at `start`; gives a ScanStatus.
 
     OK (whole, CRC right) fills `BatchColumn` and, if the batch is neither compressed nor a control
-    batch, `InspectionColumn`, whose RECORDS_STATUS tells what is wrong with the records; otherwise
+    batch, `InspectionColumn`, whose RECORDS_STATUS is the fault of the records; otherwise
     RECORDS_STATUS is NOT_PARSED. BAD_CRC fills `BatchColumn`; any other status leaves `out` as it
     was. The batch may end before `end`.
     """

@@ -154,7 +154,7 @@ def parse_records(
     """Fill a row of `out` for each record; gives a RecordStatus and how many rows were filled.
 
     `log_append_timestamp` is the batch's max timestamp if its records bear the log append time,
-    otherwise NO_LOG_APPEND_TIMESTAMP. With a fault, the second number tells which record has it.
+    otherwise NO_LOG_APPEND_TIMESTAMP. With a fault, the second number is the record with the fault.
     """
     if start < 0 or start > end or end > payload.size:
         raise IndexError("start and end do not name a range of the payload")

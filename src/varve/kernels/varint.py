@@ -36,7 +36,7 @@ def _read_groups(at: int, end: int, byte_count_max: int) -> tuple[Any, int]:
 
 @inlined
 def read_varint(at: int, end: int) -> tuple[int, int]:
-    """A 32-bit integer and the address behind it, or a negative address that tells the fault."""
+    """A 32-bit integer and the address behind it, or a negative address that encodes the fault."""
     if at < end:
         first = load_u8_at(at)
         if first < 0x80:
@@ -53,7 +53,7 @@ def read_varint(at: int, end: int) -> tuple[int, int]:
 
 @inlined
 def read_varlong(at: int, end: int) -> tuple[int, int]:
-    """A 64-bit integer and the address behind it, or a negative address that tells the fault."""
+    """A 64-bit integer and the address behind it, or a negative address that encodes the fault."""
     if at < end:
         byte = load_u8_at(at)
         if byte < 0x80:

@@ -163,7 +163,7 @@ class MirrorStatus:
     """What the second store lacks as far as this process knows.
 
     `missing` were written and `undeleted` deleted in the first store only; `unlisted_count` are
-    further ones without their keys. `last_error` tells why the second store was last left behind,
+    further ones without their keys. `last_error` says why the second store last fell behind,
     `first_error` why reads do not ask the first one now. `is_known` is False as long as the stores
     were not compared and nobody knew how an earlier process left them.
     """
@@ -188,7 +188,7 @@ class MirrorStatus:
 class CircuitBreaker:
     """Keeps requests from a store that was unavailable; now and then one request tries it again.
 
-    `error` tells why, also during that request, and is empty when the store answers.
+    `error` says why, also during that request, and is empty when the store answers.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -262,7 +262,7 @@ SIDE_RETRIES: Final = RetryPolicy(attempt_count_max=4, wait_ms_max=2_000, deadli
 """For each store of a mirror: while one is repeated for long, the other could have answered."""
 
 _SERVERS: Final = ("endpoint", "base.url", "account.name")
-"""Settings that tell one server from another."""
+"""Settings that distinguish servers."""
 
 
 def open_mirrored(

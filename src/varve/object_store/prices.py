@@ -1,7 +1,7 @@
 """What requests and bytes cost: list prices with date and source, to be replaced by one's own.
 
 Discounts, free allowances, tiers by volume and taxes are left out. Deletes are free on all three.
-docs/object-stores.md tells how each table was compared with its source.
+docs/object-stores.md describes how each table was compared with its source.
 """
 
 from collections.abc import Mapping

@@ -27,7 +27,7 @@ Buffer = bytes | bytearray | memoryview
 class ObjectInfo:
     """One object.
 
-    `modified_ms` of an object just written is the writer's clock where the store does not tell, and
+    `modified_ms` of an object just written is the writer's clock if the store returns none, and
     in whole seconds where it comes by a header, as `head` has it over HTTP;
     `etag` and `version` are the store's own words and None where it has none.
     """

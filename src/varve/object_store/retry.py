@@ -38,7 +38,7 @@ class RetryPolicy:
     deadline_ms: int = 60_000
 
     def wait_ms(self, attempt: int, *, is_throttled: bool, source: random.Random) -> int:
-        """What to wait after so many attempts: half to all of the full wait, at random."""
+        """The wait after this many attempts: a random value from half to all of the full wait."""
         backoff = Backoff(self.first_wait_ms, self.wait_ms_max)
         return backoff.wait_ms(attempt + 2 * is_throttled, source)
 

@@ -216,7 +216,7 @@ def _check_size(size: int, where: str, limit_bytes: int) -> None:
         raise Corrupt(f"{where}: content of {size} bytes, the limit is {limit_bytes}")
 
 
-# cramjam joins any number of gzip members; zlib tells where the first ends, and stops at a limit.
+# cramjam joins any number of gzip members; zlib reports where the first ends, and stops at a limit.
 def _gunzip(data: Buffer, where: str, limit_bytes: int) -> Bytes:
     stream = zlib.decompressobj(_GZIP_WINDOW)
     try:

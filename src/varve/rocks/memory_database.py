@@ -26,7 +26,7 @@ _FRAME: Final = struct.Struct("<II")
 _SIZES: Final = struct.Struct("<Ii")
 _DELETED: Final = -1
 _INSERTED_ONE_BY_ONE_MAX: Final = 32
-"""Up to so many new keys are inserted into the order; for more it is sorted again."""
+"""Up to this many new keys are inserted in order; for more the list is sorted again."""
 _REWRITE_BYTES: Final = 1 << 20
 
 

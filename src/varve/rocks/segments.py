@@ -107,7 +107,7 @@ class Segments:
         return segment
 
     def cleanup(self, stream_time_ms: int) -> int:
-        """Drop what is expired at this stream time, oldest first; tells how many."""
+        """Drops segments expired at this stream time, oldest first; returns their number."""
         first_live_id = self.segment_id(stream_time_ms - self.retention_ms)
         if not self._ids or self._ids[0] >= first_live_id:
             return 0
@@ -163,7 +163,7 @@ class Segments:
         Raises `Corrupt` when a segment cannot be opened, or when one of `expected_ids` is not there
         though it is live: the owner wipes the store and restores it. Nothing is open then. Missing
         ones that are older than all that is there were dropped after the checkpoint; whether that
-        was right an owner can tell who knows the stream time: see `lost_ids`.
+        was right can be decided only by an owner that knows the stream time: see `lost_ids`.
         """
         if self._is_scanned:
             raise InvalidRequest(f"store {self.name}: {self.directory} is open already")

@@ -169,7 +169,7 @@ class TopicCheckpoint:
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much waits for a checkpoint that the topic is not read further."""
+        """Whether reading pauses because too much waits for a checkpoint."""
         feed, settings = self._topic.find_feed(), self._context.settings
         return feed is not None and (
             feed.unflushed_rows >= settings.unflushed_rows_max

@@ -32,7 +32,7 @@ class ShapeOffset(NamedTuple):
         return f"{self.tx}_{'inf' if self.op == INFINITE_OP else self.op}"
 
     def after(self, count: int = 1) -> "ShapeOffset":
-        """The offset so many operations later; after the snapshot that is transaction 1."""
+        """The offset `count` operations later; after the snapshot it is in transaction 1."""
         if self == SNAPSHOT_END:
             return ShapeOffset(1, count - 1)
         return ShapeOffset(self.tx, self.op + count)

@@ -3,7 +3,7 @@
 Classic sessions are asked for the status store, which is there without its web page. A session of
 Spark Connect reports by itself, with each response of the server, tasks and bytes read alone.
 
-Layout     docs/jobs/running.md tells the fields of the report.
+Layout     docs/jobs/running.md describes the fields of the report.
 Invariant  a step is in the log of its session when it is over, whether it failed or not; the one
            under way is shown apart. A session has one step log, whoever made its runners. Stages
            that Spark skipped since their result was there are left out. Bytes of object stores are
@@ -170,7 +170,7 @@ class ProgressWatch:
 
 @dataclass(frozen=True, slots=True)
 class RemoteStage:
-    """A stage as Spark Connect tells it: no time, no rows, no shuffled bytes."""
+    """A stage as Spark Connect reports it: no time, no rows, no shuffled bytes."""
 
     stage: int
     name: str
@@ -292,7 +292,7 @@ _OVER_CONNECT: Final = (
 )
 _NOT_COUNTED: Final = (
     "what the data source fetched from object stores is not counted; `varve job query --estimate` "
-    "tells what a read takes at most"
+    "shows what a read takes at most"
 )
 
 
@@ -335,7 +335,7 @@ class JobReport:
     remote_stages: tuple[RemoteStage, ...] = ()
     """The stages of a job over Spark Connect, in place of `stages`."""
     result: object = None
-    """What the job itself tells, as JSON has it."""
+    """The job's own report, as JSON."""
 
     @property
     def tasks(self) -> int:

@@ -42,7 +42,7 @@ QUERY_ID: Final = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True)
 class SinkMessage(WriterCommitMessage):
-    """What a task tells the commit: for which query and topic it staged what."""
+    """A task's message to the commit: the query, the topic, and the staged batches."""
 
     query: str | None
     target: SinkTarget
@@ -157,7 +157,7 @@ class VarveStreamWriter(DataSourceStreamArrowWriter):
         query = None if context is None else context.getLocalProperty(QUERY_ID)
         if query is None:
             raise InvalidRequest(
-                f"Spark does not tell the query of this stream (property {QUERY_ID}), by which "
+                f"Spark does not name the query of this stream (property {QUERY_ID}), by which "
                 "its epochs are distinguished from another's: write from a micro-batch query"
             )
         task = _stage(iterator, self._options, self._target, self._sink_id(query))

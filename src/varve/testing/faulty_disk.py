@@ -56,7 +56,7 @@ class Step(NamedTuple):
 
 
 class DiskFault(NamedTuple):
-    """A call that fails, a write after so many bytes."""
+    """A call that fails; a write fails after this many bytes."""
 
     error: OSError
     after_bytes: int
@@ -118,7 +118,7 @@ class FaultyFileSystem(MemoryFileSystem):
         self._plan.crash_step = step
 
     def fail_at(self, step: int, error: OSError, *, after_bytes: int = 0) -> None:
-        """Fail this step; a write first writes so many bytes."""
+        """Fails this step; a write first writes this many bytes."""
         self._check_ahead(step)
         self._plan.once[step] = DiskFault(error, after_bytes)
 

@@ -255,7 +255,7 @@ class FaultyObjectStore(ObjectStoreWrapper):
 def _broken_off(
     parts: Iterable[Buffer], sent_bytes: int, error: StoreUnavailable
 ) -> Iterator[Buffer]:
-    """The parts, or pieces of them, up to so many bytes, and then the error."""
+    """The parts, or pieces of them, up to this many bytes, and then the error."""
     for part in parts:
         view = memoryview(part)
         if view.nbytes >= sent_bytes:

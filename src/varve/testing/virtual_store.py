@@ -132,9 +132,9 @@ class VirtualStore:
     # Crashes
 
     def crash_at(self, step: int) -> "PlannedCrash":
-        """Cuts the power at the next so many-th change of the disk, 1 being the very next.
+        """Cuts the power at the n-th change of the disk from now on; 1 is the next.
 
-        As a context manager it takes the crash in, and tells in `happened` whether there was one;
+        As a context manager it catches the crash, and `happened` is whether there was one;
         otherwise the call that meets it raises PowerLoss.
         """
         if step < 1:
@@ -227,7 +227,7 @@ def length_ms(
 
 
 class PlannedCrash:
-    """A crash to come; `happened` tells whether it came within the `with` block."""
+    """A planned crash; `happened` is whether it occurred within the `with` block."""
 
     def __init__(self, kit: VirtualStore) -> None:
         self._kit = kit

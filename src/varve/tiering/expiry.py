@@ -6,7 +6,7 @@ Layout     `evidence/<id>.json`: one removal, or {"job": ..., "balances": [...]}
 Invariant  the reason is recorded first, then the log start offset is raised on the local disk, then
            the manifest takes the segment out of reading, and its objects are deleted last, when no
            retained manifest version names it: every step can be repeated after a failure.
-Crash      a record whose segments are still readable tells of a removal that was not carried out.
+Crash      a removal record whose segments are still readable belongs to an interrupted removal.
 Threads    one per partition at a time.
 """
 

@@ -69,7 +69,7 @@ def fsck(
     prices: PriceTable | None = None,
     progress: Progress = lambda path, done_bytes, total_bytes: None,
 ) -> FsckReport:
-    """Looks at everything below a cluster's prefix; `wait` sleeps for so many milliseconds."""
+    """Looks at everything below a cluster's prefix; `wait` sleeps for a number of milliseconds."""
     report = FsckReport(
         store=objects.name, cluster=cluster, prices=prices or default_prices(objects.name)
     )
@@ -157,7 +157,7 @@ class _PartitionCheck:
             if newest.version == 0:
                 raise Corrupt(
                     f"{self._objects.name}: {self._path.manifest_folder} holds no version, so what "
-                    "the partition's objects are for cannot be told: put the newest version back, "
+                    "the partition's objects are for is unknown: put the newest version back, "
                     "or remove the objects if the topic is gone"
                 )
             if hinted > newest.version:
@@ -174,7 +174,7 @@ class _PartitionCheck:
             return None
 
     def _distrust_end(self, entries: list[ObjectInfo]) -> None:
-        """Whole segments behind the end that no version names tell that versions are lost.
+        """Whole segments after the end that no version names show that versions are lost.
 
         A copy is announced before its objects are put, and what is left of one that was given up
         is never whole.

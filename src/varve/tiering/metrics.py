@@ -331,7 +331,7 @@ class TierMetrics:
         self.table.set(READER_IDLE, 100 * idle / pool.thread_count)
 
     def _set_cache(self, name: str, usage: CacheUsage) -> None:
-        """The cache tells its sums; counters are raised to them, unless a later one came first."""
+        """Raises the counters to the cache's totals, unless a later update came first."""
         totals = {CACHE_HITS: usage.hits, CACHE_MISSES: usage.misses, CACHE_EVICTED: usage.evicted}
         with self._lock:
             for metric, total in totals.items():

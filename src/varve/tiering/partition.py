@@ -105,7 +105,7 @@ class TieredPartition:
         return manifest
 
     def _find_log_start(self, manifest: Manifest) -> int:
-        """Where the log starts, when its checkpoint does not tell: with what is in either tier."""
+        """The log start without a checkpoint: the first offset in either tier."""
         local_start = self.log.local_start_offset
         readable = self.manifests.readable(manifest, from_offset=manifest.log_start_offset)
         first = next(readable, None)
@@ -389,7 +389,7 @@ class TieredPartitions:
         """What local cleaning keeps to, by a recent manifest; None for a topic that is not tiered.
 
         An older manifest gives bounds that are safe, only further behind. Where nothing is copied
-        any more nothing waits for it. Raises StoreError when the store cannot tell.
+        any more nothing waits for it. Raises StoreError when the store does not answer.
         """
         log = self.store.get(partition)
         if not log.settings.remote_storage_enable:

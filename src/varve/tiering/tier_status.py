@@ -16,7 +16,7 @@ class TierStatus:
 
     `lag_*` are closed segments that are not copied. `pending_*` are segments in the store that
     cannot be read: announced, or about to go. `oldest_*` are when the oldest record of a tier was
-    appended, None without any. What only the store can tell is None while it was not asked.
+    appended, None without any. Fields that need a request to the store are None without one.
     """
 
     partition: TopicPartition
@@ -61,7 +61,7 @@ def _observe_local(log: Log) -> TierStatus:
 
 
 def observe_tiers(tiered: TieredPartition) -> TierStatus:
-    """Both sides, by the newest manifest; raises Unavailable when the store cannot tell."""
+    """Both sides, by the newest manifest; raises Unavailable when the store does not answer."""
     manifest = tiered.load()
     log, copied = tiered.log, tiered.next_copy_offset
     waiting = find_closed(log, copied)

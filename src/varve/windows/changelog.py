@@ -130,7 +130,7 @@ def create_changelog_topic(
 def changelog_settings(settings: WindowSettings) -> dict[str, GivenValue]:
     """What the topic is made with.
 
-    Dropping a segment writes no tombstones, and composite keys hardly repeat, so that compaction
+    Dropping a segment writes no tombstones, and composite keys rarely repeat, so that compaction
     alone would let it grow for ever. Times are the entries' own, however far from the present.
     """
     policy = "delete" if settings.retain_duplicates else "compact,delete"

@@ -284,7 +284,7 @@ class SegmentedStore:
         return True
 
     def remove(self, key: bytes, time_ms: int) -> bool:
-        """Delete a key from a segment that is there; tells whether it is. Drops no segment."""
+        """Deletes a key if its segment exists; returns whether it does. Drops no segment."""
         check_time(time_ms)
         self.segments.check_open()
         self._raise_stream_time(time_ms)

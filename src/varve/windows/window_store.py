@@ -6,7 +6,7 @@ Invariant  times are inclusive at both ends and mean starts of windows. Results 
            up to which the changelog is on disk and in the segments.
 Crash      what was written since the last `commit` may be missing in the changelog, so the input
            is read again from there. Without a changelog it has what the last checkpoint or flush
-           brought to the disk, and damage raises `Corrupt`.
+           synced, and damage raises `Corrupt`.
 Threads    one thread at a time.
 """
 
@@ -101,7 +101,7 @@ class WindowStore(Closing):
     # Writes
 
     def put(self, key: bytes, value: bytes | None, time_ms: int) -> bool:
-        """Keep a value; None deletes. Tells whether it was written: False when it is expired.
+        """Stores a value; None deletes. Returns whether it was written: False when it is expired.
 
         Of one key and time the last value stays, unless the store retains duplicates: then all
         stay, and a deletion does nothing, as it could not say which.
@@ -133,7 +133,7 @@ class WindowStore(Closing):
         return was_written
 
     def maintain(self, stream_time_ms: int) -> int:
-        """Drop what is expired by the task's stream time, for inputs that rest; tells how many."""
+        """Drops what is expired by the task's stream time, for idle inputs; returns how many."""
         return self._store.maintain(stream_time_ms)
 
     def commit(self) -> int:

@@ -90,7 +90,7 @@ def write_records(out: bytearray, records: memoryview) -> None:
 
 
 def check_length(data: memoryview, at: int, length: int) -> None:
-    """Raises MalformedMessage unless so many bytes, or elements, can be left."""
+    """Raises MalformedMessage unless this many bytes, or elements, can be left."""
     if length < 0 or length > len(data) - at:
         raise MalformedMessage(
             f"byte {at}: a length of {length} where {len(data) - at} bytes are left"

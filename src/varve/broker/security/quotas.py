@@ -1,7 +1,7 @@
 """Client quotas: the stored table, and how long a client over its quota must wait.
 
 The rate is that of the last `quota.window.num` windows. A client above its quota waits until the
-rate over the measured time has come down to it, as in Kafka: the response tells the client, and its
+rate over the measured time has come down to it, as in Kafka: the response says so, and the client's
 connection is not read meanwhile.
 
 Layout     `varve-quotas.json`: entities and their values. docs/formats/directory.md

@@ -48,7 +48,7 @@ from varve.kernels.key_merge import Tally
 P = TypeVar("P", bound=SegmentFigures)
 
 SMALL_SEGMENTS_MIN: Final = 8
-"""From so many on, segments that need no rewrite are joined for their number alone."""
+"""From this many small segments on, they are merged even if none needs a rewrite."""
 _INDEX_ENTRY_BYTES: Final = 12
 """Of the time index, the larger of the two."""
 

@@ -143,7 +143,7 @@ GAP_BYTES: Final = 64 << 10
 _TABLE_ROWS: Final = 8192
 _PAYLOAD_BYTES_MAX: Final = 32 << 20
 _FAULTS: Final = {
-    FilterStatus.MISMATCH: "the batch is not the one the key index tells of",
+    FilterStatus.MISMATCH: "the batch is not the one in the key index",
     FilterStatus.BAD_CRC: "the batch's CRC is wrong",
     FilterStatus.BAD_RECORDS: "the batch's records cannot be read",
 }
@@ -268,7 +268,7 @@ class _Output:
             self.buffer = np.empty(size, np.uint8)
 
     def take(self, batch: FilteredBatch) -> None:
-        """Gathers a batch whose records are at hand uncompressed, which spares opening it again."""
+        """Adds a batch whose uncompressed records are in memory: no need to decompress again."""
         if (
             batch.size > self.buffer.size - self.filled
             or self._payload_bytes + batch.records.size > _PAYLOAD_BYTES_MAX

@@ -131,7 +131,7 @@ class PartitionCleaner:
 
     @contextmanager
     def look(self, doing: str) -> Iterator[None]:
-        """A missing file tells that the log changed meanwhile; other I/O errors are failures.
+        """A missing file means that the log changed meanwhile; other I/O errors are failures.
 
         Those of files that the log does not need are the partition's, others the directory's.
         """

@@ -131,7 +131,7 @@ class SegmentFigures:
     def gain_share(self) -> float:
         """The part of it that a rewrite takes, or lets expire.
 
-        Besides stale records that is emptied batches and markers, which no record tells of.
+        Besides stale records, that counts emptied batches and markers.
         """
         left = self.planned_bytes - self.stamped_bytes
         return max(self.stale_share, 1 - left / self.size if self.size else 0.0)

@@ -50,7 +50,7 @@ class ExplainContext:
 
     `stale_bytes` has, by base offset, how much of a segment is stale, where that is known.
     `find_latest` looks up the newest record of a key among the segments that begin before an
-    offset; without it nobody can tell whether a record is the newest of its key. `remote_bounds`
+    offset; without it the newest record of a key is unknown. `remote_bounds`
     are None for a log that is not tiered.
     """
 

@@ -74,7 +74,7 @@ class SegmentExplanation:
     """Why a segment, or what is in it, is still here.
 
     `age_from` is what `retention.ms` counts from. `compaction` is None on a topic that is not
-    compacted; it tells when stale records of the segment can go. `dirty_ratio` is the log's.
+    compacted; it shows when stale records can be removed. `dirty_ratio` is the log's.
     `local` is how it leaves the local disk for the cold tier, None where it does not.
     """
 

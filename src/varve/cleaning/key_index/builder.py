@@ -243,7 +243,7 @@ class KeyIndexBuilder:
     def add(self, table: BatchTable, payloads: Mapping[int, Bytes] = NO_PAYLOADS) -> None:
         """Takes the next batches; their CRC is not looked at again.
 
-        `payloads` has the uncompressed records of batches, by position, where they are at hand.
+        `payloads` has the uncompressed records of batches, by position, if they are in memory.
         """
         if not len(table.rows):
             return

@@ -223,7 +223,7 @@ class _Audit:
         return max(first, written or 0)
 
     def _read_log_start(self) -> int | None:
-        """As the checkpoint around the directory says; None when it does not tell."""
+        """According to the checkpoint of the log directory; None without an entry."""
         path = f"{posixpath.dirname(self._directory) or '.'}/{LOG_START_OFFSET_FILE}"
         if self._partition is None or not self._fs.exists(path):
             return None

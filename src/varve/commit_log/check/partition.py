@@ -80,7 +80,7 @@ class PartitionFacts:
     first_base_offset: int
     end_offset: int
     epochs: LeaderEpochs
-    """As the batches tell it."""
+    """According to the batches."""
     history: LeaderEpochs
     """As the stored file says, which also knows epochs that are no longer here."""
     topic_id: UUID | None

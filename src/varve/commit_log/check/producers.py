@@ -38,7 +38,7 @@ class KnownSnapshot:
 
 @dataclass(slots=True)
 class ProducerCheck:
-    """Producer state as the batches tell it, and what the snapshots make of it."""
+    """Producer state according to the batches, and according to the snapshots."""
 
     found: FindingList
     snapshots: Mapping[int, KnownSnapshot]
@@ -211,7 +211,7 @@ REBUILD_EPOCHS: Final = "rebuild the history from the batches"
 
 
 class EpochCheck:
-    """The stored history, and the one that the batches tell."""
+    """The stored history, and the one according to the batches."""
 
     def __init__(
         self,

@@ -155,7 +155,7 @@ class _PartitionRepair:
         path = f"{facts.directory}/{PARTITION_METADATA_FILE}"
         if len(ids) != 1:
             if any(f.rule == "partition-metadata-corrupt" for f in facts.findings):
-                self._report.refused.append(f"{path}: no other partition tells the topic's id")
+                self._report.refused.append(f"{path}: no other partition has the topic's id")
             return
         topic_id = ids.pop()
         assert topic_id is not None

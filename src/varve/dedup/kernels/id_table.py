@@ -115,7 +115,7 @@ def check_ids(
 ) -> int:
     """Looks ids up one by one, and keeps those that are new in the window.
 
-    `is_news` tells which times changed the table and so must be remembered. Gives the count of
+    `is_news` marks the times that changed the table and must be remembered. Returns the count of
     rows that were taken. Free rows for all ids must be there.
     """
     width = before + after + 1

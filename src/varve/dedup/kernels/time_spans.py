@@ -1,4 +1,4 @@
-"""The pass over a chunk of records that tells duplicates, and the spans of time it judges by.
+"""The pass over a chunk of records that finds duplicates, and the time spans it compares with.
 
 Layout     a cell stands for an id within before + after + 1 milliseconds: the two words of the id,
            its kind, and the number of the stretch of time. A span is what is remembered of a cell:
@@ -45,7 +45,7 @@ _CELL_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
 def classify(
     kinds: Kinds, times: Numbers, time_max: int, lateness: int, stream_time: int, verdicts: Kinds
 ) -> int:
-    """Tells which records are not to be compared; the others are KEPT for now.
+    """Classifies the records that are not compared; the others are KEPT for now.
 
     Gives the stream time behind the last record: the largest time so far that is not above
     `time_max`, whatever the record is else.
@@ -218,8 +218,8 @@ def judge_records(
 ) -> None:
     """Looks at the chosen records one by one, and extends the spans by those that are kept.
 
-    `is_news` tells which chosen records must be remembered, `is_changed` which spans have changed.
-    A copy that begins the window anew is remembered with the offset of the record that was kept.
+    `is_news` marks chosen records to remember, `is_changed` the spans that have changed.
+    A copy that restarts the window is remembered with the offset of the record that was kept.
     """
     if own.size < chosen.size or other.size < chosen.size or is_news.size < chosen.size:
         raise IndexError("there are fewer places or flags than records")

@@ -82,7 +82,7 @@ class GroupState(Enum):
 
 @dataclass
 class CompactCommit:
-    """One commit; `committed` and `voided` tell how it went.
+    """One commit, with its `committed` and `voided` groups.
 
     `stale` has the bytes that are stale in segments which were not worth rewriting, by their ids.
     `clean_end` is how far the partition is compacted if every group goes in. The groups lie in
@@ -163,7 +163,7 @@ def _judge(manifest: Manifest, group: DoneGroup, *, is_ordered: bool) -> GroupSt
 def add_parts(
     manifests: ManifestStore, indexed: Mapping[str, RemoteSegment], *, now_ms: int
 ) -> None:
-    """Tells the manifest of key indexes that were made, by the ids of their segments."""
+    """Adds new key indexes to the manifest, by segment id."""
     if not indexed:
         return
     start = min(segment.base_offset for segment in indexed.values())

@@ -1,9 +1,9 @@
 """The compaction of one partition's cold tier, stage by stage.
 
-1. The lease is taken, what earlier runs left is swept; the manifest tells what may be compacted.
+1. The lease is taken, leftovers of earlier runs are deleted; the manifest shows what is cleanable.
 2. One task per segment verifies its key index, or makes it.
 3. One task per range of hashes finds the latest records; the driver adds up its counts.
-4. One task for some segments tells what will be left of each, which makes the groups.
+4. A task for several segments computes what is left of each, from which groups are formed.
 5. One task per group rewrites it and uploads it under an announced id.
 6. Balances are checked and put on record, and one manifest makes the groups readable.
 

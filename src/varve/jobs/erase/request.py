@@ -30,7 +30,7 @@ _ROWS: Final = ("before", "after", "source")
 _DEPTH_MAX: Final = 64
 BUFFER_BYTES: Final = 64 << 20
 DIGESTS_MAX: Final = 1000
-"""Beyond so many keys a receipt has their number, and one digest of all."""
+"""With more keys than this a receipt has only their number and one digest."""
 
 _MARK: Final = b"\xef\xbb\xbf"
 _BASE64: Final = "base64:"

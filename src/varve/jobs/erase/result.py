@@ -27,7 +27,7 @@ class PartitionErasure(JsonFields):
     swept: int = 0
 
     def add_scan(self, size: int, scan: Scan, *, is_live: bool = True) -> None:
-        """One more segment of so many bytes; what was replaced and still there is not counted."""
+        """Adds a segment of `size` bytes; replaced segments that still exist do not count."""
         self.segments += 1
         self.bytes_read += scan.read_bytes
         if scan.match_count:

@@ -243,7 +243,7 @@ class BatchBuilder:
 
 
 def _sizes_of(rows: SinkRows) -> Integers:
-    """At most so many bytes does each row take."""
+    """An upper bound of the bytes of each row."""
     sizes = np.full(len(rows), _RECORD_OVERHEAD, np.int64)
     for cells in (rows.keys, rows.values, None if rows.headers is None else rows.headers.cells):
         if cells is not None:

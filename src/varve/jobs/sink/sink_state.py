@@ -119,7 +119,7 @@ def _find_home(fs: FileSystem, directories: Sequence[str]) -> str:
     found = [directory for directory in directories if fs.exists(f"{directory}/{SINKS_FILE}")]
     if len(found) > 1:
         raise InvalidRequest(
-            f"{SINKS_FILE} lies in {' and '.join(found)}, and only one can tell which epochs are "
+            f"{SINKS_FILE} lies in {' and '.join(found)}, and only one can record which epochs are "
             "done: move away the one that does not belong to this store"
         )
     return found[0] if found else directories[0]

@@ -60,7 +60,7 @@ class StagedPart:
 
 @dataclass(frozen=True, slots=True)
 class RowSummary:
-    """What tells one epoch's rows from another's, whatever their order: counts and sums."""
+    """Distinguishes the rows of one epoch from another's, in any order: counts and sums."""
 
     rows: int = 0
     content_bytes: int = 0

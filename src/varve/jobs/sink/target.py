@@ -46,7 +46,7 @@ _TARGET_SETTINGS: Final = (
 _PAUSE_MS: Final = 100
 
 Wait = Callable[[float], object]
-"""Lets so many seconds pass."""
+"""Sleeps for a number of seconds."""
 
 
 def find_target(options: SinkOptions, wait: Wait) -> SinkTarget:

@@ -135,7 +135,7 @@ _BUFFER_BYTES: Final = 32 << 20
 
 
 def is_indexed(piece: Piece) -> bool:
-    """Whether the key index of its segment tells the latest records of a piece."""
+    """Whether the key index of its segment lists the latest records of a piece."""
     if not isinstance(piece, RemotePiece) or not piece.is_whole:
         return False
     segment = piece.segment
@@ -327,7 +327,7 @@ class LatestRequest:
 def read_headers(
     address: Bucket | None, topic_id: str, pieces: Sequence[Piece]
 ) -> dict[str, IndexedPiece]:
-    """The headers of all key indexes that tell of these pieces, by the ids of segments."""
+    """The headers of the key indexes of these pieces, by segment id."""
     remote_pieces = [
         piece for piece in pieces if isinstance(piece, RemotePiece) and is_indexed(piece)
     ]

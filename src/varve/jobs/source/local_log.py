@@ -1,6 +1,6 @@
 """A local log read from its files alone, beside the process that may be writing them.
 
-No lock is taken and nothing is changed. Closed segments tell their bounds by indexes; the last one
+No lock is taken and nothing is changed. Indexes show the bounds of closed segments; the last one
 is walked, for its indexes live in the memory of its writer.
 
 Invariant  what is read ends at a whole batch with a right checksum: what is being written behind it
@@ -146,7 +146,7 @@ class LocalPartitionLog:
     """The files of one partition, as of one scan of its directory."""
 
     is_whole: Final = False
-    """What is in the cold tier alone, the files do not tell."""
+    """The files do not show what is only in the cold tier."""
 
     def __init__(self, directory: str, owner: TopicPartition, fs: FileSystem | None = None) -> None:
         self.directory = directory

@@ -55,7 +55,7 @@ class ObjectSource:
         except ObjectNotFound as error:
             raise ObjectNotFound(
                 f"{error}; its segment was replaced or expired since the read was planned: read "
-                "again. If it fails again the object is lost, `varve tier fsck` tells more"
+                "again. If it fails again the object is lost, `varve tier fsck` shows more"
             ) from error
         if len(data) != end - start:
             raise Corrupt(
@@ -202,7 +202,7 @@ class _KeptReader:
             offset = int(bases[int(np.argmin(is_known))])
             raise Corrupt(
                 f"{block.source_name}: the key index does not know the batch with "
-                f"offset {offset} as it is; `varve tier fsck --deep` tells which object is wrong"
+                f"offset {offset} as it is; `varve tier fsck --deep` shows which object is wrong"
             )
         starts = np.cumsum(counts) - counts
         within = np.arange(len(block.records)) - starts[block.owners]

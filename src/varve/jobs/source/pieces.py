@@ -23,7 +23,7 @@ from varve.tiering.manifest.segment import RemoteSegment
 Bits = NDArray[np.uint8]
 
 SLACK: Final = 1.25
-"""A segment so much larger than a split is still read by one task."""
+"""A segment up to this factor larger than a split is still read by one task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class LocalPiece:
 class ServedPiece:
     """The offsets [start, end) of a log as its server gives them, about `size` bytes.
 
-    Which transactions were aborted the server tells with the batches.
+    The server returns the aborted transactions with the batches.
     """
 
     address: ClusterAddress
@@ -158,7 +158,7 @@ class KeptPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenPiece:
-    """The records of these offsets, in order, of a piece whose keys no index tells."""
+    """The records of these offsets, in order, of a piece without a key index."""
 
     piece: "Piece"
     offsets: NDArray[np.int64]
@@ -198,7 +198,7 @@ def cut_positions(
 
 
 def _end_position(entries: NDArray[np.int64], end_offset: int, size: int) -> int:
-    """Where no batch with an offset below the end begins any more, as far as the index tells.
+    """The position after all batches with offsets below the end, by the index.
 
     An entry names the last offset of a batch and where that batch, or one before, begins: all
     behind the next entry begin above it.
@@ -222,7 +222,7 @@ def step_by_bytes(
     end_offset: int,
     max_bytes: float,
 ) -> int:
-    """The offset up to which about so many bytes are read, no further than the end.
+    """The end offset of a read of about this many bytes, at most the end.
 
     `segments` begin at the start, and only those that are stepped over are asked for. Within a
     segment the bytes are taken as spread over its offsets.

@@ -172,7 +172,7 @@ def make_tasks(plan: SourcePlan, options: SourceOptions) -> list[TaskRead]:
 
 
 def _count_keys(pieces: Sequence[Piece]) -> int:
-    """At most so many keys, as far as the manifest tells."""
+    """An upper bound of the number of keys, from the manifest."""
     segments = {
         piece.segment.id: piece.segment for piece in pieces if isinstance(piece, RemotePiece)
     }

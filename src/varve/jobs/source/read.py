@@ -204,7 +204,7 @@ class _TaskReader:
         ]
 
     def _may_hold(self, piece: Piece) -> bool:
-        """Whether a piece may hold a wanted key, as far as the key index tells."""
+        """Whether a piece may hold one of the keys, by its key index."""
         return not (self._is_indexed and self._find_keys(piece) == {})
 
     def _find_keys(self, piece: Piece) -> dict[tuple[int, int], KeyEntry] | None:

@@ -187,7 +187,7 @@ class RemotePartitionLog:
             if segment.base_offset > expected:
                 raise Corrupt(
                     f"{self.home}: offsets {expected} to {segment.base_offset - 1} are in no "
-                    f"segment of manifest version {self.manifest.version}; `varve tier fsck` tells "
+                    f"segment of manifest version {self.manifest.version}; `varve tier fsck` shows "
                     f"more. Read on from {segment.base_offset} with startingOffset"
                 )
             expected = segment.end_offset + 1

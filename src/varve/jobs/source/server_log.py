@@ -110,7 +110,7 @@ class ServedPartitionLog:
     """One partition behind a server; `cold` is the part of it that is read elsewhere."""
 
     is_whole: Final = True
-    """A server tells of its cold part as well: where the log begins, and what it has of a time."""
+    """A server answers for its cold tier as well: the log start, and offsets by time."""
 
     def __init__(
         self,
@@ -161,12 +161,12 @@ class ServedPartitionLog:
         """Behind the last record of all, transactions without an outcome included."""
         offset = self._find_offset(LATEST, is_committed=False)
         if offset is None:
-            raise NotFound(f"{self.directory} tells no bounds of {self.owner}")
+            raise NotFound(f"{self.directory} returned no offsets of {self.owner}")
         return offset
 
     @property
     def cleaned_up_to(self) -> int:
-        """A server does not tell how far its cleaner has come: maybe to the end."""
+        """A server does not report the progress of its cleaner: it may be at the end."""
         return self.end_offset
 
     def _find_offset(self, timestamp: int, *, is_committed: bool) -> int | None:

@@ -177,7 +177,7 @@ class PartitionSource:
         return pieces
 
     def step(self, *, start_offset: int, end_offset: int, max_bytes: int) -> int:
-        """The offset up to which about so many bytes are read; one offset on at the least."""
+        """The end offset of a read of about this many bytes, at least one offset on."""
         remote = self._remote
         part: RemotePartitionLog | Tail | None = self._tail
         if remote is not None and start_offset < remote.end_offset:
@@ -241,7 +241,7 @@ class PartitionSource:
         return None
 
     def _is_keyed(self, filters: SourceFilters) -> bool:
-        """Whether key indexes tell what is wanted of a segment; they leave out what was aborted."""
+        """Whether key indexes suffice for a segment; they do not list aborted records."""
         is_asked = filters.keys is not None or self._options.mode is Mode.LATEST
         return is_asked and self._options.is_committed
 
@@ -250,7 +250,7 @@ class PartitionSource:
         if first > offset:
             raise Corrupt(
                 f"{self.topic}-{self.number}: offsets {offset} to {first - 1} are neither in the "
-                f"cold tier nor in {tail.directory}; `varve tier fsck` tells more. Read on from "
+                f"cold tier nor in {tail.directory}; `varve tier fsck` shows more. Read on from "
                 f"{first} with startingOffset"
             )
 

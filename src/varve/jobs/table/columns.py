@@ -134,7 +134,7 @@ def find_avro_schema(plan: TablePlan, options: SourceOptions, settings: TableSet
 
 
 def first_values(plan: TablePlan, options: SourceOptions, count: int) -> list[bytes]:
-    """The first values of each partition that are there, in all about so many."""
+    """The first values of each partition, about `count` in all."""
     each = -(-count // max(1, len(plan.ends)))
     values: list[bytes] = []
     for _, pieces in groupby(plan.pieces, key=lambda piece: piece.partition):

@@ -273,7 +273,7 @@ def open_key_index(
         is_own = (header.base_offset, header.log_size) == (segment.base_offset, segment.size)
         if not is_own or topic_id not in (None, header.topic_id):
             raise Corrupt(
-                f"{objects.name}: {key!r} is of another segment; `varve tier fsck --deep` tells "
+                f"{objects.name}: {key!r} is of another segment; `varve tier fsck --deep` shows "
                 "which objects are not what the manifest says"
             )
         yield index

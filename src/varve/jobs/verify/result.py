@@ -145,7 +145,7 @@ class VerifyFinding(JsonFields):
 
     @property
     def place(self) -> str:
-        """Where it is, in words."""
+        """Where it is, as text."""
         words = [self.where]
         if self.position is not None:
             words.append(f"at byte {self.position}")

@@ -25,7 +25,7 @@ _ORDER: Final = re.compile(
     re.IGNORECASE,
 )
 _SPARE_ROWS: Final = 1 << 16
-"""At most so many rows are held beside those that come first, until all are sorted."""
+"""Rows that are collected beside the first ones before all are sorted again."""
 _NUMBERS, _TEXTS, _BOOLEANS, _JSON = range(4)
 
 

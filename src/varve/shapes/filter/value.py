@@ -60,7 +60,7 @@ Value = Any
 """None, bool, int, Decimal, str, Untyped, list or dict; closures pass them on unchecked."""
 
 ARITHMETIC: Final = Context(prec=60)
-"""Numbers with a fraction are added, multiplied and divided to so many digits."""
+"""Precision of arithmetic on decimal numbers, in digits."""
 _INTEGER_DIGITS_MAX: Final = 4000
 _INTEGER_SHOWN_MAX: Final = 10**_INTEGER_DIGITS_MAX
 _EXPONENT_SHOWN_MAX: Final = 400

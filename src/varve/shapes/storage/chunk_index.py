@@ -169,7 +169,7 @@ class ChunkCache(NamedTuple):
         return ChunkCache(self.lower, (*self.chunks[:-1], chunk))
 
     def moved(self, boundary: ShapeOffset, position: int) -> "ChunkCache":
-        """The cache once everything up to a boundary, and so many bytes, left the log."""
+        """The cache after the log was cut at a boundary, by this many bytes."""
         chunks = tuple(
             shift_chunk(chunk, position) for chunk in self.chunks if chunk.reaches_beyond(boundary)
         )
@@ -177,6 +177,6 @@ class ChunkCache(NamedTuple):
 
 
 def shift_chunk(chunk: LogChunk, position: int) -> LogChunk:
-    """The chunk in a file that begins so many bytes later."""
+    """The chunk in a file that begins this many bytes later."""
     end = None if chunk.end is None else chunk.end - position
     return chunk._replace(start=chunk.start - position, end=end)

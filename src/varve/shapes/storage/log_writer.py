@@ -213,7 +213,7 @@ class LogWriter:
         return files, directory
 
     def move(self, manifest: ShapeManifest, position: int, edge_count: int) -> None:
-        """Goes on in the live log of a new manifest, which begins so many bytes later.
+        """Continues in the live log of a new manifest, which begins this many bytes later.
 
         The buffer is written out, and the new files are synced and named.
         """

@@ -103,7 +103,7 @@ def dedup(
     """Deduplicates what is there and ends, or goes on every `interval_ms` until `is_stopping`.
 
     Raises InvalidRequest where the checkpoint was made for something else, and changes nothing
-    then. What fails in Spark is raised as it is; `explain_failure` tells it in a sentence.
+    then. Errors of Spark are raised unchanged; `explain_failure` summarises one in a sentence.
     """
     if is_connect(spark):
         raise Unavailable(

@@ -23,7 +23,7 @@ STATE_PARTITIONS_MAX: Final = 256
 class DedupSettings(DedupRules):
     """The rules of a stream, whose policy for late records is also that for those of the future.
 
-    `side_topic` is for late records under LatePolicy.SIDE. `state_partitions` and all that tells
+    `side_topic` is for late records under LatePolicy.SIDE. `state_partitions` and all that decides
     which records are duplicates are frozen by the checkpoint.
     """
 

@@ -351,7 +351,7 @@ class Judge:
     def judge(
         self, arrivals: IdBatch, moment: BatchTime, window: IdSet, store: ChunkStore
     ) -> Verdicts:
-        """Tells of each record what it is, and saves what is to be remembered."""
+        """Classifies each record, and saves what must be remembered."""
         window.catch_up(store, floor_ms=moment.watermark_ms - self.reach.before_ms)
         ids = arrivals.ids
         verdicts = np.full(ids.count, Verdict.KEPT, np.uint8)

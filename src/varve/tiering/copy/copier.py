@@ -3,7 +3,7 @@
 Invariant  segments of a partition are copied strictly in order, from the offset that the manifest
            gives, and only when they are durable on the local disk and all their transactions are
            decided. A failure stays with its partition and is retried after a time that doubles.
-Crash      nothing is kept here: the manifest tells what was begun, and the next round continues.
+Crash      no state is kept here: the manifest lists started copies, and the next round continues.
 Threads    one calls `run_once` and `copy`; `failures` is for any.
 """
 
@@ -39,7 +39,7 @@ from varve.tiering.partition import TieredPartition, TieredPartitions, find_clos
 
 @dataclass(frozen=True, slots=True)
 class CopyProgress:
-    """A copy under way: so many bytes of all that are to be copied of the partition."""
+    """Progress of a copy: bytes copied, and bytes to copy of the partition."""
 
     partition: TopicPartition
     done_bytes: int
@@ -79,7 +79,7 @@ RETRIES: Final = Backoff(first_ms=1_000, max_ms=600_000)
 ROUND_BYTES_MAX: Final = 256 << 20
 """What a round copies of one partition before others have their turn, its expiry among them."""
 UNAVAILABLE_MAX: Final = 3
-"""After so many partitions in a row whose store is unavailable a round asks for no more."""
+"""Partitions in a row whose store is unavailable, after which a round ends."""
 
 Progress = Callable[[CopyProgress], None]
 
@@ -255,7 +255,7 @@ class TierCopier:
         if keys is None:
             raise Corrupt(
                 f"{partition}: segment {segment.base_offset} is damaged and cannot be copied; "
-                "`varve check` on the directory tells more"
+                "`varve check` on the directory shows more"
             )
         return keys
 

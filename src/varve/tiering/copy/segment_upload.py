@@ -100,7 +100,7 @@ class FileContent:
 
 @dataclass(frozen=True, slots=True)
 class BytesContent:
-    """A few bytes that are at hand."""
+    """A few bytes in memory."""
 
     data: bytes
     part: ObjectPart
@@ -329,7 +329,7 @@ def copy_segment(
     """Copies a segment, or finishes a copy that was begun before.
 
     Raises Unavailable when the store fails or the segment leaves the log meanwhile, and Corrupt
-    for a damaged one; the manifest then tells what is left to be taken back.
+    for a damaged one; the manifest then lists what must be deleted.
     """
     segment, keys = request.segment, request.keys
     snapshot = request.log.producer_snapshot(request.next_offset)

@@ -213,7 +213,7 @@ class Commit:
 
 
 class Committer:
-    """Carries commits out; `wait` sleeps for so many milliseconds."""
+    """Carries commits out; `wait` sleeps for a number of milliseconds."""
 
     def __init__(
         self,

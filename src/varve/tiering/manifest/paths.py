@@ -133,7 +133,7 @@ _TOPIC_FOLDERS: Final = ("erasure", "output", "receipt")
 
 
 class PartKey(NamedTuple):
-    """What the key of a segment's object tells."""
+    """The parsed key of a segment's object."""
 
     base_offset: int
     id: str
@@ -165,7 +165,7 @@ def is_of_topic(key: str) -> bool:
 
 
 def find_part(path: RemotePath, key: str) -> PartKey | None:
-    """What the key of a segment's object tells; None for other keys, and for unknown parts."""
+    """Parses the key of a segment's object; None for other keys and unknown parts."""
     match = _SEGMENT.fullmatch(key.removeprefix(path.prefix))
     if match is None or match[3] not in PART_NAMES:
         return None

@@ -281,7 +281,7 @@ class RecentManifest:
 class ObjectManifestStore(ManifestStore):
     """The ManifestStore over an object store.
 
-    `wait` sleeps for so many milliseconds. Ids come from `random`, so two writers must not share a
+    `wait` sleeps for milliseconds. Ids come from `random`, so two writers must not share a
     seed. `grace_ms` is how long a retired page stays at least.
     """
 
@@ -347,7 +347,7 @@ class ObjectManifestStore(ManifestStore):
         return [entry for entry in object_infos if entry.key not in named]
 
     def sweep_orphan_pages(self, *, writer: str, now_ms: int) -> list[ObjectInfo]:
-        """Removes the pages of commits that did not come about, and tells which they were.
+        """Removes the pages of failed commits and returns their keys.
 
         A version is committed in between: whoever had written pages for the version of that number
         must begin again, so a page that was there before and is not named now never will be.

@@ -30,7 +30,7 @@ from varve.tiering.manifest.segment import RemoteSegment
 logger = logging.getLogger(__name__)
 
 HINT_INTERVAL: Final = 16
-"""Every so many versions the hint is written: a listing from it stays short."""
+"""The hint is written once in this many versions, which keeps listings from it short."""
 
 
 class ManifestVersions:
@@ -97,7 +97,7 @@ class ManifestVersions:
 
     def write_hint(self, version: int) -> None:
         """Notes a recent version, from time to time; without it the first listing is longer."""
-        # The first one is noted too: who reads from a mirror cannot tell a hint that never was from
+        # The first one is noted too: to a reader of a mirror a hint that never was looks like
         # one that it lacks.
         if version % HINT_INTERVAL and version != 1:
             return

@@ -48,7 +48,7 @@ BACKENDS: Final[PluginRegistry[Plugin]] = PluginRegistry(
 class ManifestStores:
     """Opens the manifest store of each partition of one tier.
 
-    `wait` sleeps for so many milliseconds. `topic` is needed for `topic` alone.
+    `wait` sleeps for a number of milliseconds. `topic` is needed for `topic` alone.
     """
 
     def __init__(

@@ -170,7 +170,7 @@ class ExtentCache:
         extent.done.set()
 
     def cancel(self, extent: Extent) -> None:
-        """Takes back a reserve that nobody will fetch; who has it at hand may still do so."""
+        """Takes back a reservation that will not be fetched, unless its holder still fetches it."""
         with self._lock:
             if not extent.is_begun:
                 self._unlist_locked(extent)
@@ -263,7 +263,7 @@ class FetchMeter:
         self.request_count = 0
 
     def record_fetch(self, size: int) -> None:
-        """A request brought so many bytes; may sleep to keep to a rate."""
+        """Records the bytes of a request; may sleep to limit the rate."""
         self.request_count += 1
 
     def record_failure(self) -> None:

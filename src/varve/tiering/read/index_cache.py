@@ -190,7 +190,7 @@ class IndexFiles:
         self._remove_files((name,))
 
     def _make_room_locked(self, size: int) -> list[str]:
-        """Takes the least recently wanted out of the books until so many bytes fit."""
+        """Evicts the least recently used entries until this many bytes fit."""
         evicted = []
         while self._held_bytes + size > self._limit_bytes:
             name, freed = self._sizes.popitem(last=False)

@@ -41,7 +41,7 @@ class ExtentSizes:
     ahead_max: int = 8 << 20
 
     def first(self, max_bytes: int) -> int:
-        """What a read of so many bytes fetches where nothing is known of its reader."""
+        """Bytes that the first read of a reader fetches."""
         return min(max(max_bytes, self.first_min), self.first_max)
 
     def ahead(self, window_bytes: int) -> int:

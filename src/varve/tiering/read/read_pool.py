@@ -1,4 +1,4 @@
-"""Bounds the reads from object storage: so many at a time, so many more that wait.
+"""Bounds the concurrent and the waiting reads from object storage.
 
 Reads that somebody waits for go before those made ahead of a reader, and the latter take at most
 half of the waiting places.

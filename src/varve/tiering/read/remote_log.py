@@ -72,7 +72,7 @@ class _Request(NamedTuple):
 class RemoteLog:
     """The remote part of one partition.
 
-    `local` is the log that continues it, if that is at hand: transactions may end there.
+    `local` is the log that continues it, if there is one: transactions may end there.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class RemoteLog:
             f"{self._path}: offsets {offset} to {end - 1} are in no segment of the cold tier, and "
             f"before those on the local disk: the bucket of {self._store_name} may be unmounted, "
             "emptied or another one, so put back what was there; an older manifest may name their "
-            f"objects, as `varve tier fsck` tells. Read on from {end}; only what is gone for good "
+            f"objects, as `varve tier fsck` shows. Read on from {end}; only what is gone for good "
             f"is given up, with `varve log delete-records --before {end}`"
         )
 
