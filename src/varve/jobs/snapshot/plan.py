@@ -24,7 +24,7 @@ _EVERYTHING = SourceFilters()
 class PartitionPlan:
     """One partition as it will be read; `note` says what a user may wonder about.
 
-    It `is_anew` where what a snapshot has of it is not, or no more, the state of the log.
+    `is_reread`: the previous snapshot of it is missing, or no longer the state of the log.
     """
 
     source: PartitionSource
