@@ -44,7 +44,7 @@ def open_here(name: str, options: object, **more: object) -> Iterator[HereJob]:
 def disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for command in (job_snapshot, job_table):
         monkeypatch.setattr(command, "open_job", open_here)
-    monkeypatch.setattr(spark_runner, "SparkRunner", lambda spark: LocalRunner())
+    monkeypatch.setattr(spark_runner, "SparkRunner", lambda *names: LocalRunner())
     paths = [str(tmp_path / "a disk"), str(tmp_path / "another, too")]
     with varve.open(paths, maintain=False) as store:
         topic = store.create_topic("orders", partitions=4)
