@@ -14,7 +14,7 @@ class RemoteBounds:
 
     Offsets before `copied_offset` are in it: only segments that end there or before are cleaned
     locally. It was itself cleaned before `cleaned_up_to`: tombstones and transaction markers at
-    that offset or behind it stay, for what they delete may still be in object storage.
+    that offset or after it stay, for what they delete may still be in object storage.
     """
 
     copied_offset: int

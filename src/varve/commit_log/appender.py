@@ -102,7 +102,7 @@ class Appender:
         return result
 
     def _new_epoch_locked(self, leader_epoch: int | None) -> int:
-        """The epoch to append under where the log's latest one does not simply go on."""
+        """The epoch to append under where the log's latest one does not simply continue."""
         latest = self._log.leader_epochs.latest
         if leader_epoch is not None and not 0 <= leader_epoch <= INT_MAX:
             raise InvalidRequest(

@@ -11,7 +11,7 @@ Invariant  log start offset <= last stable offset <= high watermark <= log end o
 Crash      a failed sync poisons the log: what the disk holds is unknown until recovery.
 Threads    every method may be called from any thread. `lock` guards every change; `flush_lock` is
            taken before it by whoever syncs, truncates or replaces segments. Single fields may be
-           read without it. One sync at a time: appends go on meanwhile, and those that wait find
+           read without it. One sync at a time: appends continue meanwhile, and those that wait find
            their work done by the first.
 """
 
@@ -177,7 +177,7 @@ class Log:
     def producer_snapshot(self, offset: int) -> bytes:
         """What the file of the producer snapshot at the beginning of a segment holds.
 
-        One that is missing or damaged is rebuilt from an older one and the batches behind it.
+        One that is missing or damaged is rebuilt from an older one and the batches after it.
         """
         with self.lock:
             offsets = list(self.snapshots.offsets)
@@ -195,7 +195,7 @@ class Log:
     ) -> AppendResult:
         """Appends one batch as the leader and gives it its offsets; all or nothing.
 
-        Without a leader epoch the latest one of the log goes on; an earlier one is Fenced.
+        Without a leader epoch the latest one of the log continues; an earlier one is Fenced.
 
         With `flush=ack` it returns when the batch is on disk. A batch that an idempotent producer
         sends again is recognised and answered with its first offsets. Without `waits` it returns
@@ -280,7 +280,7 @@ class Log:
     def collect_aborted(self, start: int, end: int) -> list[AbortedTransaction]:
         """The aborted transactions with an offset in [start, end), in the order of their markers.
 
-        Their markers may lie behind the end.
+        Their markers may lie after the end.
         """
         return self._reader.collect_aborted(start, end)
 

@@ -225,7 +225,7 @@ class LogManager:
         return None if directory is None else directory.topic_ids.get(partition)
 
     def create(self, partition: TopicPartition, topic_id: UUID, *, is_new: bool = True) -> Log:
-        """The partition's log, made if missing; see `create_all`."""
+        """The partition's log, created if missing; see `create_all`."""
         self.create_all([partition], topic_id, is_new=is_new)
         return self.get(partition)
 
@@ -361,7 +361,7 @@ class LogManager:
 
 @contextlib.contextmanager
 def _noted(directory: LogDirectory) -> Iterator[None]:
-    """Lets the rest of a round go on after a failure.
+    """Lets the rest of a round continue after a failure.
 
     A full disk is met again at the next round, and what removes files may mend it; all else has
     taken the directory down.

@@ -113,7 +113,7 @@ class LogReader:
         self._log = log
         self._segments = log.segments
         self.remote: RemoteLogReader | None = None
-        # Where recent reads ended, by the offset that comes next: a reader that goes on needs no
+        # Where recent reads ended, by the offset that comes next: a reader that continues needs no
         # look-up. An entry counts only for the very segment object it was made with, and all go
         # when another segment grows: those of a rolled one would keep its file open.
         self._ends: dict[int, tuple[ReadableSegment | None, int]] = {}
@@ -140,7 +140,7 @@ class LogReader:
     def _read_local(
         self, start_offset: int, max_bytes: int, isolation: Isolation, min_one: bool
     ) -> FetchResult | None:
-        """None where what is asked for is not in a local segment."""
+        """None where what is requested is not in a local segment."""
         log = self._log
         # The limit before the view: markers of what the limit lets through are then in the view.
         limit = self._limit(isolation)
@@ -231,7 +231,7 @@ class LogReader:
                 if run is not None:
                     self._remember_end(view, segment, run)
                     return run
-        # Nothing is left between a start below the limit and the limit: the reader goes on there.
+        # Nothing is left between a start below the limit and the limit: the reader continues there.
         return BatchRun(memoryview(b""), max(start_offset, limit), 0)
 
     def _remember_end(self, view: SegmentView, segment: ReadableSegment, run: BatchRun) -> None:
@@ -336,7 +336,7 @@ def _collect_aborted(
 ) -> list[AbortedTransaction]:
     """The aborted transactions that touch [start, end).
 
-    Their markers lie in that segment or behind it.
+    Their markers lie in that segment or after it.
     """
     aborted: list[AbortedTransaction] = []
     for segment in view.may_hold_aborted(start_offset):

@@ -33,7 +33,7 @@ STABLE_READ_ATTEMPTS: Final = 8
 
 
 class SegmentView:
-    """The segments at one moment: closed ones by base offset, and the active one behind them."""
+    """The segments at one moment: closed ones by base offset, and the active one after them."""
 
     __slots__ = ("_bases", "_with_aborted", "active", "closed")
 
@@ -44,7 +44,7 @@ class SegmentView:
         self._with_aborted = [segment for segment in closed if segment.has_txn_index]
 
     def may_hold_aborted(self, offset: int = 0) -> Iterator[ReadableSegment]:
-        """The segments with markers of aborted transactions at or behind an offset."""
+        """The segments with markers of aborted transactions at or after an offset."""
         start = bisect_right(self._with_aborted, offset, key=lambda segment: segment.base_offset)
         yield from self._with_aborted[max(start - 1, 0) :]
         yield self.active
@@ -61,7 +61,7 @@ class SegmentView:
         yield self.active
 
     def from_offset(self, offset: int) -> Iterator[ReadableSegment]:
-        """The segment that would hold the offset, and all behind it."""
+        """The segment that would hold the offset, and all after it."""
         if offset < self.active.base_offset:
             start = max(bisect_right(self._bases, offset) - 1, 0)
             for number in range(start, len(self.closed)):
@@ -201,7 +201,7 @@ class LogSegments:
         try:
             fresh = self.new_active(base_offset)
         except OSError:
-            # The old segment may go on: a segment that begins inside it must not be found later.
+            # The old segment may continue: a segment that begins inside it must not be found later.
             self.has_new_files = True
             self._remove_files(base_offset)
             raise
@@ -259,7 +259,7 @@ class LogSegments:
     def mark_deleted_locked(self, segment: ReadableSegment, now_ms: int | None = None) -> None:
         """Renames a segment's files `.deleted`; they go `file.delete.delay.ms` from now.
 
-        Readers that have them open go on.
+        Readers that have them open continue.
         """
         if isinstance(segment, Segment):
             self.files.forget(segment)

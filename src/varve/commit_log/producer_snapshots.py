@@ -1,4 +1,4 @@
-"""Producer state on disk: snapshot files, and the replay of the batches behind the newest one.
+"""Producer state on disk: snapshot files, and the replay of the batches after the newest one.
 
 Layout     `<offset>.snapshot` holds the state up to but excluding the offset: version (i16, 1),
            CRC-32C of what follows it (u32), count (i32), then 46-byte entries: producer id (i64),
@@ -286,7 +286,7 @@ class ProducerSnapshots:
         return unsynced
 
     def sync(self, offset: int) -> bool:
-        """False if the file has vanished: an older one and the batches behind it serve."""
+        """False if the file has vanished: an older one and the batches after it serve."""
         try:
             with self._fs.open(self.path(offset)) as file:
                 file.sync()
@@ -403,7 +403,7 @@ def read_snapshot(
 ) -> bytes:
     """The bytes of the snapshot at an offset, rebuilt where the file is missing or damaged.
 
-    Writes and removes nothing. `segments` are those in front of the offset, and may be more.
+    Writes and removes nothing. `segments` are those before the offset, and may be more.
     """
     producers = ProducerStateManager()
     start = 0
@@ -460,7 +460,7 @@ def restore_cached_batches(
     try:
         manager = _replay_tails(segments)
     except Corrupt:
-        return  # reads and checks report it; what the snapshot says is enough to go on
+        return  # reads and checks report it; what the snapshot says is enough to continue
     for producer_id, entry in producers.entries.items():
         other = manager.entries.get(producer_id)
         if other is not None and _is_incomplete(entry) and _leads_to(other, entry):
@@ -491,7 +491,7 @@ def _leads_to(other: ProducerStateEntry, entry: ProducerStateEntry) -> bool:
 
 
 def _tail_position(segment: ReadableSegment) -> int:
-    """Where a batch begins that has the end of the segment behind it."""
+    """Where a batch begins that has the end of the segment after it."""
     entries = segment.offset_index().entries()
     number = int(np.searchsorted(entries[:, 1], segment.size - RESTORED_BYTES, side="right")) - 1
     if number < 0:

@@ -313,7 +313,7 @@ class Segment:
                 self._files.get(self).write_index(kind)
 
     def mark_deleted(self) -> None:
-        """Renames the files aside; readers that hold them go on. The caller removes them later."""
+        """Renames the files aside; open readers continue. The caller removes them later."""
         self._files.forget(self)
         rename_segment_files(self._files, self.directory, self.base_offset, "", DELETED)
 
@@ -364,7 +364,7 @@ def read_contents(segment: ReadableSegment, settings: LogSettings) -> SegmentCon
 def read_contents_before(
     segment: ReadableSegment, offset: int, settings: LogSettings
 ) -> SegmentContents:
-    """What a segment holds in front of the first batch that reaches the offset."""
+    """What a segment holds before the first batch that reaches the offset."""
     batch = find_batch_position(segment, offset, size=segment.size)
     size = segment.size if batch is None else batch[0]
     contents = _read_contents(segment, settings, next_offset=offset, size=size)
@@ -471,7 +471,7 @@ class ActiveSegment:
         return self.extent[1]
 
     def resume(self, contents: "SegmentContents") -> None:
-        """Goes on behind batches that the data file already holds."""
+        """Continues after the batches that the data file already holds."""
         self._offset_index = contents.offset_index
         self._time_index = contents.time_index
         self._txn_index = contents.txn_index

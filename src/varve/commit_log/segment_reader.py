@@ -318,7 +318,7 @@ def read_batches(
 
 def _check_whole(segment: ReadableSegment, data: bytes, position: int) -> None:
     """Raises Corrupt when the batch at the position is cut: an empty answer would look like the
-    log's end to a reader that goes on.
+    log's end to a reader that continues.
     """
     length = int.from_bytes(data[LENGTH_AT:LENGTH_OVERHEAD], "big", signed=True)
     if len(data) < HEADER_BYTES or len(data) < LENGTH_OVERHEAD + length:
@@ -420,7 +420,7 @@ def find_largest_timestamp(
 ) -> tuple[int, int]:
     """Largest timestamp and the last offset of the earliest batch that holds it.
 
-    The time index knows it up to its last entry; the batches behind that are walked.
+    The time index knows it up to its last entry; the batches after that are walked.
     """
     largest, offset = time_index.last
     position = find_confirmed_position(file, offset_index, offset, size=size)

@@ -1,4 +1,4 @@
-"""Recovers one segment: finds the last good batch, cuts behind it, rebuilds the indexes.
+"""Recovers one segment: finds the last good batch, cuts after it, rebuilds the indexes.
 
 Crash      repeating it after a crash in the middle gives the same result: the data file is only
            ever cut.

@@ -8,7 +8,7 @@ Crash      Truncation: recovery point and cleaner offset are lowered on disk fir
            anything else may take the first segment's name for the log start. On a disk too full for
            the checkpoint the files go all the same, for they are what fills it: lowest first, so
            that a crash in between leaves a shorter log without a gap.
-           Raising the start: the offset is on disk before this returns; the files behind it go with
+           Raising the start: the offset is on disk before this returns; the files after it go with
            the next retention pass, the remote segments with their next expiry.
 Threads    a truncation holds the flush lock and the log's lock throughout; dropping holds the flush
            lock throughout and the log's lock for each change. Readers retry until it is done.

@@ -114,7 +114,7 @@ class IdStore:
         self.changelog_offset: int | None = None
         """Where the restore continues; None is the start of the changelog."""
         self.changelog_mark: HistoryMark | None = None
-        """The batch in front of that offset, by which another history is recognised."""
+        """The batch before that offset, by which another history is recognised."""
         self.version = 0
         self._segments = segments
         self._meta = meta
@@ -242,7 +242,7 @@ class IdStore:
     def checkpoint(self, changelog_offset: int, mark: HistoryMark | None = None) -> None:
         """All is on disk after this, and the changelog before the offset need not be read again.
 
-        `mark` is that of the batch in front of the offset, where it is known.
+        `mark` is that of the batch before the offset, where it is known.
         """
         self._segments.flush()
         write_checkpoint(

@@ -8,7 +8,7 @@ Rules      in this order: a record without an id; without a time; from the futur
            the future. It is a function of the input: what is kept or known does not move it.
 Invariant  records are looked at in the order of offsets; where chunks are cut changes nothing.
            Whatever is not late is compared with its whole window.
-           Nothing is changed: the store goes on with `IdStore.apply`, once the chunk is committed.
+           Nothing is changed: `IdStore.apply` updates the store once the chunk is committed.
            Few records are judged in plain Python, more by kernels: the answers are the same.
 """
 

@@ -7,7 +7,7 @@
 
 Invariant  partitions do not know each other: copies of an id are compared within one. Threads and
            connections are bounded by the number of workers, not of partitions.
-Crash      each partition commits for itself and goes on from its last commit.
+Crash      each partition commits for itself and continues from its last commit.
 Threads    `stop` may be called from any thread, and by signal handlers; the rest by one. A worker
            is used by one thread at a time.
 """

@@ -28,7 +28,7 @@ _FORMAT: Final = 1
 class Progress:
     """One partition's progress.
 
-    `position` is the next offset of the input, `mark` the batch in front of it (None in progress of
+    `position` is the next offset of the input, `mark` the batch before it (None in progress of
     earlier versions). `rules` are those of the last chunk, `counts` those
     of a life. Before `whole_from_ms` ids may be gone: what has such a time is late. The ids of
     topics are empty if unknown. `generation`, `producer` and `sequences`, the next one

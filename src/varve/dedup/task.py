@@ -48,7 +48,7 @@ _TRUNCATED: Final = "the input was truncated; start again with another --name"
 class TaskSettings:
     """How a task works; nothing here changes what is a duplicate.
 
-    With `skips_lost` it goes on behind records that the input deleted before they were read.
+    With `skips_lost` it continues after records that the input deleted before they were read.
     """
 
     chunk_bytes: int = CHUNK_BYTES
@@ -119,7 +119,7 @@ class Task:
     def open(self) -> None:
         """Fences the previous owner, completes its transaction, restores missing ids.
 
-        Raises InvalidRequest for what cannot go on, and Locked while the state directory is in use,
+        Raises InvalidRequest if it cannot continue, and Locked while the state directory is in use,
         before anybody is fenced.
         """
         known = self._backend.find_progress(self.partition)

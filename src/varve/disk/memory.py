@@ -127,7 +127,7 @@ class MemoryFileSystem:
     """Files in memory. The root exists; a relative path starts there too.
 
     A subclass may refuse any call in `_check_locked`, and count, refuse or undo what changes
-    something in the methods behind it.
+    something in the methods after it.
     """
 
     def __init__(self, clock: Clock) -> None:

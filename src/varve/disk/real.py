@@ -73,7 +73,7 @@ class RealFile(Closing):
             raise
 
     def _write_rest(self, position: int, buffers: Sequence[Buffer], written: int) -> None:
-        """Go on after a short write, buffer by buffer."""
+        """Continue after a short write, buffer by buffer."""
         start = 0
         for buffer in buffers:
             end = start + len(buffer)

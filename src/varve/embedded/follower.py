@@ -122,7 +122,7 @@ class Follower:
         return f"{self._directory}/{log_name(self._base_offset)}"
 
     def _tables_of_segment(self) -> Iterator[BatchTable]:
-        """The new batches of the segment that holds the offset; moves the cursor behind them."""
+        """The new batches of the segment that holds the offset; moves the cursor after them."""
         bases = self._base_offsets()
         base = max((base for base in bases if base <= self.offset), default=min(bases, default=0))
         if base != self._base_offset:

@@ -123,7 +123,7 @@ class _ReadRange:
 
     @classmethod
     def visible(cls, log: Log, start: int | None, end: int | None, isolation: str) -> "_ReadRange":
-        """The range asked for, cut at what is visible now.
+        """The range requested, cut at what is visible now.
 
         Raises OffsetOutOfRange for a start outside the log.
         """

@@ -247,7 +247,7 @@ class Store(StoreRemovals):
         With `at_once` they go now, and with them what earlier deletions left waiting: for when no
         thread is reading. The object store of a topic in the cold tier is asked first: where it
         cannot or may not delete, nothing has changed. Where it or a directory fails later, the
-        topic is out of service (`deleting`), and this may be called again to go on.
+        topic is out of service (`deleting`), and this may be called again to continue.
         """
         with self._changes:
             self._check_open()

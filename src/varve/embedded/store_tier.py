@@ -44,9 +44,9 @@ logger = logging.getLogger(__name__)
 STOP_TIMEOUT_MS: Final = 5_000
 """How long a thread may be busy with the object store when that is to be closed."""
 CATCH_UP_MS: Final = 10_000
-"""How long a round of copies goes on with what the mirror lacks."""
+"""How long a round of copies continues with what the mirror lacks."""
 MENDABLE: Final = (Unavailable, StoreDenied)
-"""What an object store says that is down or refuses us; the log goes on without it meanwhile."""
+"""What an object store says that is down or refuses us; the log continues without it meanwhile."""
 RETRY_MS: Final = 1_000
 """How long a store that could not be opened is not asked again."""
 
@@ -347,7 +347,7 @@ class StoreTier:
 
 @contextmanager
 def _outage_logged() -> Iterator[None]:
-    """Goes on without an object store that is down or refuses us."""
+    """Continues without an object store that is down or refuses us."""
     try:
         yield
     except MENDABLE as error:

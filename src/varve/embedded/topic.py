@@ -239,7 +239,7 @@ class Topic:
         *,
         isolation: str = Isolation.READ_UNCOMMITTED,
     ) -> Iterator[Batch]:
-        """The batches behind `read`, as stored: whole, so the first may begin before `start`."""
+        """Like `read`, as stored batches: whole, so the first may begin before `start`."""
         chosen = self._chosen(partition, start, end)
         return itertools.chain.from_iterable(
             [part.read_batches(start, end, isolation=isolation) for part in chosen]
@@ -253,7 +253,7 @@ class Topic:
         *,
         isolation: str = Isolation.READ_UNCOMMITTED,
     ) -> Iterator[RecordColumns]:
-        """The records behind `read` as numpy columns, a batch at a time: the fast way."""
+        """Like `read`, as numpy columns, a batch at a time: the fast way."""
         chosen = self._chosen(partition, start, end)
         return itertools.chain.from_iterable(
             [part.columns(start, end, isolation=isolation) for part in chosen]

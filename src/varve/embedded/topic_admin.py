@@ -254,7 +254,7 @@ class TopicAdmin:
     def delete(self, name: str, *, at_once: bool) -> None:
         """Takes a topic's partitions out of service; their files go after a delay, or at once.
 
-        Goes on with a deletion that could not be finished. The object store is asked before one is
+        Continues an unfinished deletion. The object store is queried before one is
         begun: where it fails, nothing has changed.
         """
         _check_not_internal(name, "deleted")

@@ -122,7 +122,7 @@ class StoreThrottled(StoreUnavailable):
 
 
 class StoreDenied(StoreError):
-    """An object store refuses these credentials: mend them or the rights behind them."""
+    """An object store refuses these credentials: correct them or their permissions."""
 
 
 class StoreUnsupported(StoreError):

@@ -352,7 +352,7 @@ def run_verify(context: JobContext) -> tuple[object, str | None]:
 
 
 def run_snapshot(context: JobContext) -> tuple[object, str | None]:
-    """Goes on from the last snapshot of its place."""
+    """Continues from the last snapshot of its place."""
     from varve.jobs.snapshot.snapshot import SnapshotSettings, take_snapshot
 
     place = context.settings.varve_job_snapshot_place

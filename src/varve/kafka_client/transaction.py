@@ -125,7 +125,7 @@ class TransactionalProducer:
             get_only(get_only(response.responses, where).partition_responses, where)
             for response in responses
         ]
-        # The first error is the cause: batches behind it are out of order then.
+        # The first error is the cause: batches after it are out of order then.
         for result in results:
             if result.error_code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                 raise_for_code(result.error_code, where, result.error_message)

@@ -147,7 +147,7 @@ class SaslSession:
             return self._handshake(version, message.mechanism)
         assert isinstance(message, messages.SaslAuthenticateRequest)
         if self._exchange is None or self.has_failed:
-            # An authenticated client gets the error and may go on, as in Kafka.
+            # An authenticated client gets the error and may continue, as in Kafka.
             self.has_failed = self.has_failed or not self.is_done
             return messages.SaslAuthenticateResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE,
@@ -179,7 +179,7 @@ class SaslSession:
         enabled = list(self._sasl.mechanisms)
         is_final = self.is_done and self.expires_ms is None
         if is_final or self.has_failed or self._exchange is not None:
-            # A client whose session does not expire gets the error and may go on.
+            # A client whose session does not expire gets the error and may continue.
             self.has_failed = self.has_failed or not is_final
             return messages.SaslHandshakeResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=enabled

@@ -4,7 +4,7 @@ A request begins in a small buffer. When that is full it moves to a buffer of it
 reserved in the memory budget of all connections first: a client that announces a large request and
 sends little of it holds little memory.
 
-Invariant  a frame is a view of a buffer that is only filled further behind it. A buffer returns to
+Invariant  a frame is a view of a buffer that is only filled further after it. A buffer returns to
            the pool when its last request is answered and no view of it is left. Memory that was
            reserved is released once.
 Threads    the event loop's alone.
@@ -300,7 +300,7 @@ class FrameReader:
         self.wanted_bytes = least
 
     def use_granted_memory(self) -> None:
-        """Goes on in a buffer of the wanted size, whose memory is reserved now."""
+        """Continues in a buffer of the wanted size, whose memory is reserved now."""
         wanted_bytes, self.wanted_bytes = self.wanted_bytes, 0
         self._copy_to(self._pool.make(wanted_bytes))
 

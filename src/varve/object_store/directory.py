@@ -53,7 +53,7 @@ _CHUNK_BYTES: Final = 1 << 30
 
 
 class DirectoryObjectStore:
-    """An ObjectStore below a directory, which is made if missing, unless it `must_exist`."""
+    """An ObjectStore below a directory, which is created if missing, unless it `must_exist`."""
 
     def __init__(self, root: str, *, clock: Clock | None = None, must_exist: bool = False) -> None:
         self._root = os.path.abspath(root)
@@ -248,7 +248,7 @@ class DirectoryObjectStore:
         return self._walk(bare, start_after or "")
 
     def _walk(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """Files below in the order of keys; a directory sorts by its name and the '/' behind it."""
+        """Files below in the order of keys; a directory sorts by its name and the '/' after it."""
         for name, is_directory in self._scan(prefix):
             key = f"{prefix}/{name}" if prefix else name
             if is_directory:

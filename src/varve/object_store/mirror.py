@@ -397,7 +397,7 @@ class MirroredObjectStore(ObjectStoreWrapper):
             yield store
 
     def _list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
-        """Goes on with the second store where the first breaks off, if that one lacks nothing."""
+        """Continues with the second store where the first breaks off, if that one lacks nothing."""
         down: StoreError | None = None
         for store in self._stores(not self._backlog.is_complete):
             try:

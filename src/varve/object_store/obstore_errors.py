@@ -1,7 +1,7 @@
 """obstore's exceptions in varve's words.
 
 obstore has few error types: the HTTP status and the store's error code are only in the text, and
-what the network said in the debug part behind it. The text may hold a signed URL, so queries and
+what the network said in the debug part after it. The text may hold a signed URL, so queries and
 user parts of URLs are cut out, and the exception itself is not chained.
 """
 

@@ -131,7 +131,7 @@ def open_object_store(
 ) -> ObjectStore:
     """The store that a URL names: file:, memory:, s3:, gs:, az:, or one registered.
 
-    A directory is made if missing, or StoreUnavailable where it `must_exist`.
+    A directory is created if missing, or StoreUnavailable where it `must_exist`.
     """
     if find_scheme(url) in _BUILT_IN:
         return _prepare(url, settings or {}, OPEN_RETRIES, must_exist=must_exist).opened()

@@ -8,7 +8,7 @@ Invariant  a checked key is 1 to 900 bytes of names joined by single '/', each o
            stores escape, refuse or rewrite other characters, each in its own way; file systems
            limit names to 255 bytes and S3 limits keys to 1024, of which the prefix takes a part.
 Crash      a write that did not return may have happened or not; parts of one are never visible.
-Threads    a store is shared by threads; after a fork only the parent may go on using it.
+Threads    a store is shared by threads; after a fork only the parent may continue using it.
 Errors     those of varve.foundation.errors; each names store, key, operation, cause and remedy.
 """
 

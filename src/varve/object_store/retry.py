@@ -92,7 +92,7 @@ class RetryingObjectStore(ObjectStoreWrapper):
             return None
 
     def _list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
-        """Goes on behind the last key after an error; every key that came ends the row of them."""
+        """Resumes after the last key on an error; each key received resets the count of errors."""
         attempt, begin_ms = 0, self._clock.now_ms()
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Base of the object stores that stand in front of another one."""
+"""Base of the object stores that wrap another one."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar

@@ -148,7 +148,7 @@ class RecordColumns:
 
 
 class Batch:
-    """The batch that starts at `position` of a buffer, which may go on behind it."""
+    """The batch that starts at `position` of a buffer, which may continue after it."""
 
     __slots__ = ("_buffer", "_where", "header")
 

@@ -136,7 +136,7 @@ NO_CELLS = BinaryColumn.at(NO_BYTES, starts=NO_INTEGERS, sizes=NO_INTEGERS)
 
 @dataclass(frozen=True, slots=True)
 class EncodedHeaders:
-    """The headers of each record as the bytes behind its header count."""
+    """The headers of each record as the bytes after its header count."""
 
     cells: BinaryColumn
     counts: Integers

@@ -150,7 +150,7 @@ class CommittedBatches:
     def columns_by_batch(
         self, *, start: int | None = None, end: int = _LONG_MAX
     ) -> tuple[RecordColumns, Integers]:
-        """`columns`, and for each batch of `batches` the row behind its last record."""
+        """`columns`, and for each batch of `batches` the row after its last record."""
         self._check_undamaged()
         start = self._start_offset if start is None else start
         columns, ends = parse_columns(self._buffer, self._rows, where=self._where)

@@ -95,7 +95,7 @@ class Databases(Protocol):
     """Which engine it is, as noted in the store's meta file."""
 
     def open(self, path: str, *, must_exist: bool = False) -> Database:
-        """The database in this directory, made if absent unless it must exist.
+        """The database in this directory, created if absent unless it must exist.
 
         Raises `Corrupt` when it cannot be read, `Locked` when someone has it open.
         """
@@ -124,7 +124,7 @@ _CROWDED_BLOOM_RATIO: Final = 0.01
 _ARENA_BLOCK_BYTES: Final = 64 << 10
 _BLOOM_BITS: Final = 10
 _KEYS_PER_READ: Final = 1_000
-"""RocksDB takes twice as long for each of 20 000 keys that are asked for at once."""
+"""RocksDB takes twice as long for each of 20 000 keys that are requested at once."""
 _INFO_LOG_BYTES: Final = 1 << 20
 _MANIFEST_PREALLOCATION_BYTES: Final = 64 << 10
 

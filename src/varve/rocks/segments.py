@@ -99,7 +99,7 @@ class Segments:
         return [self._by_id[id] for id in (reversed(ids) if backward else ids)]
 
     def get_or_create_if_live(self, id: int, stream_time_ms: int) -> Segment | None:
-        """The segment, made if absent; None when it is expired. Cleans up in either case."""
+        """The segment, created if absent; None when it is expired. Cleans up in either case."""
         segment = None
         if self.is_live(id, stream_time_ms):
             segment = self._by_id.get(id) or self._create(id)

@@ -58,7 +58,7 @@ class Definition:
     topic: str
     where: Where | None
     columns: tuple[str, ...] | None
-    """The columns asked for; None for all. Key columns are always sent."""
+    """The columns requested; None for all. Key columns are always sent."""
     replica: Replica
     log: LogMode
 

@@ -54,7 +54,7 @@ _WRITTEN_TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
 
 
 def make_schema(extra: Sequence[str] = ()) -> StructType:
-    """The standard columns and those that are asked for."""
+    """The standard columns and those that are requested."""
     return StructType([StructField(name, _SPARK_TYPES[name]) for name in list_columns(extra)])
 
 

@@ -61,7 +61,7 @@ def has_running_context() -> bool:
 def get_session(
     *, master: str | None = None, conf: Mapping[str, str] | None = None, app: str = "varve"
 ) -> SparkSession:
-    """The session of this process, made if there is none; `conf` outranks what varve sets.
+    """The session of this process, created if there is none; `conf` outranks what varve sets.
 
     A session that is there is returned as it is, with the data source registered: `conf` and
     `master` are for a new one, and a session of another master is refused. `varve.ship` in `conf`
@@ -164,7 +164,7 @@ def _connect(url: str, conf: dict[str, str]) -> SparkSession:
 def _check_connect(url: str) -> None:
     """Raises Unavailable where the client is not whole or nobody listens at the address.
 
-    Spark's own client would go on trying for ten minutes.
+    Spark's own client would continue trying for ten minutes.
     """
     missing = [name for name in _CONNECT_MODULES if not _is_installed(name)]
     if missing:

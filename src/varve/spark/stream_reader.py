@@ -2,7 +2,7 @@
 
 Invariant  the offset of a stream (`StreamOffset`) names the first record that was not read. It goes
            only forward, never beyond what is decided (read_committed), and a batch that is
-           repeated reads the same offsets. Nothing is read behind an offset whose log is another
+           repeated reads the same offsets. Nothing is read after an offset whose log is another
            one: the topic, its id, the end of the log and the batch before the offset are checked.
 """
 
@@ -192,10 +192,10 @@ class VarveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [TaskPartition(task) for task in make_tasks(plan, self._options)]
 
     def _check(self, offset: StreamOffset, sources: Sequence[PartitionSource]) -> StreamOffset:
-        """The offset to go on from, with new partitions at their beginning.
+        """The offset to continue from, with new partitions at their beginning.
 
         Raises InconsistentTopicId for another topic; OffsetOutOfRange where records were lost, or
-        with failOnDataLoss=false goes on with the records there are.
+        with failOnDataLoss=false continues with the records there are.
         """
         offset.check_topic(sources[0].topic, sources[0].topic_id)
         gone = sorted({*offset.offsets} - {source.number for source in sources})
@@ -256,9 +256,9 @@ def _offset_of(
 
 
 def _find_loss(source: PartitionSource, begin: int, mark: HistoryMark | None) -> str | None:
-    """Why the records behind an offset are not those that follow what was read; None if they are.
+    """Why the records after an offset are not those that follow what was read; None if they are.
 
-    The batch before the offset is read only where there is something behind it.
+    The batch before the offset is read only where there is something after it.
     """
     first, end = source.bounds()
     if begin < first:

@@ -123,7 +123,7 @@ class FaultyFileSystem(MemoryFileSystem):
         self._plan.once[step] = DiskFault(error, after_bytes)
 
     def fail_from(self, step: int, error: OSError, *, after_bytes: int = 0) -> None:
-        """Fail this step and all later ones; reads go on."""
+        """Fail this step and all later ones; reads continue."""
         self._plan.lasting = (step, DiskFault(error, after_bytes))
 
     def fail_under(self, path: str, error: OSError) -> None:

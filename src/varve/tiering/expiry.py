@@ -66,7 +66,7 @@ class RemoteExpiry:
 
 
 def expire_segments(tiered: TieredPartition, now_ms: int) -> RemoteExpiry:
-    """One pass over one partition; raises StoreError, and the next pass goes on."""
+    """One pass over one partition; raises StoreError, and the next pass continues."""
     if not _has_work(tiered, tiered.recent(now_ms), now_ms):
         tiered.retire_versions(now_ms)
         return RemoteExpiry()
@@ -240,7 +240,7 @@ def total_retention_scope(tiered: TieredPartition, manifest: Manifest) -> Retent
 
 
 def _other_history_bytes(tiered: TieredPartition, manifest: Manifest, copied_offset: int) -> int:
-    """Bytes of readable segments behind the copied offset: the log was truncated before them.
+    """Bytes of readable segments after the copied offset: the log was truncated before them.
 
     They count for no limit, as nothing else must be removed in their stead.
     """

@@ -305,7 +305,7 @@ class TieredPartition:
 
 
 def find_closed(log: Log, from_offset: int) -> list[tuple[Segment, int]]:
-    """The closed segments that end behind an offset, each with the offset of the next one."""
+    """The closed segments that end after an offset, each with the offset of the next one."""
     view = log.view
     ends = [segment.base_offset for segment in view.closed[1:]] + [view.active.base_offset]
     return [

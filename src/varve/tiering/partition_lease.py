@@ -7,7 +7,7 @@ For the same reason the copier leaves announced segments alone while a lease is 
 Layout     `lease.json` below the partition's prefix: job, host, pid, began_ms, at_ms.
 Invariant  taken by create-if-absent. A lease is left behind by a job that was killed: another takes
            it over when the holder's process on this host is gone, when it was not renewed for a
-           day, or on request. Two that take over at the same moment may both go on.
+           day, or on request. Two that take over at the same moment may both continue.
 Crash      a lease that is left keeps no reader and no copier from anything.
 Threads    any; `_lock` guards the jobs of this process. Each lease has a thread that renews it.
 """

@@ -2,7 +2,7 @@
 
 Layout     built as `<topic>-<partition>.restore-future` in the log directory, which an open passes
            over, and renamed when all of it is on disk; `varve-restored.json` in it records cluster,
-           manifest version, commit and the offset that was asked for. docs/tiering-restore.md
+           manifest version, commit and the offset that was requested. docs/tiering-restore.md
 Invariant  every file has the size and CRC-32C of the manifest; a partition that is there is never
            touched. Behind the last segment an empty one begins, so that appends leave the restored
            files as they are.
@@ -155,7 +155,7 @@ class Fetcher:
 
     def _copy(self, wanted: WantedFile, file: File) -> tuple[int, int]:
         position = crc = 0
-        # One byte more is asked for, to notice an object that goes on where it should end.
+        # One byte more is asked for, to notice an object that continues where it should end.
         while position <= wanted.size and not self._is_stopped.is_set():
             end = min(position + CHUNK_BYTES, wanted.size + 1)
             chunk = self._objects.get_range(wanted.key, position, end)

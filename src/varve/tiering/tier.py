@@ -181,7 +181,7 @@ class Tier:
         return self.copier.copy(partition, now_ms, progress=progress)
 
     def expire_once(self, now_ms: int) -> list[TierPass]:
-        """One pass over every partition in the tier; one that fails is noted, the others go on.
+        """One pass over every partition in the tier; one that fails is noted, the others continue.
 
         Those that failed come last, and a store that is down is not asked for all of them. One
         that is being copied is tried again after the others.

@@ -1,7 +1,7 @@
 """Topics behind the Kafka protocol: a varve server, Apache Kafka, or another broker.
 
 Invariant  one request asks a broker for all partitions that it leads, so that a wait is for any of
-           them. The history in front of a position is checked by the leader epoch in every fetch,
+           them. The history before a position is checked by the leader epoch in every fetch,
            and by the batch itself on the first fetch and after every failed request: a broker
            without new leader epochs may lose its end while it restarts.
 Threads    any may describe topics and ask for offsets; a reader's fetches belong to one.

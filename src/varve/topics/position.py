@@ -1,7 +1,7 @@
 """Positions of a reader in a partition, with a mark by which a changed history is recognised.
 
 A log may lose its end, by a power loss, an unclean leader election or a restore, and grow again
-with other records at the same offsets. A position therefore names the batch in front of it.
+with other records at the same offsets. A position therefore names the batch before it.
 
 Layout     docs/formats/dedup-progress.md, docs/formats/snapshot.md, docs/formats/table.md
 Invariant  a batch that was only rewritten, by compaction or erasure, is never taken for another
@@ -95,7 +95,7 @@ class Position(NamedTuple):
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch of the batch in front of the offset, -1 where it is unknown."""
+        """The epoch of the batch before the offset, -1 where it is unknown."""
         mark = self.mark
         return mark.leader_epoch if mark and mark.is_in_front_of(self.offset) else -1
 

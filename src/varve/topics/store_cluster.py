@@ -1,6 +1,6 @@
 """Topics of a store that is open in this process.
 
-Invariant  the history in front of a position is checked when the reader meets a log for the first
+Invariant  the history before a position is checked when the reader meets a log for the first
            time: a log that is open does not lose what it has. A fetch that finds nothing waits
            until one of its logs has more to read, without reading them meanwhile.
 Threads    any; the logs have locks of their own. A reader is used by one thread.

@@ -32,7 +32,7 @@ class LoggedWrite(NamedTuple):
 
 
 class ChangelogBatch(NamedTuple):
-    """Writes as they were read, and the offset at which to go on behind them."""
+    """Writes as they were read, and the offset at which to continue after them."""
 
     puts: list[Put]
     next_offset: int
@@ -121,7 +121,7 @@ class TopicChangelog:
 def create_changelog_topic(
     store: Store, name: str, settings: WindowSettings, *, partitions: int = 1
 ) -> Topic:
-    """The topic of a window store's changelog, made if absent."""
+    """The topic of a window store's changelog, created if absent."""
     return store.create_topic(
         name, partitions=partitions, settings=changelog_settings(settings), exist_ok=True
     )

@@ -90,7 +90,7 @@ class KeyRange:
             return None
         if self.first == self.last:
             return encode_window_key(self.first, max(0, self.from_ms))
-        # A longer key may go on with zeros where this one has its time.
+        # A longer key may continue with zeros where this one has its time.
         return self.first + bytes(SUFFIX_BYTES)
 
     def upper(self) -> bytes | None:
@@ -105,8 +105,8 @@ class KeyRange:
     def _end_sizes(self, last: bytes, time_byte: int) -> Iterator[int]:
         """Sizes of the beginnings of the last key that may bear the greatest entry of the range.
 
-        A key that is a beginning of the last one has its time where the last goes on, and comes
-        behind it when the time's bytes are greater.
+        A key that is a beginning of the last one has its time where the last continues, and comes
+        after it when the time's bytes are greater.
         """
         yield len(last)
         for size in range(len(last)):

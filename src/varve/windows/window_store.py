@@ -246,7 +246,7 @@ def open_window_store(
     clock: Clock | None = None,
     on_progress: OnProgress | None = None,
 ) -> WindowStore:
-    """The store in a directory of its own, made if absent, and restored from its changelog.
+    """The store in a directory of its own, created if absent, and restored from its changelog.
 
     Stores that are open together share memory when they are given the same `databases`. Without
     a changelog a damaged directory raises `Corrupt`.

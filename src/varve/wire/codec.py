@@ -81,7 +81,7 @@ def encode(message: Message, version: int, out: bytearray | None = None) -> byte
 
 
 def encode_parts(message: Message, version: int, start: Buffer = b"") -> list[Buffer]:
-    """The bytes of a message, behind those of `start`, as buffers to be written one by one.
+    """The bytes of a message, after those of `start`, as buffers to be written one by one.
 
     Large records are not copied: they must stay as they are until written.
     """

@@ -5,7 +5,7 @@ Invariant  every remembered id is in the log: ids follow an append, never the ot
            looked up. A checkpoint covers nothing of the log that is not on disk.
 Crash      the ids are a copy of what the log has, which is their changelog. Missing ids are read
            from there; where they may include records that the log has lost, all are rebuilt. A
-           checkpoint names the batch in front of it, so that a log which lost its end and grew
+           checkpoint names the batch before it, so that a log which lost its end and grew
            again is recognized.
 Threads    one at a time, under the lock, which is taken before those of the log.
 """
@@ -470,7 +470,7 @@ class DedupReplay:
         return position
 
     def learn(self, start: int, stream_time_ms: int, now_ms: int) -> int:
-        """Remembers the committed records from an offset on; returns the offset behind them."""
+        """Remembers the committed records from an offset on; returns the offset after them."""
         position = start
         for batches in self._read(start, Isolation.READ_COMMITTED):
             columns = batches.columns(start=start)
@@ -480,7 +480,7 @@ class DedupReplay:
         return position
 
     def _learn_beyond(self, start: int, now_ms: int) -> None:
-        """Remembers records without a transaction that are behind the start of an open one."""
+        """Remembers records without a transaction that are after the start of an open one."""
         for batches in self._read(start, Isolation.LOG_END):
             for batch in batches:
                 if batch.header.is_transactional:

@@ -5,7 +5,7 @@ an exact prefix of the history, and tombstones and markers that delete something
 
 Invariant  whole segments only: neither the active segment, nor one that an undecided transaction
            or a record younger than `min.compaction.lag.ms` touches, nor one of a tiered topic that
-           is not copied yet, nor anything behind those.
+           is not copied yet, nor anything after those.
 Threads    any; the decision is made on one reading of the log.
 """
 

@@ -306,7 +306,7 @@ def count_by_reason(
 ) -> tuple[dict[Reason, int], dict[Reason, int]]:
     """Records and bytes of a segment by what becomes of them.
 
-    Bytes are those of encoded records; of an aborted batch or marker, those behind its header.
+    Bytes are those of encoded records; of an aborted batch or marker, those after its header.
     The bytes of records without a key are among the superseded.
     """
     is_aborted = batches["flags"] & BATCH_ABORTED != 0

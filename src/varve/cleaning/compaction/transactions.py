@@ -41,7 +41,7 @@ class MarkVerdicts:
 class TransactionTracker:
     """The transactions of a run; `aborted` are those that touch its range, in any order.
 
-    Markers at `keep_markers_from_offset` and behind it are all needed, and nothing is judged in
+    Markers at `keep_markers_from_offset` and after it are all needed, and nothing is judged in
     segments from `first_held_offset` on.
     """
 

@@ -281,7 +281,7 @@ class KeyIndex(Closing):
         return None
 
     def verify(self) -> None:
-        """Reads everything behind the header; raises Corrupt when its CRC is wrong."""
+        """Reads everything after the header; raises Corrupt when its CRC is wrong."""
         crc = 0
         buffer = np.empty(_VERIFY_BYTES, np.uint8)
         for position in range(HEADER_BYTES, self.header.file_size, _VERIFY_BYTES):

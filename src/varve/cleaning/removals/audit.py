@@ -212,7 +212,7 @@ class _Audit:
     def _find_log_start(self) -> int:
         """Where the log starts: with its first segment or, by the checkpoint, elsewhere.
 
-        What is in object storage lies in front of the first segment, but not of the log start.
+        What is in object storage lies before the first segment, but not before the log start.
         """
         written, first = self._read_log_start(), self._live.first_offset or 0
         is_tiered = any(

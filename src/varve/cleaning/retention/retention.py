@@ -262,7 +262,7 @@ _REMOVED: Final = {
 class Retention:
     """Retention of all logs of a store that are not compacted; the cleaner calls it for the others.
 
-    A log that fails is listed in `failures` and tried again at the next pass; the others go on.
+    A log that fails is listed in `failures` and tried again at the next pass; the others continue.
     `rejected` lists, by base offset, the timestamps that the last pass over a log did not take.
     """
 

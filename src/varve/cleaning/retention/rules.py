@@ -218,7 +218,7 @@ class Due(Generic[S]):
 def due(segments: Iterable[S], scope: RetentionScope, now_ms: int) -> Iterator[Due[S]]:
     """Every segment, oldest first, with the time and the rule of its removal.
 
-    Lazy: a caller that stops at the first segment that stays reads nothing behind it.
+    Lazy: a caller that stops at the first segment that stays reads nothing after it.
     """
     left_bytes, before = scope.total_bytes, None
     for segment in segments:

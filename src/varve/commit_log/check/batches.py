@@ -1,6 +1,6 @@
 """Walks the batches of one data file and names what is wrong with them.
 
-Invariant  goes on behind a batch whose checksum is wrong, so that all of them are named; stops at
+Invariant  continues after a batch whose checksum is wrong, so that all of them are named; stops at
            anything that leaves the next batch's place unknown.
 """
 

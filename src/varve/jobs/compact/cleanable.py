@@ -164,7 +164,7 @@ def read_aborted(
     partition: RemotePath, chain: Iterable[RemoteSegment], files: TierFiles, *, end_offset: int
 ) -> tuple[AbortedTransaction, ...]:
     """The aborted transactions of a chain that begin before an offset; their markers may lie
-    behind it.
+    after it.
     """
     aborted: list[AbortedTransaction] = []
     for segment in chain:

@@ -388,7 +388,7 @@ def erase(
     is_finish: bool = False,
     clock: Clock | None = None,
 ) -> ErasureResult:
-    """Erases what is asked for, and issues the receipt.
+    """Erases what is requested, and issues the receipt.
 
     `directories` are those of one store, which must not be open elsewhere: Locked otherwise. A
     store that mirrors the bucket is erased with it. The settings of snapshots and tables are what

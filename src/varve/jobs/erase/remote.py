@@ -97,7 +97,7 @@ class RemoteErasure:
         )
 
     def stages(self, *, is_dry_run: bool) -> Stages[RemoteFindings]:
-        """The pass; a StoreError is in its findings, and other partitions go on."""
+        """The pass; a StoreError is in its findings, and other partitions continue."""
         try:
             if is_dry_run:
                 yield from self._run(is_dry_run=True)

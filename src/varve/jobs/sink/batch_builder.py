@@ -191,7 +191,7 @@ class BatchBuilder:
                 yield self._build_one(rows, order[part], int(chosen[start]))
 
     def _choose(self, rows: SinkRows, sizes: Integers) -> Integers:
-        """The partition of every row: the one asked for, the key's, or the one whose turn it is."""
+        """The partition of every row: the one requested, the key's, or the one whose turn it is."""
         count = self._target.partition_count
         found = np.full(len(rows), -1, np.int64)
         if rows.keys is not None:

@@ -1,6 +1,6 @@
 """The topic that a sink writes to, in a log directory or through a server, as writers must know it.
 
-Invariant  a topic or directory is created only where that is asked for: not by a mistyped name.
+Invariant  a topic or directory is created only where that is requested: not by a mistyped name.
 Threads    any; the wait for the lock of a directory is the caller's.
 """
 
@@ -50,7 +50,7 @@ Wait = Callable[[float], object]
 
 
 def find_target(options: SinkOptions, wait: Wait) -> SinkTarget:
-    """The topic, created if that is asked for; raises NotFound."""
+    """The topic, created if that is requested; raises NotFound."""
     if options.server is not None:
         return find_served_target(open_client(options.server), options)
     return _find_in_directory(options, wait)
@@ -158,7 +158,7 @@ def open_commit(store: Store, options: SinkOptions, *, clock: Clock) -> Director
 
 
 def find_served_target(client: KafkaClient, options: SinkOptions) -> SinkTarget:
-    """The topic, created if that is asked for; raises NotFound."""
+    """The topic, created if that is requested; raises NotFound."""
     topic = _find_served(client, options)
     effective = client.topic_settings(topic.name)
     chosen = {name: value for name, value in effective.items() if name in _TARGET_SETTINGS}

@@ -52,7 +52,7 @@ class SnapshotPartition:
     `manifest_version` is that of the cold tier, None where there was none. Tombstones below
     `cleaned_up_to` may have left the log. Where it `is_thinned` an erasure took single records of
     keys, of which older ones may be the latest now: it is no longer the state of the log. `mark` is
-    that of the batch in front of `resume_offset`, None where there was none.
+    that of the batch before `resume_offset`, None where there was none.
     """
 
     partition: Count

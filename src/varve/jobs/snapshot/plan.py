@@ -1,6 +1,6 @@
-"""From where to where each partition is read for a snapshot, and which snapshot it goes on from.
+"""From where to where each partition is read for a snapshot, and which snapshot it continues from.
 
-Invariant  a snapshot ends at or below the last stable offset. It goes on from another only where
+Invariant  a snapshot ends at or below the last stable offset. It continues from another only where
            that gives the same rows as a full one: the log has the same history, and no tombstone
            may have left it unseen.
 """
@@ -39,7 +39,7 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
-    """All partitions, and the snapshot that they go on from, if any."""
+    """All partitions, and the snapshot that they continue from, if any."""
 
     partitions: tuple[PartitionPlan, ...]
     previous: SnapshotDocument | None
@@ -132,7 +132,7 @@ def _find_bounds(source: PartitionSource, options: SourceOptions) -> PartitionPl
 def _find_previous(
     documents: Sequence[SnapshotDocument], ends: dict[int, int]
 ) -> SnapshotDocument | None:
-    """The newest snapshot of the same offsets; else the newest that ends nowhere behind them."""
+    """The newest snapshot of the same offsets; else the newest that ends nowhere after them."""
     for document in reversed(documents):
         if document.resume_offsets == ends:
             return document

@@ -1,6 +1,6 @@
 """Takes snapshots: the state of a keyed topic at some offsets, as Parquet files.
 
-1. The bounds of each partition, and the snapshot to go on from.
+1. The bounds of each partition, and the snapshot to continue from.
 2. One task per range of hashes finds the latest records by key indexes.
 3. One task per piece reads them, and puts them away by buckets.
 4. One task per some buckets merges new rows with the file before, and writes the new one.
@@ -152,7 +152,7 @@ def take_snapshot(
     """The state of a topic at an offset or a time, or at its end, as files in a place.
 
     The topic lies in the cold tier of `address`, in log directories, or in both. Where `place` has
-    an earlier snapshot the new one goes on from it.
+    an earlier snapshot the new one continues from it.
     """
     options = SourceOptions(
         topic=topic,

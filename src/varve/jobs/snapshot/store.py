@@ -82,7 +82,7 @@ def _resolve(place: str) -> str:
 
 
 def create_store(place: str, settings: Mapping[str, GivenValue] | None = None) -> Bucket:
-    """The address of a place, whose directory is made where it is missing."""
+    """The address of a place, whose directory is created if missing."""
     address = find_store_address(place, settings)
     open_object_store(address.url, dict(address.settings)).close()
     return address

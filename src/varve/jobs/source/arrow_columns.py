@@ -57,7 +57,7 @@ def check_column(name: str) -> None:
 
 
 def list_columns(extra: Sequence[str] = ()) -> list[str]:
-    """The standard columns and those that are asked for."""
+    """The standard columns and those that are requested."""
     for name in extra:
         check_column(name)
     return list(dict.fromkeys([*STANDARD_COLUMNS, *extra]))

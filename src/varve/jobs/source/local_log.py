@@ -3,10 +3,10 @@
 No lock is taken and nothing is changed. Indexes show the bounds of closed segments; the last one
 is walked, for its indexes live in the memory of its writer.
 
-Invariant  what is read ends at a whole batch with a right checksum: what is being written behind it
+Invariant  what is read ends at a whole batch with a right checksum: what is being written after it
            does not exist yet. A task lists the files again, so that segments which were
            compacted meanwhile are read as they are then. A later look at the same log (`refresh`)
-           walks only what was appended since, if the batch in front of that is still the same.
+           walks only what was appended since, if the batch before that is still the same.
 Threads    one thread scans the files; any may read what the scan gave.
 """
 
@@ -105,7 +105,7 @@ class _LastSegmentWalk:
         return segment.file().read_at(position, len(header)) == header
 
     def walk(self, segment: Segment) -> _End:
-        """Goes on to the end of whole batches with a right checksum."""
+        """Continues to the end of whole batches with a right checksum."""
         file, where = segment.file(), segment.path(LOG)
         walk = BatchWalk(file, start=self._position, end=segment.size, verify_crc=True)
         for table in walk:
@@ -405,7 +405,7 @@ class LocalPartitionLog:
         offset: int,
         entry: tuple[int, int] | None,
     ) -> int:
-        """A position at or in front of the batch that holds an offset, by index or an entry."""
+        """A position at or before the batch that holds an offset, by index or an entry."""
         index = OffsetIndex(segment.base_offset, _INDEX_BYTES)
         if entry is None:
             try:
@@ -419,7 +419,7 @@ class LocalPartitionLog:
 
 
 def _find_end(file: File, start: int, size: int, end_offset: int) -> int:
-    """Where the first batch begins that lies wholly behind the end, by the headers."""
+    """Where the first batch begins that lies wholly after the end, by the headers."""
     walk = BatchWalk(file, start=start, end=size, verify_crc=False)
     for table in walk:
         behind = np.flatnonzero(table.rows[:, BatchColumn.BASE_OFFSET] >= end_offset)

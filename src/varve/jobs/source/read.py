@@ -283,7 +283,7 @@ class _TaskReader:
                     yield remote_batch_range(self._objects(), piece, start, end, narrowed)
 
     def _look_up(self, piece: RemotePiece) -> dict[tuple[int, int], KeyEntry] | None:
-        """The latest record in a segment of each key that none behind it has; None if unknown."""
+        """The latest record in a segment of each key that none after it has; None if unknown."""
         if not self._is_indexed:
             return None
         keys = WantedKeys(frozenset(self._sought))

@@ -50,7 +50,7 @@ class RemotePartitionLog:
         self._options = options
         self._manifests = address.manifests(home)
         self.manifest = self._load(self._manifests)
-        self.requests = 3  # the hint, the list behind it and the manifest
+        self.requests = 3  # the hint, the list after it and the manifest
 
     def _load(self, manifests: ObjectManifestStore) -> Manifest:
         version = for_partition(self._options.version, self.home.partition)

@@ -187,7 +187,7 @@ class ServedPartitionLog:
         return self._reader.find_batch_before(self.owner.partition, offset)
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those that began in the cold part and were aborted behind it."""
+        """Those that began in the cold part and were aborted after it."""
         remote = self._remote
         if remote is None or start_offset >= remote.end_offset:
             return []

@@ -1,7 +1,7 @@
 """A topic for its readers: its partitions, in one tier or in both, their bounds and their pieces.
 
 Invariant  with read_committed nothing at or above an undecided transaction is planned, and what an
-           aborted one wrote is named to the tasks. A partition's local log is read behind the end
+           aborted one wrote is named to the tasks. A partition's local log is read after the end
            of its cold one, and so is that of a server.
 """
 
@@ -67,7 +67,7 @@ class PartitionSource:
 
     @property
     def has_end(self) -> bool:
-        """Whether the end of the log is here; the cold tier alone may lie behind it."""
+        """Whether the end of the log is here; the cold tier alone may end before it."""
         return self._tail is not None
 
     @property
@@ -84,7 +84,7 @@ class PartitionSource:
         return self._remote.home
 
     def bounds(self) -> tuple[int, int]:
-        """The first offset that can be read, and the one behind the last."""
+        """The first offset that can be read, and the one after the last."""
         remote, tail, is_committed = self._remote, self._tail, self._options.is_committed
         if tail is not None and (
             remote is None or tail.is_whole or tail.end_offset > remote.end_offset
@@ -103,7 +103,7 @@ class PartitionSource:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record that is here, decided or not."""
+        """The offset after the last record that is here, decided or not."""
         if isinstance(self._tail, ServedPartitionLog):
             return self._tail.log_end_offset
         ends = [part.end_offset for part in (self._remote, self._tail) if part is not None]
@@ -194,10 +194,10 @@ class PartitionSource:
         )
         return min(max(offset, start_offset + 1), end_offset)
 
-    # The history in front of an offset
+    # The history before an offset
 
     def find_mark(self, next_offset: int) -> HistoryMark | None:
-        """The mark of what lies in front of an offset; None where no batch is there to be read."""
+        """The mark of what lies before an offset; None where no batch is there to be read."""
         header = self._find_batch_before(next_offset)
         return None if header is None else HistoryMark.of(header)
 

@@ -242,7 +242,7 @@ class _TypeMaker:
         self._named: dict[str, Any] = {}
 
     def learn(self, schema: Any) -> None:
-        """Remembers the named types in a schema, which may be used by name behind it."""
+        """Remembers the named types in a schema, which may be used by name after it."""
         if isinstance(schema, list):
             for branch in schema:
                 self.learn(branch)

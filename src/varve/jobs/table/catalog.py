@@ -112,7 +112,7 @@ class CatalogAddress:
         return cls(how.get("warehouse"), how.get("catalog"), settings)
 
     def open(self) -> Catalog:
-        """The catalog, made where there is none."""
+        """The catalog, created if missing."""
         with translate_open_errors(self.place):
             if self.catalog is None:
                 os.makedirs(self._folder(), exist_ok=True)

@@ -1,7 +1,7 @@
 """What a table is: its topic, mode, value format and columns, stored as its properties.
 
 Invariant  an existing table is never changed by a schema that does not fit it. Columns are only
-           added, and only when that is asked for.
+           added, and only when that is requested.
 """
 
 from collections.abc import Mapping, Sequence

@@ -72,7 +72,7 @@ class FileSet:
 class FileCount:
     """How many rows of a file are to be erased; None where it is not a whole Parquet file.
 
-    `file` describes one that holds such rows, where that was asked for.
+    `file` describes one that holds such rows, where that was requested.
     """
 
     path: str

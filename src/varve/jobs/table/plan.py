@@ -18,7 +18,7 @@ from varve.topics import HistoryMark
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Pieces for one commit, and the offset of each partition behind them.
+    """Pieces for one commit, and the offset of each partition after them.
 
     With the last one the table has all of the topic.
     """

@@ -218,7 +218,7 @@ class TableSync:
     # The tables
 
     def _open(self, catalog: Catalog) -> "_Tables":
-        """The table and its side table, made if need be; what a killed run left is swept."""
+        """The table and its side table, created if needed; what a killed run left is swept."""
         table = find_table(catalog, self.name)
         progress = _NOTHING if table is None else read_sync_state(table)
         guessed: Fields = ()
@@ -261,7 +261,7 @@ class TableSync:
     def _add_asked_columns(
         self, table: Table, definition: TableDefinition, plan: TablePlan
     ) -> tuple[TableDefinition, Fields]:
-        """Adds the columns that are asked for."""
+        """Adds the columns that are requested."""
         settings = self.settings
         fields = read_given_fields(settings, definition.format)
         if settings.is_adding_columns and not fields and definition.format is ValueFormat.JSON:

@@ -71,7 +71,7 @@ class SyncState:
 
     At `synced_ms` the table had the whole topic, which was in the cold tier or not. Where it
     `is_thinned` an erasure took single records of keys, of which older ones may be the latest now.
-    `marks` are of the batches in front of the offsets, as far as there are such; `cleaned` is
+    `marks` are of the batches before the offsets, as far as there are such; `cleaned` is
     how far each partition was compacted. `sink` is the last batch of the stream that writes the
     table, and stays in the commits of others, an erasure's among them.
     """

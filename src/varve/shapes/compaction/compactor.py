@@ -3,7 +3,7 @@
 Invariant  readers are not disturbed and offsets stay: a client that continues from any offset gets
            the rows that the topic has. What is compacted is durable, and older than the newest
            chunks. All chunks of the new log are closed, the last one with the last entry. Every
-           other ends at an offset of this log alone: behind the last entry of a transaction, with
+           other ends at an offset of this log alone: after the last entry of a transaction, with
            an operation that no entry and no older log has. So a reader of this log never asks for a
            response that was cached from an older one, which could lack what was merged forward.
 Crash      the manifest's replacement is the one moment at which anything changes; before it the new

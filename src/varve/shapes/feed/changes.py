@@ -243,7 +243,7 @@ class ChangeMaker:
         return transactions
 
     def _make_up_to_reset(self, records: SequencedRecords, stop: int) -> ChangedSpan:
-        """Goes on to the end of the reset's source transaction: shapes begin with all of it."""
+        """Continues to the end of the reset's source transaction: shapes begin with all of it."""
         entries, kinds = records.entries, [entry[3].kind for entry in records.entries]
         end = stop + (_transaction_size(entries[stop:]) if self._is_grouped else 1)
         resets = [at for at in range(stop, end) if kinds[at] in _RESETS]

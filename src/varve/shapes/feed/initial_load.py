@@ -75,7 +75,7 @@ class TableLoad:
 
         A log removes a row before it removes the tombstone. So if a row is still there, its
         tombstone, if any, was there during the whole load, and was read. A row that is missing was
-        deleted, or written again behind the end, where the feed continues.
+        deleted, or written again after the end, where the feed continues.
         """
         return self._store.keep(self._parts(rows, check))
 

@@ -8,7 +8,7 @@ Invariant  transactions continue from span to span without a gap, one for each o
            A span is on disk before a shape sees any of its records; a mark is written before, and
            on disk before any shape is synced.
 Crash      the file ends at the first entry that is torn or does not continue the one before:
-           no shape saw what is behind it.
+           no shape saw what is after it.
 Threads    one.
 """
 
@@ -97,7 +97,7 @@ class Journal:
             self._rewrite()
 
     def find_marks_after(self, marks: Mapping[int, HistoryMark]) -> dict[int, HistoryMark]:
-        """The marks that lie behind these, or are of other partitions."""
+        """The marks that lie after these, or are of other partitions."""
         return {
             number: mark
             for number, mark in self.marks.items()

@@ -131,7 +131,7 @@ class PartitionBuffer:
 
     def take(self, count: int) -> tuple[int, int, list[Entry]]:
         """At most `count` entries, and the offsets [start, end) that they cover."""
-        # One more is decoded: the offsets in front of it belong to this span.
+        # One more is decoded: the offsets before it belong to this span.
         self.peek(count + 1)
         entries, self._entries = self._entries[:count], self._entries[count:]
         start = self.start

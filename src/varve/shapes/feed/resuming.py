@@ -1,8 +1,8 @@
 """Whether a table can be resumed, and whether tombstones may have left the log before they were
 read.
 
-A compacted topic keeps a tombstone for `delete.retention.ms`. A feed that was behind the end of its
-topic for longer cannot know from missing offsets which rows were deleted.
+A compacted topic keeps a tombstone for `delete.retention.ms`. A feed that lagged
+behind its topic for longer cannot know from missing offsets which rows were deleted.
 
 Invariant  a table is resumed only if every record behind its positions can still be read, in the
            order in which it was read before, and the log still has the last batch that was read.
@@ -34,7 +34,7 @@ _DELETE_RETENTION_MS: Final = 24 * 3_600_000
 
 
 def find_marks(reader: TopicReader, positions: Mapping[int, int]) -> dict[int, HistoryMark]:
-    """The batches in front of positions, where the log has them."""
+    """The batches before positions, where the log has them."""
     marks = {}
     for number, offset in positions.items():
         header = reader.find_batch_before(number, offset)
@@ -118,7 +118,7 @@ def _find_broken_order(
 
 
 class TombstoneHorizon:
-    """How long one opening of a feed has been behind the end of its topic."""
+    """How long one opening of a feed has lagged behind the end of its topic."""
 
     def __init__(self, reader: TopicReader, clock: Clock, caught_up_ms: int) -> None:
         """`caught_up_ms` is when the end of the topic was last reached, as the table has it."""

@@ -106,7 +106,7 @@ def join_row(row: Row, columns: Iterable[str] | None = None) -> bytes:
 
 
 def name_prefix(name: str) -> bytes:
-    """A column's name as a JSON string and the colon behind it."""
+    """A column's name as a JSON string and the colon after it."""
     if len(name) > _CACHED_NAME_MAX:
         return encode_text(name) + b":"
     return _short_name_prefix(name)

@@ -66,8 +66,8 @@ class TableState:
     `signature` names how records become rows; a table with another one, or of another `topic_id`,
     is loaded again. `reset` is why older shapes must be dropped, until they are. `ends_position` is
     the offset to resume at for the ends of source transactions. `uncertain_before` has the
-    partitions whose records behind the position are uncertain, and before which offset. `marks` are
-    the last batches that were read, at the positions or behind them: a log that has other ones lost
+    partitions whose records after the position are uncertain, and before which offset. `marks` are
+    the last batches that were read, at the positions or after them: a log that has other ones lost
     its end. Tables of earlier versions have none.
     """
 

@@ -314,7 +314,7 @@ class TopicFeed:
         return transactions
 
     def _put_back(self, records: SequencedRecords, done: OffsetSpan) -> None:
-        """Keeps the records behind a reset for the next poll."""
+        """Keeps the records after a reset for the next poll."""
         if done.end < records.span.end:
             rest = records.span._replace(start=done.end, first_tx=done.next_tx)
             entries = [entry for entry in records.entries if entry[0] >= done.end]

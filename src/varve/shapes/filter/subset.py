@@ -84,7 +84,7 @@ class Subset:
         rows_max: int,
         bytes_max: int,
     ) -> list[bytes]:
-        """The rows asked for, as they are shown; raises InvalidRequest if there are too many.
+        """The rows requested, as they are shown; raises InvalidRequest if there are too many.
 
         Rows that the offset skips have to be held too, so their bytes count as well.
         """

@@ -82,7 +82,7 @@ class Untyped(str):
 
 
 class RowValues(dict[str, Value]):
-    """The values of a row's columns, each read when it is first asked for."""
+    """The values of a row's columns, each read when it is first requested."""
 
     __slots__ = ("_row",)
 

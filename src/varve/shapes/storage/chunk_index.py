@@ -2,7 +2,7 @@
 
 Layout     edges of 36 bytes: tx (8), op (8), log position (8), zero (8), CRC-32C (4) of those;
            the even edge opens a chunk, the next closes it. docs/formats/shape-log.md
-Invariant  the index is written before the log bytes that it covers, so it is never behind them.
+Invariant  the index is written before the log bytes that it covers, so it never lags behind them.
            A torn edge at the end does not count. A cache answers for every offset from `lower` on;
            it is replaced, never changed.
 """

@@ -1,7 +1,7 @@
 """Reads messages of a log: from its files, from the tail, or from both without a seam.
 
 Invariant  a stream gives entries above one offset and up to another, each once, in order; it stops
-           for good at the first entry above its limit. No byte behind `log_end` is read.
+           for good at the first entry above its limit. No byte after `log_end` is read.
 Threads    a stream belongs to one thread at a time; many may read one log.
 """
 

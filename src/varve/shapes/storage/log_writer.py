@@ -179,7 +179,7 @@ class LogWriter:
             start += count
 
     def close_chunk(self) -> None:
-        """Ends the open chunk behind the last entry, however small it is. Raises OSError."""
+        """Ends the open chunk after the last entry, however small it is. Raises OSError."""
         if self._is_chunk_open:
             self._close_chunk()
             self.write_out()

@@ -151,7 +151,7 @@ def _check_exists(fs: FileSystem, path: str) -> None:
 def find_log_end(
     log: File, start: int, before: ShapeOffset, durable: ShapeOffset
 ) -> tuple[ShapeOffset, int, int]:
-    """The last entry up to the durable place, the byte behind it and the JSON bytes up to there."""
+    """The last entry up to the durable place, the byte after it and the JSON bytes up to there."""
     position, json_bytes, needed = start, 0, 0
     tx, op = kernel_offset(before)
     end = log.size()

@@ -215,7 +215,7 @@ class ShapeStorage:
     # Flushing
 
     def flush(self) -> None:
-        """Makes durable what was appended; appends go on meanwhile. A failure ends all writing."""
+        """Syncs what was appended; appends continue meanwhile. A failure ends all writing."""
         failed = flush_storages([self])
         if failed:
             raise failed[self]
@@ -295,7 +295,7 @@ class ShapeStorage:
 
         Of the snapshot one chunk at most, where `chunk_end` says; waits for one that is being
         written. What can fail fails at the call: NotFound when the shape was dropped, Corrupt; a
-        stream goes on when the shape is dropped later.
+        stream continues when the shape is dropped later.
         """
         number = 0 if start < FIRST_CHUNK else start.op + 1
         if start < SNAPSHOT_END and ShapeOffset(0, number) <= end:
@@ -424,7 +424,7 @@ class ShapeStorage:
     # Ending
 
     def close(self) -> None:
-        """Flushes and takes no more writes; reading goes on. Closing twice is harmless."""
+        """Flushes and takes no more writes; reading continues. Closing twice is harmless."""
         with self._flush_lock:
             if self.failure is None and not self._is_dropped and not self._is_closed:
                 self.flush()

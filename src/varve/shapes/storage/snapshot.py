@@ -174,7 +174,7 @@ class ShapeSnapshot:
         """The rows of a chunk in pieces; None when the snapshot ended before it.
 
         Waits for a chunk that is not begun. Raises at the call what can be known by then, and while
-        it gives pieces Corrupt, or Unavailable when the writer gave up or does not go on.
+        it gives pieces Corrupt, or Unavailable when the writer gave up or does not continue.
         """
         if not self._await_chunk(number, wait_ms):
             return None

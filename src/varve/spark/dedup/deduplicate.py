@@ -276,7 +276,7 @@ class DedupProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
         """Spark passes the arguments by these names; one row of RESULT_TYPES comes for each group
-        of rows that goes on, and one with the counts."""
+        of rows to forward, and one with the counts."""
         bucket = int(key[0])
         batches = [decode_batch(cell) for frame in rows for cell in frame[ROWS]]
         moment = BatchTime(
@@ -298,7 +298,7 @@ class DedupProcessor(StatefulProcessor):
 def make_result(
     batches: Sequence[pa.RecordBatch], verdicts: Verdicts, routes: Verdicts
 ) -> pd.DataFrame:
-    """Rows of RESULT_TYPES: the counts, and then what goes on and aside of each batch."""
+    """Rows of RESULT_TYPES: the counts, then the forwarded and the side rows of each batch."""
     counts = Counts.of(verdicts)
     found: list[tuple[Any, ...]] = [(-1, False, None, *(getattr(counts, name) for name in COUNTS))]
     none = (0,) * len(COUNTS)
@@ -380,7 +380,7 @@ def judge_stream(
 def unpack_rows(
     results: DataFrame, schema: StructType, *, is_late: bool, bucket_keys: Sequence[int]
 ) -> DataFrame:
-    """The records that go on, or those that go aside."""
+    """The forwarded records, or those for the side topic."""
     keys = F.array(*map(F.lit, bucket_keys))
     place = F.get(keys, F.pmod(F.col(PARTITION), F.lit(len(bucket_keys))))
     return (

@@ -3,7 +3,7 @@
 Invariant  a batch's state, its input offsets and its output go together: Spark repeats a batch that
            did not end with the same offsets, the same state before it and the same number, by which
            the output knows it.
-Crash      a run may be killed anywhere; the next one goes on from the checkpoint.
+Crash      a run may be killed anywhere; the next one continues from the checkpoint.
 """
 
 import os
@@ -100,7 +100,7 @@ def dedup(
     draw: Callable[[], int] = lambda: secrets.randbits(64),
     clock: Clock | None = None,
 ) -> DedupResult:
-    """Deduplicates what is there and ends, or goes on every `interval_ms` until `is_stopping`.
+    """Deduplicates what is there and ends, or continues every `interval_ms` until `is_stopping`.
 
     Raises InvalidRequest where the checkpoint was made for something else, and changes nothing
     then. Errors of Spark are raised unchanged; `explain_failure` summarises one in a sentence.

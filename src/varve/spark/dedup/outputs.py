@@ -141,7 +141,7 @@ _TASK_TYPES: Final = "written binary, offsets binary"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOutput:
-    """A table in append mode; it is made where there is none."""
+    """A table in append mode; it is created if missing."""
 
     catalog: CatalogAddress
     name: str
@@ -224,7 +224,7 @@ class TableWriter:
         bucket_keys: tuple[int, ...],
         clock: Clock,
     ) -> "TableWriter":
-        """The table and its side table, made if need be; raises InvalidRequest for another one."""
+        """The table and its side table, created if needed; raises InvalidRequest if it differs."""
         catalog = output.catalog.open()
         table = find_table(catalog, output.name)
         plan = plan_table(options, SyncState({}, {}))

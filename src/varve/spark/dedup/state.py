@@ -216,7 +216,7 @@ class IdSet:
         return [*kept, Chunk(number, news.count, time_max, _digest(self._tail), history)]
 
     def _find_known(self, stored: list[Chunk], store: ChunkStore) -> tuple[int, int] | None:
-        """Where to go on reading: the place in the store's list, and the entries to leave out.
+        """Where to continue reading: the place in the store's list, and the entries to leave out.
 
         None if memory does not hold a prefix of what is stored.
         """

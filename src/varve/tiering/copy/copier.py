@@ -225,7 +225,7 @@ class TierCopier:
         )
 
     def failures(self) -> dict[TopicPartition, str]:
-        """Why the last copying of a partition failed, for those where it did and is to go on."""
+        """Why the last copying of a partition failed, for those where it did and is to continue."""
         copied = {
             partition: log
             for partition, log, _ in self._store.logs()

@@ -201,7 +201,7 @@ class _SegmentWalk:
         self._expected_offset = int(lasts[-1]) + 1
 
     def _check_indexes(self, table: BatchTable) -> None:
-        """Checks the entries for these batches, and leaves those behind them."""
+        """Checks the entries for these batches, and leaves those after them."""
         rows = table.rows
         positions, lasts = rows[:, BatchColumn.POSITION], rows[:, BatchColumn.LAST_OFFSET]
         count = np.searchsorted(self._position_entries[:, 1], positions[-1], side="right")
@@ -432,7 +432,7 @@ def _finish(tiered: TieredPartition, started: RemoteSegment, now_ms: int) -> Rem
             and segment.end_offset >= start
         ]
         for segment in replaced:
-            # What it holds before this one is not read any more once the log starts behind it.
+            # What it holds before this one is not read any more once the log starts after it.
             if segment.base_offset < start and log.log_start_offset < start:
                 raise InvalidRequest(
                     f"{tiered.path}: {started} begins within {segment}, which was copied before: "

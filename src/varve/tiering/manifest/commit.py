@@ -369,7 +369,7 @@ class Committer:
         """Makes sure that the version was created at the end of the chain.
 
         A writer that slept past the retention of versions may have created one where an older one
-        had been removed: the chain goes on elsewhere, and the version is taken back.
+        had been removed: the chain continues elsewhere, and the version is taken back.
         """
         later = self._versions.list_after(manifest.version)
         if later:

@@ -220,7 +220,7 @@ def _find_covered(manifest: Manifest) -> int | None:
 
 
 def _group(manifest: Manifest) -> list[list[RemoteSegment]]:
-    """The manifest's segments by place: before the first page, the second, ..., behind the last."""
+    """The manifest's segments by place: before the first page, the second, ..., after the last."""
     groups: list[list[RemoteSegment]] = [[] for _ in range(len(manifest.pages) + 1)]
     firsts = [ref.first_offset for ref in manifest.pages]
     for segment in manifest.segments:

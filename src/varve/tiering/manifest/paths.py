@@ -77,7 +77,7 @@ class RemotePath:
 
     @property
     def hint_key(self) -> str:
-        """Holds a recent version's number; sorts behind all versions."""
+        """Holds a recent version's number; sorts after all versions."""
         return f"{self.manifest_folder}hint"
 
     def manifest_key(self, version: int) -> str:

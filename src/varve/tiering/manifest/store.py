@@ -102,13 +102,13 @@ class ManifestStore(ABC):
         """Removes versions past their retention and the pages that only they named."""
 
     def segments(self, manifest: Manifest, *, from_offset: int = 0) -> Iterator[RemoteSegment]:
-        """All segments, in any state, that end at or behind an offset, in order; pages lazily."""
+        """All segments, in any state, that end at or after an offset, in order; pages lazily."""
         paged = self._walk(manifest.pages, lambda ref: ref.end_offset >= from_offset)
         merged = heapq.merge(paged, manifest.segments, key=lambda segment: segment.sort_key)
         return (segment for segment in merged if segment.end_offset >= from_offset)
 
     def readable(self, manifest: Manifest, *, from_offset: int = 0) -> Iterator[RemoteSegment]:
-        """The readable segments that end at or behind an offset, in order; pages lazily."""
+        """The readable segments that end at or after an offset, in order; pages lazily."""
         segments = self.segments(manifest, from_offset=from_offset)
         return (segment for segment in segments if segment.is_readable)
 

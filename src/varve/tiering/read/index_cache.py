@@ -3,8 +3,8 @@
 Each kind of index is fetched, kept and evicted by itself, and only when it is wanted: a search by
 offset needs the offset index alone.
 
-Layout     `<base offset>_<segment id>` with `.index`, `.timeindex` or `.txnindex` behind it, as
-           Kafka names them; `.tmp` behind that while a file is written. An empty one has no file.
+Layout     `<base offset>_<segment id>` with `.index`, `.timeindex` or `.txnindex` after it, as
+           Kafka names them; `.tmp` after that while a file is written. An empty one has no file.
 Invariant  what is handed out has the size and the CRC-32C of the manifest that named the segment.
            However many ask for an index at once, it is fetched once. The files together have at
            most the limit.
@@ -331,7 +331,7 @@ class IndexCache:
     ) -> tuple[tuple[AbortedTransaction, ...], bool]:
         """The aborted transactions that touch [start, end), by segments in order from there on.
 
-        Also whether those are all: else the markers of others are behind the last segment.
+        Also whether those are all: else the markers of others are after the last segment.
         """
         # A segment that has taken the place of the one being read lists the same ones again.
         aborted: dict[AbortedTransaction, None] = {}
@@ -439,7 +439,7 @@ class IndexCache:
         return index
 
     def _fetch(self, key: str, part: ObjectPart) -> Buffer:
-        # One byte more is asked for, to notice an object that goes on where it should end.
+        # One byte more is asked for, to notice an object that continues where it should end.
         data = self._pool.run(lambda: self._objects.get_range(key, 0, part.size + 1))
         fault = find_part_fault(data, part)
         if fault is not None:

@@ -177,7 +177,7 @@ class RemoteKeyLookup:
     def _collect_aborted(
         self, segment: RemoteSegment, manifest: Manifest
     ) -> list[AbortedTransaction]:
-        """The aborted transactions of a segment; their markers lie in it or behind it."""
+        """The aborted transactions of a segment; their markers lie in it or after it."""
         start, end = segment.base_offset, segment.end_offset + 1
         aborted, is_complete = self._indexes.collect_aborted(
             self._path,

@@ -162,7 +162,7 @@ class LogObjectFile(ObjectFile):
         return batch
 
     def find_batch(self, offset: int, *, position: int) -> int:
-        """The position of the first batch that ends at or behind an offset, else the file's end.
+        """The position of the first batch that ends at or after an offset, else the file's end.
 
         It is looked for from a position on where a batch begins.
         """

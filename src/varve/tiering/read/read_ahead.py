@@ -27,7 +27,7 @@ _FOLLOWER_MS: Final = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtentSizes:
-    """How much is asked of the store at once: by a first read, and by those that go on.
+    """How much is asked of the store at once: by a first read, and by those that continue.
 
     Without read-ahead it grows up to `near_max`. `index_slack` is for what lies between an entry of
     the offset index and the batch looked for.
@@ -118,7 +118,7 @@ class ReadAhead:
             self._lock.release()
 
     def _stand_at(self, file: LogObjectFile, extent: Extent) -> None:
-        """Forgets the files behind the reader, and all when what was asked for is gone again."""
+        """Forgets the files behind the reader, and all when what was requested is gone again."""
         files = self._files
         while files and files[0].path != file.path:
             files.popleft()

@@ -271,7 +271,7 @@ class RemoteLog:
         return segment
 
     def _find_position(self, file: LogObjectFile, request: _Request) -> int:
-        """Where the first batch begins that ends at or behind the start; else the file's end."""
+        """Where the first batch begins that ends at or after the start; else the file's end."""
         self._fetch_guess(file, request)
         index = self._indexes.offset_index(self._path, file.segment)
         position = index.lookup(request.start_offset)[1]
@@ -322,7 +322,7 @@ class RemoteLog:
     def _aborted(
         self, segment: RemoteSegment, start_offset: int, end_offset: int
     ) -> tuple[tuple[AbortedTransaction, ...], bool]:
-        """Those that touch [start, end), and whether the segments behind the tier know no more.
+        """Those that touch [start, end), and whether the segments after the tier know no more.
 
         That they may is not believed of a manifest that was not loaded for it: segments that were
         copied since then have perhaps left the local disk.
