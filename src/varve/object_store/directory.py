@@ -44,7 +44,7 @@ from varve.object_store.protocol import (
 
 WRITING: Final = f"{RESERVED}writing"
 _LEFTOVER_AGE_MS: Final = 24 * 60 * 60 * 1000
-_LOST_AND_FOUND: Final = "lost+entries_found"
+_LOST_AND_FOUND: Final = "lost+found"
 """What a file system has in its root from the beginning."""
 _ATTEMPT_COUNT: Final = 100
 """How often a name is tried while others remove its emptied directory."""
