@@ -158,7 +158,7 @@ class ManifestStore(ABC):
     def unfold(self, manifest: Manifest, *, start_offset: int, end_offset: int) -> Manifest:
         """The manifest with the segments that touch [start, end) outside of its pages.
 
-        To be used within a change: a segment that has moved into a page is not latest otherwise.
+        To be used within a change: a segment that has moved into a page is not found otherwise.
         """
         return inline_range(manifest, self._pages, start=start_offset, end=end_offset)
 
