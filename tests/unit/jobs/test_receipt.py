@@ -100,7 +100,7 @@ def test_another_signer_and_no_signature_are_told_apart(receipt: dict[str, Any])
     with pytest.raises(NotGenuine, match="not signed"):
         verify_receipt(encode_receipt(bare), key, where="r")
     for signature in ({**receipt["signature"], "value": "!"}, {"algorithm": "RSA"}):
-        with pytest.raises(NotGenuine, match=r"no base64|is known"):
+        with pytest.raises(NotGenuine, match=r"not base64|is known"):
             verify_receipt(encode_receipt({**bare, "signature": signature}), key, where="r")
     for data in (b"", b"[]", b'{"kind": "note"}'):
         with pytest.raises(NotGenuine, match=r"not JSON|not a receipt"):

@@ -200,7 +200,10 @@ def test_a_value_that_no_column_holds_is_bad() -> None:
     [
         ('"string"', "values are to be records"),
         ("oops", "is not an Avro schema"),
-        ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": "thing"}]}', "no Avro"),
+        (
+            '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "thing"}]}',
+            "not an Avro",
+        ),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["int", "string"]}]}',
             "a union of 2 types",
