@@ -158,7 +158,7 @@ def test_ids_and_policies_are_read_as_they_are_written() -> None:
         with pytest.raises(InvalidRequest, match="is not an id source"):
             parse_id_source(text)
     for text in ("", "side", "side:", "drop:", "drop:x", "late"):
-        with pytest.raises(InvalidRequest, match="no policy for late records"):
+        with pytest.raises(InvalidRequest, match="not a policy for late records"):
             parse_late_policy(text)
 
 
