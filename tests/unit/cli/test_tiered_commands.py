@@ -116,7 +116,7 @@ def test_a_check_names_a_missing_object_a_hole_and_a_broken_tier_file(data: Path
     (remote / ".varve-writing").mkdir(parents=True)
     assert "offsets 0 to " in findings(data, data / "scores-0")["tier-hole"]
     (data / "varve-tier.json").write_text("{")
-    assert "does not tell where" in findings(data)["tier-file"]
+    assert "does not say where" in findings(data)["tier-file"]
 
 
 def test_a_topic_whose_settings_are_lost_is_read_from_both_tiers_and_told_of(data: Path) -> None:
