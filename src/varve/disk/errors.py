@@ -1,6 +1,6 @@
-"""The operating system's errors, sorted by what a person does about them.
+"""Maps the operating system's errors to problems, each with its remedy.
 
-One table decides for every package what a full disk, a used-up limit and a broken disk mean.
+One table decides for every package what a full disk, an exhausted limit and a broken disk mean.
 """
 
 import errno
@@ -49,7 +49,7 @@ _PROBLEMS: Final = {
 
 
 def classify_error(error: OSError) -> DiskProblem:
-    """The problem behind an OSError; BROKEN for every error that has no remedy of its own."""
+    """The problem that an OSError indicates; BROKEN for every errno that the table lacks."""
     return _PROBLEMS.get(error.errno or 0, DiskProblem.BROKEN)
 
 
@@ -65,7 +65,7 @@ def to_store_error(
 ) -> Unavailable:
     """The error to raise instead: DiskFull for a full disk, else Unavailable.
 
-    `what` names the operation, `path` the file if the error names none, `then` what to do after the
+    `what` names the operation, `path` the file if the error names none, `then` the action after the
     remedy.
     """
     problem = classify_error(error)

@@ -22,9 +22,9 @@ def write_atomically(
 ) -> None:
     """Write a temporary file, sync it, rename it to the path, sync the directory.
 
-    A private file can be read by its owner only, whatever the mode of the file it replaces. After
-    an `OSError` the file at the path is complete, old or new, and the temporary file is removed if
-    that is possible.
+    Only its owner can read a private file, whatever the mode of the file it replaces. After an
+    `OSError` the file at the path is complete, old or new, and the temporary file is removed if
+    possible.
     """
     temporary = path + TEMPORARY_SUFFIX
     open_file = file_system.open_private if is_private else file_system.open_writable
@@ -52,23 +52,25 @@ def write_file(file_system: FileSystem, path: str, data: Buffer, *, sync: bool) 
 
 
 def copy_range(source: File, target: File, *, start: int, end: int, position: int = 0) -> None:
-    """Copy the bytes [start, end) of `source` to `position` of `target`, in bounded pieces.
+    """Copy the bytes [start, end) of `source` to `position` of `target`, in bounded chunks.
 
     Raises Corrupt when `source` ends before `end`. Does not sync.
     """
-    at = start
-    while at < end:
-        data = source.read_at(at, min(_COPY_BYTES, end - at))
+    source_position = start
+    while source_position < end:
+        data = source.read_at(source_position, min(_COPY_BYTES, end - source_position))
         if not data:
-            raise Corrupt(f"{source.path} ends at position {at}, bytes up to {end} are needed")
-        target.write_at(position + at - start, data)
-        at += len(data)
+            raise Corrupt(
+                f"{source.path} ends at position {source_position}, bytes up to {end} are needed"
+            )
+        target.write_at(position + source_position - start, data)
+        source_position += len(data)
 
 
 def make_durable_directory(file_system: FileSystem, path: str) -> None:
     """Create the directory and missing parents, and sync the directory above each new one.
 
-    An existing directory is fine. Raises OSError.
+    Accepts an existing directory. Raises OSError.
     """
     missing: list[str] = []
     parent = path
@@ -85,7 +87,7 @@ def hold_lock(
 ) -> Lock:
     """Lock the file, waiting up to `wait_ms` for its holder; raises Locked after that.
 
-    A `stop` ends the waiting early.
+    Setting `stop` ends the wait early.
     """
     stop = stop or StopSignal()
     waited_ms = 0

@@ -1,9 +1,10 @@
-"""What the store asks of a disk: files by position, directories by name, each made durable.
+"""The file system interface: files by position, directories by path, and when each is durable.
 
 Invariant  paths are plain strings joined by '/'; a handle outlives its name's rename or removal.
 Crash      bytes are durable after `File.sync`, names (created, renamed, removed) only after
            `sync_directory` of their directory; a new directory needs its parent synced.
-Threads    both may be shared; a handle is closed only when no call on it is in flight.
+Threads    file systems and files may be shared; close a handle only when no call on it is in
+           flight.
 Errors     the operating system's own `OSError` family, naming the path; `Locked` from `lock`.
 """
 
@@ -33,7 +34,7 @@ class File(Protocol):
     """The path it was opened by; a later rename does not change it."""
 
     def write_at(self, position: int, *buffers: Buffer) -> None:
-        """Write all buffers one after the other, or raise with any prefix of them written.
+        """Write all buffers consecutively; after an error any prefix of them may be written.
 
         A position past the end leaves a gap of zeros.
         """
@@ -47,13 +48,13 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def truncate(self, size: int) -> None:
-        """Cut the file, or extend it with zeros."""
+        """Shorten the file, or extend it with zeros."""
 
     def sync(self) -> None:
-        """Make content and size durable. After a failure unsynced bytes may never become so."""
+        """Make content and size durable. After a failure unsynced bytes may be lost for good."""
 
     def close(self) -> None:
-        """Give the handle back; closing twice is harmless. Does not sync."""
+        """Close the handle; closing twice is harmless. Does not sync."""
 
     def __enter__(self) -> Self: ...
 
@@ -91,7 +92,7 @@ class Lock(Protocol):
     path: str
 
     def release(self) -> None:
-        """Let others in; releasing twice is harmless. The lock file stays."""
+        """Release the lock; releasing twice is harmless. The lock file stays."""
 
     def __enter__(self) -> Self: ...
 
@@ -113,10 +114,10 @@ class FileSystem(Protocol):
         """Open for reading and writing; created empty if missing, never truncated."""
 
     def open_private(self, path: str) -> File:
-        """As `open_writable`, a file that nobody but its owner may open from now on."""
+        """As `open_writable`, with a mode that lets only the owner open the file."""
 
     def scan(self, path: str) -> list[FileInfo]:
-        """The directory's entries sorted by name; entries that vanish meanwhile are left out."""
+        """The directory's entries sorted by name, without entries that vanish meanwhile."""
 
     def names(self, path: str) -> list[str]:
         """The directory's names, sorted; cheaper than `scan`."""
@@ -135,18 +136,18 @@ class FileSystem(Protocol):
         """Remove a file's name."""
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and all below it, children first; not atomic."""
+        """Remove a directory and everything below it, children first; not atomic."""
 
     def make_directory(self, path: str) -> None:
-        """Create the directory and missing parents; an existing one is fine."""
+        """Create the directory and missing parents; accepts an existing one."""
 
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and removals in this directory durable."""
 
     def sync_files(self, files: Sequence[File]) -> list[OSError | None]:
-        """Sync many open files, for far less than one by one where the system can.
+        """Sync many open files, much faster than one by one if the system supports it.
 
-        Gives of each file what failed; None where it is durable.
+        Returns the error of each file, None for a file that is durable.
         """
 
     def set_modified_ms(self, path: str, modified_ms: int) -> None: ...

@@ -1,4 +1,4 @@
-"""Small JSON files that carry their format version, and a checksum where damage must be noticed.
+"""Small JSON files with a format version and, optionally, a checksum.
 
 Layout     one JSON object; a field holds the version, another may hold the CRC-32 of all others.
 Crash      written atomically; a reader sees the old document or the new one.
@@ -17,7 +17,7 @@ from varve.foundation.errors import Corrupt, UnsupportedFormat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonDocument:
-    """How one kind of document is written: version, checksum, size limit, layout.
+    """The format of one kind of document: version, checksum, size limit, indentation.
 
     A document of a higher version raises UnsupportedFormat, damage raises Corrupt.
     """

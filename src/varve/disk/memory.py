@@ -1,6 +1,6 @@
 """A file system in memory, for tests and short-lived stores.
 
-Invariant  behaves as the real one, errors included; nothing is ever lost, so `sync` has no effect.
+Invariant  behaves as `RealFileSystem`, errors included; `sync` has no effect, as nothing is lost.
 Threads    one lock per file system around every call.
 """
 
@@ -25,7 +25,7 @@ from varve.foundation.errors import Locked
 
 
 class MemoryFile(Closing):
-    """A handle on a file's content, which it keeps when the name goes."""
+    """An open file; the content stays readable after its name is removed."""
 
     __slots__ = ("_node", "_system", "_writable", "path")
 
@@ -91,7 +91,7 @@ class HeldLocks:
     def __init__(self) -> None:
         self._nodes: set[FileNode] = set()
 
-    def take(self, path: str, node: FileNode) -> "MemoryLock":
+    def acquire(self, path: str, node: FileNode) -> "MemoryLock":
         if node in self._nodes:
             raise Locked(
                 f"lock file {path} is held by another owner of its directory: "
@@ -100,7 +100,7 @@ class HeldLocks:
         self._nodes.add(node)
         return MemoryLock(path, node, self)
 
-    def give_back(self, node: FileNode) -> None:
+    def release(self, node: FileNode) -> None:
         self._nodes.discard(node)
 
 
@@ -117,17 +117,17 @@ class MemoryLock(Closing):
     def release(self) -> None:
         node, self._node = self._node, None
         if node is not None:
-            self._held.give_back(node)
+            self._held.release(node)
 
     def close(self) -> None:
         self.release()
 
 
 class MemoryFileSystem:
-    """Files in memory. The root exists; a relative path starts there too.
+    """Files in memory. The root exists; relative paths start there too.
 
-    A subclass may refuse any call in `_check_locked`, and count, refuse or undo what changes
-    something in the methods after it.
+    A subclass may reject any call in `_check_locked`, and count, reject or undo changes in the
+    methods after it.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -145,7 +145,7 @@ class MemoryFileSystem:
             return MemoryFile(path, self._find_or_create_locked(path), self, writable=True)
 
     def open_private(self, path: str) -> MemoryFile:
-        return self.open_writable(path)  # nobody else is there
+        return self.open_writable(path)  # no other user can open files in memory
 
     def scan(self, path: str) -> list[FileInfo]:
         with self._checked(path):
@@ -206,7 +206,7 @@ class MemoryFileSystem:
 
     def lock(self, path: str) -> MemoryLock:
         with self._checked(path):
-            return self._held.take(path, self._find_or_create_locked(path))
+            return self._held.acquire(path, self._find_or_create_locked(path))
 
     @contextlib.contextmanager
     def _checked(self, path: str) -> Iterator[None]:
@@ -222,7 +222,7 @@ class MemoryFileSystem:
         return node
 
     def _check_locked(self, path: str) -> None:
-        """Raises what every call on this path raises."""
+        """Called before every operation on a path; a subclass raises here to reject it."""
 
     def _new_file(self) -> FileNode:
         return FileNode(self._clock.now_ms())

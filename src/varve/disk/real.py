@@ -2,7 +2,7 @@
 
 Threads    every call is one system call, or a loop of them; nothing is shared in Python.
            A handle closes with its last reference: where readers may be in flight, drop the
-           reference instead of calling `close`, since a closed descriptor's number is used again.
+           reference instead of calling `close`, since the number of a closed descriptor is reused.
 Crash      `sync` is fdatasync, which includes the size; on macOS F_FULLFSYNC, since fsync there
            stops at the drive's cache. Many files are synced by one syncfs on Linux.
 """
@@ -27,16 +27,16 @@ from varve.foundation.errors import Locked
 BUFFERS_PER_CALL_MAX = 1024
 """IOV_MAX of Linux and macOS."""
 _PRIVATE_MODE = 0o600
-_MANY_FILES = 16
-"""From this many files on, one sync of the file system is faster, though it writes others too."""
+_SYNCFS_FILES_MIN = 16
+"""From this many files on, syncfs is faster, although it also writes unrelated files."""
 
 # os.preadv and os.pwritev are preadv2 and pwritev2 on Linux, where position -1 means the
 # descriptor's own cursor. Negative positions are therefore refused before those calls.
 
 
 @contextlib.contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Names the file in an error of a system call that knows the descriptor only."""
+def _add_path_to_errors(path: str) -> Iterator[None]:
+    """Adds the path to errors of system calls that take only a descriptor."""
     try:
         yield
     except OSError as error:
@@ -67,19 +67,19 @@ class RealFile(Closing):
                     return
             else:
                 written = 0
-            self._write_rest(position, buffers, written)
+            self._write_remaining(position, buffers, written)
         except OSError as error:
             error.filename = self.path
             raise
 
-    def _write_rest(self, position: int, buffers: Sequence[Buffer], written: int) -> None:
+    def _write_remaining(self, position: int, buffers: Sequence[Buffer], written: int) -> None:
         """Continue after a short write, buffer by buffer."""
         start = 0
         for buffer in buffers:
             end = start + len(buffer)
             while written < end:
-                rest = memoryview(buffer)[written - start :]
-                count = os.pwrite(self._descriptor, rest, position + written)
+                remaining = memoryview(buffer)[written - start :]
+                count = os.pwrite(self._descriptor, remaining, position + written)
                 if count == 0:
                     raise OSError(errno.EIO, f"write at {position + written} took no bytes")
                 written += count
@@ -113,16 +113,16 @@ class RealFile(Closing):
             raise
 
     def size(self) -> int:
-        with _naming(self.path):
+        with _add_path_to_errors(self.path):
             return os.fstat(self._descriptor).st_size
 
     def truncate(self, size: int) -> None:
-        with _naming(self.path):
+        with _add_path_to_errors(self.path):
             os.ftruncate(self._descriptor, size)
 
     def sync(self) -> None:
-        with _naming(self.path):
-            # fdatasync would take -1 for a wrong argument (ValueError), not for a closed file.
+        with _add_path_to_errors(self.path):
+            # os.fdatasync(-1) raises ValueError; a closed file must raise OSError.
             if self._descriptor < 0:
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
             if sys.platform == "darwin":
@@ -142,11 +142,11 @@ class RealFile(Closing):
 class RealLock(Closing):
     """A locked descriptor; closing it, or the end of the process, unlocks.
 
-    Kafka's `FileChannel.tryLock` takes a POSIX record lock. On Linux `flock` is blind to those, and
-    a record lock of our own would neither stop this process from locking twice nor survive the
-    close of any other descriptor of the file. An open file description lock conflicts with record
-    locks and with its like, and belongs to the descriptor. Elsewhere `flock` and record locks
-    exclude each other already.
+    Kafka's `FileChannel.tryLock` takes a POSIX record lock. On Linux `flock` does not conflict with
+    those, and a record lock would neither stop this process from locking twice nor survive the
+    close of another descriptor of the file. An open file description lock conflicts with record
+    locks and with its own kind, and belongs to the descriptor. On other systems `flock` and record
+    locks already conflict.
     """
 
     __slots__ = ("_descriptor", "path")
@@ -193,8 +193,8 @@ class RealFileSystem:
     def open_private(self, path: str) -> RealFile:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_MODE)
         file = RealFile(path, descriptor)
-        with _naming(path):
-            # The mode of a file that was there, or that the umask made narrower.
+        with _add_path_to_errors(path):
+            # open() keeps the mode of an existing file and applies the umask to a new one.
             os.fchmod(descriptor, _PRIVATE_MODE)
         return file
 
@@ -238,15 +238,15 @@ class RealFileSystem:
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with _naming(path):
+            with _add_path_to_errors(path):
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
     def sync_files(self, files: Sequence[File]) -> list[OSError | None]:
-        """Many are synced with all else that their file system has not written yet."""
+        """From `_SYNCFS_FILES_MIN` files on, syncs their whole file systems."""
         sync = find_system_sync()
-        if sync is None or len(files) < _MANY_FILES:
+        if sync is None or len(files) < _SYNCFS_FILES_MIN:
             return sync_each(files)
         synced: dict[int, bool] = {}
         errors: list[OSError | None] = []
@@ -255,13 +255,13 @@ class RealFileSystem:
             device = -1 if descriptor < 0 else os.fstat(descriptor).st_dev
             if device not in synced:
                 synced[device] = descriptor >= 0 and sync(descriptor)
-            # Where that failed, each tells itself whether it is concerned.
+            # If syncfs fails, syncing each file alone shows which ones are affected.
             errors += [None] if synced[device] else sync_each([file])
         return errors
 
     def set_modified_ms(self, path: str, modified_ms: int) -> None:
         modified_ns = modified_ms * 1_000_000
-        with _naming(path):
+        with _add_path_to_errors(path):
             os.utime(path, ns=(modified_ns, modified_ns))
 
     def lock(self, path: str) -> RealLock:
@@ -298,19 +298,20 @@ def _whole_file(kind: int) -> bytes:
     return struct.pack("hhqqi0q", kind, os.SEEK_SET, 0, 0, 0)
 
 
-_TELLS_OF_FAILURES: Final = (5, 8)
+# syncfs reports write-back errors since Linux 5.8.
+_SYNCFS_KERNEL_MIN: Final = (5, 8)
 
 
 @cache
 def find_system_sync() -> Callable[[int], bool] | None:
-    """Syncs the file system that a descriptor is of, and says whether that went well.
+    """A function that syncs the file system of a descriptor and returns whether it succeeded.
 
-    None where the system cannot.
+    None if the system lacks syncfs or does not report its errors.
     """
     release = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if sys.platform != "linux" or release is None:
         return None
-    if (int(release[1]), int(release[2])) < _TELLS_OF_FAILURES:
+    if (int(release[1]), int(release[2])) < _SYNCFS_KERNEL_MIN:
         return None
     call = getattr(ctypes.CDLL(None), "syncfs", None)
     if call is None:

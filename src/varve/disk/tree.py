@@ -1,8 +1,8 @@
-"""A directory tree in memory with the rules of POSIX, under the file systems that need no disk.
+"""A directory tree in memory with POSIX rules, used by the in-memory file systems.
 
-Invariant  a change is planned first, with every check done, and then applied as plain assignments
-           of names, so that whoever applies it may also note it down.
-Threads    none of its own: the file system that owns the tree holds its lock around every call.
+Invariant  a change is planned first, with all checks, and then applied as plain assignments of
+           names, so that the owner of the tree can also record it.
+Threads    no lock: the file system that owns the tree holds its own around every call.
 """
 
 import errno
@@ -42,7 +42,7 @@ class Assignment:
 
 
 Change = tuple[Assignment, ...]
-"""What one call does to the tree, atomically."""
+"""The assignments of one call, applied atomically."""
 
 
 class Tree:
@@ -100,20 +100,20 @@ class Tree:
         return sorted(self.get_directory(path).entries)
 
     def plan_link(self, path: str, node: Node) -> Change:
-        """Give a new node its name; the name is free and the parent exists."""
+        """Link a new node under a name; raises if the name exists or the parent does not."""
         directory, name = self._parent(path)
         if name in directory.entries:
             raise system_error(errno.EEXIST, path)
         return (Assignment(directory, name, node),)
 
     def plan_remove(self, path: str) -> Change:
-        """Take away the name of a file."""
+        """Remove the name of a file."""
         self.get_file(path)
         directory, name = self._parent(path)
         return (Assignment(directory, name, None),)
 
     def plan_remove_directory(self, path: str) -> Change:
-        """Take away the name of an empty directory."""
+        """Remove the name of an empty directory."""
         if self.get_directory(path).entries:
             raise system_error(errno.ENOTEMPTY, path)
         directory, name = self._parent(path)
@@ -180,7 +180,7 @@ class Tree:
 
 
 def system_error(code: int, path: str) -> OSError:
-    """The `OSError` subclass that the operating system's error number stands for."""
+    """The `OSError` subclass for an errno."""
     return OSError(code, os.strerror(code), path)
 
 
@@ -194,7 +194,7 @@ def overwrite(content: bytearray, position: int, data: bytes | memoryview) -> No
 
 
 def resize(content: bytearray, size: int) -> None:
-    """Cut content, or extend it with zeros."""
+    """Shorten content, or extend it with zeros."""
     if size < len(content):
         del content[size:]
     else:
