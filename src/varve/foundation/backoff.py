@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt."""
+"""Exponential backoff between attempts."""
 
 import random
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ class Backoff:
     max_ms: int
 
     def wait_ms(self, attempt: int, source: random.Random | None = None) -> int:
-        """The wait after the given number of failed attempts, at least 1.
+        """The wait after `attempt` failed attempts, which count from 1.
 
-        With a random source half to all of it, so that many clients do not return at once.
+        With a random source, between half and all of it, so that many clients do not retry at once.
         """
         full_ms = min(self.first_ms << min(max(attempt, 1) - 1, 60), self.max_ms)
         return full_ms if source is None else round(full_ms * source.uniform(0.5, 1.0))

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the engine knows of time: milliseconds since the Unix epoch."""
+    """Source of the current time, in milliseconds since the Unix epoch."""
 
     def now_ms(self) -> int: ...
 

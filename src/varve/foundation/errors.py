@@ -10,7 +10,7 @@ class StoreError(Exception):
     retriable = False
 
     def again(self) -> "StoreError":
-        """A copy to raise again: an object raised over and over keeps all its tracebacks."""
+        """A copy to raise: an exception that is raised repeatedly accumulates tracebacks."""
         return type(self)(*self.args)
 
 
@@ -23,10 +23,10 @@ class OffsetOutOfRange(InvalidRequest):
 
 
 class InvalidRecord(InvalidRequest):
-    """A batch breaks a rule of its topic or of the format as producers may use it."""
+    """A batch violates its topic's settings or the part of the format that producers may use."""
 
     record_index: int | None = None
-    """Which record of the batch is at fault, where one alone is."""
+    """Index of the invalid record in its batch; None if the error concerns the whole batch."""
 
     @classmethod
     def at(cls, record_index: int, message: str) -> "InvalidRecord":
@@ -68,15 +68,15 @@ class NotFound(InvalidRequest):
 
 
 class ObjectNotFound(NotFound):
-    """The object store holds no object of that key."""
+    """The object store has no object with that key."""
 
 
 class BucketNotFound(NotFound):
-    """The bucket or container of an object store does not exist: create it or mend the URL."""
+    """The bucket or container of an object store does not exist: create it or correct the URL."""
 
 
 class ObjectExists(InvalidRequest):
-    """The object store holds an object of that key already, so it was not created."""
+    """The object was not created: the object store already has one with that key."""
 
 
 class InconsistentTopicId(InvalidRequest):
@@ -88,11 +88,11 @@ class InconsistentClusterId(InvalidRequest):
 
 
 class TopicExists(InvalidRequest):
-    """There is a topic of that name already."""
+    """A topic of that name already exists."""
 
 
 class VersionMismatch(StoreError):
-    """Another process of the same job runs another varve or another Python: give it this one's."""
+    """Processes of one job run different versions of varve or Python: install the same ones."""
 
 
 class Unavailable(StoreError):
@@ -110,11 +110,11 @@ class Locked(Unavailable):
 
 
 class DirectoryOffline(Unavailable):
-    """The log directory failed and its partitions are offline: mend the disk and reopen."""
+    """The log directory failed and its partitions are offline: repair the disk and reopen."""
 
 
 class StoreUnavailable(Unavailable):
-    """An object store cannot be reached or failed; what was asked of it may still have happened."""
+    """An object store failed or cannot be reached; the request may still have taken effect."""
 
 
 class StoreThrottled(StoreUnavailable):
@@ -126,7 +126,7 @@ class StoreDenied(StoreError):
 
 
 class StoreUnsupported(StoreError):
-    """An object store lacks something that varve stands on: choose another."""
+    """An object store lacks an operation that varve requires: choose another."""
 
 
 class Fenced(StoreError):
@@ -162,14 +162,11 @@ class OffsetOverflow(Corrupt):
 
 
 class Unbalanced(StoreError):
-    """The figures of a removal do not add up: nothing was removed, never retry."""
+    """The record counts of a removal do not add up: nothing was removed, never retry."""
 
 
 class LogPoisoned(Unavailable):
-    """A sync failed, so what the disk holds is unknown.
-
-    Reopen the store, which recovers the log.
-    """
+    """A sync failed, so the content of the disk is unknown: reopen the store to recover the log."""
 
 
 class Closed(InvalidRequest):
@@ -177,7 +174,7 @@ class Closed(InvalidRequest):
 
 
 class PowerLoss(BaseException):
-    """A planned crash: the machine stopped.
+    """A power loss that a test simulates.
 
-    No `except Exception` may handle it, as nothing runs any more.
+    It is not an `Exception`, so that no handler runs code after it.
     """

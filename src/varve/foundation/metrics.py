@@ -1,10 +1,11 @@
 """Metrics declared once: name, kind, unit, labels, help and Kafka's name in one place.
 
-A package's `metrics.py` declares what it measures; the values live in a `MetricTable`, which is a
-collector in the sense of prometheus_client, so that a program adds them to a registry of its own.
+A package's `metrics.py` declares its metrics. A `MetricTable` holds the values and implements the
+collector interface of prometheus_client, so that a program can add them to its own registry.
 docs/metrics.md is derived from the declarations.
 
-Invariant  a value is given for a metric of its table and for all of its labels; counters only rise.
+Invariant  every value belongs to a metric of the table and has all of its labels; counters only
+           rise.
 Threads    any thread may change and collect; `_lock` guards the values.
 """
 
@@ -19,11 +20,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
 
-_NAME: Final = re.compile(r"varve(_[a-z0-9]+)+")
+_METRIC_NAME: Final = re.compile(r"varve(_[a-z0-9]+)+")
 
 
 class MetricKind(StrEnum):
-    """What a value does: a gauge goes up and down, a counter only rises."""
+    """A gauge goes up and down, a counter only rises."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -31,7 +32,7 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Everything known about one metric; `kafka_name` is empty where Kafka has none like it."""
+    """Declaration of a metric; `kafka_name` is empty if Kafka has no equivalent."""
 
     name: str
     kind: MetricKind
@@ -41,7 +42,7 @@ class Metric:
     kafka_name: str
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not _METRIC_NAME.fullmatch(self.name):
             raise ValueError(f"metric {self.name!r} is not named varve_... in small letters")
         if (self.kind is MetricKind.COUNTER) != self.name.endswith("_total"):
             raise ValueError(f"{self.name}: the names of counters, and no others, end with _total")
@@ -67,7 +68,7 @@ def declared_metrics(module: ModuleType) -> list[Metric]:
 
 
 class MetricTable:
-    """The values of some metrics; those without labels begin at 0, others when first given."""
+    """Values of metrics. A metric without labels starts at 0, others have no value until set."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._lock = threading.Lock()
@@ -76,13 +77,13 @@ class MetricTable:
         }  # guarded by _lock
 
     def set(self, metric: Metric, value: float, *labels: str) -> None:
-        """Puts a gauge at a value."""
+        """Sets a gauge."""
         assert metric.kind is MetricKind.GAUGE, metric.name
         with self._lock:
             self._cells_locked(metric, labels)[labels] = float(value)
 
     def add(self, metric: Metric, amount: float, *labels: str) -> None:
-        """Raises a counter."""
+        """Increments a counter."""
         assert metric.kind is MetricKind.COUNTER, metric.name
         assert amount >= 0, f"{metric.name} cannot fall by {-amount}"
         with self._lock:
@@ -90,14 +91,14 @@ class MetricTable:
             cells[labels] = cells.get(labels, 0.0) + amount
 
     def replace(self, metric: Metric, values: dict[tuple[str, ...], float]) -> None:
-        """Puts a gauge with labels at these values and forgets all others."""
+        """Sets all values of a gauge with labels; label values not in `values` are removed."""
         assert metric.kind is MetricKind.GAUGE, metric.name
         assert all(len(labels) == len(metric.labels) for labels in values), metric.name
         with self._lock:
             self._values[metric] = dict(values)
 
     def value(self, metric: Metric, *labels: str) -> float:
-        """A value as it is now, 0 where none was given."""
+        """The current value, 0 if none was set."""
         with self._lock:
             return self._cells_locked(metric, labels).get(labels, 0.0)
 
@@ -108,12 +109,12 @@ class MetricTable:
         return self._values[metric]
 
     def collect(self) -> "Iterator[Family]":
-        """What prometheus_client asks a collector for."""
+        """The metric families, as prometheus_client reads them from a collector."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         with self._lock:
-            copied = {metric: dict(cells) for metric, cells in self._values.items()}
-        for metric, cells in copied.items():
+            snapshot = {metric: dict(cells) for metric, cells in self._values.items()}
+        for metric, cells in snapshot.items():
             kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
             family = kind(metric.name, metric.help, labels=metric.labels)
             for labels, value in sorted(cells.items()):
@@ -122,13 +123,13 @@ class MetricTable:
 
 
 class Collector(Protocol):
-    """What a registry of prometheus_client takes."""
+    """The collector interface of prometheus_client."""
 
     def collect(self) -> "Iterator[Family]": ...
 
 
 def exposition(*collectors: Collector) -> str:
-    """The text that Prometheus reads."""
+    """The metrics in Prometheus' text format."""
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)

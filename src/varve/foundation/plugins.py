@@ -1,4 +1,4 @@
-"""Plug-ins by name: varve's own, and those of installed packages by their entry points."""
+"""Plug-ins by name: built-in ones, and those that installed packages provide as entry points."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PluginRegistry(Generic[T]):
-    """Plug-ins of one kind; `kind` names them in messages, `group` is that of the entry points.
+    """Plug-ins of one kind; `kind` names them in messages, `group` is the entry point group.
 
-    A name of varve's own cannot be replaced by a package.
+    A package cannot replace a built-in name.
     """
 
     kind: str
@@ -31,7 +31,7 @@ class PluginRegistry(Generic[T]):
         return None
 
     def get(self, name: str) -> T:
-        """Raises InvalidRequest, which lists the known names, for an unknown one."""
+        """Raises InvalidRequest for an unknown name; the message lists the known ones."""
         plugin = self.find(name)
         if plugin is None:
             raise InvalidRequest(
@@ -41,6 +41,6 @@ class PluginRegistry(Generic[T]):
         return plugin
 
     def names(self) -> list[str]:
-        """varve's own names first, then those of installed packages."""
+        """Built-in names first, then those of installed packages."""
         provided = {entry_point.name for entry_point in entry_points(group=self.group)}
         return [*self.built_in, *sorted(provided - set(self.built_in))]

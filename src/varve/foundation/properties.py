@@ -1,4 +1,4 @@
-"""Java's properties format, in which Kafka keeps server.properties and meta.properties.
+"""Parser and escaping for Java properties, the format of server.properties and meta.properties.
 
 Layout     `name=value` lines; `#` and `!` start comments, a backslash escapes or continues a line.
 """
@@ -15,7 +15,7 @@ _HEX: Final = re.compile(r"[0-9A-Fa-f]{4}")
 
 
 class Property(NamedTuple):
-    """A name and its value as Java reads them; a blank after the value is part of it."""
+    """A name and its value as Java reads them; trailing blanks are part of the value."""
 
     line_number: int
     name: str
@@ -26,7 +26,7 @@ def parse_properties(text: str) -> list[Property]:
     """All properties in order, repeated names included; raises ValueError naming the line."""
     properties = []
     for number, line in _logical_lines(text):
-        name_end = _end_of_name(line)
+        name_end = _find_name_end(line)
         value = line[name_end:].lstrip(_BLANK)
         if value[:1] in ("=", ":"):
             value = value[1:].lstrip(_BLANK)
@@ -60,7 +60,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         yield start, pending
 
 
-def _end_of_name(line: str) -> int:
+def _find_name_end(line: str) -> int:
     position = 0
     while position < len(line) and line[position] not in "=: \t\f":
         position += 2 if line[position] == "\\" else 1

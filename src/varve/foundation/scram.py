@@ -1,4 +1,4 @@
-"""SCRAM's keys and proofs, for servers and clients (RFC 5802, RFC 7677).
+"""SCRAM keys and proofs, for servers and clients (RFC 5802, RFC 7677).
 
 Invariant  a credential holds neither the password nor the salted password. Names and passwords are
            plain UTF-8, as in Kafka, without SASLprep.
@@ -12,7 +12,7 @@ from typing import Final
 
 
 class ScramMechanism(IntEnum):
-    """By Kafka's numbers."""
+    """SCRAM mechanisms with Kafka's ids."""
 
     SCRAM_SHA_256 = 1
     SCRAM_SHA_512 = 2
@@ -48,7 +48,7 @@ class ScramCredential:
 def salted_password(
     mechanism: ScramMechanism, password: str, *, salt: bytes, iterations: int
 ) -> bytes:
-    """Takes some milliseconds, on purpose."""
+    """PBKDF2 of a password; slow by design, several milliseconds."""
     return hashlib.pbkdf2_hmac(mechanism.hash, password.encode(), salt, iterations)
 
 
@@ -65,12 +65,12 @@ def credential_of(
 
 
 def keyed(mechanism: ScramMechanism, key: bytes, message: bytes) -> bytes:
-    """The HMAC of a message, as server signatures are made."""
+    """The HMAC of a message; with the server key it is the server signature."""
     return hmac.digest(key, message, mechanism.hash)
 
 
 def make_proof(mechanism: ScramMechanism, salted: bytes, message: bytes) -> bytes:
-    """A client's proof for the messages of an exchange."""
+    """The client proof for the messages of an exchange."""
     client_key = _client_key(mechanism, salted)
     return _xor(client_key, keyed(mechanism, _hash(mechanism, client_key), message))
 
@@ -78,7 +78,7 @@ def make_proof(mechanism: ScramMechanism, salted: bytes, message: bytes) -> byte
 def is_proof(
     mechanism: ScramMechanism, credential: ScramCredential, proof: bytes, message: bytes
 ) -> bool:
-    """Whether a client's proof for the messages of an exchange shows that it knows the password."""
+    """Whether a client proof is valid for the messages of an exchange."""
     signature = keyed(mechanism, credential.stored_key, message)
     if len(proof) != len(signature):
         return False

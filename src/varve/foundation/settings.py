@@ -1,11 +1,11 @@
 """Settings declared once: default, bounds, Kafka's name and help in one place.
 
-A settings class is a frozen dataclass whose fields are made by `setting(...)`. A setting has the
-name of its field with dots for underscores, after the class's `setting_prefix` if it has one.
-Parsing, validation, the way back to Kafka's names and docs/configuration.md are all derived from
+A settings class is a frozen dataclass whose fields are declared by `setting(...)`. The name of a
+setting is that of its field with dots for underscores, after the class's `setting_prefix` if it has
+one. Parsing, validation, conversion to Kafka's names and docs/configuration.md are derived from
 those declarations.
 
-Invariant  an instance that exists is valid: `check_settings` in `__post_init__` sees every value.
+Invariant  every instance is valid: `__post_init__` calls `check_settings`.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ _TYPE_LIMITS: dict[SettingType, tuple[int, int]] = {
 
 
 class Settings(Protocol):
-    """Any dataclass whose fields were made by `setting`."""
+    """Any dataclass whose fields are declared by `setting`."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -57,11 +57,11 @@ T = TypeVar("T", bool, int, float, str, tuple[str, ...])
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SettingDeclaration:
-    """Everything known about one setting.
+    """Declaration of one setting.
 
     `at_least` and `at_most` are None where only the type bounds the value; `also` lists values that
     are valid outside the range; `broker_name` is the broker-wide name of a topic setting's default,
-    empty where there is none; `is_own` marks a setting Kafka does not have.
+    empty if it has none; `is_own` marks a setting that Kafka does not have.
     """
 
     name: str
@@ -81,8 +81,8 @@ class SettingDeclaration:
     def valid_text(self) -> str:
         """The valid values as text, for the configuration page and error messages."""
         if self.choices:
-            one_or_many = "any of" if self.type is SettingType.LIST else "one of"
-            return f"{one_or_many} {', '.join(self.choices)}"
+            quantifier = "any of" if self.type is SettingType.LIST else "one of"
+            return f"{quantifier} {', '.join(self.choices)}"
         if self.type is SettingType.BOOLEAN:
             return "true or false"
         return " or ".join(text for text in (self._range_text(), *map(str, self.also)) if text)
@@ -93,7 +93,7 @@ class SettingDeclaration:
 
     @property
     def limits(self) -> tuple[int | float | None, int | float | None]:
-        """The ends of the range, those of the type where none are declared."""
+        """The lowest and the highest value; the type's where no bound is declared."""
         type_min, type_max = _TYPE_LIMITS.get(self.type, (None, None))
         return (
             type_min if self.at_least is None else self.at_least,
@@ -125,8 +125,8 @@ def setting(
 ) -> T:
     """Declare one field of a settings class; a whole number has 32 bits, or 64 if `long`.
 
-    `kafka_name` is needed where the field's name does not give it. A name that begins with `varve.`
-    is not Kafka's, nor is any of a class with `is_own`.
+    `kafka_name` is needed only if it cannot be derived from the field's name. Names that begin with
+    `varve.`, and all names of a class with `is_own`, are not Kafka's.
     """
     declaration = SettingDeclaration(
         name="",
@@ -150,7 +150,7 @@ def declared(settings: type[Settings] | Settings) -> list[SettingDeclaration]:
     return list(_declared(settings if isinstance(settings, type) else type(settings)))
 
 
-@functools.cache  # asked for with every topic that is made or looked at
+@functools.cache  # called whenever a topic is created or described
 def _declared(cls: type[Settings]) -> tuple[SettingDeclaration, ...]:
     prefix, is_own = getattr(cls, "setting_prefix", ""), getattr(cls, "is_own", False)
     declarations = []
@@ -175,18 +175,18 @@ def parse_settings(
     *,
     base: S | None = None,
 ) -> S:
-    """Make settings from Kafka's names; what is not named comes from `base`, or is the default.
+    """Build settings from values by Kafka's names; others come from `base` or are the defaults.
 
     Raises InvalidSetting, naming `where`, for an unknown name and for a value of the wrong type or
     out of range.
     """
-    known = {declaration.kafka_name: declaration for declaration in declared(cls)}
+    declarations = {declaration.kafka_name: declaration for declaration in declared(cls)}
     parsed: dict[str, Value] = {}
-    for kafka_name, given in values.items():
-        declaration = known.get(kafka_name)
+    for kafka_name, raw_value in values.items():
+        declaration = declarations.get(kafka_name)
         if declaration is None:
-            raise InvalidSetting(_unknown_name_message(kafka_name, known, where))
-        value = _parse(declaration, given, where)
+            raise InvalidSetting(_unknown_name_message(kafka_name, declarations, where))
+        value = _parse(declaration, raw_value, where)
         _check(declaration, value, where)
         parsed[declaration.name] = value
     if base is not None:
@@ -245,24 +245,24 @@ def _has_type(type: SettingType, value: object) -> bool:
             return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
 
 
-def _parse(declaration: SettingDeclaration, given_value: GivenValue, where: str) -> Value:
-    value: Value | None = given_value
-    if isinstance(given_value, str):
-        value = _parse_text(declaration, given_value.strip())
+def _parse(declaration: SettingDeclaration, raw_value: GivenValue, where: str) -> Value:
+    value: Value | None = raw_value
+    if isinstance(raw_value, str):
+        value = _parse_text(declaration, raw_value.strip())
     if value is None or not _has_type(declaration.type, value):
-        raise InvalidSetting(_wrong_type_message(declaration, given_value, where))
+        raise InvalidSetting(_wrong_type_message(declaration, raw_value, where))
     return (
         float(value) if declaration.type is SettingType.DOUBLE and isinstance(value, int) else value
     )
 
 
 def _parse_text(declaration: SettingDeclaration, text: str) -> Value | None:
-    """The value that the text stands for, None where it is not of the declared type."""
+    """The value of the text; None if it is not of the declared type."""
     match declaration.type:
         case SettingType.BOOLEAN:
             return {"true": True, "false": False}.get(text.lower())
         case SettingType.INT | SettingType.LONG:
-            # Longer text is out of range for certain; int() on it would cost time squared.
+            # Longer text is out of range in any case, and int() takes quadratic time.
             return int(text) if len(text) <= 40 and _WHOLE_NUMBER.fullmatch(text) else None
         case SettingType.DOUBLE:
             try:
@@ -280,7 +280,7 @@ def _parse_text(declaration: SettingDeclaration, text: str) -> Value | None:
 def _check(declaration: SettingDeclaration, value: Value, where: str) -> None:
     if not _is_valid(declaration, value):
         raise InvalidSetting(
-            f"{declaration.kafka_name} in {where} is {_shown(value)}, "
+            f"{declaration.kafka_name} in {where} is {_abbreviated_repr(value)}, "
             f"but must be {_limit_text(declaration)} (default {declaration.default_text})"
         )
 
@@ -305,25 +305,27 @@ def _limit_text(declaration: SettingDeclaration) -> str:
     return " or ".join([f"{low} to {high}", *map(str, declaration.also)])
 
 
-def _unknown_name_message(name: str, known: Mapping[str, SettingDeclaration], where: str) -> str:
-    nearest = difflib.get_close_matches(name.replace("_", "."), known, n=1, cutoff=0.5)
+def _unknown_name_message(
+    name: str, declarations: Mapping[str, SettingDeclaration], where: str
+) -> str:
+    nearest = difflib.get_close_matches(name.replace("_", "."), declarations, n=1, cutoff=0.5)
     if nearest:
         remedy = f"did you mean {nearest[0]!r}?"
     else:
-        remedy = f"known names are {', '.join(sorted(known))}"
-    return f"unknown setting {_shown(name)} in {where}: {remedy}"
+        remedy = f"known names are {', '.join(sorted(declarations))}"
+    return f"unknown setting {_abbreviated_repr(name)} in {where}: {remedy}"
 
 
-def _wrong_type_message(declaration: SettingDeclaration, given: object, where: str) -> str:
+def _wrong_type_message(declaration: SettingDeclaration, raw_value: object, where: str) -> str:
     limit = _limit_text(declaration)
     return (
-        f"{declaration.kafka_name} in {where} is {_shown(given)}, "
+        f"{declaration.kafka_name} in {where} is {_abbreviated_repr(raw_value)}, "
         f"but must be of type {declaration.type}{f': {limit}' if limit else ''} "
         f"(default {declaration.default_text})"
     )
 
 
-def _shown(value: object) -> str:
+def _abbreviated_repr(value: object) -> str:
     if isinstance(value, tuple):
         value = ",".join(map(str, value))
     text = repr(value)

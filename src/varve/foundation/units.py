@@ -15,7 +15,13 @@ _DURATION_UNITS: Final = {
     "w": 604_800_000,
 }
 _DURATION_PART: Final = re.compile(r"(\d{1,12})(ms|[smhdw])")
-_SHOWN_UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
+_DISPLAY_UNITS: Final = (
+    ("d", 86_400_000),
+    ("h", 3_600_000),
+    ("min", 60_000),
+    ("s", 1000),
+    ("ms", 1),
+)
 _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -52,20 +58,20 @@ def parse_time(text: str, *, name: str) -> int:
 
 def format_duration(milliseconds: int) -> str:
     """A duration in its largest unit, with the next smaller one where the number is small."""
-    for index, (unit, size) in enumerate(_SHOWN_UNITS):
-        count, rest = divmod(milliseconds, size)
+    for index, (unit, size) in enumerate(_DISPLAY_UNITS):
+        count, remainder = divmod(milliseconds, size)
         if not count:
             continue
-        if count >= 10 or index + 1 == len(_SHOWN_UNITS):
+        if count >= 10 or index + 1 == len(_DISPLAY_UNITS):
             return f"{count} {unit}"
-        smaller_unit, smaller_size = _SHOWN_UNITS[index + 1]
-        smaller = rest // smaller_size
+        smaller_unit, smaller_size = _DISPLAY_UNITS[index + 1]
+        smaller = remainder // smaller_size
         return f"{count} {unit}" + (f" {smaller} {smaller_unit}" if smaller else "")
     return "0 ms"
 
 
 def format_time(time_ms: int) -> str:
-    """A time as `2026-03-01T12:00:00.000Z`; `@number` for one that no calendar has."""
+    """A time as `2026-03-01T12:00:00.000Z`; `@number` if datetime cannot represent it."""
     try:
         time = datetime.fromtimestamp(time_ms // 1000, UTC)
     except (ValueError, OverflowError, OSError):

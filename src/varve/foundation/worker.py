@@ -1,8 +1,8 @@
-"""A thread for background work, which is a plain `run_once(now_ms)`.
+"""A background thread that calls `run_once(now_ms)` at intervals and retries after failures.
 
-Invariant  the thread ends only by `stop`: a failed run is recorded, logged and repeated. Each kind
-           of failure is logged in full once, then briefly at growing intervals.
-Threads    any thread may call `wake`, `health` and `stop`; `run_once` never runs twice at a time.
+Invariant  only `stop` ends the thread: a failed run is recorded, logged and retried. Each kind of
+           failure is logged in full once, then briefly at growing intervals.
+Threads    any thread may call `wake`, `health` and `stop`; runs of `run_once` never overlap.
 """
 
 import logging
@@ -25,7 +25,7 @@ CORRUPT_RETRY_MAX_MS = 600_000
 STOP_DEADLINE_MS = 30_000
 LOG_INTERVAL_MIN_MS: Final = 10_000
 LOG_INTERVAL_MAX_MS: Final = 600_000
-"""The longest time for which a continuing failure is not logged again. A failure that was absent
+"""The longest interval between two log messages of a continuing failure. A failure that was absent
 for as long is logged in full."""
 
 
@@ -43,7 +43,7 @@ class StopSignal:
         return self._event.is_set()
 
     def wait_ms(self, wait_ms: float) -> bool:
-        """Sleeps for so long, or until the stop; True when stopped."""
+        """Sleeps for `wait_ms` or until the signal is set; returns whether it is set."""
         return self._event.wait(min(wait_ms / 1000, threading.TIMEOUT_MAX))
 
 
@@ -77,10 +77,9 @@ class WorkerHealth:
 class Worker:
     """Calls `run_once` every `interval_ms`, and at once when woken.
 
-    After a failure it waits from `RETRY_MIN_MS`, doubling up to the smaller of `RETRY_MAX_MS` and
-    the interval, so that work due once a minute is not repeated too often and rare work soon
-    enough. Damaged bytes seldom repair themselves: after `Corrupt` it waits up to
-    `CORRUPT_RETRY_MAX_MS`.
+    After a failure it waits `RETRY_MIN_MS`, doubling up to the smaller of `RETRY_MAX_MS` and the
+    interval, so that rare work is retried soon and frequent work not more often than usual. Damaged
+    bytes seldom repair themselves: after `Corrupt` it waits up to `CORRUPT_RETRY_MAX_MS`.
     """
 
     def __init__(
@@ -105,13 +104,13 @@ class Worker:
         """Start the thread; the first run comes after one interval, or at the first `wake`."""
         with self._condition:
             if self._thread is not None:
-                raise RuntimeError(f"worker {self.name} was started already: create another")
+                raise RuntimeError(f"worker {self.name} has already been started: create another")
             self._thread = threading.Thread(target=self._loop, name=self.name, daemon=True)
             self._thread.start()
         return self
 
     def wake(self) -> None:
-        """Run as soon as possible; wakes before the run begins count as one."""
+        """Run as soon as possible; several calls before the run starts cause one run."""
         with self._condition:
             self._is_woken = True
             self._condition.notify_all()
@@ -172,12 +171,12 @@ class Worker:
             try:
                 self._run_once(now_ms)
             except BaseException as error:
-                # Even SystemExit from a callback must not end the thread unseen.
+                # Even SystemExit from a callback must not end the thread unnoticed.
                 failure = error
             self._record_run(now_ms, failure)
 
     def _wait_until_due(self) -> bool:
-        """Sleep until the next run, a wake or a stop; False when it is time to end."""
+        """Sleep until the next run, a wake or a stop; False after a stop."""
         with self._condition:
             timeout_s = min(self._delay_ms_locked() / 1000, threading.TIMEOUT_MAX)
             self._condition.wait_for(lambda: self._is_woken or self._is_stopping, timeout_s)
@@ -231,8 +230,8 @@ class LogRateLimiter:
     """Decides which failures of repeated work are logged.
 
     Each kind of failure is logged in full once, then briefly at growing intervals. A failure that
-    comes and goes does not start again with full detail before it was absent for
-    `LOG_INTERVAL_MAX_MS`. One thread at a time.
+    comes and goes is logged in full again only after it was absent for `LOG_INTERVAL_MAX_MS`. Not
+    thread-safe.
     """
 
     def __init__(self) -> None:
@@ -240,26 +239,26 @@ class LogRateLimiter:
         self._is_recovery_due = False
 
     def record_failure(self, error: BaseException, now_ms: int) -> LogDetail:
-        """How to log this failure."""
+        """The detail to log this failure with."""
         kind = (type(error), error.errno if isinstance(error, OSError) else None)
         logged = self._by_kind.get(kind)
         if logged is None or now_ms - logged.seen_ms >= LOG_INTERVAL_MAX_MS:
             self._by_kind[kind] = _LoggedFailure(now_ms)
             detail = LogDetail.FULL
         else:
-            detail = logged.see(now_ms)
+            detail = logged.record_repeat(now_ms)
         if detail is not LogDetail.NONE:
             self._is_recovery_due = True
         return detail
 
     def record_success(self) -> bool:
-        """Whether to log the recovery: after each failure that was logged, once."""
+        """Whether to log the recovery: once after a failure that was logged."""
         is_due, self._is_recovery_due = self._is_recovery_due, False
         return is_due
 
 
 class _LoggedFailure:
-    """When one kind of failure was last seen and logged, and how long it is not logged again."""
+    """When one kind of failure was last seen and logged, and the interval to its next message."""
 
     __slots__ = ("_interval_ms", "_logged_ms", "seen_ms")
 
@@ -267,7 +266,7 @@ class _LoggedFailure:
         self.seen_ms = self._logged_ms = now_ms
         self._interval_ms = LOG_INTERVAL_MIN_MS
 
-    def see(self, now_ms: int) -> LogDetail:
+    def record_repeat(self, now_ms: int) -> LogDetail:
         self.seen_ms = now_ms
         # A clock that was set back must not silence the failure.
         if 0 <= now_ms - self._logged_ms < self._interval_ms:
