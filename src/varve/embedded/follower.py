@@ -1,7 +1,7 @@
 """Follows a partition's files while another process appends to them.
 
-Invariant  changes nothing and takes no lock; gives whole batches with a good CRC only, so that a
-           write in flight is waited for. Control batches are left out; whether a transaction
+Invariant  changes nothing and takes no lock; returns only records of whole batches with a good CRC,
+           so it waits for a write in flight. Control batches are skipped; whether a transaction
            commits is not known here.
 Threads    one; it is a cursor.
 """
@@ -28,7 +28,7 @@ from varve.foundation.errors import Corrupt, OffsetOutOfRange
 from varve.kernels.batch_layout import BatchColumn, ScanStatus
 from varve.records import CommittedBatches
 
-# A write in flight is done by then; bytes that are still wrong are broken.
+# A write in flight is complete after this many polls; bytes that are still wrong are corrupt.
 _STALLED_POLLS_MAX: Final = 20
 _BROKEN: Final = (ScanStatus.BAD_CRC, ScanStatus.BAD_MAGIC)
 
@@ -45,19 +45,22 @@ class Follower:
         start: int | None,
         is_tiered: bool = False,
     ) -> None:
-        """Begins at an offset, or without one at the first record there is on the local disk.
+        """Begins at an offset, by default at the first record on the local disk.
 
-        Of one in the cold tier, at the first local one: what lies before is for others to read.
+        Offsets of a tiered partition that are only in object storage are skipped.
         """
         self._fs = fs
         self._directory = f"{root}/{topic_partition}"
         self._topic_partition = topic_partition
         first = min(self._base_offsets(), default=0)
-        known = self._read_log_start(root)
-        # Of other logs the checkpoint may lag behind what was deleted.
-        self.log_start = known if is_tiered and known is not None else max(first, known or 0)
+        checkpoint = self._read_log_start(root)
+        # Without a tier the first segment counts: the checkpoint may lag behind deletions.
+        if is_tiered and checkpoint is not None:
+            self.log_start = checkpoint
+        else:
+            self.log_start = max(first, checkpoint or 0)
         self.local_start = max(self.log_start, first)
-        """Where the files begin: what lies before is in the cold tier."""
+        """The first offset on the local disk; earlier ones are in the remote tier."""
         if start is not None and start < self.log_start:
             raise OffsetOutOfRange(
                 f"{topic_partition}: offset {start} is before the log start offset {self.log_start}"
@@ -79,35 +82,35 @@ class Follower:
         return [name.offset for name in names if name and name.kind == LOG and not name.state]
 
     def skip_to_end(self) -> None:
-        """Passes over everything there is."""
+        """Moves the cursor to the end of the partition."""
         last = max(self._base_offsets(), default=0)
         self.offset = max(self.offset, last)
         for _ in self._tables_of_segment():
             pass
 
     def poll(self) -> Iterator[StoredRecord]:
-        """The records that have come since the last poll."""
+        """The records appended since the last poll."""
         while True:
             for table in self._tables_of_segment():
                 yield from self._records_in(table)
-            following = [base for base in self._base_offsets() if base > self._base_offset]
-            has_more = bool(following) and self._has_more()
-            if self._is_stopped(is_closed=has_more) or not following:
+            later_bases = [base for base in self._base_offsets() if base > self._base_offset]
+            has_unread_bytes = bool(later_bases) and self._has_unread_bytes()
+            if self._is_stopped(is_closed=has_unread_bytes) or not later_bases:
                 return
-            if not has_more:
-                self.offset = max(self.offset, min(following))
+            if not has_unread_bytes:
+                self.offset = max(self.offset, min(later_bases))
 
-    def _has_more(self) -> bool:
-        """Whether the segment has bytes behind the cursor."""
+    def _has_unread_bytes(self) -> bool:
+        """Whether the segment has bytes after the cursor."""
         with suppress(FileNotFoundError):
             return self._fs.info(self._path()).size > self._position
         return False
 
     def _is_stopped(self, *, is_closed: bool) -> bool:
-        """Whether the last walk met bytes that are no batch; raises when they stay so.
+        """Whether the last walk stopped at bytes that are not a batch; raises if they persist.
 
-        Behind an active segment's batches anything may stand, for a while or, preallocated, for
-        long; a closed segment has nothing but batches.
+        After the batches of an active segment there may be a partial write or preallocated bytes;
+        a closed segment has nothing but batches.
         """
         is_broken = self._status in _BROKEN or (is_closed and self._status is not ScanStatus.END)
         self._stalled_polls = self._stalled_polls + 1 if is_broken else 0
@@ -148,8 +151,8 @@ class Follower:
         data = bytes(table.buffer[first : table.end - table.start])
         start = self.offset
         for batch in CommittedBatches(data, start_offset=start, where=self._directory):
-            wanted = columns_within(batch, start=start)
-            yield from stored_records(wanted, self._topic_partition.partition)
+            columns = columns_within(batch, start=start)
+            yield from stored_records(columns, self._topic_partition.partition)
 
 
 def find_partitions(fs: FileSystem, root: str, topic: str) -> list[TopicPartition]:

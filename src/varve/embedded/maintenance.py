@@ -1,6 +1,6 @@
-"""What a store does by itself: flushes and checkpoints, retention, compaction.
+"""Background work of an open store: flushes, checkpoints, retention, compaction, remote tier.
 
-Invariant  all of it is a `run_once(now_ms)`; threads only call it.
+Invariant  every part is a `run_once(now_ms)`; threads only call it.
 Threads    any; each worker runs its own part, and a failing part does not stop the others.
 """
 
@@ -32,15 +32,17 @@ if TYPE_CHECKING:
     from varve.tiering.tier import TierPass
 
 MAINTENANCE_INTERVAL_MS: Final = 1_000
+"""Time between two checks for logs that are due for a flush or a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What cleaning did to one partition, or would do: its compaction, and what expired.
+    """The result of cleaning one partition, or of a dry run.
 
-    Each is None where the topic's policy does not ask for it, or retention removed nothing.
-    `undecided` is of a dry run: what retention would take now, but that compaction comes first
-    and changes what it sees. `tier` is what left the local disk for the cold tier, and the latter.
+    `compaction` and `expiry` are None where the topic's policy does not include them, `expiry`
+    also when retention removes nothing. `undecided` is set by a dry run: segments that retention
+    would remove now, unless compaction rewrites them first. `tier` reports what was evicted from
+    the local disk and what expired in the remote tier.
     """
 
     partition: TopicPartition
@@ -52,12 +54,12 @@ class Cleaned:
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """How a store fares; empty of trouble it is healthy.
+    """The health of a store; it is healthy when no field reports a problem.
 
-    `offline` goes by log directory, `unreadable`, `retention` and `tier` by partition; each value
-    is a sentence that says what is wrong, and so is `mirror`, which is empty while both stores of a
-    mirrored cold tier are well and level. `workers` is empty when the store was opened to be
-    maintained by hand.
+    `offline` has log directories as keys, `unreadable`, `retention` and `tier` partitions; each
+    value describes the problem. `mirror` describes a problem of a mirrored remote tier, and is
+    empty while both object stores are available and in sync. `workers` is empty when the store was
+    opened with `maintain` off.
     """
 
     workers: tuple[WorkerHealth, ...]
@@ -120,7 +122,7 @@ class StoreMaintenance:
             self.cleaner.retention.run_once(now_ms)
 
     def stop(self) -> None:
-        """Ends the threads after the chunk they are at."""
+        """Stops the threads; work in progress ends at its next chunk."""
         with ExitStack() as stack:
             for worker in self._workers:
                 stack.callback(worker.stop)
@@ -138,7 +140,7 @@ class StoreMaintenance:
     def clean(
         self, partition: TopicPartition, now_ms: int, *, dry_run: bool, progress: Progress | None
     ) -> Cleaned:
-        """Does to one partition now what its policy says; raises what goes wrong."""
+        """Applies the cleanup policy of one partition now; raises errors instead of noting them."""
         log = self._logs.get(partition)
         compaction = None
         if log.settings.is_compacted:
@@ -160,10 +162,10 @@ class StoreMaintenance:
         return removed if removed.segments else None
 
     def measure(self, now_ms: int) -> None:
-        """Brings the metrics up to this moment; removes nothing.
+        """Updates the metrics; removes nothing.
 
-        What cannot be cleaned is known once a partition was cleaned: before that there are no
-        samples of it, as 0 would be a guess.
+        The metrics of uncleanable partitions have no samples until every partition was cleaned
+        once: before that 0 would be a guess.
         """
         logs = [
             find_cleanable(log, directory.cleaner_offset(partition), now_ms)
@@ -185,7 +187,7 @@ class StoreMaintenance:
             self.cleaner.observe_health()
 
     def health(self) -> StoreHealth:
-        """How the background work and the partitions fare."""
+        """The health of the workers, the partitions and the log directories."""
         directories = self._logs.directories
         return StoreHealth(
             workers=(
@@ -213,13 +215,13 @@ class StoreMaintenance:
 def _preview(
     log: Log, compaction: CleanReport | None, tier: "TierPass | None", now_ms: int
 ) -> Cleaned:
-    """What all together would do: retention is certain only of what compaction leaves as it is."""
+    """The combined dry run: retention is certain only for segments compaction does not rewrite."""
     partition = log.topic_partition
     plan = read_consistently(log, partial(_plan_retention, log, tier, now_ms))
     expiry = plan if plan.segments else None
     if compaction is None or not compaction.rewritten:
         return Cleaned(partition, compaction, expiry, tier=tier)
-    is_certain = partial(_stays_certain, compaction)
+    is_certain = partial(_is_unaffected, compaction)
     if tier is not None:
         moved = tuple(takewhile(is_certain, tier.moved.segments))
         tier = replace(tier, moved=replace(tier.moved, segments=moved))
@@ -233,20 +235,21 @@ def _preview(
 
 
 def _plan_retention(log: Log, tier: "TierPass | None", now_ms: int) -> RetentionPlan:
-    """What local retention removes, after what the tier removes by then."""
+    """What local retention removes once the tier has expired and evicted its segments."""
     segments = list_segments(log)
     if tier is None:
         return plan_retention(segments, now_ms)
     start = max(segments.log_start_offset, tier.expiry.end_offset or 0)
     evicted = {segment.base_offset for segment in tier.moved.segments}
-    left = tuple(
+    remaining = tuple(
         segment_info
         for segment_info in segments.segments
         if segment_info.base_offset not in evicted
     )
-    return plan_retention(replace(segments, log_start_offset=start, segments=left), now_ms)
+    return plan_retention(replace(segments, log_start_offset=start, segments=remaining), now_ms)
 
 
-def _stays_certain(compaction: CleanReport, segment: ExpiredSegment) -> bool:
-    # Compaction shrinks the log, so that fewer segments exceed its size afterwards.
+def _is_unaffected(compaction: CleanReport, segment: ExpiredSegment) -> bool:
+    """Whether retention removes a segment whatever compaction does first."""
+    # Compaction shrinks the log, so fewer segments exceed the size limit afterwards.
     return not segment.is_by_size and segment.base_offset not in compaction.rewritten

@@ -1,8 +1,8 @@
-"""One partition of a topic, as the public face shows it: visible records, in order, each checked.
+"""One partition of a topic in the public API: visible records, in order, with CRCs checked.
 
-Invariant  a read ends where the log ended, for its isolation, when it began; it never gives a
+Invariant  a read ends where the log ended, for its isolation, when it began; it never returns a
            record outside [start, end), of an aborted transaction, or of a batch with a wrong CRC.
-Threads    any; each read stands for itself.
+Threads    any; reads share no state.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from varve.records import Batch, Buffer, CommittedBatches, RecordColumns
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """A partition's marks: records stand at `log_start` and up to, not including, the others.
+    """The offsets of a partition: `log_start` is inclusive, the others are exclusive.
 
-    Those before `local_start` are in the cold tier only.
+    Records before `local_start` are in the remote tier only.
     """
 
     log_start: int
@@ -31,7 +31,7 @@ class PartitionOffsets:
 
 
 class Partition:
-    """A partition. Made by `Topic.partition`."""
+    """A partition, returned by `Topic.partition`."""
 
     def __init__(self, topic: str, number: int, logs: LogManager) -> None:
         self.number = number
@@ -43,7 +43,7 @@ class Partition:
 
     @property
     def log(self) -> Log:
-        """The engine's log, for idempotent producers, transactions and all else it can do."""
+        """The log of the partition, for idempotent producers, transactions and other operations."""
         return self._logs.get(self._topic_partition)
 
     def append_batch(self, batch: Buffer) -> AppendResult:
@@ -58,9 +58,9 @@ class Partition:
         isolation: str = Isolation.READ_UNCOMMITTED,
         max_records: int | None = None,
     ) -> Iterator[StoredRecord]:
-        """The records from `start` (None: the first there is) to before `end`.
+        """The records from `start` (None: the log start offset) to before `end`.
 
-        It ends, at the latest, where the log ended when the read began.
+        The read ends, at the latest, where the visible log ended when it began.
         """
         if max_records is not None and max_records < 0:
             raise InvalidRequest(f"max_records {max_records} is below 0")
@@ -104,17 +104,17 @@ class Partition:
         )
 
     def delete_records(self, before: int) -> int:
-        """Drops the records before an offset, -1 meaning all there are; gives the log start."""
+        """Deletes the records before an offset, -1 for all; returns the log start offset."""
         return self.log.delete_records(before)
 
     def flush(self) -> None:
-        """Brings everything appended so far to the disk."""
+        """Syncs everything appended so far to disk."""
         self.log.flush()
 
 
 @dataclass(frozen=True, slots=True)
 class _ReadRange:
-    """What to read of one log: offsets [start, end) under an isolation."""
+    """The offsets [start, end) of one log, to be read under an isolation level."""
 
     log: Log
     start: int
@@ -123,7 +123,7 @@ class _ReadRange:
 
     @classmethod
     def visible(cls, log: Log, start: int | None, end: int | None, isolation: str) -> "_ReadRange":
-        """The range requested, cut at what is visible now.
+        """The requested range, limited to the records visible now.
 
         Raises OffsetOutOfRange for a start outside the log.
         """

@@ -1,9 +1,9 @@
 """A store: log directories with topics in them, open in this process.
 
-Crash      a topic is in the table before its partitions are made; see `topic_table`. Settings that
-           were altered are on disk before they hold.
-Threads    any; `_lock` guards the handles made from the table. Who changes topics holds `_changes`
-           throughout, before `_lock`, and may wait for the object store: nobody else does.
+Crash      a topic is in the table before its partitions are created; see `topic_table`. Altered
+           settings are on disk before they take effect.
+Threads    any; `_lock` guards the topic handles. A thread that changes topics holds `_changes`
+           throughout, takes it before `_lock`, and may wait for the object store under it.
 """
 
 import os
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 
 class StoreMetrics:
-    """A collector for a registry of prometheus_client."""
+    """The metrics of a store, as a collector of prometheus_client."""
 
     def __init__(self, cleaner: CleanerMetrics, tier: StoreTier) -> None:
         self._cleaner = cleaner
         self._tier = tier
 
     def collect(self) -> "Iterator[Family]":
-        """What prometheus_client asks a collector for."""
+        """Called by prometheus_client."""
         yield from self._cleaner.collect()
         tier = self._tier.metrics()
         if tier is not None:
@@ -60,7 +60,7 @@ class StoreMetrics:
 
 
 class Store(StoreRemovals):
-    """An open store. Made by `open`; use it as a context manager, or close it."""
+    """An open store, returned by `open`; use it as a context manager, or close it."""
 
     def __init__(
         self,
@@ -103,14 +103,14 @@ class Store(StoreRemovals):
         return f"<Store {', '.join(self._paths)}{' (closed)' if self._is_closed else ''}>"
 
     def open(self, *, maintain: bool) -> Self:
-        """Opens the directories, finishes what a crash cut, and starts the maintenance."""
+        """Opens the directories, completes interrupted changes, and starts background work."""
         check_cluster_id_known(self._fs, [directory.path for directory in self._logs.directories])
         self._catalog.load()
         self._logs.open()
         try:
             self._catalog.check_unchanged()
             self._admin.finish_interrupted()
-            if self._tier.is_wanted:
+            if self._tier.is_tiered:
                 self._tier.prepare(self._admin)
         except BaseException:
             self._tier.stop()
@@ -128,10 +128,10 @@ class Store(StoreRemovals):
         settings: Mapping[str, GivenValue] | None = None,
         exist_ok: bool = False,
     ) -> Topic:
-        """Makes a topic, by default with one partition and the store's defaults.
+        """Creates a topic, by default with one partition and the store's defaults.
 
-        `settings` goes by Kafka's names, e.g. `{"segment.bytes": 1_000_000}`. Raises TopicExists
-        when there is one of that name; with `exist_ok` only if it differs from what is asked.
+        `settings` has Kafka's names, e.g. `{"segment.bytes": 1_000_000}`. Raises TopicExists when
+        the topic exists; with `exist_ok` only if its partitions or settings differ.
         """
         with self._changes:
             self._check_open()
@@ -159,7 +159,7 @@ class Store(StoreRemovals):
         return self._topics[entry.name]
 
     def _get_partition(self, topic: Topic, number: int) -> Partition:
-        """For `Topic`; raises InconsistentTopicId where the directory is of another topic."""
+        """For `Topic`; raises InconsistentTopicId if the directory belongs to another topic id."""
         self._check_open()
         topic_id = self._logs.topic_id(TopicPartition(topic.name, number))
         if topic_id is not None and topic.id is not None and topic_id != topic.id:
@@ -180,9 +180,9 @@ class Store(StoreRemovals):
             return [self._handle_locked(entry) for entry in self._admin.entries()]
 
     def alter_topic(self, name: str, settings: Mapping[str, GivenValue | None]) -> Topic:
-        """Gives a topic other settings, which hold at once; None takes one back to the default.
+        """Alters settings of a topic with immediate effect; None resets one to the default.
 
-        Those not named stay. Raises InvalidSetting, and then nothing has changed.
+        Other settings stay. Raises InvalidSetting, and then nothing has changed.
         """
         with self._changes:
             topic = self.topic(name)
@@ -190,10 +190,10 @@ class Store(StoreRemovals):
             return topic
 
     def add_partitions(self, name: str, count: int) -> Topic:
-        """Lets a topic grow to `count` partitions, new ones empty; handles of it grow with it.
+        """Adds empty partitions up to `count`; existing handles of the topic see them too.
 
-        Records that are there stay where they are; of those to come a key may go to another
-        partition than before. Raises InvalidRequest unless there are more of them than now.
+        Existing records stay in their partitions; new records of a key may go to another partition
+        than before. Raises InvalidRequest unless `count` exceeds the current number.
         """
         with self._changes:
             topic = self.topic(name)
@@ -202,30 +202,30 @@ class Store(StoreRemovals):
             return topic
 
     def given_settings(self, name: str) -> Mapping[str, str]:
-        """What a topic was given of its own, by Kafka's names; raises NotFound."""
+        """The settings of the topic itself, without defaults, by Kafka's names; raises NotFound."""
         self._check_open()
         return self._admin.get(name).settings
 
     @property
     def settings(self) -> ParsedSettings:
-        """What the store was opened with."""
+        """The settings the store was opened with."""
         return self._settings
 
     @property
     def topic_defaults(self) -> LogSettings:
-        """The settings of a topic that was given none of its own."""
+        """The settings of a topic that has none of its own."""
         return self._admin.defaults
 
     @property
     def altered_defaults(self) -> Mapping[str, str]:
-        """Those of the defaults that `alter_defaults` gave, by the names that topics use."""
+        """The defaults that `alter_defaults` set, by topic setting names."""
         return self._admin.given_defaults
 
     def alter_defaults(self, settings: Mapping[str, GivenValue | None]) -> None:
-        """Gives all topics without such settings of their own others, which hold at once and stay.
+        """Alters the defaults of all topics, durably and with immediate effect.
 
-        By the names that topics use; None takes one back to what the store was opened with. Raises
-        InvalidSetting for what cannot be one for all topics, and then nothing has changed.
+        Uses topic setting names; None resets one to what the store was opened with. Raises
+        InvalidSetting for a setting without a store-wide default, and then nothing has changed.
         """
         single = [
             declaration.kafka_name
@@ -242,12 +242,12 @@ class Store(StoreRemovals):
                 topic.settings = self._admin.settings_of(topic.name)
 
     def delete_topic(self, name: str, *, at_once: bool = False) -> None:
-        """Removes a topic; its files go after `file.delete.delay.ms`.
+        """Deletes a topic; its files are deleted after `file.delete.delay.ms`.
 
-        With `at_once` they go now, and with them what earlier deletions left waiting: for when no
-        thread is reading. The object store of a topic in the cold tier is asked first: where it
-        cannot or may not delete, nothing has changed. Where it or a directory fails later, the
-        topic is out of service (`deleting`), and this may be called again to continue.
+        With `at_once` they are deleted now, with all files that wait for their deletion, which is
+        only safe while no thread reads. For a tiered topic the object store is checked first: if it
+        cannot delete, nothing has changed. If it or a directory fails later, the topic is out of
+        service (see `deleting`); call this again to continue.
         """
         with self._changes:
             self._check_open()
@@ -256,14 +256,14 @@ class Store(StoreRemovals):
                 self._topics.pop(name, None)
 
     def deleting(self) -> list[str]:
-        """The names of topics whose deletion was begun and could not be finished yet."""
+        """The names of topics whose deletion is not complete."""
         self._check_open()
         return self._admin.deleting()
 
     @property
     def recovered(self) -> dict[str, list[str]]:
-        """By partition, what the open had to cut, drop or rebuild after a crash; and by topic, that
-        its settings are lost."""
+        """What the open cut, dropped or rebuilt after a crash, by partition; and the topics whose
+        settings are lost, with the remedy."""
         recovered = {
             str(partition): log.recovered
             for directory in self._logs.directories
@@ -276,17 +276,17 @@ class Store(StoreRemovals):
 
     @property
     def cluster_id(self) -> str:
-        """What the log directories and the cold tier know this store by."""
-        known = (
+        """The cluster id in the log directories and in the remote tier; empty when unknown."""
+        online = (
             directory.metadata for directory in self._logs.directories if directory.failure is None
         )
         return next(
-            (metadata.cluster_id for metadata in known if metadata and metadata.cluster_id), ""
+            (metadata.cluster_id for metadata in online if metadata and metadata.cluster_id), ""
         )
 
     @property
     def directories(self) -> list[LogDirectory]:
-        """The log directories, those that are offline as well."""
+        """All log directories, including those that are offline."""
         return self._logs.directories
 
     @property
@@ -299,7 +299,7 @@ class Store(StoreRemovals):
             raise Closed(f"the store {', '.join(self._paths)} was closed; open it again")
 
     def run_once(self, now_ms: int | None = None) -> None:
-        """One round of all background work, as if it were this time.
+        """One round of all background work, as of the given time.
 
         For tests, and for programs that opened the store with `maintain` off.
         """
@@ -307,23 +307,23 @@ class Store(StoreRemovals):
         self._maintenance.run_once(self._clock.now_ms() if now_ms is None else now_ms)
 
     def health(self) -> StoreHealth:
-        """How the background work, the partitions and the directories fare."""
+        """The health of the background work, the partitions and the log directories."""
         self._check_open()
         return self._maintenance.health()
 
     def measure(self) -> None:
-        """Brings the figures of `metrics` up to this moment without cleaning anything."""
+        """Updates `metrics` without cleaning anything."""
         self._check_open()
         self._maintenance.measure(self._clock.now_ms())
 
     @property
     def metrics(self) -> StoreMetrics:
-        """The store's figures, to be registered with a registry of prometheus_client."""
+        """The store's metrics, to be registered with a prometheus_client registry."""
         return self._metrics
 
     @property
     def tier(self) -> "Tier":
-        """The cold tier: copies, expiry and status of its partitions, on request.
+        """The remote tier: copies, expiry and status of its partitions, on request.
 
         Raises Unavailable when its object store cannot be opened now.
         """
@@ -331,7 +331,7 @@ class Store(StoreRemovals):
         return self._tier.get()
 
     def flush(self) -> None:
-        """Brings everything appended so far to the disk."""
+        """Syncs everything appended so far to disk."""
         for topic in self.topics():
             topic.flush()
 
@@ -349,7 +349,7 @@ class Store(StoreRemovals):
         try:
             self._maintenance.stop()
         finally:
-            # Who changes a topic may still write to the directories.
+            # A thread that changes a topic may still write to the directories.
             with self._changes:
                 self._logs.close()
 
@@ -375,7 +375,7 @@ class Store(StoreRemovals):
         except StoreError as failure:
             if error is None:
                 raise
-            # What went wrong first is what the caller must see.
+            # The caller must see the first error.
             error.add_note(f"and closing the store failed: {failure}")
 
 
@@ -392,17 +392,17 @@ def open(
     maintain: bool = True,
     objects: "ObjectStore | None" = None,
 ) -> Store:
-    """Opens a store, or makes an empty one: a directory, or several for several disks.
+    """Opens a store in one directory or, for several disks, in several; creates missing ones.
 
-    `settings` goes by Kafka's names: those of the store, and as `log.segment.bytes` and the like
-    the defaults of its topics. Unless `maintain` is off threads flush and checkpoint, delete what
-    is past its retention, compact what is due, and copy topics with `remote.storage.enable` to the
-    cold tier at `varve.tier.url`. `fs`, `clock`, `random`, and `objects` in place of that URL, are
-    for tests.
+    `settings` has Kafka's broker names: settings of the store, and defaults of its topics such as
+    `log.segment.bytes`. Unless `maintain` is off, threads flush and checkpoint, delete segments
+    past their retention, compact logs that are due, and copy topics with `remote.storage.enable`
+    to the remote tier at `varve.tier.url`. `fs`, `clock`, `random` and `objects`, which replaces
+    that URL, are for tests.
 
     Raises Locked when another process has a directory open.
     """
-    texts = [_path_text(path) for path in _listed(paths)]
+    texts = [_path_text(path) for path in _to_list(paths)]
     store = Store(
         texts,
         settings=settings or {},
@@ -414,7 +414,7 @@ def open(
     return store.open(maintain=maintain)
 
 
-def _listed(paths: object) -> list[object]:
+def _to_list(paths: object) -> list[object]:
     if isinstance(paths, Iterable) and not isinstance(paths, str | bytes | os.PathLike):
         return list(paths)
     return [paths]

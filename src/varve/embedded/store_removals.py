@@ -1,9 +1,10 @@
-"""What a store does and says about removals: clean, audit, explain and forecast.
+"""Removals of records in a store: clean, audit, explain and forecast.
 
-What the answers import is imported with the first one: a store that is only written to and read
-does not wait for it.
+Modules for audit, explain and forecast are imported on first use: a store that only appends and
+reads does not load them.
 
-Invariant  an answer changes no record and no setting; key indexes are built where they are missing.
+Invariant  audit, explain and forecast change no record and no setting; missing key indexes are
+           built.
 Threads    any.
 """
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class StoreRemovals(ABC):
-    """The part of a store that looks after what is to go; the store itself knows the topics."""
+    """The part of a store that cleans and explains; `Store` adds topics, appends and reads."""
 
     def __init__(
         self,
@@ -68,22 +69,22 @@ class StoreRemovals(ABC):
         at_once: bool = False,
         progress: Progress | None = None,
     ) -> list[Cleaned]:
-        """Compacts and expires now what the policies of some partitions, or of all, remove.
+        """Applies compaction and retention now to a topic, a partition, or all topics.
 
-        Compaction does not wait for the dirty ratio; it leaves the active segment alone, which
-        `roll` closes first. Replaced files go after `file.delete.delay.ms`, or with `at_once` now,
-        for when no thread is reading. A dry run reports what would be done and changes nothing, but
-        that key indexes are built where they are missing. `progress` is called for every chunk, and
-        what it raises ends the run with nothing lost.
+        Compaction ignores the dirty ratio. It skips the active segment unless `roll` closes it
+        first. Replaced files are deleted after `file.delete.delay.ms`, or now with `at_once`, which
+        is only safe while no thread reads. A dry run changes nothing but builds missing key
+        indexes. `progress` is called for every chunk; if it raises, the run stops and no record is
+        lost.
         """
-        chosen = self.partitions(topic, partition)
+        partitions = self.partitions(topic, partition)
         now_ms = self._clock.now_ms()
         if roll and not dry_run:
-            for topic_partition in chosen:
+            for topic_partition in partitions:
                 self._logs.get(topic_partition).roll()
         cleaned = [
             self._maintenance.clean(topic_partition, now_ms, dry_run=dry_run, progress=progress)
-            for topic_partition in chosen
+            for topic_partition in partitions
         ]
         if at_once:
             self._logs.delete_expired_files()
@@ -92,12 +93,12 @@ class StoreRemovals(ABC):
     def partitions(
         self, topic: str | None = None, partition: int | None = None
     ) -> list[TopicPartition]:
-        """The partitions of all topics, of one, or the one that is named, by topic and number."""
+        """All partitions, those of a topic, or one of them, ordered by topic and number."""
         if topic is None:
             return [
-                TopicPartition(every.name, number)
-                for every in self.topics()
-                for number in range(every.partition_count)
+                TopicPartition(known_topic.name, number)
+                for known_topic in self.topics()
+                for number in range(known_topic.partition_count)
             ]
         chosen = self.topic(topic)
         numbers = range(chosen.partition_count)
@@ -108,9 +109,9 @@ class StoreRemovals(ABC):
     def audit(
         self, topic: str | None = None, partition: int | None = None, *, deep: bool = False
     ) -> "list[AuditReport]":
-        """Checks what is on record of every removal against itself and against the disk.
+        """Checks the removal log of each partition, and the segments on disk against it.
 
-        With `deep` the keys of all records are read as well.
+        With `deep` also the keys of all records.
         """
         from varve.cleaning.removals.audit import audit_partition
 
@@ -120,7 +121,7 @@ class StoreRemovals(ABC):
         return [audit_partition(self._fs, log.directory, deep=deep) for log in logs]
 
     def explain(self, topic: str, partition: int | None = None) -> "list[SegmentExplanation]":
-        """Why the segments of a topic, or of one of its partitions, are still here."""
+        """Why the segments of a topic, or of one of its partitions, have not been removed."""
         from varve.cleaning.explain.explain import explain_log
 
         now_ms = self._clock.now_ms()
@@ -133,7 +134,7 @@ class StoreRemovals(ABC):
     def explain_offset(
         self, topic: str, offset: int, partition: int | None = None
     ) -> "RecordExplanation":
-        """Why a record is still here, what keeps it and until when; or that it is gone."""
+        """Which rules keep a record and until when, or that it was removed."""
         from varve.cleaning.explain.explain import explain_offset
 
         log, now_ms = self.topic(topic).partition(partition).log, self._clock.now_ms()
@@ -142,7 +143,7 @@ class StoreRemovals(ABC):
     def explain_key(
         self, topic: str, key: bytes | str, partition: int | None = None
     ) -> "RecordExplanation | None":
-        """Why the latest record of a key is still here; None when there is none."""
+        """Which rules keep the latest record of a key; None when there is no record of the key."""
         from varve.cleaning.explain.explain import explain_key
 
         data = key.encode() if isinstance(key, str) else key
@@ -160,7 +161,7 @@ class StoreRemovals(ABC):
     ) -> "list[Forecast]":
         """What retention will delete and when, and what compaction would free, by partition.
 
-        `settings` are tried in place of the topic's own; nothing is changed. Raises Unavailable
+        `settings` replace the topic's own for the forecast; nothing is changed. Raises Unavailable
         for a tiered partition whose object storage does not answer.
         """
         now_ms = self._clock.now_ms()
@@ -172,7 +173,7 @@ class StoreRemovals(ABC):
     def _forecast(self, log: Log, now_ms: int, settings: Mapping[str, GivenValue]) -> "Forecast":
         from varve.cleaning.retention.forecast import forecast
 
-        # What is not compacted now has no plan; what it would lose then nobody has counted.
+        # A topic that is not compacted has no plan, so its stale bytes are unknown.
         stale = self._stale_bytes(log, now_ms) if log.settings.is_compacted else None
         return forecast(
             log,
@@ -185,17 +186,17 @@ class StoreRemovals(ABC):
     def _remote_segments(
         self, log: Log, settings: Mapping[str, GivenValue]
     ) -> RemoteSegments | None:
-        """Those of a tiered log; an empty list for one that the settings would make tiered."""
+        """The remote segments of a tiered log; none for one that `settings` would make tiered."""
         if log.settings.remote_storage_enable:
             return self._tier.get().remote_segments(log.topic_partition)
         where = f"the forecast of {log.topic_partition}"
-        tried = parse_settings(LogSettings, settings, where, base=log.settings)
-        if not tried.remote_storage_enable:
+        forecast_settings = parse_settings(LogSettings, settings, where, base=log.settings)
+        if not forecast_settings.remote_storage_enable:
             return None
         return RemoteSegments((), log.log_start_offset, 0, self._tier.delete_delay_ms)
 
     def _explain_context(self, log: Log, now_ms: int) -> "ExplainContext":
-        """What is known of a partition; while object storage is down, without that part."""
+        """The facts about a partition; without the remote part while object storage is down."""
         from varve.cleaning.explain.explain import ExplainContext
 
         partition = log.topic_partition
@@ -226,13 +227,13 @@ class StoreRemovals(ABC):
         )
 
     def _find_bounds(self, partition: TopicPartition) -> RemoteBounds | None:
-        """None also while object storage is down: what it keeps is then unknown."""
+        """The bounds of the remote tier; None without one, and while object storage is down."""
         with suppress(Unavailable):
             return self._tier.bounds(partition)
         return None
 
     def _stale_bytes(self, log: Log, now_ms: int) -> dict[int, int] | None:
-        """Stale bytes by base offset; None when no plan can be made."""
+        """Stale bytes by base offset; None when the planning fails."""
         with suppress(StoreError):
             plan = self._maintenance.cleaner.plan(log.topic_partition, now_ms)
             return {

@@ -1,7 +1,7 @@
 """Reads the settings of a whole store: its own, and the defaults of its topics.
 
 A topic's default has Kafka's broker-wide name, e.g. `log.segment.bytes` for `segment.bytes`.
-Settings of the cold tier's object store begin with `varve.tier.store.`, those of the store that
+Settings of the tier's object store begin with `varve.tier.store.`, those of the store that
 mirrors it with `varve.tier.mirror.store.`.
 """
 
@@ -20,7 +20,7 @@ S = TypeVar("S", bound=Settings)
 _WHERE: Final = "the store's settings"
 
 TIER_STORE_PREFIX: Final = "varve.tier.store."
-"""Prefix of settings of the cold tier's object store."""
+"""Prefix of settings of the tier's object store."""
 MIRROR_STORE_PREFIX: Final = "varve.tier.mirror.store."
 """Prefix of settings of the store that mirrors it."""
 

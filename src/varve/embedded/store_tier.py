@@ -1,8 +1,8 @@
-"""The cold tier of a store, opened when a topic first needs it.
+"""The remote tier of a store, opened when a topic first needs it.
 
-Invariant  a store without tiered topics never asks an object store for anything, nor waits for what
-           the tier imports; one whose object store is down opens and serves what is local.
-Threads    any; `_lock` guards the opening.
+Invariant  a store without tiered topics sends no request to an object store and does not import the
+           tier; a store whose object store is down opens and serves its local segments.
+Threads    any; `_lock` is held while the tier is opened.
 """
 
 import logging
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_MS: Final = 5_000
-"""How long a thread may be busy with the object store when that is to be closed."""
+"""How long a stop waits for a thread that is in a request to the object store."""
 CATCH_UP_MS: Final = 10_000
-"""How long a round of copies continues with what the mirror lacks."""
-MENDABLE: Final = (Unavailable, StoreDenied)
-"""What an object store says that is down or refuses us; the log continues without it meanwhile."""
+"""How long a round of copies spends on bringing the mirror up to date."""
+_RECOVERABLE_ERRORS: Final = (Unavailable, StoreDenied)
+"""Errors of an object store that is down or denies access; the log works without it meanwhile."""
 RETRY_MS: Final = 1_000
-"""How long a store that could not be opened is not asked again."""
+"""Time until an object store that could not be opened is tried again."""
 
 
 class TierRemoteReader:
-    """The remote part of one log, in a tier that is opened by the first read of it."""
+    """Reads the remote segments of one log; the first read opens the tier."""
 
     def __init__(self, tier: "StoreTier", partition: TopicPartition) -> None:
         self._tier = tier
@@ -84,7 +84,7 @@ class TierRemoteReader:
 
 
 class StoreTier:
-    """The tier of one store, or the promise of one."""
+    """The remote tier of one store, opened on first use."""
 
     def __init__(self, opening: TierOpening) -> None:
         self._logs = opening.logs
@@ -92,7 +92,7 @@ class StoreTier:
         self._opening = opening
         self._settings = opening.settings.tier
         self.cleaner: LogCleaner | None = None
-        """Of the same store; set before the first use, as the cleaner needs the tier as well."""
+        """The cleaner of the store; set after construction, because it needs the tier as well."""
         self._lock = threading.Lock()
         self._tier: Tier | None = None  # guarded by _lock
         self._failure: StoreError | None = None  # guarded by _lock
@@ -102,27 +102,27 @@ class StoreTier:
         self._workers: list[Worker] = []  # guarded by _lock
 
     @property
-    def is_wanted(self) -> bool:
-        """Whether a topic is in the cold tier."""
+    def is_tiered(self) -> bool:
+        """Whether a topic is tiered."""
         return any(log.settings.remote_storage_enable for _, log, _ in self._logs.logs())
 
     @property
     def delete_delay_ms(self) -> int:
-        """How long the objects of a segment stay when it has expired."""
+        """How long the objects of an expired segment stay."""
         return self._settings.replaced_ms
 
     def get(self) -> "Tier":
-        """The tier; raises what keeps its object store from being opened."""
+        """The tier, opened if necessary; raises StoreError when that fails."""
         with self._lock:
             if self._is_closed:
-                raise Closed("the cold tier was closed with its store; open the store again")
+                raise Closed("the tier was closed with its store; open the store again")
             if self._tier is None:
                 self._tier = self._open_locked()
             return self._tier
 
     def find(self) -> "Tier | None":
-        """The tier if a topic is in it."""
-        return self.get() if self.is_wanted else None
+        """The tier; None when no topic is tiered."""
+        return self.get() if self.is_tiered else None
 
     def _open_locked(self) -> "Tier":
         if self._failure is not None and self._clock.now_ms() < self._retry_ms:
@@ -130,22 +130,22 @@ class StoreTier:
         try:
             assert self.cleaner is not None
             return self._opening.open(self.cleaner)
-        except MENDABLE as error:
+        except _RECOVERABLE_ERRORS as error:
             self._failure, self._retry_ms = error, self._clock.now_ms() + RETRY_MS
             raise
 
     def remote_reader(self, partition: TopicPartition) -> "TierRemoteReader":
-        """Reads the part of a log that is not on the local disk; opens the tier when first used."""
+        """A reader for the remote segments of a partition; its first read opens the tier."""
         return TierRemoteReader(self, partition)
 
     def get_remote_reader(self, partition: TopicPartition) -> RemoteLogReader:
-        """The reader of the open tier; raises what keeps its object store from being opened."""
+        """The reader of the open tier; raises StoreError when its object store cannot be opened."""
         try:
             return self.get().remote_log(partition)
         except (StoreUnavailable, StoreDenied) as error:
             raise type(error)(
-                f"{partition}: what lies before its local start is in the cold tier, which cannot "
-                f"be asked now: {error}. What is on the local disk is still served"
+                f"{partition}: records before its local log start are in the remote tier, which "
+                f"is not available now: {error}. What is on the local disk is still served"
             ) from error
 
     def bounds(self, partition: TopicPartition) -> RemoteBounds | None:
@@ -170,14 +170,14 @@ class StoreTier:
         )
 
     def start(self) -> None:
-        """Lets threads copy and expire from now on."""
+        """Allows background copies and expiry; their threads start once a topic is tiered."""
         with self._lock:
             self._is_maintained = True
-        self.look_after()
+        self.start_when_tiered()
 
-    def look_after(self) -> None:
-        """Starts the threads once a topic is in the tier; they begin at once."""
-        if not self.is_wanted:
+    def start_when_tiered(self) -> None:
+        """Starts the threads if a topic is tiered; their first round begins immediately."""
+        if not self.is_tiered:
             return
         with self._lock:
             if not self._is_maintained or self._workers:
@@ -192,7 +192,7 @@ class StoreTier:
                 worker.wake()
 
     def _find_for_round(self) -> "Tier | None":
-        """The tier if there is something to do: nobody may be in it, or the end has come first."""
+        """The tier for a background round; None when no topic is tiered or the store is closed."""
         try:
             return self.find()
         except Closed:
@@ -214,19 +214,19 @@ class StoreTier:
     def run_once(self, now_ms: int) -> None:
         """One round of copying, then one of expiry, in the caller's thread.
 
-        An object store that is down or refuses us keeps nobody else from their work.
+        A failing object store is logged and does not stop the other background work.
         """
         try:
             self._copy_once(now_ms)
             self._expire_once(now_ms)
         except StoreError as error:
-            logger.warning("the cold tier cannot be opened", extra={"error": str(error)})
+            logger.warning("the remote tier failed", extra={"error": str(error)})
 
     def prepare(self, maker: "TopicMaker", topic: str = "") -> None:
-        """Before a topic enters the tier, under the lock of who makes topics.
+        """Checks and opens the tier before a topic becomes tiered; `_changes` is held.
 
-        Raises InvalidSetting or InvalidRequest where the tier can never be opened as it is; one
-        that is down, or refuses us, may come up again.
+        Raises InvalidSetting or InvalidRequest when its configuration is wrong. An object store
+        that is down or denies access is only logged.
         """
         from varve.tiering.manifest.paths import check_topic_fits
 
@@ -236,32 +236,34 @@ class StoreTier:
             self.get()
 
     def check_removable(self, partition: TopicPartition) -> None:
-        """Raises StoreError where the object store cannot, or will not, let a partition go."""
+        """Raises StoreError when the object store cannot delete the objects of a partition."""
         self.get().check_removable(partition)
 
     def remove(self, partition: TopicPartition) -> None:
-        """Takes a partition's objects out of the tier: its topic goes."""
+        """Deletes the objects of a partition whose topic is deleted."""
         self.get().remove(partition, self._clock.now_ms())
 
     def enter(self, logs: Sequence[Log]) -> None:
-        """Lets logs into the tier, once `prepare` was called.
+        """Makes logs tiered, after `prepare`.
 
-        Raises InvalidRequest when the tier has segments that are not of one's history from where
-        it starts: those before that would be taken for expired ones. One that is down is not asked.
+        Raises InvalidRequest when the tier has segments of another history, or before the log
+        start offset, where they would count as expired. Not checked while the store is down.
         """
         try:
             tier = self.get()
             for log in logs:
                 _check_same_history(log, tier.partitions.get(log.topic_partition).manifests)
         except Unavailable as error:
-            logger.warning("the cold tier cannot be asked", extra={"error": str(error)})
+            logger.warning(
+                "the history of the remote tier was not checked", extra={"error": str(error)}
+            )
         self.stay(logs)
 
     def leave(self, logs: Sequence[Log]) -> None:
-        """Takes partitions out of the tier: from now on their logs are what is local.
+        """Takes partitions out of the tier: only their local segments remain.
 
-        Nothing has changed when the object store cannot be asked at all. Copies begin again only
-        when they `stay` or `enter`.
+        When the object store does not answer, nothing has changed. Copies resume only after `stay`
+        or `enter`.
         """
         tier = self.get()
         for log in logs:
@@ -276,7 +278,7 @@ class StoreTier:
             raise
 
     def stay(self, logs: Sequence[Log]) -> None:
-        """For logs that are in the tier after all."""
+        """Reverts `leave`: the logs stay tiered."""
         with self._lock:
             tier = self._tier
         if tier is not None:
@@ -284,7 +286,7 @@ class StoreTier:
                 tier.partitions.end_leaving(log)
 
     def failures(self) -> dict[TopicPartition, str]:
-        """What went wrong in the last round, by partition that is in the tier."""
+        """The error of the last round, by tiered partition."""
         with self._lock:
             tier, failure = self._tier, self._failure
         tiered = {
@@ -298,18 +300,18 @@ class StoreTier:
         return {partition: text for partition, text in failures.items() if partition in tiered}
 
     def mirror_trouble(self) -> str:
-        """What is wrong with the stores of a mirror; empty if nothing is, or nothing mirrors."""
+        """Describes a problem of the mirror; empty without a problem or a mirror."""
         with self._lock:
             mirror = None if self._tier is None else _find_mirror(self._tier)
         return "" if mirror is None else mirror.trouble()
 
     def metrics(self) -> "TierMetrics | None":
-        """The figures of the tier; None while it is not open."""
+        """The metrics of the tier; None while it is not open."""
         with self._lock:
             return None if self._tier is None else self._tier.metrics
 
     def measure(self, now_ms: int) -> None:
-        """Brings the figures up to now where a topic is in the tier; a store may be down."""
+        """Updates the metrics of tiered partitions; a store that is down is logged."""
         tier = None
         with _outage_logged():
             tier = self.find()
@@ -321,9 +323,9 @@ class StoreTier:
             return [worker.health() for worker in self._workers]
 
     def stop(self) -> None:
-        """Ends the threads after the chunk they are at, and closes the object store for good.
+        """Stops the threads at their next chunk, and closes the object store.
 
-        One who waits for a store that does not answer gives up when that is closed.
+        Closing it also ends the wait of a thread for a store that does not answer.
         """
         with self._lock:
             self._is_closed, self._is_maintained = True, False
@@ -347,11 +349,11 @@ class StoreTier:
 
 @contextmanager
 def _outage_logged() -> Iterator[None]:
-    """Continues without an object store that is down or refuses us."""
+    """Logs that the object store is down or denies access, and continues."""
     try:
         yield
-    except MENDABLE as error:
-        logger.warning("the cold tier cannot be opened", extra={"error": str(error)})
+    except _RECOVERABLE_ERRORS as error:
+        logger.warning("the remote tier cannot be opened", extra={"error": str(error)})
 
 
 def _check_same_history(log: Log, manifests: "ManifestStore") -> None:
@@ -360,7 +362,7 @@ def _check_same_history(log: Log, manifests: "ManifestStore") -> None:
     manifest = manifests.load()
     if manifest.readable_count and not is_same_history(manifests, manifest, log):
         raise InvalidRequest(
-            f"{log.topic_partition}: the cold tier has {manifest.readable_count} segments of it up "
+            f"{log.topic_partition}: the tier has {manifest.readable_count} segments of it up "
             f"to offset {manifest.highest_offset}, and not all of them are of this log, which "
             f"holds {log.log_start_offset} to {log.end_offset}: `varve tier restore` into another "
             "directory brings back a whole log that goes on with them. Only if they are not wanted "

@@ -1,4 +1,4 @@
-"""Records on their way in and out: what callers may give, what they get."""
+"""Records of the public API: the forms that appends accept, and the type that reads return."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ NO_TIMESTAMP = -1
 
 @runtime_checkable
 class RecordLike(Protocol):
-    """Anything with a record's parts: a `Record`, or one read from a topic."""
+    """An object with key, value, headers and timestamp: a `Record`, or one read from a topic."""
 
     @property
     def key(self) -> bytes | None: ...
@@ -35,12 +35,12 @@ GivenRecord = (
     | tuple[Text, Text, GivenHeaders | None]
     | tuple[Text, Text, GivenHeaders | None, int | None]
 )
-"""A record to append: an object with the parts, or (key, value[, headers[, timestamp]])."""
+"""A record to append: a `RecordLike`, or (key, value[, headers[, timestamp]])."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record as it stands in its topic; the timestamp is in milliseconds, -1 for none."""
+    """A record read from a topic; the timestamp is in milliseconds since 1970, -1 for none."""
 
     partition: int
     offset: int
@@ -52,7 +52,7 @@ class StoredRecord:
 
 @dataclass(frozen=True, slots=True)
 class RecordPosition:
-    """Where an appended record stands."""
+    """The partition, offset and stored timestamp of an appended record."""
 
     partition: int
     offset: int
@@ -62,7 +62,7 @@ class RecordPosition:
 def make_record(
     key: Text, value: Text, headers: GivenHeaders | None, timestamp: int | None, now_ms: int
 ) -> Record:
-    """A record of these parts; without a timestamp it gets the present time."""
+    """Builds a record; without a timestamp it gets the current time."""
     if timestamp is None or timestamp == NO_TIMESTAMP:
         timestamp = now_ms
     elif not isinstance(timestamp, int) or isinstance(timestamp, bool):
@@ -79,7 +79,7 @@ def make_record(
 
 
 def to_record(record: GivenRecord, now_ms: int) -> Record:
-    """The record behind any of the forms that `append_many` takes."""
+    """Converts any form that `append_many` accepts to a record."""
     if isinstance(record, tuple):
         if not 2 <= len(record) <= 4:
             raise InvalidRecord(
@@ -89,7 +89,9 @@ def to_record(record: GivenRecord, now_ms: int) -> Record:
         headers = record[2] if len(record) > 2 else None
         timestamp = record[3] if len(record) > 3 else None
         return make_record(record[0], record[1], headers, timestamp, now_ms)
-    if isinstance(record, (Record, StoredRecord, RecordLike)):  # the first two are quick to tell
+    if isinstance(
+        record, (Record, StoredRecord, RecordLike)
+    ):  # a Protocol check is slow: concrete types first
         return make_record(record.key, record.value, record.headers, record.timestamp, now_ms)
     raise InvalidRecord(
         f"a record cannot be made of a {type(record).__name__}; "

@@ -1,17 +1,16 @@
-"""Where the tier of a store is: set once, and remembered beside the logs.
+"""The location of a store's remote tier: set once, and remembered beside the logs.
 
 Layout     `varve-tier.json` in every log directory:
            {"format": 1, "url": "...", "metadata": "object"}, and "mirror": "..." where there is a
            second store. docs/tiering.md
            `varve-mirror-level` in every log directory that is online, with the URLs of both stores,
-           while the mirror lacks nothing. Unless all of them have it the stores are compared.
-Invariant  what is copied stays where readers look for it: a location that is not the remembered
-           one is refused; only a mirror may be added to one that has none. No secret is written;
-           credentials come from settings or the environment.
+           while the mirror is in sync. Unless all of them have it the stores are compared.
+Invariant  a location other than the remembered one is refused, so that readers find the copies;
+           only a mirror may be added to a location without one. No secret is written; credentials
+           come from settings or the environment.
 Crash      written before anything is copied; any directory's file counts, and one with a mirror
-           outranks one without. The mark of the mirror is removed durably from one
-           directory at least before a write that leaves the mirror behind returns; see
-           `varve.object_store.mirror`.
+           takes precedence. `varve-mirror-level` is removed durably from at least one directory
+           before a write that leaves the mirror behind returns; see `varve.object_store.mirror`.
 """
 
 import json
@@ -44,8 +43,10 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class TierLocation:
-    """The object store of a cold tier, where it is kept which segments it holds, and the store
-    that mirrors it; empty where none does."""
+    """The URL of a tier's object store, its manifest backend, and the URL of its mirror, if any.
+
+    `metadata` is the backend name of `varve.tier.metadata`.
+    """
 
     url: str
     metadata: str
@@ -60,17 +61,17 @@ def find_location(
     metadata: str,
     mirror: str = "",
 ) -> TierLocation:
-    """The location that is given, or remembered; else manifests and objects beside the logs.
+    """The location from the settings, else the remembered one, else a directory beside the logs.
 
-    Empty texts are not given. Raises InvalidSetting for a location that is not the remembered one,
-    and for one that cannot keep what leaves the disk; InvalidRequest for a wrong URL.
+    An empty string is a setting that is not given. Raises InvalidSetting for a location that
+    differs from the remembered one or does not outlast the process, InvalidRequest for a bad URL.
     """
     from varve.object_store.opening import normal_url
 
-    known = recall_location(fs, directories)
+    remembered_location = recall_location(fs, directories)
     where = directories[0].path
-    url, mirror = (normal_url(given) if given else "" for given in (url, mirror))
-    if known is None:
+    url, mirror = (normal_url(setting) if setting else "" for setting in (url, mirror))
+    if remembered_location is None:
         location = TierLocation(
             url or _default_url(fs, where), metadata or DEFAULT_METADATA, mirror
         )
@@ -78,19 +79,19 @@ def find_location(
         _check_apart(fs, directories, url=location.url, mirror=location.mirror)
         return location
     for name, given, remembered in (
-        ("varve.tier.url", url, known.url),
-        ("varve.tier.metadata", metadata, known.metadata),
-        ("varve.tier.mirror.url", mirror, known.mirror or mirror),
+        ("varve.tier.url", url, remembered_location.url),
+        ("varve.tier.metadata", metadata, remembered_location.metadata),
+        ("varve.tier.mirror.url", mirror, remembered_location.mirror or mirror),
     ):
         check_remembered(name, given, remembered, where)
-    location = replace(known, mirror=known.mirror or mirror)
+    location = replace(remembered_location, mirror=remembered_location.mirror or mirror)
     _check_outlasts(fs, location)
-    _check_apart(fs, directories, url="", mirror="" if known.mirror else mirror)
+    _check_apart(fs, directories, url="", mirror="" if remembered_location.mirror else mirror)
     return location
 
 
 def _check_outlasts(fs: FileSystem, location: TierLocation) -> None:
-    """Raises InvalidSetting for a store that ends with this process, under logs that do not."""
+    """Raises InvalidSetting for an in-memory store that would hold records of durable logs."""
     for name, url in (("varve.tier.url", location.url), ("varve.tier.mirror.url", location.mirror)):
         if url.startswith("memory:") and isinstance(fs, RealFileSystem):
             raise InvalidSetting(
@@ -103,7 +104,7 @@ def _check_outlasts(fs: FileSystem, location: TierLocation) -> None:
 def _check_apart(
     fs: FileSystem, directories: Sequence[LogDirectory], *, url: str, mirror: str
 ) -> None:
-    """Raises InvalidSetting for a directory of objects that is, holds or is in one of logs."""
+    """Raises InvalidSetting for an object directory that overlaps a log directory."""
     from varve.object_store.opening import find_scheme, split_directory
 
     for name, given in (("varve.tier.url", url), ("varve.tier.mirror.url", mirror)):
@@ -121,12 +122,12 @@ def _check_apart(
 
 
 def check_remembered(name: str, given: str, remembered: str, where: str) -> None:
-    """Raises InvalidSetting for a setting that is given and not the remembered one."""
+    """Raises InvalidSetting for a given setting that differs from the remembered one."""
     from varve.object_store.opening import hide_secrets, normal_url
 
     if given and normal_url(given) != normal_url(remembered):
         raise InvalidSetting(
-            f"{name} is {hide_secrets(given)}, but the cold tier of {where} has "
+            f"{name} is {hide_secrets(given)}, but the tier of {where} has "
             f"{hide_secrets(remembered)}: leave the setting out, or move all that is there and "
             f"then write the new one into {TIER_FILE} of every log directory"
         )
@@ -135,7 +136,7 @@ def check_remembered(name: str, given: str, remembered: str, where: str) -> None
 def _default_url(fs: FileSystem, directory: str) -> str:
     if not isinstance(fs, RealFileSystem):
         raise InvalidSetting(
-            "a store that is not on a real disk has no default place for its cold tier: set "
+            "a store that is not on a real disk has no default location for its tier: set "
             "varve.tier.url, or give an object store to `open`"
         )
     return f"file:{quote(os.path.abspath(directory))}.cold"
@@ -166,20 +167,20 @@ def read_location(fs: FileSystem, directory: str) -> TierLocation | None:
         return None
     except OSError as error:
         raise Unavailable(
-            f"{path} cannot be read: {error.strerror}; where the cold tier is must be known before "
-            "anything is read from it or copied: mend it and try again"
+            f"{path} cannot be read: {error.strerror}; the location of the tier must be known "
+            "before anything is read from it or copied: repair the file and try again"
         ) from error
     return _decode(data, path)
 
 
 def recall_location(fs: FileSystem, directories: Sequence[LogDirectory]) -> TierLocation | None:
-    """What the directories remember, those that are online and those whose file can be read.
+    """The location that the log directories remember; None when none has the file.
 
-    One that is remembered was, or was about to be, copied to.
-    Raises Unavailable when none has it and one could not be read: another location would be another
-    tier, and what was copied would seem to be lost.
+    Segments may have been copied to a remembered location. Raises Unavailable when no readable
+    file has one and a file could not be read: with another location the copies would seem lost.
+    Raises Corrupt when the directories disagree.
     """
-    known: dict[TierLocation, str] = {}
+    locations: dict[TierLocation, str] = {}
     failure: Unavailable | None = None
     for directory in directories:
         try:
@@ -188,23 +189,23 @@ def recall_location(fs: FileSystem, directories: Sequence[LogDirectory]) -> Tier
             failure = error
             continue
         if location is not None:
-            known.setdefault(location, directory.path)
-    # A crash may have come between the directories when a mirror was added.
-    mirrored = {replace(location, mirror="") for location in known if location.mirror}
-    known = {location: at for location, at in known.items() if location not in mirrored}
-    if len(known) > 1:
-        places = ", ".join(
+            locations.setdefault(location, directory.path)
+    # A crash may have interrupted the addition of a mirror between two directories.
+    mirrored = {replace(location, mirror="") for location in locations if location.mirror}
+    locations = {location: path for location, path in locations.items() if location not in mirrored}
+    if len(locations) > 1:
+        listed = ", ".join(
             f"{location.url} by {location.metadata}"
-            f"{f', mirrored in {location.mirror},' if location.mirror else ''} ({at})"
-            for location, at in known.items()
+            f"{f', mirrored in {location.mirror},' if location.mirror else ''} ({path})"
+            for location, path in locations.items()
         )
         raise Corrupt(
-            f"the log directories remember different places of their tier: {places}; write the "
+            f"the log directories remember different locations of their tier: {listed}; write the "
             f"right one into {TIER_FILE} of all of them"
         )
-    if not known and failure is not None:
+    if not locations and failure is not None:
         raise failure
-    return next(iter(known), None)
+    return next(iter(locations), None)
 
 
 def _decode(data: bytes, path: str) -> TierLocation:
@@ -218,18 +219,18 @@ def _decode(data: bytes, path: str) -> TierLocation:
         texts = [document.get(name) for name in names]
     if not texts or not all(isinstance(text, str) and text for text in texts):
         raise Corrupt(
-            f"{path} does not say where the cold tier is: write "
+            f"{path} does not name the location of the tier: write "
             f'{{"format": {_FORMAT}, "url": "...", "metadata": "{DEFAULT_METADATA}"}} with the URL '
             "of its object store"
         )
     url, metadata, *mirrors = texts
     return TierLocation(
-        _remembered_url(url, path), metadata, *(_remembered_url(m, path) for m in mirrors)
+        _decode_url(url, path), metadata, *(_decode_url(mirror, path) for mirror in mirrors)
     )
 
 
-def _remembered_url(url: str, path: str) -> str:
-    """Raises Corrupt for one that names no location, or another one in each working directory."""
+def _decode_url(url: str, path: str) -> str:
+    """The normal form of a remembered URL; raises Corrupt for an invalid or relative one."""
     from varve.object_store.opening import normal_url
 
     try:
@@ -237,13 +238,13 @@ def _remembered_url(url: str, path: str) -> str:
             raise InvalidRequest(f"{url} is not an absolute path: write file:/path")
         return normal_url(url)
     except InvalidRequest as error:
-        raise Corrupt(f"{path} does not say where the cold tier is: {error}") from error
+        raise Corrupt(f"{path} does not name the location of the tier: {error}") from error
 
 
 def check_cluster_id_known(fs: FileSystem, directories: Sequence[str]) -> None:
-    """Raises InconsistentClusterId where logs have a cold tier and no directory has the cluster id.
+    """Raises InconsistentClusterId when tiered logs have no directory with the cluster id.
 
-    What cannot be read is passed over: who opens the directory says why.
+    Unreadable files are skipped here: opening the directory reports them.
     """
     if any(fs.exists(f"{directory}/{META_PROPERTIES_FILE}") for directory in directories):
         return
@@ -255,7 +256,7 @@ def check_cluster_id_known(fs: FileSystem, directories: Sequence[str]) -> None:
         if location is not None:
             raise InconsistentClusterId(
                 f"{directory}/{META_PROPERTIES_FILE} is missing, and its cluster.id names the "
-                f"objects of the cold tier: the folder at the top of {location.url} has that name; "
+                f"objects of the tier: the folder at the top of {location.url} has that name; "
                 "recreate the file with the lines version=1, node.id=1 and cluster.id=NAME"
             )
 
@@ -280,18 +281,18 @@ class MirrorInSyncFile:
             return False
 
     def set(self) -> None:
-        """Where that fails nothing is known, and the next to open compares the stores."""
+        """A failure is only logged: the next open then compares the stores."""
         for directory in self._directories:
             try:
                 write_atomically(self._fs, f"{directory}/{MARK_FILE}", self._data)
             except OSError as error:
                 logger.warning(
-                    "it cannot be remembered that the mirror of the cold tier lacks nothing",
+                    "mirror state not written, the next open compares the stores",
                     extra={"directory": directory, "error": str(error)},
                 )
 
     def clear(self) -> None:
-        """Raises Unavailable where no directory can delete it."""
+        """Raises Unavailable when the file cannot be removed from any directory."""
         failure: OSError | None = None
         for directory in self._directories:
             try:
@@ -304,6 +305,5 @@ class MirrorInSyncFile:
                 return
         raise Unavailable(
             f"{MARK_FILE} cannot be removed from {', '.join(self._directories)}: {failure}; the "
-            "mirror of the cold tier is left behind, and who opens the store must know it: mend "
-            "the disk"
+            "mirror of the tier is out of sync, and the next open must know it: repair the disk"
         ) from failure

@@ -1,6 +1,6 @@
 """Opens the tier of a store: its object store, the mirror, and where manifests are kept.
 
-What the tier imports is imported on opening, so that a store without one does not wait for it.
+The modules of the tier are imported when it is opened, so a store without one does not load them.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TierOpening:
-    """What it takes to open a store's tier; `objects` replaces the store of its URL in tests."""
+    """Opens the tier of a store; `objects` replaces the object store of its URL in tests."""
 
     logs: LogManager
     clock: Clock
@@ -42,18 +42,18 @@ class TierOpening:
 
     @property
     def owns_objects(self) -> bool:
-        """Whether who opens the tier also closes its object store."""
+        """Whether the object store is opened here, so that it is closed with the tier."""
         return self.objects is None
 
     def prepare(self, maker: "TopicMaker") -> None:
-        """Makes what the tier needs of the store itself; raises InvalidSetting for a bad URL."""
+        """Creates the metadata topic where one is used; raises InvalidSetting for a bad URL."""
         if self._find_location().metadata == "topic":
             from varve.tiering.metadata.topic import ensure_metadata_topic
 
             ensure_metadata_topic(maker, self.settings.metadata)
 
     def open(self, cleaner: LogCleaner) -> "Tier":
-        """The tier, opened now; raises what keeps its object store from that."""
+        """Opens the tier; raises StoreError when its object store cannot be opened."""
         from varve.object_store import metrics as store_metrics
         from varve.tiering.tier import Tier
 
@@ -61,12 +61,14 @@ class TierOpening:
         location = self._find_location()
         live = [directory for directory in self.logs.directories if directory.failure is None]
         if not live:
-            raise DirectoryOffline("no log directory is online to hold indexes of the cold tier")
-        known = recall_location(self.logs.fs, self.logs.directories)
+            raise DirectoryOffline("no log directory is online to hold indexes of the remote tier")
+        remembered = recall_location(self.logs.fs, self.logs.directories)
         return Tier(
             self.logs,
             self.objects
-            or self._open_objects(location, known, [directory.path for directory in live], table),
+            or self._open_objects(
+                location, remembered, [directory.path for directory in live], table
+            ),
             cleaner=cleaner,
             clock=self.clock,
             random=self.random,
@@ -75,18 +77,18 @@ class TierOpening:
             backend=location.metadata,
             metadata_topic=self._open_metadata_topic() if location.metadata == "topic" else None,
             before_first_copy=lambda: self._remember(location),
-            may_be_new=known is None,
+            may_be_new=remembered is None,
             store_metrics=table,
         )
 
     def _open_objects(
         self,
         location: TierLocation,
-        known: TierLocation | None,
+        remembered: TierLocation | None,
         directories: Sequence[str],
         table: MetricTable,
     ) -> "ObjectStore":
-        """What was remembered may have been copied to: its directory is never created again."""
+        """A remembered store may hold copies: its directory must exist and is never created."""
         from varve.object_store import (
             MeteredObjectStore,
             RetryingObjectStore,
@@ -104,18 +106,18 @@ class TierOpening:
                 in_sync=MirrorInSyncFile(
                     self.logs.fs, directories, url=location.url, mirror=location.mirror
                 ),
-                must_exist=known is not None,
-                second_must_exist=known is not None and bool(known.mirror),
+                must_exist=remembered is not None,
+                second_must_exist=remembered is not None and bool(remembered.mirror),
                 table=table,
             )
         if self.settings.mirror_store:
             names = (f"{MIRROR_STORE_PREFIX}{name}" for name in self.settings.mirror_store)
             raise InvalidSetting(
-                f"{', '.join(names)} given, but the cold tier at {location.url} has no mirror: set "
+                f"{', '.join(names)} given, but the tier at {location.url} has no mirror: set "
                 "varve.tier.mirror.url"
             )
         store = open_object_store(
-            location.url, self.settings.tier_store, must_exist=known is not None
+            location.url, self.settings.tier_store, must_exist=remembered is not None
         )
         # Below the retries, so that every attempt is counted as the provider bills it.
         return RetryingObjectStore(MeteredObjectStore(store, table=table))

@@ -1,7 +1,7 @@
 """A topic: append records to it, read them back.
 
-Invariant  records of one partition are appended in the order they came; no batch of several
-           records exceeds the topic's largest batch, whatever its bytes compress to.
+Invariant  records of one partition are appended in the order of the calls; no batch of several
+           records exceeds the topic's largest batch, even if its records do not compress.
 Threads    every method may be called from any thread; records that one thread appends to one
            partition keep their order.
 """
@@ -44,18 +44,19 @@ if TYPE_CHECKING:
     from varve.embedded.store import Store
 
 BATCH_BYTES: Final = 1 << 20
+"""Largest batch that `append_many` builds; Kafka's default max.message.bytes is 12 bytes more."""
 
-# The most that the numbers of a record, and those of a header, take besides their bytes.
-_RECORD_OVERHEAD: Final = 40
-_HEADER_OVERHEAD: Final = 10
-# What bytes that do not compress may grow by: a share for block headers, and the frame's own.
+# Upper bounds of the varints of a record and of a header, besides key, value and header bytes.
+_RECORD_OVERHEAD_BYTES: Final = 40
+_HEADER_OVERHEAD_BYTES: Final = 10
+# A codec grows incompressible data by at most 1/256 for block headers, and 128 bytes for its frame.
 _EXPANSION_SHARE: Final = 256
 _EXPANSION_BYTES: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
 class AppendSummary:
-    """What `append_many` did; `end_offsets` gives, by partition, the offset after the last."""
+    """The result of `append_many`; `end_offsets` has the offset after the last, by partition."""
 
     record_count: int
     batch_count: int
@@ -64,7 +65,7 @@ class AppendSummary:
 
 @dataclass(frozen=True, slots=True)
 class Packaging:
-    """How batches are made: codec, level, and how many bytes of records go into one."""
+    """How `append_many` builds batches: codec, compression level, record bytes per batch."""
 
     codec: Codec
     level: int | None
@@ -72,22 +73,22 @@ class Packaging:
 
 
 def packaging_for(settings: LogSettings, codec: str | Codec) -> Packaging:
-    """The topic's own codec where it has one, else the asked one."""
+    """The packaging for a topic: its `compression.type` if it sets a codec, else `codec`."""
     limit = min(settings.max_message_bytes, settings.segment_bytes, BATCH_BYTES)
     payload = limit - HEADER_BYTES - limit // _EXPANSION_SHARE - _EXPANSION_BYTES
     chosen, level = stored_codec(settings)
     return Packaging(parse_codec(codec) if chosen is None else chosen, level, max(payload, 1))
 
 
-def parse_codec(asked: str | Codec) -> Codec:
-    """A codec by its name, small or capital."""
-    if isinstance(asked, Codec):
-        return asked
+def parse_codec(codec: str | Codec) -> Codec:
+    """A codec by its name, in upper or lower case."""
+    if isinstance(codec, Codec):
+        return codec
     try:
-        return Codec[asked.upper()]
+        return Codec[codec.upper()]
     except KeyError:
-        names = ", ".join(codec.name.lower() for codec in Codec)
-        raise InvalidRequest(f"codec {asked!r} is unknown; use one of {names}") from None
+        names = ", ".join(member.name.lower() for member in Codec)
+        raise InvalidRequest(f"codec {codec!r} is unknown; use one of {names}") from None
 
 
 def partition_of(key: bytes, partition_count: int) -> int:
@@ -96,10 +97,10 @@ def partition_of(key: bytes, partition_count: int) -> int:
 
 
 class Topic:
-    """A topic of an open store. Made by `Store.topic` and `Store.create_topic`.
+    """A topic of an open store, returned by `Store.topic` and `Store.create_topic`.
 
-    Offsets count within a partition, so whatever speaks of an offset names a partition too; where
-    a topic has only one it may be left out.
+    Offsets count within a partition, so methods that take an offset take a partition too, which
+    may be left out when the topic has only one.
     """
 
     def __init__(
@@ -117,14 +118,14 @@ class Topic:
         self.settings = settings
         self._store = store
         self._clock = clock
-        # Where keyless records begin to go round; next() on it is atomic.
+        # Round robin of records without a key; next() on it is atomic.
         self._rotation = itertools.count(first_partition)
 
     def __repr__(self) -> str:
         return f"<Topic {self.name!r} with {self.partition_count} partitions>"
 
     def partition(self, number: int | None = None) -> Partition:
-        """A partition by its number, which only a topic with one may leave out."""
+        """A partition by its number; None is the only partition of a topic that has one."""
         if number is None:
             if self.partition_count > 1:
                 raise InvalidRequest(
@@ -152,16 +153,16 @@ class Topic:
         timestamp: int | None = None,
         partition: int | None = None,
     ) -> RecordPosition:
-        """Appends one record and says where it stands.
+        """Appends a record and returns its partition, offset and timestamp.
 
         Text is stored as UTF-8. The timestamp is in milliseconds since 1970, by default the
-        present. Without a partition a keyed record goes where Kafka's default partitioner puts its
-        key, others go round. When this returns, the record survives the end of the process, and
-        with `flush=ack` the loss of power.
+        current time. Without a partition, Kafka's default partitioner chooses one by the key, and
+        records without a key go round robin. When this returns, the record survives a crash of the
+        process, and with `flush=ack` a power loss.
         """
         record = make_record(key, value, headers, timestamp, self._clock.now_ms())
         if partition is None:
-            partition = self._choose(record.key)
+            partition = self._choose_partition(record.key)
         result = self.partition(partition).append_batch(build_batch([record]))
         stamp = record.timestamp if result.timestamp < 0 else result.timestamp
         return RecordPosition(partition, result.base_offset, stamp)
@@ -176,26 +177,26 @@ class Topic:
         """Appends a stream of records in big batches; much faster than one by one.
 
         A record is a `Record`, one read from a topic, or a tuple `(key, value)`,
-        `(key, value, headers)` or `(key, value, headers, timestamp)`. A topic with a
-        `compression.type` of its own keeps to it. When the stream or an append raises, batches
-        that were full before are in the log, and what was collected since is not.
+        `(key, value, headers)` or `(key, value, headers, timestamp)`. `codec` applies unless the
+        topic's `compression.type` names one. When the stream or an append raises, the batches that
+        were full are in the log, and the records collected since are not.
         """
         packer = _Packer(self, packaging_for(self.settings, codec))
         if partition is not None:
             self.partition(partition)
-        resting = self._choose(None)
-        for given in records:
-            record = to_record(given, self._clock.now_ms())
+        sticky_partition = self._choose_partition(None)
+        for item in records:
+            record = to_record(item, self._clock.now_ms())
             if partition is not None:
                 packer.add(partition, record)
             elif record.key is not None:
-                packer.add(self._choose(record.key), record)
-            elif packer.add(resting, record):
-                # As Kafka's producer does: stay until a batch is full, so that batches are big.
-                resting = self._choose(None)
+                packer.add(self._choose_partition(record.key), record)
+            elif packer.add(sticky_partition, record):
+                # Like Kafka's sticky partitioner (KIP-480): stay until a batch is full.
+                sticky_partition = self._choose_partition(None)
         return packer.finish()
 
-    def _choose(self, key: bytes | None) -> int:
+    def _choose_partition(self, key: bytes | None) -> int:
         if self.partition_count == 1:
             return 0
         if key is None:
@@ -203,8 +204,8 @@ class Topic:
         return partition_of(key, self.partition_count)
 
     def partition_for(self, key: bytes) -> int:
-        """Where Kafka's default partitioner puts a key."""
-        return self._choose(key)
+        """The partition that Kafka's default partitioner chooses for a key."""
+        return self._choose_partition(key)
 
     def append_batch(self, batch: Buffer, partition: int | None = None) -> AppendResult:
         """Appends a ready batch of message format 2; the log gives out its offsets."""
@@ -221,13 +222,14 @@ class Topic:
     ) -> Iterator[StoredRecord]:
         """The records of one partition, or of all in turn, from `start` to before `end`.
 
-        Without `start` from the first there is, without `end` to the last there is now. Checksums
-        are checked on the way. `read_committed` leaves out what aborted transactions wrote and
-        stops before the first that is still open.
+        `start` defaults to the log start offset, `end` to the end of the visible records. CRCs are
+        checked. `read_committed` skips records of aborted transactions and ends at the last stable
+        offset.
         """
-        chosen = self._chosen(partition, start, end)
+        partitions = self._select_partitions(partition, start, end)
         reads = [
-            part.read(start, end, isolation=isolation, max_records=max_records) for part in chosen
+            selected.read(start, end, isolation=isolation, max_records=max_records)
+            for selected in partitions
         ]
         return itertools.islice(itertools.chain.from_iterable(reads), max_records)
 
@@ -240,9 +242,9 @@ class Topic:
         isolation: str = Isolation.READ_UNCOMMITTED,
     ) -> Iterator[Batch]:
         """Like `read`, as stored batches: whole, so the first may begin before `start`."""
-        chosen = self._chosen(partition, start, end)
+        partitions = self._select_partitions(partition, start, end)
         return itertools.chain.from_iterable(
-            [part.read_batches(start, end, isolation=isolation) for part in chosen]
+            [selected.read_batches(start, end, isolation=isolation) for selected in partitions]
         )
 
     def columns(
@@ -254,12 +256,14 @@ class Topic:
         isolation: str = Isolation.READ_UNCOMMITTED,
     ) -> Iterator[RecordColumns]:
         """Like `read`, as numpy columns, a batch at a time: the fast way."""
-        chosen = self._chosen(partition, start, end)
+        partitions = self._select_partitions(partition, start, end)
         return itertools.chain.from_iterable(
-            [part.columns(start, end, isolation=isolation) for part in chosen]
+            [selected.columns(start, end, isolation=isolation) for selected in partitions]
         )
 
-    def _chosen(self, partition: int | None, start: int | None, end: int | None) -> list[Partition]:
+    def _select_partitions(
+        self, partition: int | None, start: int | None, end: int | None
+    ) -> list[Partition]:
         if partition is None and start is None and end is None:
             return self.partitions
         return [self.partition(partition)]
@@ -267,9 +271,9 @@ class Topic:
     def get(self, key: bytes | str, partition: int | None = None) -> StoredRecord | None:
         """The latest committed record of a key; None when there is none.
 
-        A value of None says that the key was deleted. Without a partition it is looked for where
-        Kafka's default partitioner puts the key. Found through the key indexes, which are built
-        where they are missing, so that the first look may take a while.
+        A value of None means that the key was deleted. `partition` defaults to the one that
+        Kafka's default partitioner chooses. The look-up uses key indexes and builds missing ones,
+        so the first one may take a while.
         """
         data = to_bytes(key, "key")
         if data is None:
@@ -291,11 +295,11 @@ class Topic:
         return self.partition(partition).offsets()
 
     def delete_records(self, before: int, partition: int | None = None) -> int:
-        """Drops a partition's records before an offset, -1 meaning all; gives the log start."""
+        """Deletes a partition's records before an offset, -1 for all; returns the log start."""
         return self.partition(partition).delete_records(before)
 
     def flush(self) -> None:
-        """Brings everything appended so far to the disk."""
+        """Syncs everything appended so far to disk."""
         for partition in self.partitions:
             partition.flush()
 
@@ -318,7 +322,7 @@ class _Packer:
         self._batch_count = 0
 
     def add(self, number: int, record: Record) -> bool:
-        """Takes a record; True when a batch of its partition was appended before it."""
+        """Adds a record; returns True when a full batch of its partition was appended first."""
         size = _size_bound(record)
         pending = self._pending.setdefault(number, _PendingBatch())
         was_full = bool(pending.records) and pending.size + size > self._packaging.payload_bytes
@@ -329,7 +333,7 @@ class _Packer:
         return was_full
 
     def finish(self) -> AppendSummary:
-        """Appends what is left."""
+        """Appends the remaining records."""
         for number, pending in self._pending.items():
             if pending.records:
                 self._append(number, pending)
@@ -347,11 +351,11 @@ class _Packer:
 
 def _size_bound(record: Record) -> int:
     """An upper bound of the record's bytes."""
-    size = _RECORD_OVERHEAD
+    size = _RECORD_OVERHEAD_BYTES
     if record.key is not None:
         size += len(record.key)
     if record.value is not None:
         size += len(record.value)
     for name, value in record.headers:
-        size += 4 * len(name) + _HEADER_OVERHEAD + (0 if value is None else len(value))
+        size += 4 * len(name) + _HEADER_OVERHEAD_BYTES + (0 if value is None else len(value))
     return size

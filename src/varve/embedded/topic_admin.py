@@ -1,7 +1,7 @@
-"""Makes, alters and removes the topics of a store.
+"""Creates, alters and deletes the topics of a store.
 
-Crash      a topic is in the table before its partitions are made, those it grows by too, and
-           leaves it after they went; see `topic_table`.
+Crash      a topic is in the table before its partitions are created or added, and leaves the
+           table after they are deleted; see `topic_table`.
 Threads    one at a time, under the store's lock.
 """
 
@@ -35,7 +35,7 @@ from varve.foundation.settings import GivenValue, declared, format_value, parse_
 
 logger = logging.getLogger(__name__)
 
-# Each partition keeps two files open; far more than this is a slip of the keyboard.
+# Each partition keeps two files open; a larger count is most likely a typing error.
 PARTITION_COUNT_MAX: Final = 10_000
 
 METADATA_TOPIC: Final = "__remote_log_metadata"
@@ -43,7 +43,7 @@ _TIERED: Final = "remote.storage.enable"
 
 
 class TopicAdmin:
-    """The topics of one store: what the table says of them, and the partitions that follow."""
+    """The topics of one store: their entries in the topic table, and their partitions."""
 
     def __init__(
         self,
@@ -73,49 +73,50 @@ class TopicAdmin:
         )
 
     def _settings_without_table(self, topic: str) -> Mapping[str, str]:
-        """The settings of a topic that is in no table: what is in the tier stays there."""
+        """The settings of a topic without a table entry; one with remote segments stays tiered."""
         if topic not in self._catalog.lost:
             return self._foreign
         return {**self._foreign, _TIERED: "true"}
 
     @property
     def lost(self) -> set[str]:
-        """The topics whose settings are lost while a part of them is in the cold tier."""
+        """The topics whose settings are lost although the remote tier has segments of them."""
         return self._catalog.lost
 
     @property
     def defaults(self) -> LogSettings:
-        """What topics have that were given nothing of their own."""
-        given = self._table.defaults
-        return self._parse_defaults(given) if given else self._opened_defaults
+        """The settings of a topic that has none of its own."""
+        altered = self._table.defaults
+        return self._parse_defaults(altered) if altered else self._opened_defaults
 
-    def _parse_defaults(self, given: Mapping[str, str]) -> LogSettings:
+    def _parse_defaults(self, settings: Mapping[str, str]) -> LogSettings:
         return parse_settings(
-            LogSettings, given, "the defaults of topics", base=self._opened_defaults
+            LogSettings, settings, "the defaults of topics", base=self._opened_defaults
         )
 
     @property
     def given_defaults(self) -> Mapping[str, str]:
-        """Those of the defaults that were given at run time."""
+        """The defaults that were altered at run time."""
         return self._table.defaults
 
-    def _parse(self, topic: str, given: Mapping[str, str]) -> LogSettings:
-        return parse_settings(LogSettings, given, f"topic {topic}", base=self.defaults)
+    def _parse(self, topic: str, settings: Mapping[str, str]) -> LogSettings:
+        return parse_settings(LogSettings, settings, f"topic {topic}", base=self.defaults)
 
     def finish_interrupted(self) -> None:
-        """Makes the partitions that a crash left out, and removes those it left over."""
+        """Completes the creations, growths and deletions that a crash interrupted."""
         for entry in list(self._table.topics.values()):
             if entry.state is TopicState.READY or not self._catalog.is_complete:
                 continue
             try:
                 if entry.state is TopicState.DELETING:
-                    logger.info("unfinished deletion goes on", extra={"topic": entry.name})
+                    logger.info("resuming the deletion of a topic", extra={"topic": entry.name})
                     self._remove_partitions(entry)
                 else:
-                    self._make_partitions(entry, range(entry.partition_count))
+                    self._create_partitions(entry, range(entry.partition_count))
             except StoreError as error:
                 logger.warning(
-                    "topic stays unfinished", extra={"topic": entry.name, "error": str(error)}
+                    "creation or deletion of a topic is still incomplete",
+                    extra={"topic": entry.name, "error": str(error)},
                 )
 
     def create(
@@ -126,18 +127,18 @@ class TopicAdmin:
         settings: Mapping[str, GivenValue] | None,
         exist_ok: bool,
     ) -> None:
-        """Makes a topic; raises TopicExists unless one that exists will do."""
+        """Creates a topic; raises TopicExists when it exists and differs, or without `exist_ok`."""
         validate_topic_name(name)
         if partition_count is not None and not _is_count(partition_count):
             raise InvalidRequest(
                 f"topic {name} with {partition_count!r:.40} partitions; it needs a whole number "
                 f"from 1 to {PARTITION_COUNT_MAX}"
             )
-        wanted = _as_texts(settings or {}, f"topic {name}")
-        is_tiered = self._parse(name, wanted).remote_storage_enable
+        texts = _as_texts(settings or {}, f"topic {name}")
+        is_tiered = self._parse(name, texts).remote_storage_enable
         if is_tiered and name == METADATA_TOPIC:
             raise InvalidSetting(
-                f"topic {name} holds the cold tier's metadata, so it cannot be tiered: leave "
+                f"topic {name} holds the tier's metadata, so it cannot be tiered: leave "
                 "out remote.storage.enable"
             )
         entry = self.find(name)
@@ -148,37 +149,42 @@ class TopicAdmin:
                 name=name,
                 id=random_topic_id(self._random),
                 partition_count=partition_count or 1,
-                settings=wanted,
+                settings=texts,
                 state=TopicState.CREATING,
             )
             self._catalog.write(self._table.with_topics(entry))
         else:
-            is_unfinished = entry.state is TopicState.CREATING
+            is_interrupted = entry.state is TopicState.CREATING
             entry.check_same(
                 partition_count,
-                None if settings is None else wanted,
-                exist_ok=exist_ok or is_unfinished,
+                None if settings is None else texts,
+                exist_ok=exist_ok or is_interrupted,
             )
         if entry.state is TopicState.CREATING:
-            self._make_partitions(entry, range(entry.partition_count))
+            self._create_partitions(entry, range(entry.partition_count))
 
-    def _make_partitions(self, entry: TopicEntry, numbers: range, *, is_new: bool = True) -> None:
+    def _create_partitions(self, entry: TopicEntry, numbers: range, *, is_new: bool = True) -> None:
         assert entry.id is not None
         partitions = [TopicPartition(entry.name, number) for number in numbers]
         self._logs.create_all(partitions, entry.id, is_new=is_new)
         self._catalog.write(self._table.with_topics(entry.in_state(TopicState.READY)))
-        self._tier.look_after()
+        self._tier.start_when_tiered()
 
     def add_partitions(self, name: str, count: int) -> TopicEntry:
         """Adds partitions up to `count`; completes an earlier addition that was interrupted."""
         _check_not_internal(name, "given more partitions")
         entry = self.get(name)
-        is_cut = entry.state is not TopicState.READY
-        had = entry.partition_count
-        if not _is_count(count) or count < had or (count == had and not is_cut):
+        is_interrupted = entry.state is not TopicState.READY
+        current_count = entry.partition_count
+        if (
+            not _is_count(count)
+            or count < current_count
+            or (count == current_count and not is_interrupted)
+        ):
             raise InvalidRequest(
-                f"topic {name} has {had} partitions and cannot have {count!r:.40}: partitions are "
-                f"only added; give a whole number from {had + 1} to {PARTITION_COUNT_MAX}"
+                f"topic {name} has {current_count} partitions and cannot have {count!r:.40}: "
+                f"partitions are only added; give a whole number from {current_count + 1} to "
+                f"{PARTITION_COUNT_MAX}"
             )
         grown = replace(
             entry,
@@ -187,16 +193,18 @@ class TopicAdmin:
             state=TopicState.GROWING,
         )
         self._catalog.write(self._table.with_topics(grown))
-        # Those of a growth that was cut short may be in a directory that is offline now.
-        self._make_partitions(grown, range(0 if is_cut else had, count), is_new=not is_cut)
+        # Partitions of an interrupted growth may be in a directory that is offline now.
+        self._create_partitions(
+            grown, range(0 if is_interrupted else current_count, count), is_new=not is_interrupted
+        )
         return self.get(name)
 
     def alter_defaults(self, settings: Mapping[str, GivenValue | None]) -> None:
-        """Writes other settings for all topics and hands them to the logs; None takes one back."""
-        given = {key: value for key, value in settings.items() if value is not None}
-        wanted = _as_texts(given, "the defaults of topics")
+        """Alters the defaults of all topics, durably and in their open logs; None resets one."""
+        changed = {key: value for key, value in settings.items() if value is not None}
+        texts = _as_texts(changed, "the defaults of topics")
         kept = {key: text for key, text in self.given_defaults.items() if key not in settings}
-        altered = {**kept, **wanted}
+        altered = {**kept, **texts}
         base = self._parse_defaults(altered)
         parsed = {
             entry.name: parse_settings(
@@ -210,19 +218,20 @@ class TopicAdmin:
                 log.configure(parsed[partition.topic])
 
     def alter(self, name: str, settings: Mapping[str, GivenValue | None]) -> LogSettings:
-        """Writes other settings of a topic and hands them to its logs; None takes one back."""
-        given = {key: value for key, value in settings.items() if value is not None}
-        wanted = _as_texts(given, f"topic {name}")
-        known = [declaration.kafka_name for declaration in declared(LogSettings)]
+        """Alters the settings of a topic, durably and in its open logs; None resets one."""
+        changed = {key: value for key, value in settings.items() if value is not None}
+        texts = _as_texts(changed, f"topic {name}")
+        names = [declaration.kafka_name for declaration in declared(LogSettings)]
         for key in settings:
-            if key not in known:
-                parse_settings(LogSettings, {key: ""}, f"topic {name}")  # raises, naming the near
+            if key not in names:
+                # Raises InvalidSetting, with a similar name as the suggestion.
+                parse_settings(LogSettings, {key: ""}, f"topic {name}")
         _check_not_internal(name, "altered")
         if name in self.lost and _TIERED not in settings:
             raise InvalidRequest(lost_settings_message(name))
         entry = self.get(name)
         kept = {key: text for key, text in entry.settings.items() if key not in settings}
-        altered = replace(entry, settings={**kept, **wanted})
+        altered = replace(entry, settings={**kept, **texts})
         parsed = self._parse(name, altered.settings)
         logs = [self._logs.get(partition) for partition in self.partitions_of(name)]
         self._enter_or_leave_tier(name, logs, self._parse(name, entry.settings), parsed)
@@ -233,7 +242,7 @@ class TopicAdmin:
             raise
         for log in logs:
             log.configure(parsed)
-        self._tier.look_after()
+        self._tier.start_when_tiered()
         return parsed
 
     def _enter_or_leave_tier(
@@ -252,17 +261,17 @@ class TopicAdmin:
             self._tier.leave(logs)
 
     def delete(self, name: str, *, at_once: bool) -> None:
-        """Takes a topic's partitions out of service; their files go after a delay, or at once.
+        """Deletes a topic; its files are deleted after a delay, or now with `at_once`.
 
-        Continues an unfinished deletion. The object store is queried before one is
-        begun: where it fails, nothing has changed.
+        Resumes an interrupted deletion. A new one first checks that the object store can delete
+        the topic: where it cannot, nothing has changed.
         """
         _check_not_internal(name, "deleted")
-        known = self._table.topics.get(name)
-        is_begun = known is not None and known.state is TopicState.DELETING
-        entry = known if known is not None and is_begun else self.get(name)
+        listed = self._table.topics.get(name)
+        is_resumed = listed is not None and listed.state is TopicState.DELETING
+        entry = listed if listed is not None and is_resumed else self.get(name)
         for partition in self.partitions_of(name):
-            if self._logs.get(partition).settings.remote_storage_enable and not is_begun:
+            if self._logs.get(partition).settings.remote_storage_enable and not is_resumed:
                 self._tier.check_removable(partition)
         deleted_entry = entry.in_state(TopicState.DELETING)
         self._catalog.write(self._table.with_topics(deleted_entry))
@@ -314,15 +323,15 @@ class TopicAdmin:
 
     def entries(self) -> list[TopicEntry]:
         """All topics, by name."""
-        known = {**self._derived(), **self._table.topics}
+        by_name = {**self._derived(), **self._table.topics}
         return [
-            entry for _, entry in sorted(known.items()) if entry.state is not TopicState.DELETING
+            entry for _, entry in sorted(by_name.items()) if entry.state is not TopicState.DELETING
         ]
 
     def deleting(self) -> list[str]:
         """The topics whose deletion could not be finished, by name."""
-        known = sorted(self._table.topics.items())
-        return [name for name, entry in known if entry.state is TopicState.DELETING]
+        topics = sorted(self._table.topics.items())
+        return [name for name, entry in topics if entry.state is TopicState.DELETING]
 
     def _derived(self) -> dict[str, TopicEntry]:
         """Topics that exist only as partition directories, as Kafka writes them."""
@@ -344,21 +353,21 @@ class TopicAdmin:
         }
 
 
-def _check_not_internal(name: str, done: str) -> None:
+def _check_not_internal(name: str, operation: str) -> None:
     if name == METADATA_TOPIC:
         raise InvalidRequest(
-            f"topic {name} holds the cold tier's metadata; it cannot be {done}: without it all "
+            f"topic {name} holds the tier's metadata; it cannot be {operation}: without it all "
             "that is only in object storage would be lost"
         )
 
 
-def _is_count(given: object) -> bool:
-    """Another kind of number would be written to the table, and could not be read again."""
-    return type(given) is int and 1 <= given <= PARTITION_COUNT_MAX
+def _is_count(value: object) -> bool:
+    """Whether a value is a partition count; a table with another type could not be read back."""
+    return type(value) is int and 1 <= value <= PARTITION_COUNT_MAX
 
 
 def _as_texts(settings: Mapping[str, GivenValue], where: str) -> dict[str, str]:
-    """Checked settings as Kafka writes them."""
+    """Validates settings and formats their values as Kafka does."""
     parsed = parse_settings(LogSettings, settings, where)
     return {
         declaration.kafka_name: format_value(getattr(parsed, declaration.name))

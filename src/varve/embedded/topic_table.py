@@ -1,17 +1,17 @@
 """The topics of a store and their settings, kept in every log directory.
 
-The table says which topics are tiered. Where a topic is in no table, its removal log still shows
-that segments were evicted to object storage.
+The table records which topics are tiered. For a topic that is in no table, the removal log still
+shows that segments were evicted to object storage.
 
 Layout     `varve-topics.json`: format, version, and by name each topic's id, partition count,
-           settings and state; what all topics were given at run time. docs/formats/directory.md
-Invariant  the version rises with every change; the highest one found counts, and is written to
+           settings and state; defaults that were altered at run time. docs/formats/directory.md
+Invariant  the version rises with every change; the highest version counts, and is written to
            every live directory.
 Crash      written aside and renamed. A topic is written as `creating` before its partitions are
-           made, as `growing` before it gets more, and as `deleting` before they go, so that an
-           open finishes what a crash cut. A directory that missed a write has an older version,
-           which the others outvote.
-Threads    the catalog is used by one at a time, under the store's lock.
+           created, as `growing` before some are added, and as `deleting` before they are deleted,
+           so that the next open completes an interrupted change. A directory that missed a write
+           has an older version, which is ignored.
+Threads    one at a time, under the store's lock.
 """
 
 import errno
@@ -54,18 +54,18 @@ FORMAT: Final = 1
 
 
 class TopicState(StrEnum):
-    """Where a topic stands in its life."""
+    """The lifecycle of a topic."""
 
     CREATING = "creating"
     READY = "ready"
     GROWING = "growing"
-    """In service; some of its partitions may not be made yet."""
+    """In service; some of its partitions may not exist yet."""
     DELETING = "deleting"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicEntry:
-    """One topic; `id` is None where no partition says it, `settings` holds what was given."""
+    """One topic; `id` is None where no partition has one, `settings` are the topic's own."""
 
     name: str
     id: UUID | None
@@ -79,7 +79,7 @@ class TopicEntry:
     def check_same(
         self, partition_count: int | None, settings: Mapping[str, str] | None, *, exist_ok: bool
     ) -> None:
-        """Raises TopicExists unless one that exists will do, and is as asked (None: anyhow)."""
+        """Raises TopicExists without `exist_ok`, or if the topic differs; None matches anything."""
         if not exist_ok:
             raise TopicExists(
                 f"topic {self.name} exists already; use it or choose another name "
@@ -98,12 +98,12 @@ class TopicEntry:
 
 @dataclass(frozen=True, slots=True)
 class TopicTable:
-    """All topics at one version; version 0 is that of a store without the file."""
+    """All topics at one version; version 0 stands for a missing file."""
 
     version: int = 0
     topics: Mapping[str, TopicEntry] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """Settings of every topic that has none of its own, given while the store was open."""
+    """Settings of topics without their own, altered while the store was open."""
 
     def with_topics(self, *entries: TopicEntry) -> "TopicTable":
         """The next version, with these entries put in or replaced."""
@@ -121,12 +121,12 @@ class TopicTable:
 
 
 def newest(tables: Iterable[TopicTable]) -> TopicTable:
-    """The table that counts; an empty one when there is none."""
+    """The table with the highest version; an empty one when there is none."""
     return max(tables, key=lambda table: table.version, default=TopicTable())
 
 
 def encode_topics(table: TopicTable) -> bytes:
-    """The content of `varve-topics.json`."""
+    """The document of `varve-topics.json`."""
     topics = {
         entry.name: {
             "id": None if entry.id is None else encode_topic_id(entry.id),
@@ -136,26 +136,26 @@ def encode_topics(table: TopicTable) -> bytes:
         }
         for _, entry in sorted(table.topics.items())
     }
-    content: dict[str, Any] = {"format": FORMAT, "version": table.version, "topics": topics}
+    document: dict[str, Any] = {"format": FORMAT, "version": table.version, "topics": topics}
     if table.defaults:
-        content["defaults"] = dict(sorted(table.defaults.items()))
-    return (json.dumps(content, indent=1) + "\n").encode()
+        document["defaults"] = dict(sorted(table.defaults.items()))
+    return (json.dumps(document, indent=1) + "\n").encode()
 
 
 def decode_topics(data: bytes, where: str = TOPICS_FILE) -> TopicTable:
-    """The table in a file; raises Corrupt naming what breaks the format."""
+    """Decodes a table; raises Corrupt with the field that breaks the format."""
     try:
-        content = json.loads(data)
-        if not isinstance(content, dict):
+        document = json.loads(data)
+        if not isinstance(document, dict):
             raise TypeError("the top level is not an object")
-        if content.get("format") != FORMAT:
+        if document.get("format") != FORMAT:
             raise UnsupportedFormat(
-                f"{where}: format {content.get('format')!r:.40}, only {FORMAT} is known; "
+                f"{where}: format {document.get('format')!r:.40}, only {FORMAT} is known; "
                 "open the store with a newer varve"
             )
-        version = _whole(content["version"], 1, 2**63 - 1)
-        entries = [_decode_entry(name, item, where) for name, item in content["topics"].items()]
-        defaults = _decode_settings(content.get("defaults", {}), f"{where}, defaults")
+        version = _check_integer(document["version"], 1, 2**63 - 1)
+        entries = [_decode_entry(name, item, where) for name, item in document["topics"].items()]
+        defaults = _decode_settings(document.get("defaults", {}), f"{where}, defaults")
     except StoreError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -173,7 +173,7 @@ def _decode_entry(name: str, item: Any, where: str) -> TopicEntry:
     return TopicEntry(
         name=name,
         id=None if id is None else decode_topic_id(str(id), f"{where}: topic {name}"),
-        partition_count=_whole(item["partitions"], 1, PARTITION_MAX),
+        partition_count=_check_integer(item["partitions"], 1, PARTITION_MAX),
         settings=settings,
         state=TopicState(item["state"]),
     )
@@ -185,14 +185,14 @@ def _decode_settings(items: Any, where: str) -> dict[str, str]:
     return settings
 
 
-def _whole(value: object, low: int, high: int) -> int:
+def _check_integer(value: object, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise ValueError(f"{value!r:.40} is not a whole number from {low} to {high}")
     return value
 
 
 class TopicCatalog:
-    """The table of topics of some directories."""
+    """The topic table of a store, read from and written to its log directories."""
 
     def __init__(self, fs: FileSystem, directories: Sequence[LogDirectory]) -> None:
         self._fs = fs
@@ -202,7 +202,7 @@ class TopicCatalog:
 
     @property
     def lost(self) -> set[str]:
-        """The topics with a part in the cold tier that the table does not have."""
+        """The topics with remote segments that are not in the table."""
         return {topic for topic in self._lost if topic not in self.table.topics}
 
     @property
@@ -215,7 +215,7 @@ class TopicCatalog:
         return [directory for directory in self._directories if directory.failure is None]
 
     def load(self) -> None:
-        """Reads the newest table; raises Corrupt where one cannot be understood."""
+        """Reads the newest table; raises Corrupt for one that cannot be decoded."""
         self.table = self._read()
         paths = [directory.path for directory in self._directories]
         self._lost = find_lost_settings(self._fs, paths, self.table.topics)
@@ -245,7 +245,7 @@ class TopicCatalog:
     def write(self, table: TopicTable) -> None:
         """Writes the table to every live directory; one that fails goes offline.
 
-        A full disk refuses the change; its version is used up, since some may have it.
+        A full disk refuses the change; its version is not used again, as a directory may have it.
         """
         self.table = replace(self.table, version=table.version)
         data = encode_topics(table)
@@ -267,9 +267,9 @@ class TopicCatalog:
 def find_lost_settings(
     fs: FileSystem, directories: Sequence[str], known: Collection[str]
 ) -> frozenset[str]:
-    """The topics that are not among the known ones and have a part in the cold tier.
+    """The topics with remote segments that are not among the `known` ones.
 
-    A directory that cannot be read, or a file in it, counts as empty: opening it reports the error.
+    A directory or file that cannot be read counts as empty: opening it reports the error.
     """
     lost: set[str] = set()
     for directory in directories:
@@ -286,10 +286,10 @@ def find_lost_settings(
 
 
 def lost_settings_message(topic: str) -> str:
-    """The remedy for such a topic."""
+    """The message for a topic with remote segments whose settings are lost."""
     return (
         f"the settings of {topic} are lost, {TOPICS_FILE} does not have it; a part of it is in the "
-        "cold tier, where it is still read, and nothing of it expires: give its settings again "
+        "remote tier, where it is still read, and nothing of it expires: give its settings again "
         f"with `varve log configure {topic} remote.storage.enable=true NAME=VALUE ...`"
     )
 
@@ -307,18 +307,20 @@ def _read_starts(fs: FileSystem, directory: str) -> dict[TopicPartition, int]:
 
 
 def _has_remote_part(fs: FileSystem, directory: str, log_start: int | None) -> bool:
-    """Whether the local part begins where segments left it, and the log starts before that."""
+    """Whether the log starts before its first_local local segment because segments were evicted."""
     if not fs.exists(f"{directory}/{REMOVAL_LOG_FILE}"):
         return False
     entries = read_removal_log(fs, directory).entries
-    moved = [
+    evictions = [
         removal_entry.removal
         for removal_entry in entries
         if removal_entry.removal.kind is RemovalKind.EVICTION
     ]
     names = [parse_file_name(entry.name) for entry in fs.scan(directory)]
     bases = [name.offset for name in names if name and name.kind == LOG and not name.state]
-    if not moved or not bases:
+    if not evictions or not bases:
         return False
-    first = min(bases)
-    return moved[-1].end_offset >= first and (log_start is None or log_start < first)
+    first_local = min(bases)
+    return evictions[-1].end_offset >= first_local and (
+        log_start is None or log_start < first_local
+    )
