@@ -1,7 +1,7 @@
-"""Objects in the buckets of a cloud: what such stores share, Google's and Azure's; s3.py has S3.
+"""Object stores of cloud providers: their common base, Google Cloud Storage and Azure; see s3.py.
 
-A store is a class with its scheme, its client of obstore and its settings, and an entry in the
-table of `opening`.
+A store is a class with its scheme, its obstore client and its settings, and an entry in the table
+of `opening`.
 """
 
 import re
@@ -34,10 +34,10 @@ _PART_RETRIES: "Final[RetryConfig]" = {
     },
     "retry_timeout": timedelta(seconds=60),
 }
-"""For the parts of an upload only: writing a part twice changes nothing."""
+"""Retries of the parts of an upload only: writing a part twice is harmless."""
 
 OPEN_RETRIES: Final = RetryPolicy(attempt_count_max=4, wait_ms_max=1_000, deadline_ms=10_000)
-"""For the check at open: two processes that open at once may get in each other's way."""
+"""Retries of the check at open: processes that open at the same time may conflict."""
 
 _ENDPOINT: Final = re.compile(
     r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~/%-]*)?"
@@ -103,7 +103,7 @@ class HttpStoreSettings:
 
     @classmethod
     def parse(cls, values: Mapping[str, GivenValue], where: str) -> Self:
-        """Settings from their names, as `parse_settings` does it, without ever showing a secret."""
+        """Parses settings by name like `parse_settings`; errors never show a secret."""
         for name in _SECRETS & values.keys():
             if not isinstance(values[name], str):
                 raise InvalidSetting(f"{name} of {where} must be text (its value is not shown)")
@@ -114,7 +114,7 @@ class HttpStoreSettings:
         return str(getattr(self, self.endpoint_name))
 
     def client_config(self) -> dict[str, Any]:
-        """The options of obstore's client; empty ones are left out, as it takes them for values."""
+        """The options of the obstore client, without empty ones, which it would take as values."""
         shared = {field.name for field in fields(HttpStoreSettings)}
         own = [field.name for field in fields(self) if field.name not in shared]
         config = {self.client_names.get(name, name): getattr(self, name) for name in own}
@@ -153,8 +153,8 @@ S = TypeVar("S", bound=HttpStoreSettings)
 class CloudObjectStore(ObstoreObjectStore, Generic[S]):
     """An ObjectStore in a bucket, below a prefix.
 
-    `credentials` is asked for credentials where neither settings nor environment have them; it is
-    a credential provider of obstore for this store.
+    `credentials` is an obstore credential provider, used where neither settings nor environment
+    have credentials.
     """
 
     scheme: ClassVar[str]
@@ -194,13 +194,13 @@ class CloudObjectStore(ObstoreObjectStore, Generic[S]):
         )
 
     def checked(self, retries: RetryPolicy | None = OPEN_RETRIES) -> Self:
-        """The store itself, once its server was asked what must be known before it is used."""
+        """Checks the server with a request where that is necessary; returns the store itself."""
         return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class GcsSettings(HttpStoreSettings):
-    """Settings of GCS stores; what is left empty is taken from the GOOGLE_* variables, the
+    """Settings of GCS stores; empty ones are taken from the GOOGLE_* variables, the
     application default credentials or the machine's own account."""
 
     client_names: ClassVar = {"service_account_file": "service_account"}
@@ -223,7 +223,7 @@ class GcsObjectStore(CloudObjectStore[GcsSettings]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class AzureSettings(HttpStoreSettings):
-    """Settings of Azure stores; what is left empty is taken from the AZURE_* variables or the
+    """Settings of Azure stores; empty ones are taken from the AZURE_* variables or the
     machine's managed identity."""
 
     client_names: ClassVar = {"sas_token": "sas_key"}

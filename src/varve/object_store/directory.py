@@ -45,9 +45,9 @@ from varve.object_store.protocol import (
 WRITING: Final = f"{RESERVED}writing"
 _LEFTOVER_AGE_MS: Final = 24 * 60 * 60 * 1000
 _LOST_AND_FOUND: Final = "lost+found"
-"""What a file system has in its root from the beginning."""
-_ATTEMPT_COUNT: Final = 100
-"""How often a name is tried while others remove its emptied directory."""
+"""The directory that mkfs creates in the root of a file system."""
+_ATTEMPTS_MAX: Final = 100
+"""Attempts to create a name while other processes remove its empty directory."""
 _CHUNK_BYTES: Final = 1 << 30
 """Linux reads and writes at most 2 GiB - 4096 at a time."""
 
@@ -62,26 +62,26 @@ class DirectoryObjectStore:
         with self._translated("open", ""):
             if must_exist:
                 self._check_root("open", "")
-                os.stat(f"{self._root}/.")  # Anything but a readable directory is reported now.
+                os.stat(f"{self._root}/.")  # Raises now unless it is a readable directory.
             else:
                 self._make_root()
             if os.path.isdir(self._writing):
                 self._remove_leftovers(clock or SystemClock())
 
     def _make_root(self) -> None:
-        """Make what is missing of the root, and sync it and every directory that got a new name."""
-        there = self._root
-        while not os.path.isdir(there) and there != os.path.dirname(there):
-            there = os.path.dirname(there)
+        """Create the root with its parents, and sync every directory that got a new entry."""
+        existing = self._root
+        while not os.path.isdir(existing) and existing != os.path.dirname(existing):
+            existing = os.path.dirname(existing)
         os.makedirs(self._writing, exist_ok=True)
         directory = self._root
         _sync_directory(directory)
-        while directory != there:
+        while directory != existing:
             directory = os.path.dirname(directory)
             _sync_directory(directory)
 
     def _check_root(self, operation: str, key: str) -> None:
-        """Raise StoreUnavailable where the root is not what it was once made to be."""
+        """Raise StoreUnavailable when the root is missing, or empty like an unmounted directory."""
         if os.path.isdir(self._writing):
             return
         try:
@@ -91,7 +91,7 @@ class DirectoryObjectStore:
         except FileNotFoundError:
             cause = f"the directory {self._root} is missing"
         except OSError:
-            return  # What comes next says what is wrong with it.
+            return  # The operation itself reports the error.
         raise failure(
             StoreUnavailable,
             store=self.name,
@@ -121,10 +121,10 @@ class DirectoryObjectStore:
         try:
             status = self._write_aside(operation, key, aside, parts)
             with self._translated(operation, key):
-                self._give_name(operation, key, aside)
+                self._publish(operation, key, aside)
                 self._sync_upwards(os.path.dirname(self._path(key)))
         finally:
-            # What a failing disk does not delete is a leftover; its first error is raised.
+            # A file that cannot be deleted is a leftover; the first error is the one to raise.
             with suppress(OSError):
                 os.unlink(aside)
         return _info(key, status)
@@ -146,7 +146,7 @@ class DirectoryObjectStore:
                 os.close(descriptor)
 
     def _open_aside(self, operation: str, key: str, aside: str) -> int:
-        """A new file; the directory for it is made where the root is there and lacks it."""
+        """A new temporary file; creates its directory if the root exists without it."""
         try:
             return _open_new(aside)
         except FileNotFoundError:
@@ -154,7 +154,7 @@ class DirectoryObjectStore:
             return _open_new(aside)
 
     def _make_writing(self, operation: str, key: str) -> None:
-        """Make the directory of files being written; StoreUnavailable where the root is not."""
+        """Create the directory of temporary files; raises StoreUnavailable without the root."""
         self._check_root(operation, key)
         try:
             os.mkdir(self._writing)
@@ -162,10 +162,10 @@ class DirectoryObjectStore:
             return
         _sync_directory(self._root)
 
-    def _give_name(self, operation: str, key: str, aside: str) -> None:
-        """Rename or link to the key's path; again while a delete takes its directory away."""
+    def _publish(self, operation: str, key: str, aside: str) -> None:
+        """Rename or link to the path of the key; retry while a delete removes its directory."""
         path = self._path(key)
-        for attempt in range(_ATTEMPT_COUNT):
+        for attempt in range(_ATTEMPTS_MAX):
             try:
                 _make_directory(os.path.dirname(path))
                 if operation == "create":
@@ -178,13 +178,13 @@ class DirectoryObjectStore:
                     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from error
                 raise
             except FileNotFoundError:
-                if attempt == _ATTEMPT_COUNT - 1:
+                if attempt == _ATTEMPTS_MAX - 1:
                     raise
 
     def _sync_upwards(self, directory: str) -> None:
-        """Sync a directory and all above it: another process may have made one of them just now.
+        """Sync a directory and its parents: another process may just have created one of them.
 
-        One that was emptied and removed meanwhile has nothing left to sync.
+        A directory that was removed meanwhile needs no sync.
         """
         while True:
             with suppress(FileNotFoundError):
@@ -248,11 +248,11 @@ class DirectoryObjectStore:
         return self._walk(bare, start_after or "")
 
     def _walk(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """Files below in the order of keys; a directory sorts by its name and the '/' after it."""
+        """The files below a prefix in key order; a directory sorts as its name with a '/'."""
         for name, is_directory in self._scan(prefix):
             key = f"{prefix}/{name}" if prefix else name
             if is_directory:
-                # Every key below begins with `key/`: all are passed over if that part decides so.
+                # Every key below begins with `key/`: skip all if that sorts before the start.
                 if f"{key}/" >= start_after[: len(key) + 1]:
                     yield from self._walk(key, start_after)
             elif key > start_after:
@@ -269,7 +269,7 @@ class DirectoryObjectStore:
         for key in keys:
             check_key(key, store=self.name, operation="delete")
         if keys and not os.path.isdir(self._writing):
-            # Without it a root that is emptied would be taken for one whose disk is missing.
+            # Without this directory an emptied root would look like an unmounted one.
             with self._translated("delete", keys[0]):
                 self._make_writing("delete", keys[0])
         directories = set()
@@ -286,7 +286,7 @@ class DirectoryObjectStore:
                 self._sync_upwards(self._remove_emptied(directory))
 
     def _remove_emptied(self, directory: str) -> str:
-        """Remove directories that hold nothing any more; the nearest one that stays."""
+        """Remove empty directories upwards; returns the nearest one that remains."""
         while directory != self._root:
             try:
                 os.rmdir(directory)
@@ -303,13 +303,13 @@ class DirectoryObjectStore:
         too_old_ms = clock.now_ms() - _LEFTOVER_AGE_MS
         with os.scandir(self._writing) as entries:
             for entry in entries:
-                # Others may clean up too, and whoever only reads here cannot.
+                # Another process may clean up too, and a reader may lack the permission.
                 with suppress(OSError):
                     if entry.stat().st_mtime_ns // 1_000_000 < too_old_ms:
                         os.unlink(entry.path)
 
     def close(self) -> None:
-        """Nothing is held between calls."""
+        """Does nothing: no file stays open between calls."""
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}" if key else self._root
@@ -339,29 +339,29 @@ class DirectoryObjectStore:
         )
 
 
-_NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
-_IN_THE_WAY: Final = frozenset({errno.ENOTDIR, errno.EEXIST})
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_FORBIDDEN: Final = frozenset({errno.EACCES, errno.EROFS})
+_MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+_NOT_A_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.EEXIST})
+_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_DENIED: Final = frozenset({errno.EACCES, errno.EROFS})
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EXDEV})
 _WRITES: Final = frozenset({"put", "put parts", "create"})
 _RIGHTS: Final = "mount it for writing, and give this user the right to read and write below it"
 
 
 def _classify_error(error: OSError, operation: str) -> tuple[type[StoreError], str]:
-    if operation == "open" and error.errno in _IN_THE_WAY:
+    if operation == "open" and error.errno in _NOT_A_DIRECTORY:
         return StoreUnavailable, "a file is where a directory has to be: mount it, or move the file"
     if isinstance(error, FileExistsError) and operation == "create":
         return ObjectExists, ""
-    if operation in _WRITES and error.errno in _NOT_THERE | {errno.EEXIST, errno.ENOTEMPTY}:
+    if operation in _WRITES and error.errno in _MISSING | {errno.EEXIST, errno.ENOTEMPTY}:
         return InvalidRequest, "no key may be the directory of another: choose another key"
-    if error.errno in _NOT_THERE:
+    if error.errno in _MISSING:
         return ObjectNotFound, ""
-    if error.errno in _NO_ROOM:
+    if error.errno in _DISK_FULL:
         return DiskFull, "free space or raise the quota"
     if operation == "create" and error.errno in _NO_LINKS:
         return StoreUnsupported, "creating needs hard links: choose another file system"
-    if error.errno in _FORBIDDEN or isinstance(error, PermissionError):
+    if error.errno in _DENIED or isinstance(error, PermissionError):
         return StoreDenied, _RIGHTS
     return StoreUnavailable, "check the disk"
 
@@ -375,10 +375,10 @@ def _make_directory(path: str) -> None:
         os.makedirs(path, exist_ok=True)
     except FileExistsError as error:
         if not os.path.lexists(path):
-            # It was a directory, which a delete emptied and took away before it was looked at.
+            # A delete removed the directory between mkdir and this check.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
         if os.path.isdir(path):
-            return  # Taken away and made again between the two looks.
+            return  # Removed and created again between the two checks.
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
 
 
@@ -399,9 +399,9 @@ def _sync(descriptor: int) -> None:
 
 
 def _write_all(descriptor: int, part: Buffer) -> None:
-    rest = memoryview(part)
-    while rest:
-        rest = rest[os.write(descriptor, rest[:_CHUNK_BYTES]) :]
+    remaining = memoryview(part)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining[:_CHUNK_BYTES]) :]
 
 
 def _read(descriptor: int, start: int, size: int) -> bytes:

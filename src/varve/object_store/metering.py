@@ -1,10 +1,9 @@
-"""An object store that counts what is asked of the one below, and what it costs.
+"""An object store wrapper that counts requests, bytes, errors and their cost.
 
-The numbers of requests follow from the rules by which stores work: an upload in parts needs one per
-part and two more, a list one per thousand objects. Below a
-RetryingObjectStore every attempt counts, as it does on the bill.
+Request counts are computed: an upload in parts takes one per part and two more, a list one per
+thousand objects. Below a RetryingObjectStore every attempt counts, as it does on the bill.
 
-Threads    any; the table locks itself, `_lock` guards the sum of errors.
+Threads    any; the metric table has its own lock, `_lock` guards the sum of errors.
 """
 
 import threading
@@ -38,7 +37,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StoreUsage:
-    """What was asked of a store so far; `cost` leaves out what is stored."""
+    """The requests to a store so far; `cost` excludes storage."""
 
     requests: dict[RequestKind, int]
     errors: int
@@ -93,26 +92,26 @@ class MeteredObjectStore(ObjectStoreWrapper):
             return call(self._store)
 
     def put(self, key: str, data: Buffer) -> ObjectInfo:
-        return self._written(super().put(key, data))
+        return self._count_written(super().put(key, data))
 
     def put_parts(self, key: str, parts: Iterable[Buffer], *, size: int) -> ObjectInfo:
         part_count = -(-size // self._part_bytes)
         with self._measured("put parts", part_count + 2 if part_count > 1 else 1):
             info = self._store.put_parts(key, parts, size=size)
-        return self._written(info)
+        return self._count_written(info)
 
     def create(self, key: str, data: Buffer) -> ObjectInfo:
-        return self._written(super().create(key, data))
+        return self._count_written(super().create(key, data))
 
     def get(self, key: str) -> bytes:
         data = super().get(key)
-        self._read(len(data))
+        self._count_read(len(data))
         return data
 
     def get_range(self, key: str, start: int, end: int) -> memoryview:
         with self._measured("get range", 1 if start < end else 0):
             data = self._store.get_range(key, start, end)
-        self._read(data.nbytes)
+        self._count_read(data.nbytes)
         return data
 
     def _list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
@@ -147,10 +146,10 @@ class MeteredObjectStore(ObjectStoreWrapper):
             cost = self.prices.requests_cost({_KINDS[operation]: request_count})
             self.table.add(metrics.COST, cost, self.name)
 
-    def _read(self, size: int) -> None:
+    def _count_read(self, size: int) -> None:
         self.table.add(metrics.READ_BYTES, size, self.name)
         self.table.add(metrics.COST, self.prices.transfer_cost(size), self.name)
 
-    def _written(self, info: ObjectInfo) -> ObjectInfo:
+    def _count_written(self, info: ObjectInfo) -> ObjectInfo:
         self.table.add(metrics.WRITTEN_BYTES, info.size, self.name)
         return info

@@ -1,4 +1,4 @@
-"""What a MeteredObjectStore counts."""
+"""The metrics of a MeteredObjectStore."""
 
 from varve.foundation.metrics import counter
 

@@ -1,21 +1,21 @@
 """Two independent object stores as one: writes go to both, reads fail over.
 
-The first store is the truth: it decides who creates, and a write that fails there fails. The second
-gets each write after it; where that fails the write stands all the same, and the pending change is
-kept, reported by `status`, and applied later by `catch_up` or `repair`. Reads ask the second when
-the first is unavailable, denies or has lost its bucket; what the second does not have then is not
-known to be missing, and the first one's error is raised. So it is for lists unless the second is
-known to lack nothing: a list without the newest objects would be believed.
+The first store is authoritative: it decides conditional creates, and a write that fails there
+fails. Each write then goes to the second store. If that fails the write still succeeds, and the
+pending change is kept, reported by `status`, and applied later by `catch_up` or `repair`. Reads
+fail over to the second store when the first is unavailable, denies access or has lost its bucket.
+An object that the second store does not have may still exist in the first, so the error of the
+first is raised. Lists fail over only while the second store is known to be complete: a list without
+the newest objects would be wrong.
 
-A store that was unavailable is not asked for a while (`CircuitBreaker`), as each request to it may
-wait long for nothing: reads then ask the second store first, and writes leave the second behind.
+After an error no request is sent to an unavailable store for a while (`CircuitBreaker`), as each
+may wait for its timeout: reads go to the second store first, and writes to it become pending.
 
-Invariant  what this process failed to do to the second store is in the backlog until it was done.
-Invariant  keys are written by one writer at a time: of two that replace one object at once each
-           store may keep another's bytes, which only a deep repair finds.
-Crash      the backlog is in memory only; a flag that outlives the process says whether it was
-           empty, and else the lists are compared. A write that had not returned may be in the first
-           store only; nobody relies on it yet.
+Invariant  a change that failed in the second store is in the backlog until it is applied.
+Invariant  keys are written by one writer at a time: when two replace an object concurrently, the
+           stores may keep different bytes, which only a deep repair finds.
+Crash      the backlog is in memory only; a durable flag says whether it was empty, else the lists
+           are compared. A write that did not return may be in the first store only.
 Threads    any; no lock is held during requests. The backlog's `_flag_lock` is taken before its
            `_lock`.
 """
@@ -52,17 +52,17 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BACKLOG_KEYS_MAX: Final = 100_000
-"""More are only counted; they are found again by comparing lists."""
+"""Further pending keys are only counted; comparing the lists finds them again."""
 
 BREAKER_MS: Final = 30_000
-"""How long a store that was unavailable is not asked."""
+"""How long no request is sent to a store that was unavailable."""
 
 _DOWN: Final = (StoreUnavailable, StoreDenied, BucketNotFound)
-"""What makes reads fail over."""
+"""Errors on which reads fail over."""
 
 
 class InSyncFlag(Protocol):
-    """Remembers beyond the process that the second store lacks nothing; durable on return."""
+    """A durable flag that the second store is complete; changes are durable on return."""
 
     def is_set(self) -> bool: ...
 
@@ -73,15 +73,15 @@ class InSyncFlag(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingChange:
-    """What is to be done to an object of the second store; a later change is another one."""
+    """A change to apply to an object of the second store; compared by identity."""
 
     was_deleted: bool
 
 
 class BacklogSnapshot(NamedTuple):
-    """All pending changes of a moment, and how many more there were without their keys.
+    """The pending changes at one moment, and the number of further ones without their keys.
 
-    `is_known` is False while nobody knows what an earlier process left undone.
+    `is_known` is False while it is unknown what an earlier process left pending.
     """
 
     changes: dict[str, PendingChange]
@@ -90,11 +90,11 @@ class BacklogSnapshot(NamedTuple):
 
 
 class MirrorBacklog:
-    """What the second store lacks as far as this process knows, and whether it knows at all.
+    """The pending changes of the second store, as far as this process knows them.
 
-    The flag is set only while the second store is known to lack nothing, and it is cleared before
-    the write that leaves the second behind returns: who starts with the flag set may take lists
-    from the second store. Without a flag the second store is taken to be in sync at first.
+    The flag is set only while the second store is known to be complete, and it is cleared before
+    the write that leaves it behind returns: a process that starts with the flag set may use lists
+    of the second store. Without a flag the second store is assumed to be in sync at the start.
     """
 
     def __init__(self, flag: InSyncFlag | None) -> None:
@@ -108,7 +108,7 @@ class MirrorBacklog:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the second store is known to lack nothing."""
+        """Whether the second store is known to be complete."""
         with self._lock:
             return self._is_known and not (self._changes or self._unlisted_count)
 
@@ -133,25 +133,25 @@ class MirrorBacklog:
                 self._is_flagged = False
 
     def drop(self, keys: Sequence[str]) -> None:
-        """The objects were written or deleted in both."""
+        """Removes keys that were written or deleted in both stores."""
         with self._lock:
             for key in keys:
                 self._changes.pop(key, None)
 
     def resolve(self, key: str, change: PendingChange | None) -> None:
-        """The object is as the change wanted it; a later change stays."""
+        """Removes a change that was applied; a later change of the key stays."""
         with self._lock:
             if self._changes.get(key) is change:
                 self._changes.pop(key, None)
 
     def record_comparison(self, before: BacklogSnapshot) -> None:
-        """The lists were compared after that moment, and what they lacked is done or pending."""
+        """Notes that the lists were compared after the snapshot: all differences are known now."""
         with self._lock:
             self._is_known = True
             self._unlisted_count -= before.unlisted_count
 
     def flag_in_sync(self) -> None:
-        """Sets the flag if the second store is known to lack nothing."""
+        """Sets the flag if the second store is known to be complete."""
         with self._flag_lock:
             if self._flag is not None and not self._is_flagged and self.is_complete:
                 self._flag.set()
@@ -160,12 +160,12 @@ class MirrorBacklog:
 
 @dataclass(frozen=True, slots=True)
 class MirrorStatus:
-    """What the second store lacks as far as this process knows.
+    """The state of the second store as far as this process knows.
 
-    `missing` were written and `undeleted` deleted in the first store only; `unlisted_count` are
-    further ones without their keys. `last_error` says why the second store last fell behind,
-    `first_error` why reads do not ask the first one now. `is_known` is False as long as the stores
-    were not compared and nobody knew how an earlier process left them.
+    `missing` keys were written and `undeleted` keys deleted in the first store only;
+    `unlisted_count` counts further ones. `last_error` is why the second store last fell behind,
+    `first_error` why reads skip the first one now. `is_known` is False until the stores were
+    compared, unless an earlier process left them in sync.
     """
 
     missing: tuple[str, ...]
@@ -186,9 +186,9 @@ class MirrorStatus:
 
 
 class CircuitBreaker:
-    """Keeps requests from a store that was unavailable; now and then one request tries it again.
+    """Blocks requests to a store that was unavailable, except for one probe per `BREAKER_MS`.
 
-    `error` says why, also during that request, and is empty when the store answers.
+    `error` is the last failure, also during the probe, and is empty when the store answers.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -198,7 +198,7 @@ class CircuitBreaker:
         self._opened_ms = 0  # guarded by _lock, and so are the changes of `error`
 
     def open(self, error: str) -> bool:
-        """Whether the store answered until now."""
+        """Notes a failure; returns whether the breaker was closed before."""
         with self._lock:
             was_closed = not self.error
             self.error, self._opened_ms = error, self._clock.now_ms()
@@ -221,7 +221,7 @@ class CircuitBreaker:
 
 @dataclass(frozen=True, slots=True)
 class MirrorRepair:
-    """What a repair did: copied to the second store, deleted there, and found there alone."""
+    """The keys that a repair copied and deleted, and those that only the second store has."""
 
     copied: tuple[str, ...]
     deleted: tuple[str, ...]
@@ -231,8 +231,8 @@ class MirrorRepair:
 class MirroredObjectStore(ObjectStoreWrapper):
     """An ObjectStore over two others.
 
-    `in_sync` says whether the second store lacked nothing when it was last used; without one it is
-    taken to be so.
+    `in_sync` says whether the second store was complete when it was last used; without it the
+    store is assumed to be.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class MirroredObjectStore(ObjectStoreWrapper):
         )
 
     def trouble(self) -> str:
-        """A sentence on what is wrong with either store as far as known; empty if nothing is."""
+        """Describes known problems of either store; empty without any."""
         status, second = self.status(), self.second_name
         sentences = []
         if status.first_error:
@@ -293,13 +293,13 @@ class MirroredObjectStore(ObjectStoreWrapper):
     # Writes
 
     def put(self, key: str, data: Buffer) -> ObjectInfo:
-        info = self._ask_first(lambda: self._first.put(key, data))
+        info = self._request_first(lambda: self._first.put(key, data))
         self._write_second((key,), False, lambda: self._second.put(key, data))
         return info
 
     def put_parts(self, key: str, parts: Iterable[Buffer], *, size: int) -> ObjectInfo:
         is_one_shot = iter(parts) is parts
-        info = self._ask_first(lambda: self._first.put_parts(key, parts, size=size))
+        info = self._request_first(lambda: self._first.put_parts(key, parts, size=size))
         if is_one_shot:
             self._write_second((key,), False, lambda: copy(self._first, self._second, key, size))
         else:
@@ -307,16 +307,16 @@ class MirroredObjectStore(ObjectStoreWrapper):
         return info
 
     def create(self, key: str, data: Buffer) -> ObjectInfo:
-        info = self._ask_first(lambda: self._first.create(key, data))
+        info = self._request_first(lambda: self._first.create(key, data))
         self._write_second((key,), False, lambda: self._second.put(key, data))
         return info
 
     def delete(self, keys: Sequence[str]) -> None:
-        self._ask_first(lambda: self._first.delete(keys))
+        self._request_first(lambda: self._first.delete(keys))
         self._write_second(keys, True, lambda: self._second.delete(keys))
 
-    def _ask_first(self, call: Callable[[], T]) -> T:
-        """Any answer of the first store closes its breaker, a refusal as well."""
+    def _request_first(self, call: Callable[[], T]) -> T:
+        """Sends a request to the first store; any answer, even a refusal, closes its breaker."""
         try:
             result = call()
         except _DOWN as error:
@@ -338,22 +338,22 @@ class MirroredObjectStore(ObjectStoreWrapper):
     def _write_second(
         self, keys: Sequence[str], was_deleted: bool, call: Callable[[], object]
     ) -> None:
-        """Do the same to the second store, or record that it is to be done."""
+        """Apply the change to the second store, or add it to the backlog."""
         try:
             if not self._second_breaker.is_open():
-                self._ask_second(call)
+                self._request_second(call)
                 self._backlog.drop(keys)
                 return
         except StoreError:
             pass
         self._backlog.add(keys, was_deleted=was_deleted)
 
-    def _ask_second(self, call: Callable[[], object]) -> None:
+    def _request_second(self, call: Callable[[], object]) -> None:
         try:
             call()
         except StoreError as error:
             logger.warning(
-                "the second object store is left behind",
+                "write to the second object store failed, it is pending",
                 extra={"store": self.second_name, "error": str(error)},
             )
             self._last_error = str(error)
@@ -365,7 +365,7 @@ class MirroredObjectStore(ObjectStoreWrapper):
     # Reads
 
     def _request(self, operation: str, key: str, call: Callable[[ObjectStore], T]) -> T:
-        """A read; a list of directories needs a second store that is known to lack nothing."""
+        """A read; a list of directories fails over only if the second store is complete."""
         if operation == "list directories":
             is_behind = not self._backlog.is_complete
         else:
@@ -374,7 +374,7 @@ class MirroredObjectStore(ObjectStoreWrapper):
         for store in self._stores(is_behind):
             try:
                 if store is self._first:
-                    return self._ask_first(lambda: call(self._first))
+                    return self._request_first(lambda: call(self._first))
                 return call(store)
             except ObjectNotFound:
                 if store is self._first:
@@ -397,7 +397,7 @@ class MirroredObjectStore(ObjectStoreWrapper):
             yield store
 
     def _list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
-        """Continues with the second store where the first breaks off, if that one lacks nothing."""
+        """Continues with the second store where the first fails, if the second is complete."""
         down: StoreError | None = None
         for store in self._stores(not self._backlog.is_complete):
             try:
@@ -420,10 +420,10 @@ class MirroredObjectStore(ObjectStoreWrapper):
     def compare(
         self, prefix: str = "", *, deep: bool = False, progress: Progress = no_progress
     ) -> MirrorComparison:
-        """What the second store has otherwise below a prefix; raises where either fails.
+        """Compares both stores below a prefix; raises StoreError when either fails.
 
-        Objects are compared by key and size, if `deep` by their bytes too; those with a pending
-        change are different in any case. What is written meanwhile may be seen in one of them only.
+        Objects are compared by key and size, with `deep` also by their bytes; those with a pending
+        change always differ. A concurrent write may appear in one store only.
         """
         suspects = self._backlog.snapshot().changes.keys()
         return compare(
@@ -437,15 +437,17 @@ class MirroredObjectStore(ObjectStoreWrapper):
         delete_extra: bool = False,
         progress: Progress = no_progress,
     ) -> MirrorRepair:
-        """Make the second store like the first in these objects; raises where either fails.
+        """Make the second store like the first in these objects; raises StoreError.
 
-        What only the second has is deleted when this process deleted it in the first; the rest is
-        reported as extra, and deleted only on request: it may be the last copy.
+        Objects that only the second store has are deleted if this process deleted them in the
+        first. Others are reported as extra and deleted only on request: they may be the last copy.
         """
         done: dict[Fault | None, list[str]] = {Fault.DIFFERENT: [], Fault.EXTRA: [], None: []}
         extra: list[str] = []
         done_bytes = 0
-        total_bytes = sum(each.size for each in differences if each.fault is not Fault.EXTRA)
+        total_bytes = sum(
+            difference.size for difference in differences if difference.fault is not Fault.EXTRA
+        )
 
         def show(size: int) -> None:
             nonlocal done_bytes
@@ -475,21 +477,21 @@ class MirroredObjectStore(ObjectStoreWrapper):
         may_delete: bool,
         progress: Callable[[int], None] = no_bytes,
     ) -> Fault | None:
-        """Make the second store like the first in one object; what was the matter, if anything.
+        """Make the second store like the first in one object; returns the fault that was fixed.
 
-        The first is asked for it once more: it may have changed since the lists.
+        The first store is read again, as the object may have changed since it was listed.
         """
         try:
-            size = self._ask_first(lambda: self._first.head(key).size)
+            size = self._request_first(lambda: self._first.head(key).size)
         except ObjectNotFound:
             if not may_delete:
                 return None
-            self._ask_second(lambda: self._second.delete([key]))
+            self._request_second(lambda: self._second.delete([key]))
             return Fault.EXTRA
         if not may_copy:
             return None
         try:
-            self._ask_second(lambda: copy(self._first, self._second, key, size, progress))
+            self._request_second(lambda: copy(self._first, self._second, key, size, progress))
         except ObjectNotFound:
             return None
         return Fault.DIFFERENT
@@ -518,10 +520,10 @@ class MirroredObjectStore(ObjectStoreWrapper):
         return done
 
     def catch_up(self, *, within_ms: int) -> int:
-        """Apply pending changes to the second store, for so long; gives to how many objects.
+        """Apply pending changes to the second store within a time limit; returns how many.
 
-        Where changes are not known the lists are compared, and what the second lacks is pending
-        then. A failure of either store ends it: what is left stays pending.
+        If the pending changes are not known, the lists are compared first. A failure of either
+        store ends the run; the remaining changes stay pending.
         """
         end_ms = self._clock.now_ms() + within_ms
         done = 0
@@ -535,26 +537,28 @@ class MirroredObjectStore(ObjectStoreWrapper):
                 self._backlog.resolve(key, change)
                 done += 1
         except StoreError:
-            pass  # It is recorded, and the breaker of the store keeps the next attempt off.
+            pass  # The error is recorded, and the breaker of the store delays the next attempt.
         self._backlog.flag_in_sync()
         return done
 
     def _record_differences(self) -> bool:
-        """Whether all that the second lacks is pending now, or as much as can be."""
+        """Adds missing objects to the backlog if they are unknown; False while a store is down."""
         before = self._backlog.snapshot()
         if before.changes or (before.is_known and not before.unlisted_count):
             return True
         if self._is_any_open():
             return False
-        self._ask_first(lambda: next(self._first.list(""), None))
-        lacking: list[str] = []
+        self._request_first(lambda: next(self._first.list(""), None))
+        missing: list[str] = []
 
-        def find_lacking() -> None:
+        def find_missing() -> None:
             differences = self.compare().differences
-            lacking.extend(each.key for each in differences if each.fault is not Fault.EXTRA)
+            missing.extend(
+                difference.key for difference in differences if difference.fault is not Fault.EXTRA
+            )
 
-        self._ask_second(find_lacking)
-        self._backlog.add(lacking, was_deleted=False)
+        self._request_second(find_missing)
+        self._backlog.add(missing, was_deleted=False)
         self._backlog.record_comparison(before)
         return True
 

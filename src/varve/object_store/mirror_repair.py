@@ -145,7 +145,7 @@ def copy(
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """An object of a store in pieces, as often as it is iterated."""
+    """The bytes of an object in pieces; can be iterated repeatedly."""
 
     store: ObjectStore
     key: str

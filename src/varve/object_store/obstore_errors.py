@@ -1,8 +1,8 @@
-"""obstore's exceptions in varve's words.
+"""Translates obstore's exceptions to varve's errors.
 
 obstore has few error types: the HTTP status and the store's error code are only in the text, and
-what the network said in the debug part after it. The text may hold a signed URL, so queries and
-user parts of URLs are cut out, and the exception itself is not chained.
+the network error in the debug part after it. The text may hold a signed URL, so queries and user
+parts of URLs are removed, and the exception itself is not chained.
 """
 
 import re
@@ -35,11 +35,11 @@ from varve.foundation.errors import (
 from varve.object_store.protocol import failure
 
 OBSTORE_ERRORS: Final = (BaseError, OSError, ValueError, NotImplementedError)
-"""What obstore raises; a missing object is a FileNotFoundError, a bad path a ValueError."""
+"""Exceptions of obstore; a missing object is a FileNotFoundError, a bad path a ValueError."""
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"(?:<Code>|\(code: )([\w.]+)(?:</Code>|\))")
-"""As an answer has it, or as obstore repeats it for one key of a bulk delete."""
+"""As in a response, or as obstore repeats it for one key of a bulk delete."""
 _NETWORK: Final = re.compile(
     r'(?:message|error): "([^"\n]{1,120})"|InvalidCertificate\(\s*(\w+)|source: (TimedOut)\b'
 )
@@ -48,11 +48,11 @@ _USER: Final = re.compile(r"(https?://)[^/@\s]+@")
 _CAUSE_SIZE_MAX: Final = 400
 
 _EXISTS: Final = frozenset({"BlobAlreadyExists"})
-"""With these a 409 means what a 412 does. Any other 409, as S3's ConditionalRequestConflict, says
-that another write got in the way and that nothing was decided."""
+"""Error codes with which a 409 means the same as a 412. Any other 409, such as S3's
+ConditionalRequestConflict, is a conflict with a concurrent write, which decides nothing."""
 
 _Verdict = tuple[type[StoreError], str]
-"""The error of ours, and what helps."""
+"""The error class of varve, and the remedy."""
 
 _CREDENTIALS: Final[_Verdict] = (
     StoreDenied,
@@ -111,7 +111,7 @@ _VERDICTS: Final[dict[str, _Verdict]] = {
         "rule",
     ),
 }
-"""By the store's error code, where that alone decides."""
+"""Error codes of stores that determine the error class by themselves."""
 
 _THROTTLING: Final = frozenset(
     {
@@ -138,7 +138,7 @@ _TRANSIENT: Final = frozenset(
         "XAmzContentSHA256Mismatch",
     }
 )
-"""Refusals that blame the request, but were caused on the way to the store."""
+"""Codes of client errors that are caused by the network, so that a retry helps."""
 
 _METADATA_SERVICES: Final = ("/latest/api/token", "/computeMetadata/", "/metadata/identity")
 _WRITES: Final = frozenset({"put", "create", "put parts"})
@@ -150,7 +150,7 @@ _ABORTED_UPLOAD: Final[_Verdict] = (
 )
 
 _QUOTED: Final = re.compile(r'"[^"]*"?')
-"""What the reader of a key's JSON shows of it."""
+"""Quoted text: the parser of a service account key quotes parts of the key."""
 
 _SETTING_REMEDIES: Final = {
     "Account must be specified": "name the storage account by the setting account.name, or by "
@@ -168,12 +168,12 @@ _SETTING_REMEDIES: Final = {
 
 @contextmanager
 def configured(store: str) -> Iterator[None]:
-    """Raise what obstore raises when a client is made, before any request, as InvalidSetting."""
+    """Raise errors of creating an obstore client as InvalidSetting; no request is sent yet."""
     try:
         yield
     except OBSTORE_ERRORS as error:
         text = str(error).partition("\n\nDebug source:")[0]
-        cause = _shorten(_QUOTED.sub('"..."', _hide(text)))
+        cause = _shorten(_QUOTED.sub('"..."', _hide_secrets(text)))
         remedy = next(
             (remedy for part, remedy in _SETTING_REMEDIES.items() if part in text),
             "mend the store's settings, or the variables of the environment that stand for them",
@@ -183,7 +183,7 @@ def configured(store: str) -> Iterator[None]:
 
 @contextmanager
 def translated(store: str, operation: str, key: str) -> Iterator[None]:
-    """Raise what obstore raises inside as one of varve's errors."""
+    """Raise obstore's errors as varve's."""
     try:
         yield
     except OBSTORE_ERRORS as error:
@@ -191,23 +191,23 @@ def translated(store: str, operation: str, key: str) -> Iterator[None]:
 
 
 def translate(error: Exception, *, store: str, operation: str, key: str) -> StoreError:
-    """The error of ours that an exception of obstore stands for."""
+    """The error of varve for an exception of obstore."""
     text, _, debug = str(error).partition("\n\nDebug source:")
     kind, remedy = _classify(error, text, operation)
-    cause = _shorten(_hide(text))
+    cause = _shorten(_hide_secrets(text))
     if "HTTP error" in text:
         cause += _network_cause(debug)
     return failure(kind, store=store, operation=operation, key=key, cause=cause, remedy=remedy)
 
 
 def is_past_end(error: Exception) -> bool:
-    """Whether a range was refused because it begins at or behind the object's end."""
+    """Whether a range was refused because it begins at or after the end of the object."""
     text = str(error)
-    return _status(text) == 416 or "Wanted range starting at" in text
+    return _find_status(text) == 416 or "Wanted range starting at" in text
 
 
 def _classify(error: Exception, text: str, operation: str) -> _Verdict:
-    status, code = _status(text), _first(_CODE, text)
+    status, code = _find_status(text), _find_group(_CODE, text)
     if isinstance(error, GenericError) and any(path in text for path in _METADATA_SERVICES):
         return _classify_missing_credentials(status)
     if isinstance(error, AlreadyExistsError):
@@ -242,7 +242,7 @@ def _classify_by_status(
     if status == 429 or code in _THROTTLING:
         return _THROTTLED
     if operation == "head" and status == 400:
-        # The answer to a HEAD has no body, so the code that would tell these apart is missing.
+        # The response to a HEAD has no body, so there is no error code to distinguish these.
         return StoreDenied, f"renew the credentials, or {_REGION[1]}"
     if 400 <= status < 500 and status not in (408, 409, 425) and code not in _TRANSIENT:
         return InvalidRequest, ""
@@ -250,7 +250,7 @@ def _classify_by_status(
 
 
 def _classify_missing_credentials(status: int) -> _Verdict:
-    """A metadata service that refuses has none for us; one that fails or is silent may have."""
+    """A metadata service that refuses has no credentials; one that fails may have some later."""
     is_refusal = 400 <= status < 500 and status not in (408, 429)
     return StoreDenied if is_refusal else StoreUnavailable, (
         "no credentials were given, so the machine's metadata service was asked for them: "
@@ -267,23 +267,23 @@ def _unavailable_remedy(text: str) -> str:
 
 
 def _network_cause(debug: str) -> str:
-    """What the network or its encryption said, which obstore leaves to its debug text."""
+    """The network or TLS error, which obstore has only in its debug text."""
     causes = [next(filter(None, groups)) for groups in _NETWORK.findall(debug)]
     if not causes:
         return ""
     return ": no answer in time" if causes[-1] == "TimedOut" else f": {causes[-1]}"
 
 
-def _status(text: str) -> int:
-    return int(_first(_STATUS, text) or 0)
+def _find_status(text: str) -> int:
+    return int(_find_group(_STATUS, text) or 0)
 
 
-def _first(pattern: re.Pattern[str], text: str) -> str:
+def _find_group(pattern: re.Pattern[str], text: str) -> str:
     match = pattern.search(text)
     return match.group(1) if match else ""
 
 
-def _hide(text: str) -> str:
+def _hide_secrets(text: str) -> str:
     return _USER.sub(r"\1", _QUERY.sub(r"\1", text))
 
 

@@ -1,8 +1,8 @@
-"""What memory, S3, GCS and Azure have in common: the protocol over one obstore client.
+"""The object store protocol over an obstore client: base of memory, S3, GCS and Azure stores.
 
-obstore's own retries are off for single requests: a repeated conditional write would meet itself
-and look like a lost race; RetryingObjectStore tells the two apart. Parts of a multipart upload may
-be repeated without harm, and their client does.
+obstore's own retries are off for single requests: a retried conditional write would find its own
+object and look like a lost race, which RetryingObjectStore can distinguish. Retries of the parts of
+a multipart upload are harmless, and their client has them on.
 
 Threads    the client is obstore's and shared by threads; its calls release the GIL. It has threads
            of its own, which a forked child does not get.
@@ -34,19 +34,19 @@ LIST_PAGE_COUNT: Final = 1000
 """Objects per list request, and keys per bulk delete: the most that S3 allows."""
 
 _PART_COUNT_MAX: Final = 10_000
-"""What S3 allows in one upload."""
+"""Parts that S3 allows in one upload."""
 
 _MEMORY_PART_BYTES: Final = 8 << 20
 
-_PARTS_AT_ONCE: Final = 6
-"""So many parts of one upload are held in memory and under way."""
+_CONCURRENT_PARTS_MAX: Final = 6
+"""Parts of one upload that are in memory and in flight."""
 
 
 class ObstoreObjectStore:
     """An ObjectStore over a client of obstore.
 
-    `client` is open to callers for what the protocol leaves out, such as signed URLs;
-    `parts_client` reaches the same objects and may repeat requests.
+    `client` is public for operations beyond the protocol, such as signed URLs; `parts_client`
+    accesses the same objects and retries requests.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ObstoreObjectStore:
         counted = CountedParts(parts, size=size, store=self.name, key=key)
         if size <= self._part_bytes:
             return self.put(key, b"".join(counted))
-        # A part has to hold size / 10,000 at least; obstore gathers what it is given to that size.
+        # A part must hold at least size / 10,000; obstore splits the input into such parts.
         part_bytes = max(self._part_bytes, -(-size // _PART_COUNT_MAX))
         try:
             result = obstore.put(
@@ -78,7 +78,7 @@ class ObstoreObjectStore:
                 iter(counted),
                 use_multipart=True,
                 chunk_size=part_bytes,
-                max_concurrency=_PARTS_AT_ONCE,
+                max_concurrency=_CONCURRENT_PARTS_MAX,
             )
         except OBSTORE_ERRORS as error:
             if counted.error is not None:
@@ -126,9 +126,9 @@ class ObstoreObjectStore:
 
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         bare = check_prefix(prefix, store=self.name, operation="list")
-        return self._pages(bare, start_after)
+        return self._list_pages(bare, start_after)
 
-    def _pages(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
+    def _list_pages(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
         with translated(self.name, "list", prefix):
             pages = obstore.list(
                 self.client, prefix or None, offset=start_after, chunk_size=LIST_PAGE_COUNT
@@ -153,10 +153,10 @@ class ObstoreObjectStore:
         for key in keys:
             check_key(key, store=self.name, operation="delete")
         for number in range(0, len(keys), LIST_PAGE_COUNT):
-            self._delete_some(keys[number : number + LIST_PAGE_COUNT])
+            self._delete_page(keys[number : number + LIST_PAGE_COUNT])
 
-    def _delete_some(self, keys: Sequence[str]) -> None:
-        """Delete at once; where a missing key stopped that, as on GCS and Azure, one by one."""
+    def _delete_page(self, keys: Sequence[str]) -> None:
+        """Delete in bulk; one by one when a missing key fails that, as on GCS and Azure."""
         first = keys[0] if len(keys) == 1 else f"{keys[0]} and {len(keys) - 1} more"
         try:
             with translated(self.name, "delete", first):
@@ -164,10 +164,10 @@ class ObstoreObjectStore:
         except ObjectNotFound:
             if len(keys) > 1:
                 for key in keys:
-                    self._delete_some([key])
+                    self._delete_page([key])
 
     def close(self) -> None:
-        """obstore closes its connections with the last reference."""
+        """Does nothing: obstore closes its connections with the last reference."""
 
     def _written(self, key: str, size: int, result: "obstore.PutResult") -> ObjectInfo:
         return ObjectInfo(key, size, self._clock.now_ms(), result["e_tag"], result["version"])
@@ -176,7 +176,7 @@ class ObstoreObjectStore:
 class MemoryObjectStore(ObstoreObjectStore):
     """An ObjectStore in the memory of this process, for tests and trials.
 
-    Each is empty at first and shares nothing with others.
+    Each instance starts empty and is independent of others.
     """
 
     def __init__(self, name: str = "memory:", *, clock: Clock | None = None) -> None:
@@ -187,9 +187,9 @@ class MemoryObjectStore(ObstoreObjectStore):
 
 
 class CountedParts:
-    """Passes parts on and raises InvalidRequest, before the end, unless they have the size said.
+    """Yields parts and raises InvalidRequest, before the last, unless they add up to `size`.
 
-    `error` is what went wrong on this side, so that it is not taken for the store's.
+    `error` is an error of the parts, to distinguish it from an error of the store.
     """
 
     def __init__(self, parts: Iterable[Buffer], *, size: int, store: str, key: str) -> None:

@@ -1,9 +1,9 @@
-"""From a URL to an object store: by scheme, lazily, or two of them as a mirror.
+"""Opens the object store of a URL: by scheme, lazily, or two stores as a mirror.
 
-Further schemes are added by `register`, one set per process, or by packages with entry points of
-the group `varve.object_stores`, which are looked up when first wanted.
+`register` adds schemes for this process; packages add them with entry points of the group
+`varve.object_stores`, which are loaded on first use.
 
-Invariant  two URLs of varve's own schemes name the same place, on the same server, exactly when
+Invariant  two URLs of built-in schemes name the same location of a server if and only if
            `normal_url` writes them alike. No message shows a user, a password or a query.
 Threads    any; `_lock` guards the registered openers.
 """
@@ -50,14 +50,14 @@ _SECRET: Final = re.compile(r"(?<=//)[^/]*@|[?#].*", re.DOTALL)
 
 
 def find_scheme(url: str) -> str:
-    """What a URL begins with, in small letters; empty where it has none."""
+    """The scheme of a URL in lower case; empty without one."""
     return url.partition(":")[0].lower() if ":" in url else ""
 
 
 def normal_url(url: str) -> str:
     """The URL as varve writes it: directories absolute, prefixes without a closing '/'.
 
-    One of a scheme that is not varve's own is left as it is. Raises InvalidRequest.
+    A URL of a registered scheme is returned unchanged. Raises InvalidRequest.
     """
     scheme = find_scheme(url)
     if scheme == "file":
@@ -94,7 +94,7 @@ def split_bucket(url: str) -> tuple[str, str]:
 
 
 def hide_secrets(url: str) -> str:
-    """The URL as a message may show it."""
+    """The URL without user, password, query and fragment, for messages."""
     return _SECRET.sub("", url)
 
 
@@ -118,7 +118,7 @@ _SCHEME: Final = re.compile(r"[a-z][a-z0-9]*")
 ENTRY_POINTS: Final = "varve.object_stores"
 
 Opener = Callable[[str, Mapping[str, GivenValue]], ObjectStore]
-"""Makes a store from its URL and settings; raises InvalidRequest or InvalidSetting for bad ones."""
+"""Opens a store by URL and settings; raises InvalidRequest or InvalidSetting for bad ones."""
 
 _PROVIDED: Final[PluginRegistry[Opener]] = PluginRegistry("object store scheme", ENTRY_POINTS, {})
 
@@ -141,22 +141,22 @@ def open_object_store(
 def open_lazily(
     url: str, settings: Mapping[str, GivenValue] | None = None, *, must_exist: bool = False
 ) -> ObjectStore:
-    """The store that a URL names, which is asked for nothing before its first request.
+    """The store that a URL names; nothing is sent to its server before the first operation.
 
-    A URL or settings that are wrong raise at once. A registered store is opened at once, and where
-    that is unavailable again at its first request.
+    An invalid URL or setting raises immediately. A store of a registered scheme is opened
+    immediately, and again at its first operation if it was unavailable.
     """
-    given = settings or {}
+    store_settings = settings or {}
     scheme = find_scheme(url)
     if scheme in _BUILT_IN:
-        return _prepare(url, given, None, must_exist=must_exist)
+        return _prepare(url, store_settings, None, must_exist=must_exist)
     opener = _get_opener(scheme)
     try:
-        return opener(url, given)
+        return opener(url, store_settings)
     except StoreUnavailable:
         parts = urlsplit(url)
         name = f"{scheme}:{f'//{parts.hostname}' if parts.hostname else ''}{parts.path}"
-        return LazyObjectStore(name, lambda: opener(url, given))
+        return LazyObjectStore(name, lambda: opener(url, store_settings))
 
 
 def _prepare(
@@ -166,7 +166,7 @@ def _prepare(
     *,
     must_exist: bool,
 ) -> "LazyObjectStore":
-    """A store of varve's own whose URL and settings are good, not asked for anything yet."""
+    """A built-in store with a valid URL and settings; no request is sent yet."""
     scheme = find_scheme(url)
     cloud = _CLOUDS.get(scheme)
     if cloud is not None:
@@ -188,12 +188,12 @@ def _prepare(
 def _get_opener(scheme: str) -> Opener:
     with _lock:
         opener = _registered.get(scheme)
-        known = ", ".join(f"{name}:" for name in (*_BUILT_IN, *sorted(_registered)))
+        schemes = ", ".join(f"{name}:" for name in (*_BUILT_IN, *sorted(_registered)))
     opener = opener or (_PROVIDED.find(scheme) if scheme else None)
     if opener is None:
         # The URL itself is not shown: a mistaken one may hold a secret.
         raise InvalidRequest(
-            f"the URL of an object store begins with one of {known}, this one with {scheme!r}; "
+            f"the URL of an object store begins with one of {schemes}, this one with {scheme!r}; "
             "a directory is written file:/path; others come by `register` or by a package with "
             f"entry points of group {ENTRY_POINTS}"
         )
@@ -201,7 +201,7 @@ def _get_opener(scheme: str) -> Opener:
 
 
 def register(scheme: str, opener: Opener) -> None:
-    """Let URLs of a scheme be opened by `opener`; a scheme of varve's own cannot be replaced."""
+    """Open URLs of a scheme with `opener`; a built-in scheme cannot be replaced."""
     if scheme in _BUILT_IN or not _SCHEME.fullmatch(scheme):
         raise InvalidRequest(
             f"object store scheme {scheme!r} cannot be registered: it must be of small letters and "
@@ -212,11 +212,11 @@ def register(scheme: str, opener: Opener) -> None:
 
 
 class LazyObjectStore(ObjectStoreWrapper):
-    """An ObjectStore that its first request opens by `connect`, or the next one if that failed.
+    """An ObjectStore that `connect` opens at the first request, or at the next if that failed.
 
-    For a store whose opening asks a server: one that is down fails each request, as it would when
-    it goes down later, and nobody has to open it again once it is back. Several requests that come
-    first open at once, as no lock is held during requests; the first to succeed is kept.
+    For a store whose opening sends a request: while it is down every request fails, and once it is
+    back requests succeed without another open. Concurrent first requests each open a store, as no
+    lock is held during requests; the first to succeed is kept.
     """
 
     def __init__(self, name: str, connect: Callable[[], ObjectStore]) -> None:
@@ -240,7 +240,7 @@ class LazyObjectStore(ObjectStoreWrapper):
             store.close()
 
     def opened(self) -> ObjectStore:
-        """The store below, opened now unless it is."""
+        """The wrapped store, opened if necessary."""
         with self._lock:
             store, is_closed = self._inner, self._is_closed
         if store is None and is_closed:
@@ -259,7 +259,7 @@ class LazyObjectStore(ObjectStoreWrapper):
 
 
 SIDE_RETRIES: Final = RetryPolicy(attempt_count_max=4, wait_ms_max=2_000, deadline_ms=15_000)
-"""For each store of a mirror: while one is repeated for long, the other could have answered."""
+"""Retries of each store of a mirror: shorter than usual, as the other store can answer."""
 
 _SERVERS: Final = ("endpoint", "base.url", "account.name")
 """Settings that distinguish servers."""
@@ -277,11 +277,11 @@ def open_mirrored(
     second_must_exist: bool = False,
     table: MetricTable | None = None,
 ) -> MirroredObjectStore:
-    """The mirror of two stores, asked for nothing before its first request.
+    """The mirror of two stores; nothing is sent to them before the first operation.
 
     Raises InvalidRequest or InvalidSetting for a URL or settings that are wrong, and for a second
     store that is the first, or a part of it. Directories that must exist are not created. `table`
-    takes the figures of both stores.
+    collects the metrics of both stores.
     """
     first = open_lazily(url, settings, must_exist=must_exist)
     second = open_lazily(second_url, second_settings, must_exist=second_must_exist)
@@ -289,7 +289,7 @@ def open_mirrored(
     if is_one_server and _overlap(first.name, second.name):
         raise InvalidSetting(
             f"{second.name} cannot be the mirror of {first.name}: one is the other or a part of "
-            "it; give a store that stands and falls for itself"
+            "it; give an independent store"
         )
     return MirroredObjectStore(
         RetryingObjectStore(MeteredObjectStore(first, table=table), policy=SIDE_RETRIES),

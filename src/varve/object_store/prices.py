@@ -1,6 +1,6 @@
-"""What requests and bytes cost: list prices with date and source, to be replaced by one's own.
+"""Prices of object stores: list prices with date and source, which callers may replace.
 
-Discounts, free allowances, tiers by volume and taxes are left out. Deletes are free on all three.
+Discounts, free allowances, volume tiers and taxes are not included. All three charge no deletes.
 docs/object-stores.md describes how each table was compared with its source.
 """
 

@@ -1,4 +1,4 @@
-"""What varve asks of an object store: whole objects by key, ranges of them, and create-if-absent.
+"""The object store interface: whole objects by key, ranges of them, and create-if-absent.
 
 Invariant  a key names whole objects only: it is written at once or not at all, and a write that
            returned is durable and seen by every later read and list.
@@ -27,9 +27,9 @@ Buffer = bytes | bytearray | memoryview
 class ObjectInfo:
     """One object.
 
-    `modified_ms` of an object just written is the writer's clock if the store returns none, and
-    in whole seconds where it comes by a header, as `head` has it over HTTP;
-    `etag` and `version` are the store's own words and None where it has none.
+    `modified_ms` of an object just written is the writer's clock if the store returns no time; a
+    time from an HTTP header, as of `head`, is in whole seconds. `etag` and `version` are opaque
+    values of the store, None where it has none.
     """
 
     key: str
@@ -69,26 +69,26 @@ class ObjectStore(Protocol):
     def get_range(self, key: str, start: int, end: int) -> memoryview:
         """Bytes [start, end); fewer only at the object's end, none from there on.
 
-        An empty range is answered without asking whether the object exists.
+        An empty range sends no request, so it does not check that the object exists.
         """
 
     def head(self, key: str) -> ObjectInfo:
-        """What is known of an object without reading it; raises ObjectNotFound."""
+        """Size, time and etag of an object without its bytes; raises ObjectNotFound."""
 
     def list_directories(self, prefix: str) -> list[str]:
         """The directories right below a prefix, as prefixes without a closing '/', in order."""
 
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """All objects below a prefix in the order of their keys, fetched as they are asked for.
+        """All objects below a prefix in the order of their keys; pages are fetched lazily.
 
-        Objects that others put there are listed too, also those that `check_key` would refuse.
+        Foreign objects are listed too, also those whose keys `check_key` would refuse.
         """
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; missing ones are fine. After an error some of them may be gone."""
+        """Delete objects; missing ones are not an error. After an error some may be deleted."""
 
     def close(self) -> None:
-        """Give up what the store holds; closing twice is harmless."""
+        """Release connections and threads; closing twice is harmless."""
 
 
 E = TypeVar("E", bound=StoreError)
@@ -97,13 +97,13 @@ E = TypeVar("E", bound=StoreError)
 def failure(
     kind: type[E], *, store: str, operation: str, key: str, cause: str, remedy: str = ""
 ) -> E:
-    """An error that names the store, what was asked of it, for which key, why, and what helps."""
-    wanted = f"{operation} {key!r}" if key else operation
-    return kind(f"{store}: {wanted} failed: {cause}" + (f"; {remedy}" if remedy else ""))
+    """An error that names the store, the operation, the key, the cause and the remedy."""
+    request = f"{operation} {key!r}" if key else operation
+    return kind(f"{store}: {request} failed: {cause}" + (f"; {remedy}" if remedy else ""))
 
 
 RESERVED: Final = ".varve-"
-"""Names that begin so are the stores' own: temporary files and marks. No list shows them."""
+"""Prefix of names that stores use themselves, for temporary files and marks; never listed."""
 
 _KEY_BYTES_MAX: Final = 900
 _NAME_BYTES_MAX: Final = 200
@@ -111,7 +111,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.=+@,:!()-]+")
 
 
 def check_key(key: str, *, store: str, operation: str) -> None:
-    """Raise InvalidRequest unless the key is one of ours."""
+    """Raise InvalidRequest unless the key is valid."""
     reason = find_key_fault(key)
     if reason is not None:
         shown = key if len(key) <= 120 else f"{key[:117]}..."
@@ -135,7 +135,7 @@ def check_prefix(prefix: str, *, store: str, operation: str) -> str:
 
 
 def find_key_fault(key: str) -> str | None:
-    """What is wrong with a key, None where nothing is."""
+    """Why a key is invalid; None for a valid one."""
     if not key:
         return "is empty"
     if len(key) > _KEY_BYTES_MAX:
@@ -153,7 +153,7 @@ def find_key_fault(key: str) -> str | None:
 
 
 def is_reserved(key: str) -> bool:
-    """Whether a key belongs to the stores themselves."""
+    """Whether a key is reserved for the stores themselves."""
     return key.startswith(RESERVED) or f"/{RESERVED}" in key
 
 

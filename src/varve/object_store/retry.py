@@ -1,11 +1,11 @@
-"""An object store that tries again while the one below is unavailable.
+"""An object store wrapper that retries while the store is unavailable.
 
-A create whose answer was lost has happened, and its repetition meets ObjectExists. Therefore the
-stored bytes are compared whenever a create meets that: equal bytes are taken for our own. Creators
-that compete must write bytes that differ, as manifests do by naming their writer.
+A create whose response was lost has happened, and its retry fails with ObjectExists. So on
+ObjectExists the stored bytes are compared: equal bytes count as our own create. Competing creators
+must therefore write different bytes; manifests contain the name of their writer.
 
-Invariant  attempts, each wait and the time of one call are bounded by the policy.
-Threads    any; the random source is locked. Closing wakes those who wait, and they give up.
+Invariant  the policy bounds the attempts, each wait and the total time of a call.
+Threads    any; `_lock` guards the random source. `close` wakes waiting threads, whose calls fail.
 """
 
 import random
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often and how long; the wait doubles from the first to the longest one."""
+    """The bounds of retries; the wait doubles from `first_wait_ms` up to `wait_ms_max`."""
 
     attempt_count_max: int = 7
     first_wait_ms: int = 100
@@ -44,7 +44,7 @@ class RetryPolicy:
 
 
 class RetryingObjectStore(ObjectStoreWrapper):
-    """An ObjectStore over another; `wait` sleeps for seconds and may end early."""
+    """An ObjectStore that retries; `wait` sleeps for seconds and may return early."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class RetryingObjectStore(ObjectStoreWrapper):
             return own
 
     def _find_own(self, key: str, data: Buffer) -> ObjectInfo | None:
-        """The stored object if its bytes are these, None if they differ or it is gone again."""
+        """The stored object if it has these bytes; None if they differ or it was deleted."""
         try:
             stored = self._store.get_range(key, 0, memoryview(data).nbytes + 1)
             return self._store.head(key) if stored == data else None
@@ -110,8 +110,7 @@ class RetryingObjectStore(ObjectStoreWrapper):
         self._store.close()
 
     def repeat(self, call: Callable[[], T]) -> T:
-        """What a call to the store below gives, repeated as the policy says; for callers that have
-        requests of their own."""
+        """Calls, and retries within the policy; for callers with requests beyond the protocol."""
         attempt, begin_ms = 0, self._clock.now_ms()
         while True:
             try:
@@ -128,6 +127,6 @@ class RetryingObjectStore(ObjectStoreWrapper):
         spent_ms = self._clock.now_ms() - begin_ms
         is_last = attempt >= self._policy.attempt_count_max
         if is_last or self._closed.is_set() or spent_ms + wait_ms > self._policy.deadline_ms:
-            tried = f"tried {attempt} times in {spent_ms} ms"
-            raise type(error)(f"{error} ({tried})") from error
+            summary = f"tried {attempt} times in {spent_ms} ms"
+            raise type(error)(f"{error} ({summary})") from error
         self._wait(wait_ms / 1000)

@@ -1,8 +1,8 @@
 """Objects in a bucket of Amazon S3 or of any server that speaks its API.
 
 Invariant  create is a put with `If-None-Match: *`; a server that ignores it is refused at open.
-Crash      an upload in parts that was cut short leaves parts that no list shows and that cost
-           money: give the bucket a rule that aborts incomplete multipart uploads.
+Crash      an interrupted multipart upload leaves parts that no list shows and that cost money:
+           give the bucket a lifecycle rule that aborts incomplete multipart uploads.
 """
 
 import os
@@ -27,7 +27,7 @@ _ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_EN
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class S3Settings(HttpStoreSettings):
-    """Settings of S3 stores; what is left empty is taken from the AWS_* environment variables."""
+    """Settings of S3 stores; empty ones are taken from the AWS_* environment variables."""
 
     client_names: ClassVar = {
         "virtual_hosted_style": "virtual_hosted_style_request",

@@ -1,8 +1,8 @@
-"""Versions that a bucket of S3 keeps of its objects: listed and deleted one by one.
+"""Object versions of an S3 bucket: lists and deletes them.
 
-An optional capability beside ObjectStore, which knows the newest version alone. obstore has no such
-requests; these two are signed here (AWS Signature Version 4) with keys from settings or the
-environment. A role of the machine's own is not asked.
+A capability beside ObjectStore, which sees only the newest version. obstore has no such requests,
+so they are signed here (AWS Signature Version 4) with keys from settings or the environment. Keys
+of an instance role are not used.
 
 Threads    any; nothing is shared in Python.
 """
@@ -37,7 +37,7 @@ from varve.object_store.s3 import S3ObjectStore, S3Settings
 
 _SAFE: Final = "-_.~"
 _EMPTY: Final = hashlib.sha256(b"").hexdigest()
-_ANSWER_BYTES_MAX: Final = 16 << 20
+_RESPONSE_BYTES_MAX: Final = 16 << 20
 _ERRORS: Final[Mapping[int, type[StoreError]]] = {
     400: InvalidRequest,
     401: StoreDenied,
@@ -50,7 +50,7 @@ _ERRORS: Final[Mapping[int, type[StoreError]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ObjectVersion:
-    """One version of an object, or a marker that says it was deleted then."""
+    """A version of an object, or a delete marker."""
 
     key: str
     version: str
@@ -71,7 +71,7 @@ class _Keys:
 def open_versions(
     url: str, settings: Mapping[str, GivenValue], *, clock: Clock | None = None
 ) -> "S3Versions | None":
-    """The versions behind the URL of a store; None where it has none or no keys are given."""
+    """The versions of a store by its URL; None for other stores, or without access keys."""
     if find_scheme(url) != "s3":
         return None
     s3_settings = S3Settings.parse(settings, url)
@@ -93,7 +93,7 @@ def _find_keys(settings: S3Settings, environment: Mapping[str, str]) -> _Keys | 
 
 
 class S3Versions:
-    """Every version below the prefix of a store, by its keys."""
+    """The object versions below the prefix of a store."""
 
     def __init__(self, url: str, settings: S3Settings, keys: _Keys, *, clock: Clock) -> None:
         bucket, prefix = split_bucket(url)
@@ -128,14 +128,14 @@ class S3Versions:
             marker = following
 
     def delete(self, version: ObjectVersion) -> None:
-        """Deletes one version for good; one that is gone is fine."""
-        self._ask("DELETE", version.key, {"versionId": version.version})
+        """Deletes a version permanently; a missing one is not an error."""
+        self._send("DELETE", version.key, {"versionId": version.version})
 
     def _read_page(self, prefix: str, marker: tuple[str, str]) -> ElementTree.Element:
         query = {"versions": "", "prefix": f"{self._prefix}{prefix}", "max-keys": "1000"}
         if marker != ("", ""):
             query |= {"key-marker": marker[0], "version-id-marker": marker[1]}
-        data = self._ask("GET", None, query)
+        data = self._send("GET", None, query)
         try:
             return ElementTree.fromstring(data)
         except ElementTree.ParseError as error:
@@ -149,30 +149,30 @@ class S3Versions:
             _name(entry) == "DeleteMarker",
         )
 
-    def _ask(self, method: str, key: str | None, query: Mapping[str, str]) -> bytes:
-        """One request, repeated while the server is unavailable; `key` None is the bucket."""
+    def _send(self, method: str, key: str | None, query: Mapping[str, str]) -> bytes:
+        """Sends a request with retries; `key` None addresses the bucket."""
         path = "" if key is None else f"/{quote(f'{self._prefix}{key}', safe=f'/{_SAFE}')}"
-        return self._repeat(lambda: self._ask_once(method, f"{self._root}{path}", query, key))
+        return self._repeat(lambda: self._send_once(method, f"{self._root}{path}", query, key))
 
-    def _ask_once(self, method: str, url: str, query: Mapping[str, str], key: str | None) -> bytes:
-        words = [f"{quote(one, _SAFE)}={quote(query[one], _SAFE)}" for one in sorted(query)]
+    def _send_once(self, method: str, url: str, query: Mapping[str, str], key: str | None) -> bytes:
+        pairs = [f"{quote(name, _SAFE)}={quote(query[name], _SAFE)}" for name in sorted(query)]
         request = urllib.request.Request(
-            f"{url}?{'&'.join(words)}",
+            f"{url}?{'&'.join(pairs)}",
             method=method,
-            headers=self._sign(method, url, "&".join(words)),
+            headers=self._sign(method, url, "&".join(pairs)),
         )
         operation = "list versions" if key is None else "delete a version of"
         try:
             with urllib.request.urlopen(
                 request, timeout=self._timeout_s, context=self._tls
-            ) as answer:
-                return bytes(answer.read(_ANSWER_BYTES_MAX))
+            ) as response:
+                return bytes(response.read(_RESPONSE_BYTES_MAX))
         except urllib.error.HTTPError as error:
-            answer = " ".join(error.read(2000).decode("utf-8", "replace").split())
-            if error.code == 404 and key is not None and "NoSuchBucket" not in answer:
+            response = " ".join(error.read(2000).decode("utf-8", "replace").split())
+            if error.code == 404 and key is not None and "NoSuchBucket" not in response:
                 return b""
             kind = _ERRORS.get(error.code, StoreUnavailable)
-            cause = f"HTTP {error.code}: {answer:.300}"
+            cause = f"HTTP {error.code}: {response:.300}"
             raise self._failed(kind, operation, key or "", cause) from None
         except (OSError, ValueError) as error:
             raise self._failed(StoreUnavailable, operation, key or "", str(error)) from error
@@ -190,8 +190,8 @@ class S3Versions:
 
     def _sign(self, method: str, url: str, query: str) -> dict[str, str]:
         """The headers of a request without a body."""
-        moment = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
-        stamp = moment.strftime("%Y%m%dT%H%M%SZ")
+        now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
+        stamp = now.strftime("%Y%m%dT%H%M%SZ")
         parts = urlsplit(url)
         headers = {
             "host": parts.netloc,
@@ -201,14 +201,14 @@ class S3Versions:
         }
         signed = ";".join(headers)
         lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
-        asked = "\n".join((method, parts.path or "/", query, lines, signed, _EMPTY))
+        canonical_request = "\n".join((method, parts.path or "/", query, lines, signed, _EMPTY))
         scope = f"{stamp[:8]}/{self._region}/s3/aws4_request"
-        digest = hashlib.sha256(asked.encode()).hexdigest()
+        digest = hashlib.sha256(canonical_request.encode()).hexdigest()
         secret = f"AWS4{self._keys.secret}".encode()
-        for word in scope.split("/"):
-            secret = hmac.digest(secret, word.encode(), "sha256")
-        text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}"
-        signature = hmac.digest(secret, text.encode(), "sha256").hex()
+        for part in scope.split("/"):
+            secret = hmac.digest(secret, part.encode(), "sha256")
+        to_sign = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}"
+        signature = hmac.digest(secret, to_sign.encode(), "sha256").hex()
         credential = f"Credential={self._keys.id}/{scope}"
         headers["authorization"] = (
             f"AWS4-HMAC-SHA256 {credential}, SignedHeaders={signed}, Signature={signature}"

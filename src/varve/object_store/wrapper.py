@@ -16,7 +16,7 @@ class ObjectStoreWrapper:
         self._store = store
 
     def _request(self, operation: str, key: str, call: Callable[[ObjectStore], T]) -> T:
-        """Carry out one operation by `call`, which takes the store to ask."""
+        """Carry out one operation: `call` sends it to the store that it is given."""
         return call(self._store)
 
     def put(self, key: str, data: Buffer) -> ObjectInfo:
@@ -47,7 +47,7 @@ class ObjectStoreWrapper:
         return self._list(prefix, start_after)
 
     def _list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
-        """The list, once its first object is asked for."""
+        """The objects; the first request is sent when the first object is consumed."""
         yield from self._store.list(prefix, start_after=start_after)
 
     def delete(self, keys: Sequence[str]) -> None:
