@@ -2,7 +2,7 @@
 
 Two implementations, `StoreCluster` and `KafkaCluster`; `tests/contract/topics` tests both.
 
-Invariant  a reader returns records of one topic only: once it knows the id of the topic, another
+Invariant  a reader returns records of one topic only: after it has read the topic id, a recreated
            topic of the same name is NotFound.
 """
 
@@ -30,14 +30,14 @@ class TopicInfo(NamedTuple):
 
 
 class OffsetRange(NamedTuple):
-    """Offsets that can be read: from the log start offset to the end for the isolation."""
+    """Readable offsets: from the log start offset to the end offset of the isolation level."""
 
     start: int
     end: int
 
 
 class TopicReader(Protocol):
-    """Reads one topic. One thread fetches; any may call the other methods."""
+    """Reads one topic. One thread calls `fetch`; any thread may call the other methods."""
 
     @property
     def topic(self) -> str: ...
@@ -47,7 +47,7 @@ class TopicReader(Protocol):
         """The cluster in messages: a directory, or the bootstrap servers."""
 
     def info(self) -> TopicInfo:
-        """Raises NotFound when the topic was deleted, also if it was created again."""
+        """Raises NotFound when the topic was deleted, even if it was recreated."""
 
     def settings(self) -> Mapping[str, str]:
         """The topic's effective settings by Kafka's names; raises NotFound."""
@@ -60,8 +60,8 @@ class TopicReader(Protocol):
         """Batches from the positions on, for the partitions that have any.
 
         About `max_bytes` for each partition, at least one batch; waits up to `wait_ms` if there is
-        none. Raises OffsetOutOfRange for a position outside the log, LogTruncated when the records
-        before a position are no longer those that were read.
+        none. Raises OffsetOutOfRange for a position outside the log, LogTruncated when the log
+        lost records before a position.
         """
 
     def find_batch_before(self, partition: int, offset: int) -> BatchHeader | None:
@@ -71,7 +71,7 @@ class TopicReader(Protocol):
         """
 
     def close(self) -> None:
-        """Closes connections. A call after this one reads whichever topic has the name then."""
+        """Closes connections. A later call reads the topic that has the name by then."""
 
 
 class Cluster(Protocol):

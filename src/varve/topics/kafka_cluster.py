@@ -1,10 +1,10 @@
 """Topics behind the Kafka protocol: a varve server, Apache Kafka, or another broker.
 
-Invariant  one request asks a broker for all partitions that it leads, so that a wait is for any of
+Invariant  one fetch request covers all partitions that a broker leads, so it waits for any of
            them. The history before a position is checked by the leader epoch in every fetch,
            and by the batch itself on the first fetch and after every failed request: a broker
-           without new leader epochs may lose its end while it restarts.
-Threads    any may describe topics and ask for offsets; a reader's fetches belong to one.
+           that starts no new leader epoch may lose the end of its log in a restart.
+Threads    any thread may describe topics and read offsets; one thread calls a reader's `fetch`.
 """
 
 import threading
@@ -33,10 +33,13 @@ from varve.wire.schema import NO_ID
 Wait = Callable[[float], object]
 """Waits for a number of seconds."""
 
-_RESPONSE_BYTES: Final = 16 << 20
-_BATCH_WAIT_MS: Final = 5_000
+_RESPONSE_BYTES_MAX: Final = 16 << 20
+"""Bounds a response for many partitions; a larger limit for one partition raises it."""
+_REMOTE_READ_WAIT_MS: Final = 5_000
+"""How long a broker may take to read a batch from its remote tier."""
 _READ_COMMITTED: Final = 1
-_OTHER_TOPIC: Final = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID)
+"""The isolation level in a fetch request."""
+_TOPIC_ID_ERRORS: Final = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID)
 
 
 class KafkaCluster:
@@ -130,15 +133,19 @@ class KafkaReader:
         return self._client.retry(self._try_fetch, positions, max_bytes, wait_ms)
 
     def find_batch_before(self, partition: int, offset: int) -> BatchHeader | None:
-        wanted = offset - 1
-        if wanted < 0:
+        previous_offset = offset - 1
+        if previous_offset < 0:
             return None
         try:
-            data = self._fetch_batch(partition, wanted)
+            data = self._fetch_batch(partition, previous_offset)
         except OffsetOutOfRange:
             return None
         header = decode_header(data) if data else None
-        return header if header and header.base_offset <= wanted <= header.last_offset else None
+        return (
+            header
+            if header and header.base_offset <= previous_offset <= header.last_offset
+            else None
+        )
 
     def close(self) -> None:
         self._client.close()
@@ -146,8 +153,8 @@ class KafkaReader:
         self._forget_leaders()
 
     def _fetch_batch(self, partition: int, offset: int) -> memoryview:
-        """The batch at an offset; empty where the log ends before it."""
-        for wait_ms in (0, _BATCH_WAIT_MS):
+        """The batch at an offset; empty if the log ends before it."""
+        for wait_ms in (0, _REMOTE_READ_WAIT_MS):
             fetched = self._client.fetch(
                 self.topic,
                 partition,
@@ -179,25 +186,25 @@ class KafkaReader:
 
     def _check_history(self, positions: Mapping[int, Position]) -> None:
         for partition in positions.keys() - self._checked_partitions:
-            found = find_break(self, partition, positions[partition])
-            if found is not None:
-                raise LogTruncated(f"{self.cluster_name}: {self.topic}-{partition}: {found}")
+            reason = find_break(self, partition, positions[partition])
+            if reason is not None:
+                raise LogTruncated(f"{self.cluster_name}: {self.topic}-{partition}: {reason}")
             self._checked_partitions.add(partition)
 
     def _fetch(
         self, positions: Mapping[int, Position], max_bytes: int, wait_ms: int
     ) -> dict[int, CommittedBatches]:
         groups = self._group_by_leader(positions)
-        found: dict[int, CommittedBatches] = {}
+        fetched: dict[int, CommittedBatches] = {}
         if len(groups) > 1:
             for group in groups:
-                found |= self._fetch_from_leader(group, max_bytes, 0)
-        if found:
-            return found
+                fetched |= self._fetch_from_leader(group, max_bytes, 0)
+        if fetched:
+            return fetched
         for group in groups:
-            # Brokers are asked one after the other, so they share the time.
-            found |= self._fetch_from_leader(group, max_bytes, wait_ms // len(groups))
-        return found
+            # Requests go to one broker after the other, so the brokers share the wait.
+            fetched |= self._fetch_from_leader(group, max_bytes, wait_ms // len(groups))
+        return fetched
 
     def _group_by_leader(self, positions: Mapping[int, Position]) -> list[dict[int, Position]]:
         if not self._leaders.keys() >= positions.keys():
@@ -211,24 +218,24 @@ class KafkaReader:
     def _fetch_from_leader(
         self, positions: Mapping[int, Position], max_bytes: int, wait_ms: int
     ) -> dict[int, CommittedBatches]:
-        request = self._request(positions, max_bytes, wait_ms)
+        request = self._build_fetch_request(positions, max_bytes, wait_ms)
         response = self._client.send_fetch(self.topic, next(iter(positions)), request)
-        parts = [part for topic in response.responses for part in topic.partitions]
-        if any(part.error_code in _OTHER_TOPIC for part in parts):
-            # Created again, or not known to this broker yet: the id tells which.
+        partitions = [partition for topic in response.responses for partition in topic.partitions]
+        if any(partition.error_code in _TOPIC_ID_ERRORS for partition in partitions):
+            # Recreated, or not known to this broker yet: the topic id decides.
             self._load_topic()
             raise RetriableError(
                 f"{self.cluster_name} does not know topic {self.topic}", refresh_metadata=True
             )
-        found = {}
-        for part in parts:
-            position = positions[part.partition_index]
-            fetched = self._read_part(part, position)
+        by_partition = {}
+        for partition in partitions:
+            position = positions[partition.partition_index]
+            fetched = self._decode_partition(partition, position)
             if fetched.next_offset > position.offset:
-                found[part.partition_index] = fetched
-        return found
+                by_partition[partition.partition_index] = fetched
+        return by_partition
 
-    def _request(
+    def _build_fetch_request(
         self, positions: Mapping[int, Position], max_bytes: int, wait_ms: int
     ) -> FetchRequest:
         partitions = [
@@ -243,15 +250,15 @@ class KafkaReader:
         return FetchRequest(
             max_wait_ms=wait_ms,
             min_bytes=1,
-            max_bytes=max(max_bytes, _RESPONSE_BYTES),
+            max_bytes=max(max_bytes, _RESPONSE_BYTES_MAX),
             isolation_level=_READ_COMMITTED if self._is_committed else 0,
             topics=[FetchTopic(self.topic, self._topic_id or NO_ID, partitions=partitions)],
         )
 
-    def _read_part(self, part: PartitionData, position: Position) -> CommittedBatches:
-        where = f"{self.cluster_name}: {self.topic}-{part.partition_index}"
-        raise_for_code(part.error_code, f"{where}, offset {position.offset}")
-        diverging = part.diverging_epoch
+    def _decode_partition(self, partition: PartitionData, position: Position) -> CommittedBatches:
+        where = f"{self.cluster_name}: {self.topic}-{partition.partition_index}"
+        raise_for_code(partition.error_code, f"{where}, offset {position.offset}")
+        diverging = partition.diverging_epoch
         if diverging.end_offset >= 0:
             raise LogTruncated(
                 f"{where} was read up to offset {position.offset} in leader epoch "
@@ -260,11 +267,11 @@ class KafkaReader:
             )
         aborted: Sequence[tuple[int, int]] = [
             (transaction.producer_id, transaction.first_offset)
-            for transaction in part.aborted_transactions or ()
+            for transaction in partition.aborted_transactions or ()
         ]
-        end = part.last_stable_offset if self._is_committed else part.high_watermark
+        end = partition.last_stable_offset if self._is_committed else partition.high_watermark
         return CommittedBatches(
-            part.records or memoryview(b""),
+            partition.records or memoryview(b""),
             aborted,
             start_offset=position.offset,
             end_offset=end,

@@ -2,8 +2,8 @@
 
 Invariant  batches of a partition carry ascending sequences from 0 on, as each `init_transactions`
            brings a new producer epoch. A failed transaction is aborted before the error is raised.
-Crash      the coordinator ends what is left open: committed once it has recorded the commit, else
-           aborted by the next `init_transactions` or after the timeout.
+Crash      the coordinator ends an open transaction: it commits once the commit is recorded, and
+           otherwise aborts at the next `init_transactions` or after the timeout.
 Threads    one.
 """
 
@@ -45,15 +45,19 @@ class KafkaTransaction:
         default_timestamp: int | None = None,
     ) -> Mapping[TopicPartition, int]:
         producer = self.producer
-        given = {partition: some for partition, some in batches.items() if some}
+        nonempty = {
+            partition: partition_batches
+            for partition, partition_batches in batches.items()
+            if partition_batches
+        }
         try:
-            self._add_partitions(given.keys() - self._added_partitions)
+            self._add_partitions(nonempty.keys() - self._added_partitions)
             return {
-                partition: self._append(producer, partition, some, default_timestamp)
-                for partition, some in given.items()
+                partition: self._append(producer, partition, partition_batches, default_timestamp)
+                for partition, partition_batches in nonempty.items()
             }
         except StoreError:
-            self._give_up()
+            self._abort_after_error()
             raise
 
     def commit_offset(self, group: str, offset: CommittedOffset) -> None:
@@ -62,7 +66,7 @@ class KafkaTransaction:
         try:
             self._requests.commit_offset(group, offset)
         except StoreError:
-            self._give_up()
+            self._abort_after_error()
             raise
 
     def commit(self) -> None:
@@ -104,8 +108,8 @@ class KafkaTransaction:
         self._next_sequences[partition] = next_sequence
         return -1 if offset < 0 else offset + decode_header(stamped[-1]).last_offset_delta + 1
 
-    def _give_up(self) -> None:
-        """What cannot be aborted now is aborted by the next writer, or after the timeout."""
+    def _abort_after_error(self) -> None:
+        """Aborts the transaction; if that fails, the next writer or the timeout aborts it."""
         with suppress(StoreError):
             self._requests.end(is_committed=False)
         self._is_ready = False

@@ -1,4 +1,4 @@
-"""A cluster from what a user names: an open store, or the address of brokers."""
+"""Opens the topics of an open store, or of the brokers at an address, as a cluster."""
 
 from varve.embedded import Store
 from varve.kafka_client.address import ClusterAddress
@@ -7,9 +7,9 @@ from varve.topics.store_cluster import StoreCluster
 
 
 def open_cluster(
-    place: Store | ClusterAddress, *, wait: Wait | None = None
+    source: Store | ClusterAddress, *, wait: Wait | None = None
 ) -> StoreCluster | KafkaCluster:
     """The caller closes it; a store stays open. `wait` pauses between requests to brokers."""
-    if isinstance(place, Store):
-        return StoreCluster(place)
-    return KafkaCluster(place, wait=wait)
+    if isinstance(source, Store):
+        return StoreCluster(source)
+    return KafkaCluster(source, wait=wait)

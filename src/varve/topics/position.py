@@ -1,12 +1,12 @@
-"""Positions of a reader in a partition, with a mark by which a changed history is recognised.
+"""Positions of a reader in a partition, with a mark that reveals a changed history.
 
 A log may lose its end, by a power loss, an unclean leader election or a restore, and grow again
 with other records at the same offsets. A position therefore names the batch before it.
 
 Layout     docs/formats/dedup-progress.md, docs/formats/snapshot.md, docs/formats/table.md
-Invariant  a batch that was only rewritten, by compaction or erasure, is never taken for another
-           one: a rewrite keeps offsets and leader epoch, and leaves fewer records or a delete
-           horizon. Only offsets and leader epoch of such a batch are compared.
+Invariant  a batch that compaction or erasure rewrote still matches its mark: a rewrite keeps
+           offsets and leader epoch, and leaves fewer records or a delete horizon. Only offsets
+           and leader epoch of such a batch are compared.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _EPOCH_MAX: Final = (1 << 31) - 1
 
 
 class LogTruncated(OffsetOutOfRange):
-    """The partition lost records that were read before: what was derived from them is wrong."""
+    """The partition lost records that were read before: data derived from them is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +48,13 @@ class HistoryMark:
         return self.base_offset < offset <= self.last_offset + 1
 
     def find_break(self, header: BatchHeader) -> str | None:
-        """What differs between the batch and the one that is in its place now; None if nothing."""
-        now = HistoryMark.of(header)
+        """How the batch now at these offsets differs from this one; None if it does not."""
+        current = HistoryMark.of(header)
         span = header.last_offset - header.base_offset + 1
         is_rewritten = header.has_delete_horizon or header.records_count < span
-        if now == self or (is_rewritten and now._identity == self._identity):
+        if current == self or (is_rewritten and current._identity == self._identity):
             return None
-        return f"the batch was {self}, and is {now} now"
+        return f"the batch was {self}, and is {current} now"
 
     @property
     def _identity(self) -> tuple[int, int, int]:
@@ -89,13 +89,13 @@ class Position(NamedTuple):
 
     @classmethod
     def after(cls, fetched: CommittedBatches) -> Self:
-        """Behind everything that was fetched."""
+        """The position after all fetched batches."""
         header = fetched.last_header
         return cls(fetched.next_offset, None if header is None else HistoryMark.of(header))
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch of the batch before the offset, -1 where it is unknown."""
+        """The epoch of the batch before the offset, -1 if it is unknown."""
         mark = self.mark
         return mark.leader_epoch if mark and mark.is_in_front_of(self.offset) else -1
 

@@ -1,4 +1,4 @@
-"""Reading a known range of a partition, and checking that a position can be resumed.
+"""Reads a known range of a partition, and checks that a reader can resume at a position.
 
 Invariant  a range below a known end is read completely, or the read raises.
 """
@@ -14,8 +14,10 @@ from varve.topics.position import Position
 READ_BYTES: Final = 4 << 20
 _FETCH_WAIT_MS: Final = 500
 _EMPTY_FETCHES_MAX: Final = 60
-_LOOK_BACK_OFFSETS: Final = 16
-_LOOK_BACK_FACTOR: Final = 16
+"""With the wait, half a minute without data below the end of the log."""
+_TAIL_OFFSETS: Final = 16
+"""`read_last` starts with so few offsets: the record is usually among the last ones."""
+_TAIL_GROWTH: Final = 16
 
 
 def read_range(
@@ -23,8 +25,7 @@ def read_range(
 ) -> Iterator[CommittedBatches]:
     """Everything in [start, end), fetch by fetch; the last one may reach beyond the end.
 
-    Raises Unavailable when the cluster returns nothing for half a minute, although the end is known
-    to lie behind.
+    Raises Unavailable when the cluster returns nothing for half a minute before the end.
     """
     position = Position(start)
     while position.offset < end:
@@ -38,9 +39,9 @@ def fetch_next(
 ) -> CommittedBatches:
     """The batches at a position below a known end; raises Unavailable if they do not come."""
     for _ in range(_EMPTY_FETCHES_MAX):
-        found = reader.fetch({partition: position}, max_bytes=max_bytes, wait_ms=_FETCH_WAIT_MS)
-        if partition in found:
-            return found[partition]
+        fetched = reader.fetch({partition: position}, max_bytes=max_bytes, wait_ms=_FETCH_WAIT_MS)
+        if partition in fetched:
+            return fetched[partition]
     raise Unavailable(
         f"{reader.cluster_name}: {reader.topic}-{partition} returns nothing at offset "
         f"{position.offset}, but ends at {end}: try again"
@@ -50,18 +51,18 @@ def fetch_next(
 def read_last(reader: TopicReader, partition: int, *, key: bytes) -> Record | None:
     """The last committed record of a key, searched from the end of the log."""
     start, end = reader.offsets(partition)
-    high, distance = end, _LOOK_BACK_OFFSETS
+    high, distance = end, _TAIL_OFFSETS
     while high > start:
         low = max(start, end - distance)
-        found: Record | None = None
+        last_record: Record | None = None
         for fetched in read_range(reader, partition, start=low, end=high):
             for batch in fetched:
                 for record in batch.records():
                     if record.key == key and low <= record.offset < high:
-                        found = record
-        if found is not None:
-            return found
-        high, distance = low, distance * _LOOK_BACK_FACTOR
+                        last_record = record
+        if last_record is not None:
+            return last_record
+        high, distance = low, distance * _TAIL_GROWTH
     return None
 
 
@@ -76,5 +77,5 @@ def find_break(reader: TopicReader, partition: int, position: Position) -> str |
     if position.mark is None:
         return None
     header = reader.find_batch_before(partition, position.offset)
-    found = None if header is None else position.mark.find_break(header)
-    return None if found is None else f"in front of offset {position.offset} {found}"
+    difference = None if header is None else position.mark.find_break(header)
+    return None if difference is None else f"in front of offset {position.offset} {difference}"

@@ -1,9 +1,9 @@
 """Topics of a store that is open in this process.
 
-Invariant  the history before a position is checked when the reader meets a log for the first
-           time: a log that is open does not lose what it has. A fetch that finds nothing waits
-           until one of its logs has more to read, without reading them meanwhile.
-Threads    any; the logs have locks of their own. A reader is used by one thread.
+Invariant  the history before a position is checked at the first fetch from a log: an open log
+           loses no records. A fetch without data waits until one of its logs has new records,
+           and does not poll them.
+Threads    any; each log has its lock. One thread uses a reader.
 """
 
 import threading
@@ -22,7 +22,7 @@ from varve.topics.store_transaction import StoreCoordinator, StoreTransaction
 
 
 class StoreCluster:
-    """A store as a cluster; the store stays the caller's."""
+    """A store as a cluster; the caller owns and closes the store."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -43,8 +43,10 @@ class StoreCluster:
         try:
             return self.describe(topic)
         except NotFound:
-            given = dict(settings) or None
-            return _describe(self.store.create_topic(topic, partitions=partitions, settings=given))
+            overrides = dict(settings) or None
+            return _describe(
+                self.store.create_topic(topic, partitions=partitions, settings=overrides)
+            )
 
     def alter(self, topic: str, settings: Mapping[str, str]) -> None:
         self.store.alter_topic(topic, settings)
@@ -89,31 +91,35 @@ class StoreReader:
     def fetch(
         self, positions: Mapping[int, Position], *, max_bytes: int, wait_ms: int
     ) -> Mapping[int, CommittedBatches]:
-        found = self._fetch_all(positions, max_bytes)
-        if found or not wait_ms:
-            return found
+        fetched = self._fetch_all(positions, max_bytes)
+        if fetched or not wait_ms:
+            return fetched
         has_more = threading.Event()
         logs = [self._get_log(partition) for partition in positions]
         for log in logs:
             log.notify_readers(has_more)
         try:
-            # What was appended before the logs knew of the event did not set it.
-            found = self._fetch_all(positions, max_bytes)
-            if not found and has_more.wait(wait_ms / 1000):
-                found = self._fetch_all(positions, max_bytes)
-            return found
+            # An append before `notify_readers` did not set the event.
+            fetched = self._fetch_all(positions, max_bytes)
+            if not fetched and has_more.wait(wait_ms / 1000):
+                fetched = self._fetch_all(positions, max_bytes)
+            return fetched
         finally:
             for log in logs:
                 log.stop_notifying(has_more)
 
     def find_batch_before(self, partition: int, offset: int) -> BatchHeader | None:
-        wanted = offset - 1
+        previous_offset = offset - 1
         try:
-            read = self._read(self._get_log(partition), wanted, 1, Isolation.LOG_END)
+            read = self._read(self._get_log(partition), previous_offset, 1, Isolation.LOG_END)
         except OffsetOutOfRange:
             return None
         header = decode_header(read.data) if read.data else None
-        return header if header and header.base_offset <= wanted <= header.last_offset else None
+        return (
+            header
+            if header and header.base_offset <= previous_offset <= header.last_offset
+            else None
+        )
 
     def close(self) -> None:
         self._topic_id = None
@@ -122,12 +128,12 @@ class StoreReader:
     def _fetch_all(
         self, positions: Mapping[int, Position], max_bytes: int
     ) -> dict[int, CommittedBatches]:
-        found = {}
+        fetched = {}
         for partition, position in positions.items():
-            fetched = self._fetch(partition, position, max_bytes)
-            if fetched is not None:
-                found[partition] = fetched
-        return found
+            batches = self._fetch(partition, position, max_bytes)
+            if batches is not None:
+                fetched[partition] = batches
+        return fetched
 
     def _fetch(self, partition: int, position: Position, max_bytes: int) -> CommittedBatches | None:
         log = self._get_log(partition)
@@ -151,9 +157,9 @@ class StoreReader:
         return fetched if fetched.next_offset > offset else None
 
     def _check_history(self, log: Log, partition: int, position: Position) -> None:
-        found = find_break(self, partition, position)
-        if found is not None:
-            raise LogTruncated(f"{log.topic_partition}: {found}")
+        reason = find_break(self, partition, position)
+        if reason is not None:
+            raise LogTruncated(f"{log.topic_partition}: {reason}")
         self._checked_logs[partition] = log
 
     def _read(self, log: Log, offset: int, max_bytes: int, isolation: Isolation) -> FetchResult:

@@ -1,11 +1,11 @@
-"""Transactions over several logs of a store, which has no coordinator of its own.
+"""Transactions over several logs of a store, which has no transaction coordinator.
 
-A `StoreCoordinator` remembers durably which transactions are committed; the logs only hold their
-batches and markers. `dedup` keeps that memory in its progress topic, the Spark sink in a ledger.
+A `StoreCoordinator` records durably which transactions are committed; the logs only hold their
+batches and markers. `dedup` records commits in its progress topic, the Spark sink in a ledger.
 
 Invariant  all batches are on disk before the coordinator decides, and a marker that commits is
            written only after it has decided.
-Crash      `init_transactions` ends what an earlier writer left open, as it was decided.
+Crash      `init_transactions` ends the open transactions of earlier writers, as decided.
 Threads    one.
 """
 
@@ -22,14 +22,16 @@ from varve.records import Producer, stamp_producer_all
 FIRST_PRODUCER_ID = 1 << 62
 """Kafka's coordinators count producer ids up from 0; writers to an open store use ids from here."""
 PRODUCER_ID_BITS = 61
+"""Bits of the hash that is added to the first id: the sum fits a signed 64-bit number."""
 PRODUCER_EPOCH_MAX = (1 << 15) - 2
+"""Kafka's last epoch that a producer may use; the next writer needs another producer id."""
 
 
 class StoreCoordinator(Protocol):
     """Decides the transactions of one writer."""
 
     def init_producer(self) -> Producer:
-        """Fences earlier writers and ends what they left open; the producer to write with."""
+        """Fences earlier writers and ends their transactions; returns the producer to use."""
 
     def decide(self, transaction: "StoreTransaction") -> None:
         """Makes the commit durable. All batches are on disk; no marker is written yet."""
@@ -38,7 +40,7 @@ class StoreCoordinator(Protocol):
         """Called after the markers are written."""
 
     def resolve(self, transaction: "StoreTransaction") -> None:
-        """Ends what a failed or aborted transaction left open, as it was decided."""
+        """Ends a failed or aborted transaction in every log, as it was decided."""
 
 
 class StoreTransaction:
@@ -80,12 +82,12 @@ class StoreTransaction:
         producer = self.producer
         try:
             return {
-                partition: self._append(producer, partition, batch, default_timestamp)
-                for partition, batch in batches.items()
-                if batch
+                partition: self._append(producer, partition, partition_batches, default_timestamp)
+                for partition, partition_batches in batches.items()
+                if partition_batches
             }
         except StoreError:
-            self._give_up()
+            self._resolve_after_error()
             raise
 
     def _append(
@@ -116,7 +118,7 @@ class StoreTransaction:
                 log.flush()
             self._coordinator.decide(self)
         except StoreError:
-            self._give_up()
+            self._resolve_after_error()
             raise
         # A failure from here on leaves a decided transaction: the next writer ends it.
         self._producer = None
@@ -130,8 +132,8 @@ class StoreTransaction:
         self._coordinator.resolve(self)
         self._logs.clear()
 
-    def _give_up(self) -> None:
-        """Ends the transaction, for which readers wait. If that fails, the next writer ends it."""
+    def _resolve_after_error(self) -> None:
+        """Ends the transaction, as readers wait for it. If that fails, the next writer ends it."""
         with suppress(StoreError):
             self._coordinator.resolve(self)
         self._producer = None
@@ -139,7 +141,7 @@ class StoreTransaction:
 
 
 def open_transactions_of(log: Log, producer_ids: Collection[int]) -> list[ProducerStateEntry]:
-    """The producers among these that have a transaction open in the log."""
+    """The entries of these producers that have an open transaction in the log."""
     if not any(transaction.producer_id in producer_ids for transaction in log.open_transactions()):
         return []
     return [
@@ -150,7 +152,7 @@ def open_transactions_of(log: Log, producer_ids: Collection[int]) -> list[Produc
 
 
 def write_marker(log: Log, producer: Producer, *, is_committed: bool) -> None:
-    """Ends the producer's transaction, or without one lets the log know the producer's epoch."""
+    """Ends the producer's transaction; without one it only records the epoch in the log."""
     log.end_transaction(
         producer_id=producer.id, producer_epoch=producer.epoch, committed=is_committed
     )
