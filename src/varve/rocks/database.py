@@ -1,7 +1,7 @@
 """RocksDB databases, one directory each, under one memory budget.
 
-`Database` is what a segment needs: ordered bytes to bytes, written in batches. `RocksDatabases`
-opens them; `varve.testing` has databases in memory.
+A `Database` is an ordered map from bytes to bytes, written in batches; each segment has one.
+`RocksDatabases` opens them; `varve.testing` has databases in memory.
 
 Layout     RocksDB's own files; raw bytes, no compression, universal compaction, no write-ahead
            log: the changelog is the log. docs/formats/window-store.md
@@ -12,7 +12,7 @@ Crash      a database holds all that was flushed, and a prefix of the later batc
            take a directory without its CURRENT file for a new database; here it is `Corrupt` when
            it has data.
 Threads    one thread at a time per database, any for an engine. RocksDB flushes and compacts in
-           threads of its own.
+           background threads.
 Errors     `Closed` after close, `Corrupt` for bytes that break their format, `DiskFull` and
            `Unavailable` where the disk refuses.
 """
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 Entry = tuple[bytes, bytes]
 Put = tuple[bytes, bytes | None]
-"""A key and its value; None deletes. Both are plain tuples, as they are made per entry."""
+"""A key and its value; None deletes. Plain tuples, because one is created for each entry."""
 
 
 class Scan(Iterator[Entry], Protocol):
@@ -54,20 +54,20 @@ class Scan(Iterator[Entry], Protocol):
 
     @property
     def is_begun(self) -> bool:
-        """Whether it has made a step and has not ended."""
+        """Whether the scan has returned an entry and has not ended."""
 
     def close(self) -> None:
-        """Give back what it holds open; closing twice is harmless."""
+        """Release its files; closing twice is harmless."""
 
 
 class Database(Protocol):
     """The entries of one segment."""
 
     def get(self, key: bytes) -> bytes | None:
-        """None when there is no such key."""
+        """None if the key does not exist."""
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """One answer per key, in their order."""
+        """The value of each key, in order; None for a key that does not exist."""
 
     def write(self, puts: Sequence[Put]) -> None:
         """All or nothing, also after a crash; of two puts of one key the later wins."""
@@ -84,7 +84,7 @@ class Database(Protocol):
     def close(self) -> None:
         """Flush, end all scans and release the directory; closing twice is harmless.
 
-        Scans that were begun and neither ended nor closed are warned of.
+        Logs a warning for scans that were begun and neither ended nor closed.
         """
 
 
@@ -92,7 +92,7 @@ class Databases(Protocol):
     """An engine: opens databases and shares memory among them."""
 
     name: str
-    """Which engine it is, as noted in the store's meta file."""
+    """The name of the engine in the store's meta file."""
 
     def open(self, path: str, *, must_exist: bool = False) -> Database:
         """The database in this directory, created if absent unless it must exist.
@@ -102,12 +102,12 @@ class Databases(Protocol):
 
 
 def end_scans(scans: Iterable[Scan], path: str) -> None:
-    """Close all scans of a database that is being closed, and warn of those in use."""
-    held = list(scans)
-    begun_count = sum(scan.is_begun for scan in held)
+    """Close all scans of a database that is being closed, and log how many were in use."""
+    open_scans = list(scans)
+    begun_count = sum(scan.is_begun for scan in open_scans)
     if begun_count:
         logger.warning("scans were left open", extra={"path": path, "count": begun_count})
-    for scan in held:
+    for scan in open_scans:
         scan.close()
 
 
@@ -116,17 +116,21 @@ Result = TypeVar("Result")
 MEMORY_BYTES: Final = 128 << 20
 """For the blocks, filters and write buffers of all databases of an engine."""
 MEMTABLE_BYTES: Final = 16 << 20
+"""The write buffer of one database."""
 _MEMTABLE_BLOOM_RATIO: Final = 0.02
-"""Ten bits for each of the 200 000 short entries that fill a memtable; every open database has
-one at all times, so it is not made larger."""
+"""Ten bits for each of the 200 000 short entries that fill a memtable; not more, because every
+open database has a memtable at all times."""
 _CROWDED_BLOOM_RATIO: Final = 0.01
-"""Where more databases are open than may fill their memtables: most of them rest."""
+"""While more databases are open than the budget has memtables for: most of them are idle."""
 _ARENA_BLOCK_BYTES: Final = 64 << 10
+"""Unit in which a memtable allocates; RocksDB's default is too large for many idle databases."""
 _BLOOM_BITS: Final = 10
+"""Bits per key: about 1 % false positives."""
 _KEYS_PER_READ: Final = 1_000
 """RocksDB takes twice as long for each of 20 000 keys that are requested at once."""
 _INFO_LOG_BYTES: Final = 1 << 20
 _MANIFEST_PREALLOCATION_BYTES: Final = 64 << 10
+"""RocksDB's default of 4 MiB is too much for a database per segment."""
 
 
 class RocksScan:
@@ -170,7 +174,7 @@ class RocksScan:
         self._rocks = None
 
     def _step(self, rocks: Rdict) -> Entry | None:
-        # No name but the attribute refers to the iterator, so that no frame of a traceback does.
+        # Only the attribute refers to the iterator: a local would live on in a traceback.
         if self._iterator is None:
             self._iterator = rocks.iter()
             self._seek_start()
@@ -227,7 +231,7 @@ class RocksDatabase:
         self._is_dirty = True
         try:
             if len(puts) == 1 and puts[0][1] is not None:
-                # A batch of one takes twice as long.
+                # A batch with one put takes twice as long.
                 rocks[puts[0][0]] = puts[0][1]
             else:
                 rocks.write(_make_batch(puts))
@@ -247,8 +251,8 @@ class RocksDatabase:
 
     def size(self) -> int:
         rocks = self._get_rocks()
-        found = self._call(lambda: rocks.property_int_value("rocksdb.total-sst-files-size"), "size")
-        return found or 0
+        name = "rocksdb.total-sst-files-size"
+        return self._call(lambda: rocks.property_int_value(name), "size") or 0
 
     def close(self) -> None:
         rocks, self._rocks = self._rocks, None
@@ -258,11 +262,11 @@ class RocksDatabase:
         end_scans(self._scans, self.path)
         self._call(rocks.close, "close")
 
-    def _read(self, wanted: Any) -> Any:
-        """A value, or a list of values for a list of keys; the stub's types leave bytes alone."""
+    def _read(self, keys: Any) -> Any:
+        """The value of a key, or the values of a list of keys; the stub does not type either."""
         rocks = self._get_rocks()
         try:
-            return rocks.get(wanted)
+            return rocks.get(keys)
         except Exception as error:
             raise rocks_failure(error, f"read of {self.path}") from error
 
@@ -347,7 +351,7 @@ class RocksDatabases:
         options = self._budget.make_options()
         options.set_compaction_style(DBCompactionStyle.universal())
         options.set_compression_type(DBCompressionType.none())
-        # Deduplication mostly asks for what is not there: the last level needs filters most.
+        # Most lookups of a deduplication miss, and every miss reaches the last level.
         options.set_optimize_filters_for_hits(False)
         options.set_arena_block_size(_ARENA_BLOCK_BYTES)
         options.set_memtable_whole_key_filtering(True)
@@ -386,7 +390,7 @@ def _check_directory(path: str, must_exist: bool) -> None:
 
 
 def make_write_options(*, is_logged: bool) -> WriteOptions:
-    """With RocksDB's write-ahead log, or without it for what only a flush brings to the disk."""
+    """With RocksDB's write-ahead log, or without it: then only a flush reaches the disk."""
     options = WriteOptions()
     # The stub of rocksdict calls this attribute a method.
     options.disable_wal = not is_logged  # type: ignore[method-assign,assignment]
@@ -394,13 +398,13 @@ def make_write_options(*, is_logged: bool) -> WriteOptions:
 
 
 def estimate_entries(path: str) -> int:
-    """Those that were flushed; each version of a rewritten entry counts."""
+    """About how many entries are flushed; each version of a rewritten entry counts."""
     try:
         rocks = Rdict(path, Options(raw_mode=True), access_type=AccessType.read_only())
         try:
-            found = rocks.property_int_value("rocksdb.estimate-num-keys")
+            entry_count = rocks.property_int_value("rocksdb.estimate-num-keys")
         finally:
             rocks.close()
     except Exception as error:
-        raise rocks_failure(error, f"look at {path}") from error
-    return found or 0
+        raise rocks_failure(error, f"estimate of {path}") from error
+    return entry_count or 0

@@ -1,4 +1,4 @@
-"""The errors of RocksDB, and of the disk under it, as errors of this project."""
+"""Converts errors of RocksDB, and of the disk below it, to `StoreError`."""
 
 from typing import Final
 
@@ -13,11 +13,11 @@ MISSING_RESOURCES: Final = (
     "Operation not permitted",
     "Read-only file system",
 )
-"""Reasons that lie with the process or the disk: the database itself is whole."""
+"""Failures of the process or the disk; the database itself is intact."""
 
 
 def rocks_failure(error: Exception, what: str) -> StoreError:
-    """The error to raise instead; the text alone has the kind of a RocksDB error."""
+    """The error to raise instead; only its text says which kind a RocksDB error is."""
     reason = " ".join(str(error).split())
     if isinstance(error, DbClosedError):
         return Closed(f"{what}: {reason}")
@@ -28,17 +28,17 @@ def rocks_failure(error: Exception, what: str) -> StoreError:
     if "/LOCK:" in reason and not reason.endswith(MISSING_RESOURCES):
         return Locked(f"{what}: {reason}; close the store that has it open")
     return Unavailable(
-        f"{what}: {reason}; mend the disk or its permissions and open the store again"
+        f"{what}: {reason}; repair the disk or its permissions and open the store again"
     )
 
 
 def _is_lost_file(reason: str) -> bool:
-    """Whether a file of the database was removed; a whole directory that went fails writes too."""
+    """Whether a data file is missing; writes to a removed directory lack `for random read`."""
     return "No such file" in reason and "for random read" in reason
 
 
 def open_failure(error: Exception, path: str) -> StoreError:
-    """A database that cannot be opened is damaged, unless the process lacks something."""
+    """The error for a failed open: `Corrupt`, unless the process lacks a resource."""
     failure = rocks_failure(error, f"open of {path}")
     if isinstance(failure, Unavailable) and not isinstance(failure, DiskFull | Locked):
         if any(resource in str(failure) for resource in MISSING_RESOURCES):

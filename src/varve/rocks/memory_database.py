@@ -1,11 +1,11 @@
-"""Databases in memory with a log of what was flushed: for small states and for tests.
+"""Databases in memory with a log of flushed entries: for small states and for tests.
 
 Layout     `entries.log` in the database's directory, one frame per flush: size of the body (u32),
            CRC-32 of the body (u32), then per entry key size (u32), value size (i32, -1 for a
            deletion), key, value; all little-endian.
 Invariant  the log is at most about twice as long as its entries, and a MiB.
-Crash      a frame that does not end, or a last one with a wrong CRC, is a flush that did not
-           happen and is cut; a wrong CRC before other frames is `Corrupt`.
+Crash      an incomplete frame, or a last one with a wrong CRC, is an unfinished flush and is
+           truncated; a wrong CRC before other frames is `Corrupt`.
 Threads    one thread at a time per database.
 """
 
@@ -28,6 +28,7 @@ _DELETED: Final = -1
 _INSERTED_ONE_BY_ONE_MAX: Final = 32
 """Up to this many new keys are inserted in order; for more the list is sorted again."""
 _REWRITE_BYTES: Final = 1 << 20
+"""Excess over twice the entries at which the log is rewritten."""
 
 
 class MemoryScan:
@@ -100,7 +101,7 @@ class MemoryDatabase:
         return scan
 
     def copy_range(self, lower: bytes | None, upper: bytes | None, backward: bool) -> list[Entry]:
-        """The entries of a range, as they are now."""
+        """The current entries of a range."""
         self._sort()
         start = 0 if lower is None else bisect_left(self._order, lower)
         end = len(self._order) if upper is None else bisect_right(self._order, upper)
@@ -151,7 +152,7 @@ class MemoryDatabase:
         self._log_end += len(frame)
 
     def _rewrite(self) -> None:
-        """Replace the log by one frame of what there is, in place of all that was written."""
+        """Replace the log by one frame that holds the current entries."""
         frame = _encode_frame(list(self._entries.items()))
         write_atomically(self._file_system, self._log_path, frame)
         self._log_end = len(frame)
@@ -227,7 +228,7 @@ class MemoryDatabases:
         return database
 
     def crash(self) -> None:
-        """Every open database loses what it has not flushed, and is closed."""
+        """Close every open database without a flush."""
         for database in list(self._opened):
             database.forget()
 
@@ -243,7 +244,7 @@ def _encode_frame(puts: Sequence[Put]) -> bytes:
 
 
 def _find_frame_end(data: bytes, start: int, path: str) -> int | None:
-    """Where the frame at `start` ends; None when no whole frame is left."""
+    """Where the frame at `start` ends; None if no complete frame is there."""
     if start + _FRAME.size > len(data):
         return None
     size, checksum = _FRAME.unpack_from(data, start)

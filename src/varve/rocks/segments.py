@@ -1,11 +1,11 @@
-"""The segments of a store: which are open, which may exist, and the end of those that may not.
+"""The time segments of one store: opens, creates and drops their databases.
 
 Layout     the store's directory holds one directory per segment, a lock file, and the store's own
            small files. docs/formats/window-store.md
-Invariant  no registered id lies below that of stream time minus retention after a cleanup;
+Invariant  after a cleanup no registered segment ends before stream time minus retention;
            a segment is registered only while its database is open.
-Crash      a segment is renamed before it is deleted, so that no half of one is ever opened; the
-           next opening removes what was left.
+Crash      a segment is renamed before it is deleted, so a partly deleted one is never opened; the
+           next opening removes it.
 Threads    one thread at a time.
 """
 
@@ -25,12 +25,12 @@ logger = logging.getLogger(__name__)
 DELETING_SUFFIX: Final = ".deleting"
 LOCK_NAME: Final = ".lock"
 OWN_NAMES: Final = frozenset({LOCK_NAME, "meta.json", "checkpoint.json"})
-"""What a store keeps beside its segments; not foreign, whether written aside or in place."""
+"""Files of the store beside its segments, also with the suffix of a temporary file."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Segment:
-    """An open segment; two are equal, and ordered, by their id alone."""
+    """An open segment; compared by its id."""
 
     id: int
     start_ms: int = field(compare=False)
@@ -61,7 +61,7 @@ class Segments:
         self.retention_ms = retention_ms
         self.drop_count = 0
         self.removal_failure_count = 0
-        """Directories that were to go and are still there; the next opening tries again."""
+        """Expired directories that could not be removed; the next opening tries again."""
         self._databases = databases
         self._file_system = file_system
         self._by_id: dict[int, Segment] = {}
@@ -92,7 +92,7 @@ class Segments:
         return self._by_id.get(id)
 
     def live(self, from_ms: int, to_ms: int, *, backward: bool = False) -> list[Segment]:
-        """The open segments that own a time of `[from_ms, to_ms]`, oldest first unless backward."""
+        """The open segments that overlap `[from_ms, to_ms]`, oldest first unless backward."""
         start = bisect_left(self._ids, self.segment_id(from_ms))
         end = bisect_right(self._ids, self.segment_id(to_ms))
         ids = self._ids[start:end]
@@ -112,17 +112,17 @@ class Segments:
         if not self._ids or self._ids[0] >= first_live_id:
             return 0
         expired_ids = self._ids[: bisect_left(self._ids, first_live_id)]
-        self._destroy([self._drop(id) for id in expired_ids])
+        self._remove_directories([self._drop(id) for id in expired_ids])
         return len(expired_ids)
 
     def lost_ids(self, stream_time_ms: int) -> list[int]:
-        """Of the expected segments those that were not there, and are live at this stream time."""
+        """The expected segments that are missing although they are live at this stream time."""
         return [id for id in self._missing_ids if self.is_live(id, stream_time_ms)]
 
     # Open and close
 
     def acquire(self) -> None:
-        """Make the directory if absent and lock it; harmless when this registry has it already."""
+        """Create the directory if absent and lock it; harmless if this registry holds the lock."""
         if self._lock is not None:
             return
         try:
@@ -132,7 +132,7 @@ class Segments:
             raise to_store_error(error, f"open of {self.directory}") from error
 
     def has_directories(self) -> bool:
-        """Whether there is a directory of any segment, open or not."""
+        """Whether the store has a directory of any segment, open or not."""
         try:
             names = self._file_system.names(self.directory)
         except OSError as error:
@@ -142,8 +142,8 @@ class Segments:
     def wipe(self) -> None:
         """Close, and remove every segment and file of the store; foreign names stay.
 
-        The checkpoint goes first, for good: a crash in between leaves a store that is restored
-        from the start.
+        The checkpoint is removed first, durably: a store left by a crash is restored from the
+        start.
         """
         with contextlib.suppress(StoreError):
             self.close()
@@ -160,10 +160,10 @@ class Segments:
     def open_existing(self, stream_time_ms: int, expected_ids: Collection[int] = ()) -> None:
         """Acquire the directory, open every segment in it and clean up.
 
-        Raises `Corrupt` when a segment cannot be opened, or when one of `expected_ids` is not there
-        though it is live: the owner wipes the store and restores it. Nothing is open then. Missing
-        ones that are older than all that is there were dropped after the checkpoint; whether that
-        was right can be decided only by an owner that knows the stream time: see `lost_ids`.
+        Raises `Corrupt` when a segment cannot be opened, or when a live one of `expected_ids` is
+        missing: the owner wipes the store and restores it. Nothing is open then. Missing segments
+        older than all existing ones were dropped after the checkpoint; only an owner that knows
+        the stream time can decide whether that was right: see `lost_ids`.
         """
         if self._is_scanned:
             raise InvalidRequest(f"store {self.name}: {self.directory} is open already")
@@ -180,7 +180,7 @@ class Segments:
             raise
 
     def flush(self) -> None:
-        """Every segment is on disk after this, and so is its directory's name."""
+        """Sync every segment, and the names of new directories."""
         self.check_open()
         for segment in self:
             segment.database.flush()
@@ -192,7 +192,7 @@ class Segments:
             self._has_new_directory = False
 
     def close(self) -> None:
-        """Close all segments, then raise the first error there was; closing twice is harmless."""
+        """Close all segments, then raise the first error; closing twice is harmless."""
         errors: list[StoreError] = []
         try:
             while self._ids:
@@ -221,12 +221,12 @@ class Segments:
                     "foreign name in a store's directory",
                     extra={"store": self.name, "path": f"{self.directory}/{info.name}"},
                 )
-        found_ids = sorted(self.segment_id(start_ms) for start_ms in starts)
-        self._missing_ids = sorted(set(expected_ids).difference(found_ids))
+        existing_ids = sorted(self.segment_id(start_ms) for start_ms in starts)
+        self._missing_ids = sorted(set(expected_ids).difference(existing_ids))
         for id in self.lost_ids(stream_time_ms):
-            if not found_ids or id > found_ids[0]:
-                raise Corrupt(f"{self._path(id)}: a segment of the checkpoint is not there")
-        for id in found_ids:
+            if not existing_ids or id > existing_ids[0]:
+                raise Corrupt(f"{self._path(id)}: a segment of the checkpoint is missing")
+        for id in existing_ids:
             self._open(id, must_exist=id in expected_ids)
 
     def _wipe_name(self, name: str) -> None:
@@ -260,7 +260,7 @@ class Segments:
         return segment
 
     def _drop(self, id: int) -> str:
-        """Unregister and close; gives the directory, which is to be destroyed."""
+        """Unregister and close a segment; returns the directory to remove."""
         self._ids.remove(id)
         segment = self._by_id.pop(id)
         path = self._path(id)
@@ -275,10 +275,10 @@ class Segments:
         logger.info("segment dropped", extra={"store": self.name, "path": path})
         return path
 
-    def _destroy(self, paths: list[str]) -> None:
-        """Rename, and delete once the new names are on disk: a crash leaves segments whole.
+    def _remove_directories(self, paths: list[str]) -> None:
+        """Rename, and delete once the new names are on disk: a crash leaves complete segments.
 
-        What fails is counted, and left to the next opening.
+        Failures are counted; the next opening tries again.
         """
         renamed = [path + DELETING_SUFFIX for path in paths if self._rename(path)]
         try:
@@ -314,13 +314,13 @@ class Segments:
         return f"{self.directory}/{encode_directory_name(self.name, id * self.segment_ms)}"
 
     def check_open(self) -> None:
-        """Raises `Closed` unless the directory is held."""
+        """Raises `Closed` unless the directory is locked by this registry."""
         if self._lock is None:
             raise Closed(f"store {self.name}: {self.directory} is closed: open it again")
 
 
 def check_free(file_system: FileSystem, directory: str) -> None:
-    """Raises `Locked` while somebody has the store of a directory open."""
+    """Raises `Locked` while the store of a directory is open."""
     try:
         file_system.make_directory(directory)
         file_system.lock(f"{directory}/{LOCK_NAME}").release()

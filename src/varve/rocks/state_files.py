@@ -1,10 +1,10 @@
-"""The metadata and checkpoint files of a store: its settings, and how much of it is on disk.
+"""The metadata and checkpoint files of a store: its settings, and its durable state.
 
 Layout     `meta.json` and `checkpoint.json`, one JSON object each; the checkpoint has a CRC-32 of
            its other fields. docs/formats/window-store.md
 Invariant  `meta.json` is written before the first segment; a directory with segments and without
            it belongs to another program. A checkpoint is written after every segment was flushed,
-           so it never covers more than is on disk.
+           so everything it covers is on disk.
 Crash      both are written to a temporary file and renamed. A damaged checkpoint is ignored: the
            restore then begins at the start of the changelog.
 """
@@ -99,7 +99,7 @@ NO_STREAM_TIME_MS: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A point up to which the store is on disk: it holds the changelog before `changelog_offset`.
+    """The durable state of a store: all of the changelog before `changelog_offset`.
 
     `changelog_mark` identifies the batch before that offset, in the owner's encoding; None if
     unknown.

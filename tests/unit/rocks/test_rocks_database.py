@@ -93,6 +93,6 @@ def test_a_file_that_one_may_not_read_is_not_taken_for_damaged(
         raise RuntimeError(f"IO error: While open a file: {tmp_path}/{name}: Permission denied")
 
     monkeypatch.setattr(rocks_database, "Rdict", refuse)
-    with pytest.raises(Unavailable, match="mend the disk or its permissions") as told:
+    with pytest.raises(Unavailable, match="repair the disk or its permissions") as told:
         RocksDatabases().open(str(tmp_path))
     assert type(told.value) is Unavailable

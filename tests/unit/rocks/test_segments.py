@@ -190,7 +190,7 @@ def test_a_lost_segment_of_the_checkpoint_is_corrupt(file_system: MemoryFileSyst
     make(segments, 1, 2, 3)
     segments.close()
     file_system.remove_tree(f"{DIRECTORY}/s.20000")
-    with pytest.raises(Corrupt, match=r"s\.20000: a segment of the checkpoint is not there"):
+    with pytest.raises(Corrupt, match=r"s\.20000: a segment of the checkpoint is missing"):
         segments.open_existing(30_000, [1, 2, 3])
     segments.open_existing(60_000, [1, 2, 3])
 
@@ -208,7 +208,7 @@ def test_segments_dropped_after_the_checkpoint_are_not_missed(
 
 def test_all_segments_lost_are_corrupt(file_system: MemoryFileSystem) -> None:
     opened(file_system).close()
-    with pytest.raises(Corrupt, match="not there"):
+    with pytest.raises(Corrupt, match="is missing"):
         make_segments(file_system).open_existing(30_000, [1, 2, 3])
 
 
