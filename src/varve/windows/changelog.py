@@ -1,7 +1,7 @@
-"""The log of a store's writes, from which it is restored, and its topic.
+"""The changelog of a window store: every write in order, from which the store is restored.
 
-Layout     records of one partition: the key is the composite key of the entry, the value that of
-           the entry or null for a deletion, the timestamp its time. docs/formats/window-store.md
+Layout     records of one partition: composite key of the entry, its value or null for a deletion,
+           its time as the timestamp. docs/formats/window-store.md
 Invariant  holds every write since its start offset, in order; offsets may have gaps.
 Threads    one writer at a time; reading needs no lock.
 """
@@ -16,11 +16,12 @@ from varve.rocks.database import Put
 from varve.windows.settings import WindowSettings
 
 RETENTION_ADDED_MS: Final = 24 * 3_600_000
-"""How much longer than its store a changelog keeps entries, for restores after an outage."""
+"""Retention of a changelog beyond that of its store, for restores after an outage."""
 _ROLL_MS_MIN: Final = 10 * 60_000
 _ROLL_MS_MAX: Final = 7 * 24 * 3_600_000
-_FRAME_BYTES: Final = 256
-"""What a batch of one record has besides key and value, and some more for compression."""
+"""Kafka's default of segment.ms."""
+_BATCH_OVERHEAD_BYTES: Final = 256
+"""Bytes of a batch with one record besides key and value, with a margin for compression."""
 
 
 class LoggedWrite(NamedTuple):
@@ -32,14 +33,14 @@ class LoggedWrite(NamedTuple):
 
 
 class ChangelogBatch(NamedTuple):
-    """Writes as they were read, and the offset at which to continue after them."""
+    """Writes that were read together, and the offset after them."""
 
     puts: list[Put]
     next_offset: int
 
 
 class Changelog(Protocol):
-    """Where the writes of one store go, and come from again."""
+    """The log to which a store appends its writes, and from which it is restored."""
 
     @property
     def start_offset(self) -> int:
@@ -51,20 +52,20 @@ class Changelog(Protocol):
 
     @property
     def write_bytes_max(self) -> int:
-        """The largest key and value together that it takes."""
+        """The limit for the bytes of key and value together."""
 
     def append(self, writes: Sequence[LoggedWrite]) -> int:
-        """Append in order; gives the end offset."""
+        """Append in order; returns the end offset."""
 
     def flush(self) -> None:
-        """What was appended is on disk after this."""
+        """Sync all appended writes to the disk."""
 
     def read(self, start_offset: int) -> Iterator[ChangelogBatch]:
-        """From an offset to where the log ends now; `OffsetOutOfRange` for one outside it."""
+        """From an offset to the current end; raises `OffsetOutOfRange` outside the log."""
 
 
 def check_offset(changelog: Changelog, offset: int, where: str) -> None:
-    """Raises `OffsetOutOfRange` unless a read may begin there."""
+    """Raises `OffsetOutOfRange` for an offset outside the changelog."""
     if not changelog.start_offset <= offset <= changelog.end_offset:
         raise OffsetOutOfRange(
             f"{where}: offset {offset} is outside {changelog.start_offset} to "
@@ -90,7 +91,7 @@ class TopicChangelog:
     @property
     def write_bytes_max(self) -> int:
         settings = self._topic.settings
-        return min(settings.max_message_bytes, settings.segment_bytes) - _FRAME_BYTES
+        return min(settings.max_message_bytes, settings.segment_bytes) - _BATCH_OVERHEAD_BYTES
 
     def append(self, writes: Sequence[LoggedWrite]) -> int:
         records = (Record(key=key, value=value, timestamp=time) for key, value, time in writes)
@@ -113,8 +114,8 @@ class TopicChangelog:
             if key_size < 0:
                 where = f"{self._topic.name}-{self._partition.number}"
                 raise Corrupt(f"{where}: the record at {offset} has no key, so it is not a write")
-            given = None if value_size < 0 else payload[value : value + value_size]
-            puts.append((payload[key : key + key_size], given))
+            entry_value = None if value_size < 0 else payload[value : value + value_size]
+            puts.append((payload[key : key + key_size], entry_value))
         return ChangelogBatch(puts, int(columns.offsets[-1]) + 1)
 
 
@@ -128,10 +129,10 @@ def create_changelog_topic(
 
 
 def changelog_settings(settings: WindowSettings) -> dict[str, GivenValue]:
-    """What the topic is made with.
+    """The settings of the changelog topic.
 
-    Dropping a segment writes no tombstones, and composite keys rarely repeat, so that compaction
-    alone would let it grow for ever. Times are the entries' own, however far from the present.
+    Dropping a segment writes no tombstones, and composite keys rarely repeat, so with compaction
+    alone the topic would grow without bound. Any timestamp is accepted: it is the entry's time.
     """
     policy = "delete" if settings.retain_duplicates else "compact,delete"
     return {

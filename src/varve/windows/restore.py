@@ -1,9 +1,9 @@
-"""A window store is opened as its changelog has it: restored, or wiped and restored from the start.
+"""Restores a window store from its changelog, from its checkpoint or from the start.
 
-Invariant  the state does not depend on how the changelog is cut into batches, nor on how much of it
-           was restored before: each entry has its own key.
-Crash      a store that is damaged, that was made with other settings or that the changelog does not
-           reach any more is wiped and restored from the start.
+Invariant  the state depends neither on how the changelog is split into batches, nor on how much of
+           it was restored before: each entry has its own key.
+Crash      a store is wiped and restored from the start if it is damaged, was created with other
+           settings, or has a checkpoint outside the changelog.
 Threads    one thread at a time.
 """
 
@@ -20,12 +20,12 @@ from varve.windows.segmented_store import SegmentedStore
 logger = logging.getLogger(__name__)
 
 BATCH_COUNT: Final = 10_000
-"""Entries that a restore writes together."""
+"""Entries that a restore writes in one batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreProgress:
-    """The progress of a restore: everything before `offset` is in the store."""
+    """The progress of a restore: the changelog before `offset` is in the store."""
 
     offset: int = 0
     end_offset: int = 0
@@ -61,7 +61,7 @@ def open_restored(
     progress = restore(store, changelog, start_offset=start, on_progress=on_progress)
     if not store.segments.lost_ids(store.stream_time_ms):
         return progress
-    # A put dropped them that the changelog does not know of, so they are still to be seen.
+    # A put that was not logged dropped them: by the changelog their entries are still visible.
     reason = Corrupt("segments were dropped by a put that was not logged")
     return rebuild(store, changelog, reason, on_progress)
 
@@ -99,16 +99,16 @@ def restore(
     batches = changelog.read(start_offset)
     progress = RestoreProgress(start_offset, end_offset)
     for puts, next_offset in _gather(batches, batch_count):
-        done = store.restore(puts)
+        restored = store.restore(puts)
         progress = RestoreProgress(
             offset=next_offset,
             end_offset=max(end_offset, next_offset),
-            written_count=progress.written_count + done.written_count,
-            expired_count=progress.expired_count + done.expired_count,
+            written_count=progress.written_count + restored.written_count,
+            expired_count=progress.expired_count + restored.expired_count,
         )
         if on_progress is not None:
             on_progress(progress)
-    # Behind the last entry there may be offsets without one: gaps, markers.
+    # Offsets after the last entry may hold none: gaps and control batches.
     end_offset = max(progress.offset, end_offset)
     return RestoreProgress(end_offset, end_offset, progress.written_count, progress.expired_count)
 

@@ -1,13 +1,13 @@
-"""Entries by composite key, kept in segments of time: what moves stream time and what is seen.
+"""Window entries by composite key in time segments, with stream time and expiry.
 
-Invariant  stream time is the greatest time ever put, removed or restored, and never goes back.
-           An entry is seen from `stream time - retention + 1` on; a segment exists from that of
+Invariant  stream time is the greatest time ever put, removed or restored, and never decreases.
+           Entries from `stream time - retention + 1` on are visible; segments exist from that of
            `stream time - retention` on. Reads change nothing.
-           At most one warning of expired puts a second; a clock that goes back starts a new one.
-           An iterator reads the segments that were there when it was made, the view of one frozen
-           when it is reached; a segment that is dropped, or closed, ends early without an error.
-Crash      holds what the last checkpoint has, and perhaps more; the owner restores the rest from
-           the changelog.
+           Expired puts log at most one warning a second; a clock that is set back allows another.
+           An iterator reads the segments that existed when it was created, each as of its first
+           read; a segment that is dropped or closed meanwhile ends early, without an error.
+Crash      the store holds at least the state of the last checkpoint; the owner restores the
+           remaining writes from the changelog.
 Threads    one thread at a time.
 """
 
@@ -50,13 +50,13 @@ class WindowEntry(NamedTuple):
 
 
 class WindowIterator:
-    """Entries one by one. Use it as a context manager: left open it holds files of its segments."""
+    """Iterates over entries. Use it as a context manager: it keeps files open until closed."""
 
-    def __init__(self, segments: Sequence[Segment], wanted: KeyRange, *, backward: bool) -> None:
-        self._waiting = list(reversed(segments))
-        self._wanted = wanted
-        self._lower = wanted.lower()
-        self._upper = wanted.upper()
+    def __init__(self, segments: Sequence[Segment], key_range: KeyRange, *, backward: bool) -> None:
+        self._pending_segments = list(reversed(segments))
+        self._key_range = key_range
+        self._lower = key_range.lower()
+        self._upper = key_range.upper()
         self._backward = backward
         self._scan: Scan | None = None
         self._next: WindowEntry | None = None
@@ -75,8 +75,8 @@ class WindowIterator:
         return self._peek() is not None
 
     def close(self) -> None:
-        """Release all it holds; it has no more entries then. Closing twice is harmless."""
-        self._waiting.clear()
+        """Release its files and end the iteration; closing twice is harmless."""
+        self._pending_segments.clear()
         self._next = None
         self._end_scan()
 
@@ -92,9 +92,9 @@ class WindowIterator:
         self.close()
 
     def _peek(self) -> WindowEntry | None:
-        while self._next is None and (self._scan is not None or self._waiting):
+        while self._next is None and (self._scan is not None or self._pending_segments):
             if self._scan is None:
-                self._begin_scan(self._waiting.pop())
+                self._begin_scan(self._pending_segments.pop())
             else:
                 self._advance(self._scan)
         return self._next
@@ -109,7 +109,7 @@ class WindowIterator:
         """Step to the next entry of the range, or end the scan."""
         for data, value in scan:
             key, time_ms, _ = decode_window_key(data)
-            if self._wanted.contains(key, time_ms):
+            if self._key_range.contains(key, time_ms):
                 self._next = WindowEntry(key, time_ms, value)
                 return
         self._end_scan()
@@ -131,14 +131,14 @@ WARNING_INTERVAL_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RestoredBatch:
-    """What became of a batch of the changelog: written, or dropped as expired."""
+    """How many entries of a changelog batch were written, and how many had expired."""
 
     written_count: int
     expired_count: int
 
 
 class ExpiredPuts:
-    """The puts of one store that came too late: counted all, warned of now and then."""
+    """Counts the expired puts of one store, and logs a warning at most once a second."""
 
     def __init__(self, store_name: str, clock: Clock) -> None:
         self.count = 0
@@ -179,7 +179,7 @@ class SegmentedStore:
         self.settings = settings
         self.stream_time_ms = NO_STREAM_TIME_MS
         self.dead_on_arrival_count = 0
-        """Entries that were kept, as their segment is, and were too old to be seen."""
+        """Puts that were written, because their segment exists, but are too old to be visible."""
         self.expired_puts = ExpiredPuts(settings.name, clock)
         self.segments = Segments(
             name=settings.name,
@@ -210,10 +210,10 @@ class SegmentedStore:
     # Life
 
     def open(self) -> Checkpoint | None:
-        """Open what is there; gives the checkpoint from which to restore, None for from the start.
+        """Open the segments; returns the checkpoint to restore from, None for the start.
 
-        Raises `Corrupt` when a segment is damaged or lost, or `MetaChanged` when the store was made
-        with other settings: `wipe`, open again and restore from the changelog.
+        Raises `Corrupt` when a segment is damaged or lost, or `MetaChanged` when the store was
+        created with other settings: `wipe`, open again and restore from the changelog.
         """
         if self.segments.is_open:
             raise InvalidRequest(f"store {self.name}: {self._directory} is open already")
@@ -232,14 +232,16 @@ class SegmentedStore:
         expected: list[int] = []
         if checkpoint is not None:
             self._raise_stream_time(checkpoint.stream_time_ms)
-            expected = [self.segments.segment_id(one) for one in checkpoint.segment_starts_ms]
+            expected = [
+                self.segments.segment_id(start_ms) for start_ms in checkpoint.segment_starts_ms
+            ]
         self.segments.open_existing(self.stream_time_ms, expected)
         if checkpoint is None:
             self._seed_stream_time()
         return checkpoint
 
     def checkpoint(self, changelog_offset: int) -> Checkpoint:
-        """Flush, and note that all of the changelog before this offset is on disk."""
+        """Flush, and record that all of the changelog before this offset is on disk."""
         self.segments.flush()
         checkpoint = Checkpoint(
             stream_time_ms=self.stream_time_ms,
@@ -256,12 +258,12 @@ class SegmentedStore:
         self.segments.close()
 
     def wipe(self) -> None:
-        """Remove all of a closed store; what is not the store's own stays."""
+        """Remove all files of a closed store; foreign files stay."""
         self.segments.wipe()
         self.stream_time_ms = NO_STREAM_TIME_MS
 
     def _seed_stream_time(self) -> None:
-        """Without a checkpoint stream time is at least the start of the newest segment."""
+        """Set stream time to the start of the newest segment, its lower bound."""
         for segment in self.segments:
             self._raise_stream_time(segment.start_ms)
         self.segments.cleanup(self.stream_time_ms)
@@ -269,7 +271,7 @@ class SegmentedStore:
     # Writes
 
     def put(self, key: bytes, value: bytes | None, time_ms: int) -> bool:
-        """Keep a value under a composite key, or delete it with None; False when it is expired."""
+        """Write the value of a composite key, None to delete it; False when it is expired."""
         check_time(time_ms)
         self.segments.check_open()
         self._raise_stream_time(time_ms)
@@ -294,9 +296,9 @@ class SegmentedStore:
         return segment is not None
 
     def restore(self, entries: Iterable[Put]) -> RestoredBatch:
-        """Write a batch of the changelog; what is expired is dropped, neither counted nor reported.
+        """Write a batch of the changelog; expired entries are dropped without a warning.
 
-        The same entries may come again, and be cut into batches in any way.
+        Entries may be restored repeatedly, and in batches of any size.
         """
         self.segments.check_open()
         by_id: dict[int, list[Put]] = {}
@@ -320,10 +322,10 @@ class SegmentedStore:
         return RestoredBatch(written_count, sum(map(len, by_id.values())) - written_count)
 
     def maintain(self, stream_time_ms: int) -> int:
-        """Drops what is expired although nothing is put; returns how many segments were dropped.
+        """Drops expired segments without a put; returns how many.
 
-        The stream time is that of the task, which advances with every record it reads; never the
-        time of the machine. Kafka Streams has nothing like it.
+        The stream time is that of the task, which advances with every record it reads; it is not
+        the wall clock. Kafka Streams has no equivalent.
         """
         self.segments.check_open()
         self._raise_stream_time(stream_time_ms)
@@ -335,7 +337,7 @@ class SegmentedStore:
     # Reads
 
     def get(self, key: bytes, time_ms: int) -> bytes | None:
-        """The value of a composite key; None when it is not there or expired."""
+        """The value of a composite key; None if it is missing or expired."""
         self.segments.check_open()
         if time_ms < self.visible_from_ms:
             return None
@@ -351,21 +353,29 @@ class SegmentedStore:
         to_ms: int,
         backward: bool,
     ) -> WindowIterator:
-        """The entries of keys `first` to `last` and of these times, all inclusive."""
+        """The entries of keys `first` to `last` within these times, all inclusive."""
         self.segments.check_open()
-        wanted = KeyRange(first, last, max(from_ms, self.visible_from_ms), min(to_ms, TIME_MAX_MS))
-        return WindowIterator(self._overlapping(wanted, backward), wanted, backward=backward)
+        key_range = KeyRange(
+            first, last, max(from_ms, self.visible_from_ms), min(to_ms, TIME_MAX_MS)
+        )
+        return WindowIterator(
+            self._find_overlapping_segments(key_range, backward), key_range, backward=backward
+        )
 
-    def _overlapping(self, wanted: KeyRange, backward: bool) -> list[Segment]:
-        if wanted.to_ms < max(0, wanted.from_ms):
+    def _find_overlapping_segments(self, key_range: KeyRange, backward: bool) -> list[Segment]:
+        if key_range.to_ms < max(0, key_range.from_ms):
             return []
-        if wanted.first is not None and wanted.last is not None and wanted.first > wanted.last:
+        if (
+            key_range.first is not None
+            and key_range.last is not None
+            and key_range.first > key_range.last
+        ):
             logger.warning(
-                "a range of keys is the wrong way round; keys compare as unsigned bytes",
-                extra={"store": self.name, "first": wanted.first, "last": wanted.last},
+                "range of keys is reversed; keys compare as unsigned bytes",
+                extra={"store": self.name, "first": key_range.first, "last": key_range.last},
             )
             return []
-        return self.segments.live(wanted.from_ms, wanted.to_ms, backward=backward)
+        return self.segments.live(key_range.from_ms, key_range.to_ms, backward=backward)
 
 
 def check_key(key: object, store_name: str) -> None:

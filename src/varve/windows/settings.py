@@ -1,4 +1,4 @@
-"""What a window store is asked to keep.
+"""Settings of a window store.
 
 Invariant  an instance that exists is valid.
 """
@@ -11,14 +11,15 @@ from varve.foundation.errors import InvalidSetting
 from varve.windows.window_key import TIME_MAX_MS
 
 SEGMENT_MS_MIN_DEFAULT: Final = 60_000
+"""As in Kafka Streams, whose default is the greater of this and half the retention."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSettings:
-    """A store's name, its times, and how it treats entries of one key and time.
+    """A store's name, its times, and whether it keeps several values of one key and time.
 
-    `segment_ms` is half the retention, or a minute if that is longer, when it is 0.
+    A `segment_ms` of 0 becomes half the retention, but at least a minute.
     """
 
     name: str
@@ -46,8 +47,8 @@ class WindowSettings:
                 "half the retention"
             )
         if self.segment_ms == 0:
-            chosen = max(self.retention_ms // 2, SEGMENT_MS_MIN_DEFAULT)
-            object.__setattr__(self, "segment_ms", chosen)
+            default_ms = max(self.retention_ms // 2, SEGMENT_MS_MIN_DEFAULT)
+            object.__setattr__(self, "segment_ms", default_ms)
 
     def _check_span(self, name: str, span_ms: int) -> None:
         if not isinstance(span_ms, int) or span_ms > TIME_MAX_MS:

@@ -38,7 +38,7 @@ def encode_window_key(key: bytes, time_ms: int, sequence: int = 0) -> bytes:
 
 
 def decode_window_key(data: bytes) -> WindowKey:
-    """The parts; raises `Corrupt` for bytes that are no key of an entry."""
+    """The parts; raises `Corrupt` for bytes that are not a window key."""
     if len(data) < SUFFIX_BYTES:
         raise Corrupt(f"window key of {len(data)} bytes; it has {SUFFIX_BYTES} or more")
     time_ms, sequence = _SUFFIX.unpack_from(data, len(data) - SUFFIX_BYTES)
@@ -48,7 +48,7 @@ def decode_window_key(data: bytes) -> WindowKey:
 
 
 def decode_time(data: bytes) -> int:
-    """The time alone, for who has many keys; raises `Corrupt` as `decode_window_key` does."""
+    """The time alone, for many keys in a loop; raises `Corrupt` as `decode_window_key` does."""
     size = len(data)
     if size >= SUFFIX_BYTES:
         time_ms: int
@@ -69,7 +69,7 @@ def check_time(time_ms: int) -> None:
 class KeyRange:
     """Entries from key `first` to `last` and from one time to another, all inclusive.
 
-    None for a key leaves that side open.
+    A key of None leaves that side unbounded.
     """
 
     first: bytes | None
@@ -100,13 +100,15 @@ class KeyRange:
         suffix = _SUFFIX.pack(min(self.to_ms, TIME_MAX_MS), SEQUENCE_MAX)
         if self.first == self.last:
             return self.last + suffix
-        return max(self.last[:size] + suffix for size in self._end_sizes(self.last, suffix[0]))
+        return max(
+            self.last[:size] + suffix for size in self._find_prefix_sizes(self.last, suffix[0])
+        )
 
-    def _end_sizes(self, last: bytes, time_byte: int) -> Iterator[int]:
-        """Sizes of the beginnings of the last key that may bear the greatest entry of the range.
+    def _find_prefix_sizes(self, last: bytes, time_byte: int) -> Iterator[int]:
+        """Sizes of the prefixes of the last key that may have the greatest entry of the range.
 
-        A key that is a beginning of the last one has its time where the last continues, and comes
-        after it when the time's bytes are greater.
+        A key that is a prefix of the last one has its time where the last one continues, and sorts
+        after it when the bytes of the time are greater.
         """
         yield len(last)
         for size in range(len(last)):

@@ -2,11 +2,11 @@
 
 Invariant  times are inclusive at both ends and mean starts of windows. Results of one key are in
            order of time; those of several are in order of segment, then of key bytes, then of time.
-           Only what was written is logged, and after it was written. The checkpoint has an offset
-           up to which the changelog is on disk and in the segments.
-Crash      what was written since the last `commit` may be missing in the changelog, so the input
-           is read again from there. Without a changelog it has what the last checkpoint or flush
-           synced, and damage raises `Corrupt`.
+           A write is logged after it succeeded. All of the changelog before the checkpoint's offset
+           is on disk, and in the segments.
+Crash      writes since the last `commit` may be missing in the changelog, so the owner reads its
+           input again from there. Without a changelog the store has the state of the last
+           checkpoint or flush, and damage raises `Corrupt`.
 Threads    one thread at a time.
 """
 
@@ -32,11 +32,13 @@ from varve.windows.window_key import (
 
 _BEGIN_MS: Final = 0
 _PENDING_COUNT_MAX: Final = 1_000
+"""Writes that are appended to the changelog together."""
 _NO_CHANGELOG_OFFSET: Final = 0
+"""The offset in checkpoints of a store without a changelog."""
 
 
 class WindowStore(Closing):
-    """Values by key and time, removed when stream time has advanced by the retention."""
+    """Values by key and time; they expire when stream time has advanced by the retention."""
 
     def __init__(
         self,
@@ -47,7 +49,7 @@ class WindowStore(Closing):
         pending_count_max: int = _PENDING_COUNT_MAX,
     ) -> None:
         self.restored = RestoreProgress()
-        """What the last opening took from the changelog."""
+        """The restore of the last opening."""
         self._store = store
         self._changelog = changelog
         self._on_progress = on_progress
@@ -56,7 +58,7 @@ class WindowStore(Closing):
         self._sequence = 0
 
     def open(self) -> Self:
-        """Open what is there, restoring it where there is a changelog."""
+        """Open the store; with a changelog, restore it to the changelog's end."""
         if self._changelog is None:
             self._store.open()
         else:
@@ -65,9 +67,9 @@ class WindowStore(Closing):
         return self
 
     def rebuild(self, reason: StoreError) -> None:
-        """Wipe an open store and restore it from the start: for damage that a read found.
+        """Wipe an open store and restore it from the start, after a read found it damaged.
 
-        Raises the reason where there is no changelog.
+        Raises the reason if the store has no changelog.
         """
         if self._changelog is None:
             raise reason
@@ -80,17 +82,17 @@ class WindowStore(Closing):
 
     @property
     def stream_time_ms(self) -> int:
-        """The greatest time the store has seen; -1 before the first."""
+        """The greatest time of any entry; -1 before the first."""
         return self._store.stream_time_ms
 
     @property
     def expired_count(self) -> int:
-        """Puts that were skipped because they came too late."""
+        """Puts that were skipped because they had expired."""
         return self._store.expired_puts.count
 
     @property
     def dead_on_arrival_count(self) -> int:
-        """Puts that were kept and could not be seen any more."""
+        """Puts that were written but were too old to be visible."""
         return self._store.dead_on_arrival_count
 
     @property
@@ -103,8 +105,8 @@ class WindowStore(Closing):
     def put(self, key: bytes, value: bytes | None, time_ms: int) -> bool:
         """Stores a value; None deletes. Returns whether it was written: False when it is expired.
 
-        Of one key and time the last value stays, unless the store retains duplicates: then all
-        stay, and a deletion does nothing, as it could not say which.
+        The last value of a key and time wins, unless the store retains duplicates: then all values
+        stay, and a deletion does nothing, because it cannot name one of them.
         """
         check_key(key, self._store.name)
         if not (value is None or isinstance(value, bytes)):
@@ -124,7 +126,7 @@ class WindowStore(Closing):
         return was_written
 
     def remove(self, key: bytes, time_ms: int) -> bool:
-        """Delete one entry; unlike a put of None it makes and drops no segment."""
+        """Delete one entry; unlike a put of None it neither creates nor drops a segment."""
         check_key(key, self._store.name)
         encoded = self._encode(key, time_ms)
         was_written = self._store.remove(encoded, time_ms)
@@ -133,13 +135,13 @@ class WindowStore(Closing):
         return was_written
 
     def maintain(self, stream_time_ms: int) -> int:
-        """Drops what is expired by the task's stream time, for idle inputs; returns how many."""
+        """Drops segments expired by the task's stream time, for idle inputs; returns how many."""
         return self._store.maintain(stream_time_ms)
 
     def commit(self) -> int:
-        """Bring all writes to the changelog, and the changelog to the disk; returns its end.
+        """Append all writes to the changelog and sync it; returns its end offset.
 
-        After this the input may be committed: a restore gives all that was put.
+        Afterwards the input may be committed: a restore yields every put.
         """
         if self._changelog is None:
             return _NO_CHANGELOG_OFFSET
@@ -148,12 +150,12 @@ class WindowStore(Closing):
         return self._changelog.end_offset
 
     def flush(self) -> None:
-        """Everything put is on disk after this."""
+        """Sync every put to the disk, in the changelog and in the segments."""
         self.commit()
         self._store.flush()
 
     def checkpoint(self) -> Checkpoint:
-        """Flush, and note how far: the next opening restores only what came later."""
+        """Flush and record the changelog offset: the next opening restores from there."""
         return self._store.checkpoint(self.commit())
 
     def close(self) -> None:
@@ -191,7 +193,7 @@ class WindowStore(Closing):
     # Reads
 
     def get(self, key: bytes, time_ms: int) -> bytes | None:
-        """The value of a key and time; None when it is not there or expired."""
+        """The value of a key and time; None if it is missing or expired."""
         check_key(key, self._store.name)
         return self._store.get(self._encode(key, time_ms), time_ms)
 
@@ -205,7 +207,7 @@ class WindowStore(Closing):
     def fetch_range(
         self, first: bytes | None, last: bytes | None, from_ms: int, to_ms: int
     ) -> WindowIterator:
-        """The entries of keys `first` to `last`; None leaves a side open."""
+        """The entries of keys `first` to `last`; None leaves a side unbounded."""
         return self._store.scan(first, last, from_ms=from_ms, to_ms=to_ms, backward=False)
 
     def backward_fetch_range(
@@ -246,10 +248,10 @@ def open_window_store(
     clock: Clock | None = None,
     on_progress: OnProgress | None = None,
 ) -> WindowStore:
-    """The store in a directory of its own, created if absent, and restored from its changelog.
+    """Opens the store of a directory, created if absent, and restores it from its changelog.
 
-    Stores that are open together share memory when they are given the same `databases`. Without
-    a changelog a damaged directory raises `Corrupt`.
+    Stores opened with the same `databases` share one memory budget. Without a changelog a damaged
+    directory raises `Corrupt`.
     """
     store = SegmentedStore(
         settings,
