@@ -1,10 +1,10 @@
 """Options of the data source `varve`, each declared once: name, values, default and help.
 
-An options class is a frozen dataclass whose fields are made by `option(...)`. Parsing, the error
-for an unknown name and docs/jobs/options.md are derived from these declarations.
+An options class is a frozen dataclass whose fields are declared by `option(...)`. Parsing, the
+error for an unknown name and docs/jobs/options.md are derived from these declarations.
 
-Invariant  names match in any case. An unknown name and a value that cannot be parsed raise
-           InvalidRequest with the remedy.
+Invariant  option names are case-insensitive. An unknown name and a value that cannot be parsed
+           raise InvalidRequest with the remedy.
 """
 
 import dataclasses
@@ -36,9 +36,9 @@ class OptionUse(StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OptionDeclaration:
-    """One option; one of `names` is given, and a name that ends in a dot stands for all below it.
+    """One option; `names` are aliases, and a name that ends in a dot is a prefix of options.
 
-    `values` describes what `parse` takes, which raises ValueError for all else.
+    `values` describes the texts that `parse` accepts; it raises ValueError for others.
     """
 
     names: tuple[str, ...]
@@ -72,12 +72,12 @@ def option(
 
 
 def settings_option(prefix: str, help: str) -> tuple[tuple[str, str], ...]:
-    """Declares one field that takes all options below a prefix, as pairs without it."""
+    """Declares a field with all options that start with a prefix, as pairs without the prefix."""
     return option((), prefix, str, help)
 
 
 def declared_options(cls: type[Any]) -> dict[str, OptionDeclaration]:
-    """The declarations of an options class, by the names of its fields."""
+    """Returns the declarations of an options class by field name."""
     return {
         field.name: field.metadata[_DECLARATION]
         for field in dataclasses.fields(cls)
@@ -88,9 +88,9 @@ def declared_options(cls: type[Any]) -> dict[str, OptionDeclaration]:
 def parse_declared(
     cls: type[Any], options: Mapping[str, str], *, operation: str, other_names: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The fields of an options class that are given; names of options are in lower case.
+    """Parses the fields of an options class; the names in `options` are in lower case.
 
-    Options of a Kafka client and `other_names` are left to the caller.
+    Options of a Kafka client and `other_names` are accepted and left to the caller.
     """
     declarations = declared_options(cls)
     _check_names(declarations.values(), options, operation, {*other_names, *SERVER_NAMES})
@@ -105,11 +105,11 @@ def parse_declared(
             }
             fields[name] = tuple(sorted(settings.items()))
             continue
-        given = [alias for alias in declaration.names if alias.lower() in options]
-        if len(given) > 1:
-            raise InvalidRequest(f"give {' or '.join(given)}, not both")
-        if given:
-            fields[name] = _parse_option(declaration, given[0], options[given[0].lower()])
+        aliases = [alias for alias in declaration.names if alias.lower() in options]
+        if len(aliases) > 1:
+            raise InvalidRequest(f"give {' or '.join(aliases)}, not both")
+        if aliases:
+            fields[name] = _parse_option(declaration, aliases[0], options[aliases[0].lower()])
     return fields
 
 
@@ -127,13 +127,13 @@ def _check_names(
     other_names: Collection[str],
 ) -> None:
     names = [name for declaration in declarations for name in declaration.names]
-    known = {name.lower(): name for name in [*names, *SERVER_NAMES]}
-    prefixes = tuple(name for name in known if name.endswith("."))
+    valid_names = {name.lower(): name for name in [*names, *SERVER_NAMES]}
+    prefixes = tuple(name for name in valid_names if name.endswith("."))
     for name in options:
-        if name in known or name in other_names or name.startswith(prefixes):
+        if name in valid_names or name in other_names or name.startswith(prefixes):
             continue
-        nearest = difflib.get_close_matches(name, known, n=1)
-        remedy = f"did you mean {known[nearest[0]]}?" if nearest else ""
+        nearest = difflib.get_close_matches(name, valid_names, n=1)
+        remedy = f"did you mean {valid_names[nearest[0]]}?" if nearest else ""
         shown = ", ".join(f"{name}NAME" if name.endswith(".") else name for name in names)
         raise InvalidRequest(
             f"there is no option {name!r:.80} of a {operation}: {remedy or 'there are'} "
@@ -153,7 +153,7 @@ def _describe_default(default: object) -> str:
     return f"`{default}`" if isinstance(default, int | str) and default else ""
 
 
-# Values. The first line of a docstring is what the documentation says of the values.
+# Parsers of values. docs/jobs/options.md shows the first line of their docstrings.
 
 
 def parse_flag(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""What jobs derived from a topic and where it is, so that an erasure finds every copy.
+"""The registry of outputs that jobs derive from topics, so that an erasure finds every copy.
 
 Layout     `<cluster>/<topic>.<topic id>/output/<id>.json` in the object store of a tiered topic,
            `varve-outputs.json` in the log directory of one that is not, changed under the lock of
@@ -53,23 +53,24 @@ Mask = npt.NDArray[np.bool_]
 
 
 class OutputKind(StrEnum):
-    """What was made of the topic."""
+    """The kind of an output."""
 
     SNAPSHOT = "snapshot"
     TABLE = "table"
     TOPIC = "topic"
     FILES = "files"
     CHECKPOINT = "checkpoint"
-    """Of a deduplication: it holds the ids of records."""
+    """The checkpoint of a deduplication, which contains ids of records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedOutput:
     """One copy of a topic's records.
 
-    `place` is a URL of an object store, a path, or a topic; `name` is which thing there, such as
-    a table's identifier; `how` what it takes to open it again, without credentials. `locations` are
-    where its files are or ever were, as far as `place` and `name` do not say.
+    `place` is the URL of an object store, a path, or a topic; `name` identifies the output there,
+    such as a table's identifier; `how` are the settings to open it, without credentials.
+    `locations` are the current and former locations of its files that `place` and `name` do not
+    determine.
     """
 
     kind: OutputKind
@@ -83,20 +84,20 @@ class DerivedOutput:
 
     @property
     def id(self) -> str:
-        """The same for the same output, however often it is noted."""
+        """Derived from the output alone, so that registering it again replaces the entry."""
         words = "\0".join((self.kind, self.topic_id, self.place, self.name))
         return f"{self.kind}-{sha256(words.encode()).hexdigest()[:32]}"
 
-    def with_locations(self, more: Iterable[str]) -> "DerivedOutput":
-        """The same, with what is known of its locations from elsewhere."""
-        return replace(self, locations=tuple(sorted({*self.locations, *more})))
+    def with_locations(self, locations: Iterable[str]) -> "DerivedOutput":
+        """Returns the output with additional locations."""
+        return replace(self, locations=tuple(sorted({*self.locations, *locations})))
 
 
 _OUTPUTS: Final = TypeAdapter(list[DerivedOutput])
 
 
 class OutputRegistry(Protocol):
-    """Where outputs of topics are noted."""
+    """Stores the outputs of topics."""
 
     def note(self, output: DerivedOutput) -> None: ...
     def find(self, topic: str, topic_id: str) -> list[DerivedOutput]: ...
@@ -105,7 +106,7 @@ class OutputRegistry(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RemoteOutputRegistry:
-    """In the object store of a cluster, beside the partitions of each topic."""
+    """The registry in the object store of a cluster, beside the partitions of each topic."""
 
     objects: ObjectStore
     cluster: str
@@ -134,7 +135,7 @@ class RemoteOutputRegistry:
 
 @dataclass(frozen=True, slots=True)
 class LocalOutputRegistry:
-    """In one file of a log directory; those who note there take turns."""
+    """The registry in one file of a log directory; a lock file serializes changes."""
 
     directory: str
     fs: FileSystem = field(default_factory=RealFileSystem)
@@ -146,21 +147,22 @@ class LocalOutputRegistry:
 
     def note(self, output: DerivedOutput) -> None:
         with self._hold_lock():
-            known = self._read()
-            others = [other for other in known if other.id != output.id]
-            self._write([*others, _merge_locations(output, known)])
+            registered = self._read()
+            others = [other for other in registered if other.id != output.id]
+            self._write([*others, _merge_locations(output, registered)])
 
     def find(self, topic: str, topic_id: str) -> list[DerivedOutput]:
-        wanted = (topic, topic_id)
         with self._translate_errors():
             outputs = [
-                output for output in self._read() if (output.topic, output.topic_id) == wanted
+                output
+                for output in self._read()
+                if (output.topic, output.topic_id) == (topic, topic_id)
             ]
         return sorted(outputs, key=lambda output: output.id)
 
     def forget(self, output: DerivedOutput) -> None:
         with self._hold_lock():
-            self._write(known for known in self._read() if known.id != output.id)
+            self._write(other for other in self._read() if other.id != output.id)
 
     def _read(self) -> list[DerivedOutput]:
         if not self.fs.exists(self.path):
@@ -172,15 +174,15 @@ class LocalOutputRegistry:
 
     @contextmanager
     def _hold_lock(self) -> Iterator[None]:
-        """While nobody else changes the file; raises Locked after a time of waiting."""
+        """Holds the lock of the file; raises Locked after waiting for _LOCK_WAIT_MS."""
         path = f"{self.directory}/{OUTPUTS_LOCK}"
         with self._translate_errors():
             try:
                 lock = hold_lock(self.fs, path, wait_ms=_LOCK_WAIT_MS, stop=self.stop)
             except Locked as error:
                 raise Locked(
-                    f"{error}: another job holds it, so that nothing can be noted beside it: run "
-                    "again when that one is done"
+                    f"{error}: another job holds it, and the output cannot be registered: run "
+                    "again when that job is done"
                 ) from error
             with lock:
                 yield
@@ -194,9 +196,9 @@ class LocalOutputRegistry:
             raise to_store_error(error, what, path=self.path) from error
 
 
-def _merge_locations(output: DerivedOutput, known: Iterable[DerivedOutput]) -> DerivedOutput:
-    """A note that is repeated keeps the locations of the one before: files may be left there."""
-    same = [other.locations for other in known if other.id == output.id]
+def _merge_locations(output: DerivedOutput, registered: Iterable[DerivedOutput]) -> DerivedOutput:
+    """Keeps the registered locations of the same output: files may remain there."""
+    same = [other.locations for other in registered if other.id == output.id]
     return output.with_locations(location for locations in same for location in locations)
 
 
@@ -221,14 +223,14 @@ def _decode_outputs(data: bytes, where: str) -> list[DerivedOutput]:
 
 
 def is_remote(sources: Sequence[PartitionSource]) -> bool:
-    """Whether a topic is in the remote tier, as its partitions were opened."""
+    """Whether a topic is in the cold tier, by its opened partitions."""
     return any(source.manifest_version is not None for source in sources)
 
 
 def open_output_registry(
     options: SourceOptions, sources: Sequence[PartitionSource]
 ) -> OutputRegistry:
-    """Where what is made of a topic is noted: in its cold tier, or else in its log directory."""
+    """Opens the registry of a topic: in its cold tier, or else in its log directory."""
     if options.address is not None and is_remote(sources):
         return RemoteOutputRegistry(options.address.objects(), find_cluster(options.address))
     return LocalOutputRegistry(options.directories[0])
@@ -245,7 +247,7 @@ def register_output(
     how: Iterable[tuple[str, str]] = (),
     locations: Iterable[str] = (),
 ) -> None:
-    """Notes an output of a topic; to be called before a record is written to it."""
+    """Registers an output of a topic; call it before the first record is written."""
     output = DerivedOutput(
         kind=kind,
         topic=sources[0].topic,
@@ -260,7 +262,7 @@ def register_output(
 
 
 def register_files(options: SourceOptions, path: str, *, format: str, clock: Clock) -> None:
-    """Notes files of a topic's records, which an erasure names as out of its reach.
+    """Registers files with a topic's records, which an erasure reports as out of reach.
 
     `path` is a URL or a local path.
     """
@@ -275,10 +277,10 @@ def register_files(options: SourceOptions, path: str, *, format: str, clock: Clo
 
 @dataclass(frozen=True, slots=True)
 class ErasedRows:
-    """What is to be erased of one topic.
+    """Selects the rows of one topic to erase.
 
-    `keys` are exact keys, maybe millions. `offsets` are, by partition and sorted, those of every
-    record that was found to be erased, by its key or by a field.
+    `keys` are exact keys, possibly millions. `offsets` are the sorted offsets of the matching
+    records, by partition.
     """
 
     keys: frozenset[bytes]
@@ -289,35 +291,35 @@ class ErasedRows:
         return not self.keys and not any(len(offsets) for offsets in self.offsets.values())
 
     def find(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array | None) -> Mask:
-        """Which rows match; without `keys` by partition and offset alone. A null key is none."""
+        """Marks matching rows; without `keys`, by partition and offset. Null matches no key."""
         matches = self._find_offsets(_numbers(partitions), _numbers(offsets))
         return matches if keys is None else matches | self._find_keys(_column(keys))
 
     def find_single(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array) -> Mask:
-        """Which rows match by their offset alone: the log may hold older records of their keys."""
+        """Marks rows that match by offset but not by key: older records of the key may remain."""
         matches = self._find_offsets(_numbers(partitions), _numbers(offsets))
         return matches & ~self._find_keys(_column(keys))
 
     def _find_offsets(self, partitions: Offsets, offsets: Offsets) -> Mask:
         matches = np.zeros(len(offsets), np.bool_)
-        for partition, wanted in self.offsets.items():
-            if not len(wanted):
+        for partition, selected in self.offsets.items():
+            if not len(selected):
                 continue
             rows = np.flatnonzero(partitions == partition)
-            places = np.searchsorted(wanted, offsets[rows])
-            places[places == len(wanted)] = 0
-            matches[rows] = wanted[places] == offsets[rows]
+            slots = np.searchsorted(selected, offsets[rows])
+            slots[slots == len(selected)] = 0
+            matches[rows] = selected[slots] == offsets[rows]
         return matches
 
     def _find_keys(self, keys: pa.Array) -> Mask:
         if not self.keys or not len(keys):
             return np.zeros(len(keys), np.bool_)
         if len(self.keys) <= len(keys):
-            wanted = pa.array(self.keys, pa.large_binary())
-            matches = pc.is_in(keys.cast(pa.large_binary()), value_set=wanted)
+            selected = pa.array(self.keys, pa.large_binary())
+            matches = pc.is_in(keys.cast(pa.large_binary()), value_set=selected)
             mask: Mask = matches.to_numpy(zero_copy_only=False)
             return mask
-        # The set is there already: looking few rows up in it is cheaper than hashing it once more.
+        # Arrow would hash all keys again: for few rows, lookups in the Python set are cheaper.
         values = keys.cast(pa.large_binary()).to_pylist()
         return np.fromiter((key in self.keys for key in values), np.bool_, len(keys))
 
@@ -327,14 +329,14 @@ def _column(values: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _numbers(values: pa.Array | pa.ChunkedArray) -> Offsets:
-    """As 64-bit numbers; a null, which no record has, becomes -1."""
+    """Converts to 64-bit integers; null, which no record has, becomes -1."""
     numbers: Offsets = pc.fill_null(_column(values).cast(pa.int64()), -1).to_numpy()
     return numbers
 
 
 @dataclass(frozen=True, slots=True)
 class ErasedFile(JsonFields):
-    """One file or object as it was, or is; `sha256` in hex."""
+    """One file or object before or after the erasure; `sha256` in hex."""
 
     path: str
     size: int
@@ -344,12 +346,12 @@ class ErasedFile(JsonFields):
 
 @dataclass(frozen=True, slots=True)
 class ErasedOutput(JsonFields):
-    """What became of one output.
+    """The erasure of one output.
 
-    `rows` went. `files_before` are those that held them, `files_after` those in their place,
-    `removed` are gone for good. `out_of_reach` are sentences: what could not be reached, and why.
-    One that is not there was not read, and such a sentence says so. `versions` went with the
-    removed files, of which a bucket had kept them.
+    `rows` counts the erased rows. `files_before` are the files that contained them, `files_after`
+    their replacements, `removed` the deleted paths. `versions` are the deleted object versions of
+    removed files. `out_of_reach` are sentences that say what could not be reached, and why. If
+    `is_there` is False, the output was not read, and one of these sentences says so.
     """
 
     output_id: str = field(metadata={JSON_NAME: "output"})

@@ -1,18 +1,20 @@
-"""Finds the latest record of each key, by ranges of key hashes that are planned in parallel.
+"""Plans which record is the latest of each key, in parallel by ranges of key hashes.
 
-A task plans one range over all segments of a partition. The driver gets counts for each segment.
-The bits of records are stored for the tasks that read or rewrite the segments: in a work area of
-an object store, or, for few records, in the driver's memory.
+A task plans one range over all segments of a partition and returns counts for each segment to the
+driver. Two bits per record tell the tasks that read or rewrite the segments which records are kept
+and which are tombstones. They are stored in a work area of an object store or, for small plans, in
+the driver's memory.
 
 Layout     the object of one range: for each segment the position where its bits begin, and the end
            of the last (unsigned 64 bits, little-endian); then the bits of each segment, compressed:
-           those of records to keep, then those of tombstones. A segment without a bit has no bytes.
-Invariant  what the driver holds of a plan does not grow with the number of records: it is counts,
-           or bits of at most INLINE_BYTES for all plans of a job together. `plan_area` decides.
-           Ranges do not overlap, so bits are joined and counts added up.
-Crash      a job that is killed leaves its work area, which the owner of the area removes. A read
-           of the data source does not know when its tasks have ended: a later read or compaction
-           removes its plan once it is older than a day.
+           the bits of records to keep, then those of tombstones. A segment whose bits are all zero
+           has no bytes.
+Invariant  the driver's memory does not grow with the number of records: it holds counts, and at
+           most INLINE_BYTES of bits for all plans of a job together (`plan_area`). Ranges do not
+           overlap, so bits are combined by OR and counts are added up.
+Crash      a killed job leaves its work area: the next compaction of the partition, or a later
+           snapshot run, removes it. A read of the data source cannot tell when its tasks have
+           ended: a later read or compaction removes its plan once it is older than READ_PLAN_MS.
 """
 
 import tempfile
@@ -39,23 +41,23 @@ from varve.jobs.tasks import TaskError, get_result
 from varve.object_store import ObjectInfo, ObjectStore
 
 INLINE_BYTES: Final = 4 << 20
-"""Bits that may pass through the driver, of all plans of a job: those of 16 million records."""
+"""Bytes of bits that may pass through the driver, for all plans of a job: 16 million records."""
 
 READ_PLAN_MS: Final = 24 * 3_600_000
-"""How long the plan of a read is kept: its tasks may run late, and Spark may run them again."""
+"""Retention of the plan of a read: tasks may start late, and Spark may retry them."""
 _READ_PLANS: Final = "read/"
 
 _LEVEL: Final = 1
-"""Compression level: the bits of one range of hashes are mostly zeros."""
+"""zlib level 1, the fastest: the bits of one range of hashes are mostly zeros."""
 _FILE_BYTES: Final = 16 << 20
-"""Larger bitmaps are in an unlinked temporary file when one process joins a plan."""
+"""Larger bitmaps of combined ranges are kept in an unlinked temporary file."""
 _THREADS: Final = 8
-"""Concurrent requests of a task that fetches its bits of many ranges."""
+"""Concurrent requests of a task that fetches its bits from many ranges."""
 _POSITION: Final = np.dtype("<u8")
 
 
 def cut_hashes(count: int) -> list[HashRange]:
-    """All hashes in `count` ranges, at least one."""
+    """Splits all hashes into `count` ranges, at least one."""
     count = max(count, 1)
     bounds = [HASH_END * number // count for number in range(count + 1)]
     return list(pairwise(bounds))
@@ -72,15 +74,15 @@ class SegmentBits(NamedTuple):
 
 
 class LatestBits(Protocol):
-    """The bits of one plan, pickled with its tasks."""
+    """Access to the bits of one plan; pickled with its tasks."""
 
     def read(self, first: int, record_counts: Sequence[int]) -> list[SegmentBits]:
-        """The bits of consecutive segments from number `first` on, with these record counts."""
+        """Reads the bits of consecutive segments from number `first` on."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkArea:
-    """A folder of an object store, for the ranges of one plan; it ends with a slash."""
+    """The folder of an object store for the ranges of one plan; `folder` ends with a slash."""
 
     open_store: Callable[[], ObjectStore]
     folder: str
@@ -93,17 +95,17 @@ class WorkArea:
 
 
 def read_plan_area(open_store: Callable[[], ObjectStore], work_folder: str) -> WorkArea:
-    """A new area for the plan of a read, below the work folder of a partition."""
+    """Returns a new area for the plan of a read, below the work folder of a partition."""
     return WorkArea(open_store, f"{work_folder}{_READ_PLANS}{uuid4()}/")
 
 
 def remove_folder(objects: ObjectStore, folder: str) -> int:
-    """Deletes all objects below a folder; their number."""
+    """Deletes all objects below a folder; returns their number."""
     return _delete(objects, objects.list(folder))
 
 
 def remove_left_work(objects: ObjectStore, work_folder: str, *, now_ms: int) -> int:
-    """Deletes the remains of jobs in a partition's work folder; no job may be running on it."""
+    """Deletes leftover objects in a partition's work folder; the caller holds its lease."""
     entries = objects.list(work_folder)
     return _delete(
         objects,
@@ -117,7 +119,7 @@ def remove_left_work(objects: ObjectStore, work_folder: str, *, now_ms: int) -> 
 
 
 def remove_old_read_plans(objects: ObjectStore, work_folder: str, *, now_ms: int) -> int:
-    """Deletes plans of reads that are too old to be used."""
+    """Deletes plans of reads that are older than READ_PLAN_MS."""
     entries = objects.list(f"{work_folder}{_READ_PLANS}")
     old = (entry for entry in entries if entry.modified_ms < now_ms - READ_PLAN_MS)
     return _delete(objects, old)
@@ -131,13 +133,13 @@ def _delete(objects: ObjectStore, entries: Iterable[ObjectInfo]) -> int:
 
 
 def plan_area(area: WorkArea, *, record_count: int, inline_bytes: int) -> WorkArea | None:
-    """Where the bits of a plan over `record_count` records go; None for the driver's memory."""
+    """Chooses where the bits of a plan are stored; None for the driver's memory."""
     return None if record_count // 4 < inline_bytes else area
 
 
 @dataclass(frozen=True, slots=True)
 class InlineBits:
-    """The bits of a small plan, or of one that a single process makes and uses."""
+    """The bits of a plan in the memory of this process."""
 
     keep: Bits
     tombstones: Bits
@@ -161,7 +163,7 @@ class StoredBits:
 
     def read(self, first: int, record_counts: Sequence[int]) -> list[SegmentBits]:
         sizes = [(count + 7) // 8 for count in record_counts]
-        joined = [np.zeros(2 * size, np.uint8) for size in sizes]
+        segment_bits = [np.zeros(2 * size, np.uint8) for size in sizes]
         objects = self.area.open_store()
         with ThreadPoolExecutor(min(_THREADS, self.range_count), "varve-bits") as pool:
             ranges = pool.map(
@@ -169,45 +171,53 @@ class StoredBits:
                 range(self.range_count),
             )
             for slices in ranges:
-                for bits, data in zip(joined, slices, strict=True):
+                for bits, data in zip(segment_bits, slices, strict=True):
                     if data:
-                        _join(bits, data, self.area.folder)
+                        _merge_bits(bits, data, self.area.folder)
         return [
-            SegmentBits(bits[:size], bits[size:]) for bits, size in zip(joined, sizes, strict=True)
+            SegmentBits(bits[:size], bits[size:])
+            for bits, size in zip(segment_bits, sizes, strict=True)
         ]
 
     def _fetch(self, objects: ObjectStore, number: int, first: int, count: int) -> list[memoryview]:
-        """The compressed bits of `count` segments in one range."""
+        """Fetches the compressed bits of `count` segments in one range."""
         key, width = self.area.key(number), _POSITION.itemsize
         try:
             header = objects.get_range(key, first * width, (first + count + 1) * width)
             if len(header) != (count + 1) * width:
-                raise Corrupt(f"{objects.name}: {key!r} ends within its positions: run again")
+                raise Corrupt(
+                    f"{objects.name}: {key!r} is truncated within its positions: run the job again"
+                )
             positions = np.frombuffer(header, _POSITION).tolist()
             data = objects.get_range(key, positions[0], positions[-1])
         except ObjectNotFound as error:
             raise Unavailable(
-                f"{error}; another job has removed the work area of this one: run it again"
+                f"{error}; another job has removed the work area of this job: run it again"
             ) from error
         bounds = (position - positions[0] for position in positions)
         return [data[start:end] for start, end in pairwise(bounds)]
 
 
-def _join(bits: Bits, data: memoryview, where: str) -> None:
+def _merge_bits(bits: Bits, data: memoryview, where: str) -> None:
     try:
         range_bits = np.frombuffer(zlib.decompress(data), np.uint8)
     except zlib.error as error:
-        raise Corrupt(f"{where}: the bits of a range cannot be read: {error}; run again") from error
+        raise Corrupt(
+            f"{where}: the bits of a range cannot be decompressed ({error}): run the job again"
+        ) from error
     if range_bits.size != bits.size:
-        raise Corrupt(f"{where}: {range_bits.size} bytes of bits, expected {bits.size}: run again")
+        raise Corrupt(
+            f"{where}: a range has {range_bits.size} bytes of bits, expected {bits.size}: run the "
+            "job again"
+        )
     np.bitwise_or(bits, range_bits, out=bits)
 
 
 def encode_range(plan: KeyPlan) -> list[bytes]:
-    """The object of one range, in parts."""
+    """Encodes the object of one range, in parts."""
     slices = []
     for number in range(len(plan.bit_starts)):
-        bits = [plan.bits_of(number, each) for each in (plan.keep, plan.tombstones)]
+        bits = [plan.bits_of(number, bitmap) for bitmap in (plan.keep, plan.tombstones)]
         is_empty = not (bits[0].any() or bits[1].any())
         slices.append(b"" if is_empty else zlib.compress(b"".join(bits), _LEVEL))
     header_bytes = (len(slices) + 1) * _POSITION.itemsize
@@ -220,9 +230,9 @@ def encode_range(plan: KeyPlan) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class RangeOutcome:
-    """What a task returns of its range: counts for each segment.
+    """The result of planning one range: a row of counts for each segment.
 
-    `keep` and `tombstones` are the compressed bits of all segments, where they are not stored.
+    `keep` and `tombstones` are the compressed bits of all segments, empty if a work area has them.
     """
 
     tallies: Integers
@@ -233,7 +243,7 @@ class RangeOutcome:
 
     @classmethod
     def store(cls, plan: KeyPlan, area: WorkArea | None, number: int) -> "RangeOutcome":
-        """Stores the bits of a range in the area; without one they are part of the outcome."""
+        """Stores the bits of a range in the area; without an area the outcome contains them."""
         outcome = cls(plan.tallies, plan.range_count, plan.buffer_utilisation)
         if area is None:
             keep, tombstones = (
@@ -247,7 +257,7 @@ class RangeOutcome:
 
 @dataclass(frozen=True, slots=True)
 class LatestRecords:
-    """A plan of all ranges: a row of counts for each segment, and where the bits are."""
+    """The plan of all ranges: a row of counts for each segment, and access to the bits."""
 
     tallies: Integers
     bits: LatestBits
@@ -256,7 +266,7 @@ class LatestRecords:
 
 
 class RangeFold:
-    """Adds up the outcomes of all ranges of one plan as they arrive."""
+    """Combines the outcomes of all ranges of one plan as they arrive."""
 
     def __init__(self, record_counts: Sequence[int], area: WorkArea | None) -> None:
         self._bit_starts, self._size = lay_out_bits(record_counts)
@@ -273,7 +283,7 @@ class RangeFold:
         elif self._error is None:
             self._add_counts(outcome)
             if self._area is None:
-                self._join_bits(outcome)
+                self._add_bits(outcome)
 
     def _add_counts(self, outcome: RangeOutcome) -> None:
         sums = self._sums
@@ -281,24 +291,24 @@ class RangeFold:
             self._sums = replace(outcome, keep=b"", tombstones=b"")
             return
         self._sums = RangeOutcome(
-            # Digests are sums that wrap, so they add up like counts.
+            # Digests are wrapping sums, so they add up like counts.
             sums.tallies + outcome.tallies,
             sums.range_count + outcome.range_count,
             max(sums.buffer_utilisation, outcome.buffer_utilisation),
         )
 
-    def _join_bits(self, outcome: RangeOutcome) -> None:
+    def _add_bits(self, outcome: RangeOutcome) -> None:
         if self._bits is None:
             self._bits = _make_bits(self._size), _make_bits(self._size)
         for bits, data in zip(self._bits, (outcome.keep, outcome.tombstones), strict=True):
-            _join(bits, memoryview(data), "a range of the plan")
+            _merge_bits(bits, memoryview(data), "the plan")
 
     def result(self) -> LatestRecords:
-        """The plan of all ranges; raises the error of the first that failed."""
+        """Returns the plan of all ranges; raises the error of the first failed task."""
         if self._error is not None:
             get_result(self._error)
         sums = self._sums
-        assert sums is not None, "a plan has one range at least"
+        assert sums is not None, "a plan has at least one range"
         bits: LatestBits
         if self._area is None:
             assert self._bits is not None, "outcomes without an area have their bits"
@@ -309,7 +319,7 @@ class RangeFold:
 
 
 def _make_bits(size: int) -> Bits:
-    """Zeros, in memory or in a temporary file that is deleted with the array."""
+    """Returns zeros in memory, or in a temporary file that is deleted with the array."""
     if size <= _FILE_BYTES:
         return np.zeros(size, np.uint8)
     with tempfile.TemporaryFile() as file:

@@ -1,4 +1,4 @@
-"""Rows by key, for outputs that hold the newest row of each: snapshots, and tables of keys."""
+"""Row operations by key, for outputs with the newest row of each key: snapshots, keyed tables."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +10,10 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]  # ships no types
 
 
 def keep_newest(rows: pa.Table, keys: Sequence[str], *, offset: str) -> pa.Table:
-    """One row for each key, which may be several columns: that of the highest offset, in order."""
+    """Keeps the row with the highest offset of each key, ordered by offset.
+
+    A key may consist of several columns.
+    """
     order = pc.sort_indices(rows[offset])
     numbered = rows.select(keys).take(order)
     numbered = numbered.append_column("number", pa.array(np.arange(len(rows))))
@@ -21,7 +24,7 @@ def keep_newest(rows: pa.Table, keys: Sequence[str], *, offset: str) -> pa.Table
 def split_by_bucket(
     rows: pa.Table, buckets: npt.NDArray[np.integer[Any]]
 ) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each bucket that has some, by ascending buckets and in their order."""
+    """Yields each non-empty bucket in ascending order, with its rows in their original order."""
     order = np.argsort(buckets, kind="stable")
     rows = rows.take(pa.array(order))
     numbers, starts = np.unique(buckets[order], return_index=True)

@@ -1,9 +1,9 @@
-"""Deletes the noncurrent versions that a versioned bucket keeps of removed objects.
+"""Deletes the noncurrent versions of removed objects from a versioned bucket.
 
 Invariant  only versions of objects that no longer exist are deleted, and their delete markers
-           after them: deleting a marker first would restore the object. Versions of a removed
-           segment's indexes are deleted too: they hold keys or hashes.
-Crash      may be run again: the list of versions shows what is left.
+           last: deleting a marker first would restore the object. Versions of a removed segment's
+           indexes are deleted too, because they contain keys or hashes of keys.
+Crash      may be run again: the list of versions shows the remaining ones.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -20,14 +20,14 @@ IsKey = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class ErasedVersions:
-    """The deleted versions, and messages about those that could not be deleted.
+    """The deleted versions, and messages about versions that could not be deleted.
 
-    `is_asked` is False if a store cannot list versions.
+    `is_listed` is False if the store cannot list versions.
     """
 
     removed: tuple[ObjectVersion, ...] = ()
     out_of_reach: tuple[str, ...] = ()
-    is_asked: bool = True
+    is_listed: bool = True
 
     def to_json(self) -> list[dict[str, object]]:
         return [version.to_json() for version in self.removed]
@@ -36,7 +36,7 @@ class ErasedVersions:
 def erase_versions(
     versions: S3Versions, prefix: str, *, is_removed: IsKey, is_data: IsKey
 ) -> ErasedVersions:
-    """Removes the versions of removed objects below a prefix, and reports those of other data."""
+    """Deletes the versions of removed objects below a prefix; reports older versions of data."""
     where = f"{versions.name}/{prefix}"
     try:
         listed = list(versions.find(prefix))
@@ -48,27 +48,27 @@ def erase_versions(
         for version in listed
         if version.key not in existing and is_removed(version.key)
     }
-    removed, refusals = _delete(versions, list(selected))
-    left = [
+    removed, refusals = _delete_versions(versions, list(selected))
+    remaining = [
         version
         for version in listed
         if is_data(version.key)
         and not (version.is_marker or version.is_latest or version in selected)
     ]
     messages = [_describe_refusal(where, next(iter(refusals.values())))] if refusals else []
-    if left:
+    if remaining:
         messages.append(
-            f"{where}: the bucket keeps {len(left)} older versions of objects that were removed "
-            "or replaced before. They were not read: delete them with a lifecycle rule of the "
-            "bucket."
+            f"{where}: the bucket keeps {len(remaining)} older versions of objects that were "
+            "removed or replaced before. They were not read: delete them with a lifecycle rule of "
+            "the bucket."
         )
     return ErasedVersions(tuple(removed), tuple(messages))
 
 
-def _delete(
+def _delete_versions(
     versions: S3Versions, selected: Sequence[ObjectVersion]
 ) -> tuple[list[ObjectVersion], dict[str, StoreError]]:
-    """The deleted versions, and refusals by key; the delete marker of a refused key stays."""
+    """Returns the deleted versions, and errors by key; a key with an error keeps its marker."""
     removed: list[ObjectVersion] = []
     refusals: dict[str, StoreError] = {}
     for version in sorted(selected, key=lambda version: version.is_marker):
@@ -84,33 +84,33 @@ def _delete(
 
 def _describe_refusal(where: str, error: StoreError) -> str:
     return (
-        f"{where}: the bucket may keep versions of removed objects, which could not be removed "
-        f"({error}): delete them yourself, or with a lifecycle rule of the bucket."
+        f"{where}: the bucket may keep versions of removed objects, which could not be deleted "
+        f"({error}): delete them manually or with a lifecycle rule of the bucket."
     )
 
 
 def erase_remote_versions(
     bucket: BucketAccess, partitions: Sequence[RemotePath], keys: Collection[str]
 ) -> ErasedVersions:
-    """Erases versions of all objects of removed segments; `keys` are those of their log objects."""
-    folders = {folder_of(part) for part in keys}
-    done = [
-        _erase_of_segments(versions, partition, folders)
+    """Deletes the versions of all objects of removed segments; `keys` name their log objects."""
+    folders = {folder_of(key) for key in keys}
+    parts = [
+        _erase_segment_versions(versions, partition, folders)
         for versions in bucket.versions()
         for partition in partitions
     ]
     return ErasedVersions(
-        tuple(version for part in done for version in part.removed),
-        tuple(message for part in done for message in part.out_of_reach),
-        all(part.is_asked for part in done),
+        tuple(version for part in parts for version in part.removed),
+        tuple(message for part in parts for message in part.out_of_reach),
+        all(part.is_listed for part in parts),
     )
 
 
-def _erase_of_segments(
+def _erase_segment_versions(
     versions: S3Versions | None, partition: RemotePath, folders: Collection[str]
 ) -> ErasedVersions:
     if versions is None:
-        return ErasedVersions(is_asked=False)
+        return ErasedVersions(is_listed=False)
     return erase_versions(
         versions,
         partition.segment_folder,
@@ -120,5 +120,5 @@ def _erase_of_segments(
 
 
 def folder_of(key: str) -> str:
-    """The folder of a segment's objects, from the key of one."""
+    """The folder of a segment's objects, from the key of any of them."""
     return key.rpartition("/")[0]

@@ -1,9 +1,9 @@
-"""What every job returns: figures, and what failed without ending the job; as JSON, as a page.
+"""Results of jobs: figures and failures, encoded as JSON or rendered as an HTML page.
 
-Invariant  a result as JSON has its fields under their names, or under `json_name` where a field
-           declares one; enums by value, mappings by text, times and sizes as they are. A page is
-           one file of HTML that needs nothing from elsewhere and runs no script; every value in it
-           is shown as text, unless it is Markup, which only the code that draws pictures makes.
+Invariant  the JSON of a result has its fields under their names, or under the `json_name` in their
+           metadata; enums by value, keys of mappings as text, times in ms and sizes in bytes. A
+           page is one HTML file without external resources and scripts; every value in it is
+           escaped unless it is Markup, which only the code that draws SVG creates.
 """
 
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ from varve.foundation.errors import StoreError
 from varve.foundation.units import format_bytes
 
 JSON_NAME: Final = "json_name"
-"""In the metadata of a field: its name in JSON; None leaves it out."""
+"""Metadata key of a field: its name in JSON; None omits the field."""
 
 
 class JobIncomplete(StoreError):
-    """A job ended, and a part of its work failed; run it again when the cause is mended."""
+    """A job ended, but part of its work failed; run it again once the cause is fixed."""
 
 
 class JsonFields:
-    """A dataclass whose fields are its JSON."""
+    """A dataclass that is encoded as JSON by its fields."""
 
     __slots__ = ()
 
@@ -33,21 +33,21 @@ class JsonFields:
 
 
 class JobResult(JsonFields):
-    """The result of a job."""
+    """Base class of the results of jobs."""
 
     __slots__ = ()
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What failed, a sentence each; nothing for jobs that raise their first error."""
+        """One message per failure; empty for jobs that raise their first error."""
         return ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The public name of `to_json`."""
         return self.to_json()
 
     def raise_for_failures(self) -> None:
-        """Raises JobIncomplete where something failed."""
+        """Raises JobIncomplete if there are failures."""
         failures = self.failures
         if failures:
             more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
@@ -55,7 +55,7 @@ class JobResult(JsonFields):
 
 
 def encode_fields(result: Any) -> dict[str, Any]:
-    """The fields of a dataclass as JSON has them, and those of dataclasses inside of it."""
+    """Encodes the fields of a dataclass as JSON values, nested dataclasses included."""
     names = {field.name: field.metadata.get(JSON_NAME, field.name) for field in fields(result)}
     return {
         name: _encode_value(getattr(result, field))
@@ -82,7 +82,7 @@ def _encode_value(value: Any) -> Any:
 
 
 def render_template(name: str, values: dict[str, Any]) -> str:
-    """The page of a template in `templates/`; a value that it names must be given."""
+    """Renders a template in `templates/`; a missing value is an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

@@ -130,7 +130,7 @@ def test_a_store_that_is_open_elsewhere_is_named(data: str) -> None:
     with varve.open(data, maintain=False):
         refused = run("people", "--dir", data, "--key", "k1")
     assert refused.exit_code == 1
-    assert "stop it for the erasure" in refused.stderr
+    assert "stop the process that has it open" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -60,5 +60,5 @@ def test_what_is_gone_for_good_is_named_forgotten_and_keeps_no_erasure_back(data
 def test_an_id_that_is_not_noted_is_refused(data: str) -> None:
     refused = run("outputs", "people", "--dir", data, "--forget", "snapshot-0")
     assert refused.exit_code == 1
-    assert "has no note of an output 'snapshot-0' (noted: " in refused.stderr
+    assert "has no registered output 'snapshot-0' (registered: " in refused.stderr
     assert len(run("outputs", "people", "--dir", data, "--json").stdout.splitlines()) == 2

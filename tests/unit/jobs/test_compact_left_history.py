@@ -6,7 +6,7 @@ from tests.support.tier_bench import TierBench, tiered
 from varve.commit_log.directory_files import encode_partition_metadata
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.disk import MemoryFileSystem
-from varve.jobs.compact.cleanable import find_history, is_left
+from varve.jobs.compact.cleanable import find_history, is_truncated
 
 
 def make() -> RemoteCompaction:
@@ -30,7 +30,7 @@ def test_with_the_epochs_of_the_log_nothing_is_removed_for_the_sake_of_what_it_l
     remote.epochs = remote.hot.log.epochs
     result = remote.compact()
     assert result.error is None
-    assert "left alone" in result.note
+    assert "not compacted" in result.note
     assert result.cleaned_up_to == 4
     assert offsets(remote)[:4] == [0, 1, 2, 3]
 
@@ -72,10 +72,10 @@ def test_a_history_that_forgot_old_epochs_leaves_nothing_of_them() -> None:
     remote.bench.fill(4, 4)
     remote.copy()
     first, second = remote.bench.readable()
-    assert not is_left(first, ((5, 4),))
-    assert is_left(second, ((5, 4),))
-    assert not is_left(second, ((0, 0), (5, 8)))
-    assert is_left(second, ((0, 0), (5, 6)))
+    assert not is_truncated(first, ((5, 4),))
+    assert is_truncated(second, ((5, 4),))
+    assert not is_truncated(second, ((0, 0), (5, 8)))
+    assert is_truncated(second, ((0, 0), (5, 6)))
 
 
 def test_the_epochs_are_read_beside_the_log_of_the_same_topic_id() -> None:

@@ -649,7 +649,7 @@ def test_a_copy_that_was_cut_short_is_taken_back_by_who_has_the_log(
         assert bench.erase("ann").receipt is not None
         assert key not in bench.topic.object_keys()
     else:
-        with pytest.raises(NotErased, match=r"cut-short/log.*a copy under way must end first"):
+        with pytest.raises(NotErased, match=r"cut-short/log.*once running copies have ended"):
             bench.erase("ann", hot=False)
         assert key in bench.topic.object_keys()
 

@@ -67,10 +67,10 @@ def test_work_that_is_gone_or_damaged_says_so(area: WorkArea, store: MemoryObjec
     data = bytearray(store.get(area.key(2)))
     data[-3] ^= 1
     store.put(area.key(2), bytes(data))
-    with pytest.raises(Corrupt, match="run again"):
+    with pytest.raises(Corrupt, match="run the job again"):
         found.bits.read(3, COUNTS[3:])
     store.put(area.key(2), bytes(data[:20]))
-    with pytest.raises(Corrupt, match="run again"):
+    with pytest.raises(Corrupt, match="run the job again"):
         found.bits.read(0, COUNTS)
     assert remove_folder(store, area.folder) == RANGES
     with pytest.raises(Unavailable, match="run it again"):

@@ -1,11 +1,11 @@
-"""Which part of a partition's remote log may be compacted, how dirty it is, and what is deleted.
+"""The cleanable part of a partition's remote log, its dirty ratio, and leftover segments.
 
-Invariant  the part is a chain of readable segments without gaps, all of one lineage; every
-           transaction with records in it ends within the remote log. A log that was truncated for
-           a new leader continues under a higher epoch: until that is copied, only the epochs of
-           the local log show the truncation.
+Invariant  the cleanable part is a chain of readable segments without gaps, all of one lineage;
+           every transaction with records in it ends within the remote log. A log that a new leader
+           truncated continues under a higher epoch: until segments of that epoch are copied, only
+           the epochs of the local log show the truncation.
 Crash      objects are deleted after the manifest marks their segment as deleted, and before the
-           segment leaves the manifest: an interrupted run is repeated by the next.
+           segment leaves the manifest: the next run completes an interrupted deletion.
 """
 
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ from varve.tiering.manifest.store import ManifestStore
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The chain of readable segments, and which part of it is cleanable."""
+    """A chain of readable segments, and how far it is cleanable."""
 
     chain: tuple[RemoteSegment, ...]
     cleanable: CleanableLog
@@ -56,7 +56,7 @@ class Scope:
 
     @property
     def blocked_by(self) -> str:
-        """Why the remaining segments may not be compacted; empty if all may."""
+        """The reason why later segments may not be compacted; empty if all segments may."""
         if self.cleanable.blocker is CleaningBound.ACTIVE_SEGMENT:
             return ""
         return self.cleanable.blocked_by
@@ -65,11 +65,11 @@ class Scope:
 def find_chain(
     manifest: Manifest, segments: Iterable[RemoteSegment], history: Epochs | None = None
 ) -> tuple[RemoteSegment, ...]:
-    """The readable segments from the log start on, up to a gap or to a diverging lineage.
+    """Returns the readable segments from the log start on, up to a gap or a diverging lineage.
 
-    A truncated log continues under a higher leader epoch, while the segments it had copied beyond
-    the truncation have a lower one. Those are recognised once newer segments are copied, or by
-    `history`, the epochs of the local log.
+    A truncated log continues under a higher leader epoch, while the segments that it copied from
+    beyond the truncation have a lower one. They are detected once newer segments are copied, or by
+    `history`, the leader epochs of the local log.
     """
     chain: list[RemoteSegment] = []
     for segment in segments:
@@ -80,16 +80,16 @@ def find_chain(
             or segment.epochs[0][0] < chain[-1].epochs[-1][0]
         ):
             break
-        if history is not None and is_left(segment, history):
+        if history is not None and is_truncated(segment, history):
             break
         chain.append(segment)
     return tuple(chain)
 
 
-def is_left(segment: RemoteSegment, history: Epochs) -> bool:
-    """Whether a log of this history no longer has the segment's records."""
+def is_truncated(segment: RemoteSegment, history: Epochs) -> bool:
+    """Whether a log with these leader epochs has truncated the segment's records."""
     if segment.end_offset < history[0][1]:
-        return False  # The log no longer has the epochs of earlier offsets.
+        return False  # The epochs of offsets below the log start are no longer recorded.
     return not is_in_lineage(segment, history, log_end_offset=LONG_MAX)
 
 
@@ -101,12 +101,14 @@ def find_scope(
     settings: LogSettings,
     now_ms: int,
 ) -> Scope:
-    """Which segments of a chain may be compacted; it has at least one."""
+    """Determines which segments of a chain, which must not be empty, may be compacted."""
     end_offset = chain[-1].end_offset + 1
     undecided = chain[-1].undecided_from
-    # What follows the chain is not compacted, as the active segment of a log is not.
-    active = _NoSegment(base_offset=end_offset, next_offset=end_offset, size=0, is_active=True)
-    facts = SegmentList(
+    # Records after the chain are not compacted, like the active segment of a local log.
+    active = _ActiveSegmentInfo(
+        base_offset=end_offset, next_offset=end_offset, size=0, is_active=True
+    )
+    segment_list = SegmentList(
         partition=TopicPartition(partition.topic, partition.partition),
         settings=settings,
         log_start_offset=max(manifest.log_start_offset, chain[0].base_offset),
@@ -118,7 +120,7 @@ def find_scope(
             active,
         ),
     )
-    return Scope(chain, judge_cleanable(facts, manifest.cleaned_up_to, now_ms))
+    return Scope(chain, judge_cleanable(segment_list, manifest.cleaned_up_to, now_ms))
 
 
 def _segment_info(remote_input: RemoteInput) -> "_InputSegmentInfo":
@@ -150,8 +152,8 @@ class _InputSegmentInfo(SegmentInfo):
             return NO_TIMESTAMP
 
 
-class _NoSegment(SegmentInfo):
-    """Stands for the active segment, which is not in the remote log."""
+class _ActiveSegmentInfo(SegmentInfo):
+    """Represents the active segment, which is not in the remote log."""
 
     def times(self) -> SegmentTimes:
         return SegmentTimes(NO_TIMESTAMP, NO_TIMESTAMP, NO_TIMESTAMP)
@@ -163,8 +165,9 @@ class _NoSegment(SegmentInfo):
 def read_aborted(
     partition: RemotePath, chain: Iterable[RemoteSegment], files: TierFiles, *, end_offset: int
 ) -> tuple[AbortedTransaction, ...]:
-    """The aborted transactions of a chain that begin before an offset; their markers may lie
-    after it.
+    """Reads the aborted transactions of a chain that begin before `end_offset`.
+
+    Their abort markers may be at or after it.
     """
     aborted: list[AbortedTransaction] = []
     for segment in chain:
@@ -176,12 +179,12 @@ def read_aborted(
     return tuple(transaction for transaction in aborted if transaction.first_offset < end_offset)
 
 
-def read_shells(
+def read_producers(
     partition: RemotePath, segment: RemoteSegment, files: TierFiles
 ) -> dict[int, LastRecord]:
-    """The producers in the segment's snapshot, with the last data offset of each."""
-    last = RemoteInput(partition, segment, files)
-    entries = decode_producer_snapshot(last.read_part(SNAPSHOT_PART), last.path(SNAPSHOT_PART))
+    """Reads the producer snapshot of a segment: the last record of each producer id."""
+    remote = RemoteInput(partition, segment, files)
+    entries = decode_producer_snapshot(remote.read_part(SNAPSHOT_PART), remote.path(SNAPSHOT_PART))
     return {
         entry.producer_id: LastRecord(
             entry.epoch, None if entry.last_offset < 0 else entry.last_offset
@@ -196,10 +199,10 @@ def read_shells(
 def find_leftovers(
     manifests: ManifestStore, manifest: Manifest, *, now_ms: int
 ) -> list[RemoteSegment]:
-    """Segments whose objects may be deleted now.
+    """Returns the segments whose objects may be deleted now.
 
     An announced segment whose offsets are all readable is the output of an interrupted compaction:
-    copies only announce offsets above the readable ones.
+    a copy announces only offsets above the highest readable one.
     """
     segments = []
     for segment in manifests.pending(manifest):
@@ -211,11 +214,11 @@ def find_leftovers(
     return segments
 
 
-# The history of a local log
+# Leader epochs of a local log
 
 
 def find_history(fs: FileSystem, directory: str, partition: RemotePath) -> Epochs | None:
-    """The epochs of a partition's log in a log directory; None if it is not there."""
+    """Reads the leader epochs of a partition's local log; None if the directory has no such log."""
     path = f"{directory}/{TopicPartition(partition.topic, partition.partition)}"
     metadata, epochs = f"{path}/{PARTITION_METADATA_FILE}", f"{path}/{LEADER_EPOCH_FILE}"
     if not fs.exists(metadata) or not fs.exists(epochs):

@@ -1,9 +1,10 @@
-"""Makes what a compaction wrote readable in the place of what it read, by one manifest.
+"""Replaces the input segments of a compaction with its output segments in one manifest commit.
 
-Invariant  a group takes its inputs' place only if these are still the readable ones. Groups go
-           oldest first: behind one that cannot, none does, for a tombstone must outlive what it
-           deletes. Every group was balanced, and the balances are in the store, before the commit.
-Crash      before the commit the old segments are read, after it the new ones.
+Invariant  a group is committed only if its input segments are still readable. Groups are committed
+           oldest first and stop at the first group that cannot be: a tombstone must outlive the
+           records that it deletes. The balances of all groups are checked and stored before the
+           commit.
+Crash      readers see the old segments before the commit and the new segments after it.
 """
 
 import json
@@ -23,7 +24,7 @@ from varve.tiering.manifest.store import ManifestStore
 
 @dataclass(frozen=True, slots=True)
 class DoneGroup:
-    """A group that was written, with what it was planned from."""
+    """A written group, its input segments and their planned figures."""
 
     inputs: tuple[RemoteSegment, ...]
     plans: tuple[SegmentFigures, ...]
@@ -41,7 +42,7 @@ class DoneGroup:
 def balance_group(
     group: DoneGroup, *, id: int, partition: TopicPartition, rules: RunRules, settings: LogSettings
 ) -> Removal:
-    """The balance of a group, checked; raises Unbalanced."""
+    """Computes and checks the balance of a group; raises Unbalanced."""
     balance = Removal(
         id=id,
         partition=partition,
@@ -66,13 +67,13 @@ def balance_group(
 
 
 def encode_evidence(job_id: str, balances: Sequence[Removal]) -> bytes:
-    """What a job removed from a partition, as its evidence holds it."""
+    """Encodes the evidence of a job: the balances of its removals from one partition."""
     document = {"job": job_id, "balances": [encode_removal(removal) for removal in balances]}
     return json.dumps(document, separators=(",", ":")).encode()
 
 
 class GroupState(Enum):
-    """What became of a group's inputs since they were read."""
+    """The state of a group in the manifest that the commit is applied to."""
 
     READY = auto()
     DONE = auto()
@@ -84,9 +85,10 @@ class GroupState(Enum):
 class CompactCommit:
     """One commit, with its `committed` and `voided` groups.
 
-    `stale` has the bytes that are stale in segments which were not worth rewriting, by their ids.
-    `clean_end` is how far the partition is compacted if every group goes in. The groups lie in
-    [`start_offset`, `end_offset`). Those of an erasure stand each for itself (`is_ordered` false).
+    `stale` maps the ids of segments that were not worth rewriting to their stale bytes. `clean_end`
+    is the end offset of the compacted part if every group is committed. The groups are within
+    [`start_offset`, `end_offset`). The groups of an erasure are independent of each other
+    (`is_ordered` is False).
     """
 
     manifests: ManifestStore
@@ -109,26 +111,26 @@ class CompactCommit:
         )
 
     def _change(self, manifest: Manifest) -> Manifest:
-        near = self.manifests.unfold(
+        unfolded = self.manifests.unfold(
             manifest, start_offset=self.start_offset, end_offset=self.end_offset
         )
         self.committed, self.voided = [], []
         clean_end = self.clean_end
         for number, group in enumerate(self.groups):
-            standing = _judge(near, group, is_ordered=self.is_ordered)
-            if standing is GroupState.CHANGED and self.is_ordered:
+            state = _find_group_state(unfolded, group, is_ordered=self.is_ordered)
+            if state is GroupState.CHANGED and self.is_ordered:
                 clean_end = min(clean_end, group.base_offset)
                 self.voided += self.groups[number:]
                 break
-            if standing in (GroupState.EXPIRED, GroupState.CHANGED):
+            if state in (GroupState.EXPIRED, GroupState.CHANGED):
                 self.voided.append(group)
                 continue
             self.committed.append(group)
-            if standing is GroupState.READY:
-                near = self._put(near, group)
-        return self._note_stale(near).raise_cleaned_up_to(clean_end)
+            if state is GroupState.READY:
+                unfolded = self._replace_inputs(unfolded, group)
+        return self._update_stale_bytes(unfolded).raise_cleaned_up_to(clean_end)
 
-    def _put(self, manifest: Manifest, group: DoneGroup) -> Manifest:
+    def _replace_inputs(self, manifest: Manifest, group: DoneGroup) -> Manifest:
         changed = manifest.start_delete(
             [segment.id for segment in group.inputs],
             at_ms=self.now_ms,
@@ -139,7 +141,7 @@ class CompactCommit:
             replace(announced, state=SegmentState.COPY_FINISHED, at_ms=self.now_ms)
         )
 
-    def _note_stale(self, manifest: Manifest) -> Manifest:
+    def _update_stale_bytes(self, manifest: Manifest) -> Manifest:
         for segment in manifest.segments:
             stale = self.stale.get(segment.id)
             if segment.is_readable and stale is not None and stale != segment.stale_bytes:
@@ -147,11 +149,11 @@ class CompactCommit:
         return manifest
 
 
-def _judge(manifest: Manifest, group: DoneGroup, *, is_ordered: bool) -> GroupState:
+def _find_group_state(manifest: Manifest, group: DoneGroup, *, is_ordered: bool) -> GroupState:
     output = manifest.find_segment(group.written.segment.id)
     if output is not None and output.is_readable:
         return GroupState.DONE
-    # What is expired need not be compacted any more; an erasure reaches it until it is gone.
+    # Expired segments need no compaction; an erasure rewrites them until they are deleted.
     if is_ordered and group.end_offset < manifest.log_start_offset:
         return GroupState.EXPIRED
     segments = [manifest.find_segment(segment.id) for segment in group.inputs]
@@ -163,18 +165,20 @@ def _judge(manifest: Manifest, group: DoneGroup, *, is_ordered: bool) -> GroupSt
 def add_parts(
     manifests: ManifestStore, indexed: Mapping[str, RemoteSegment], *, now_ms: int
 ) -> None:
-    """Adds new key indexes to the manifest, by segment id."""
+    """Adds new key indexes to the manifest; `indexed` maps segment ids to segments with them."""
     if not indexed:
         return
     start = min(segment.base_offset for segment in indexed.values())
     end = max(segment.end_offset for segment in indexed.values()) + 1
 
     def change(manifest: Manifest) -> Manifest:
-        near = manifests.unfold(manifest, start_offset=start, end_offset=end)
-        for segment in near.segments:
+        unfolded = manifests.unfold(manifest, start_offset=start, end_offset=end)
+        for segment in unfolded.segments:
             if segment.is_readable and segment.id in indexed:
-                known = indexed[segment.id]
-                near = near.update(replace(segment, parts=known.parts, key_count=known.key_count))
-        return near
+                new = indexed[segment.id]
+                unfolded = unfolded.update(
+                    replace(segment, parts=new.parts, key_count=new.key_count)
+                )
+        return unfolded
 
     manifests.commit(change, leader_epoch=None, writer=WRITER, now_ms=now_ms)

@@ -1,8 +1,8 @@
-"""Compacts topics in the cold tier: every key's latest record stays, as the local cleaner has it.
+"""Compacts topics in the cold tier by the rules of the local log cleaner.
 
-Invariant  partitions are independent: one that fails does not stop the others. The tasks of one
-           stage of all partitions are carried out together.
-Crash      docs/tiering.md; a job may be killed anywhere and run again.
+Invariant  partitions are independent: a partition that fails does not stop the others. The tasks of
+           a stage run together for all partitions.
+Crash      a job may be killed at any point and run again. docs/tiering.md
 """
 
 import random
@@ -35,14 +35,14 @@ def compact(
     directory: str | None = None,
     clock: Clock | None = None,
 ) -> CompactionResult:
-    """Compacts what is due of these topics; `settings` hold for all of them.
+    """Compacts the partitions of these topics that are due; `settings` apply to all of them.
 
-    `directory` is the log directory that was copied: what its logs have left of the bucket, as they
-    do when a new leader cuts them, is not taken for the latest of a key.
+    `directory` is the log directory that the bucket is copied from. Remote segments that its logs
+    have truncated for a new leader do not count as the latest records of their keys.
 
-    Raises NotFound for a topic that the tier does not hold; what fails later is part of the result
-    of its partition. One job at a time works on a partition: a second one
-    gets an error that names the first.
+    Raises NotFound for a topic that the tier does not hold; later errors are in the result of their
+    partition. A partition is compacted by one job at a time: a second job gets an error that names
+    the first.
     """
     partitions = [
         partition for name in topics for partition in find_topic(address, name).partitions
@@ -78,7 +78,7 @@ def compact_partitions(
     random: random.Random,
     histories: Mapping[RemotePath, Epochs] = NO_HISTORIES,
 ) -> CompactionResult:
-    """Compacts what is due of these partitions; `histories` are the epochs of their logs."""
+    """Compacts the partitions that are due; `histories` are the leader epochs of their logs."""
     began_ms = clock.now_ms()
     job_id = f"compact-{new_id(random)}"
     shared = replace(settings, inline_bytes=settings.inline_bytes // max(len(partitions), 1))

@@ -1,20 +1,20 @@
-"""The compaction of one partition's cold tier, stage by stage.
+"""Compacts one partition of the cold tier, stage by stage.
 
-1. The lease is taken, leftovers of earlier runs are deleted; the manifest shows what is cleanable.
-2. One task per segment verifies its key index, or makes it.
-3. One task per range of hashes finds the latest records; the driver adds up its counts.
-4. A task for several segments computes what is left of each, from which groups are formed.
-5. One task per group rewrites it and uploads it under an announced id.
-6. Balances are checked and put on record, and one manifest makes the groups readable.
+1. The run takes the lease, deletes leftovers of earlier runs and reads the manifest.
+2. One task per segment verifies its key index, or builds a missing one.
+3. One task per range of hashes finds the latest records; the driver adds up the counts.
+4. One task per few segments plans which records each keeps; the driver forms groups.
+5. One task per group rewrites it as one segment and uploads it under an announced id.
+6. The driver checks and stores the balances, and one manifest commit makes the groups readable.
 
-Where the data of a segment turns out to be damaged, what lies before it goes in, and another pass
-leaves that one alone.
+If the data of a segment is damaged, the groups before it are committed, and another pass skips the
+damaged segment.
 
-Invariant  only the last step changes what is read, and it changes all at once. What the driver
-           holds grows with the number of segments, not of records.
-Crash      before the last step the old state is read, and the next run sweeps what was announced,
-           and the work area of a plan.
-Threads    one; the tasks of a stage run wherever the runner has them run.
+Invariant  only the last step changes what readers see, in one commit. The driver's memory grows
+           with the number of segments, not with the number of records.
+Crash      before the last step readers see the old segments. The next run deletes announced
+           segments and the work area of the plan.
+Threads    one on the driver; the runner decides where tasks run.
 """
 
 import random
@@ -73,9 +73,9 @@ from varve.tiering.partition_lease import HeldLease, hold_lease
 T = TypeVar("T")
 
 PASSES_MAX: Final = 8
-"""Passes over a partition: each starts again without a segment that turned out to be damaged."""
+"""Passes over a partition; each later one skips the segments found to be damaged before."""
 _TASK_PLAN_BYTES: Final = 32 << 20
-"""About how much of tables and bits one task plans segments with."""
+"""Approximate size of the batch tables and bits that one task plans segments with."""
 _TASK_SEGMENTS: Final = 64
 
 
@@ -83,7 +83,7 @@ _TASK_SEGMENTS: Final = 64
 class PartitionCompaction:
     """One run over one partition; `job_id` names its evidence.
 
-    `history` are the leader epochs of its log, where they are known.
+    `history` are the leader epochs of the local log, None if they are unknown.
     """
 
     partition: RemotePath
@@ -102,10 +102,10 @@ class PartitionCompaction:
         self._result = PartitionResult(path=self.partition)
         self._lease: HeldLease | None = None
         self._is_work_stored = False
-        self._is_cut = False  # whether the pass under way was cut short by damage
+        self._is_cut = False  # whether damage ended the current pass early
 
     def stages(self) -> Stages[PartitionResult]:
-        """The run; expected failures are part of its result."""
+        """Runs all stages; a StoreError is in the result."""
         try:
             if self.settings.is_dry_run:
                 yield from self._run(0)
@@ -116,7 +116,7 @@ class PartitionCompaction:
         return self._result
 
     def _run_leased(self) -> Stages[None]:
-        """All passes, while no other job works on the partition."""
+        """Runs all passes while holding the lease of the partition."""
         with hold_lease(
             self.bucket.objects(),
             self.partition,
@@ -125,32 +125,32 @@ class PartitionCompaction:
             takes_over=self.settings.takes_over,
         ) as self._lease:
             for number in range(PASSES_MAX):
-                known = len(self._result.held)
+                held_count = len(self._result.held)
                 yield from self._run(number)
-                if len(self._result.held) == known or not self._is_cut:
+                if len(self._result.held) == held_count or not self._is_cut:
                     break
 
     def _run(self, number: int) -> Stages[None]:
-        """One pass; another follows without the segment whose damage cut it short."""
+        """Runs one pass; if damage ends it early, another pass skips the damaged segment."""
         manifest = self._manifests.load() if self.settings.is_dry_run else self._sweep()
         self._is_cut = False
         self._result.add_manifest(manifest, is_first=number == 0)
         chain = cleanable.find_chain(manifest, self._manifests.segments(manifest), self.history)
         if not chain:
-            self._result.add_note("the cold tier holds nothing of it")
+            self._result.add_note("the cold tier holds no segments of the partition")
             return
         latest = chain[-1].epochs[-1][0]
         if self.history is None and manifest.leader_epoch > latest:
             self._result.add_note(
-                f"a leader of epoch {manifest.leader_epoch} has written the manifest, and what is "
-                f"copied is of epoch {latest} at most: where the log parted from it is not known; "
-                "wait for the next copy, or name the log directory"
+                f"a leader of epoch {manifest.leader_epoch} has written the manifest, but the "
+                f"copied segments end at epoch {latest}: the offset where the log was truncated is "
+                "unknown; wait for the next copy, or name the log directory"
             )
             return
         if chain[-1].end_offset < manifest.highest_offset:
             self._result.add_note(
-                f"what lies from offset {chain[-1].end_offset + 1} on is left alone: there is a "
-                "hole, or it is of a history that the log has left"
+                f"segments from offset {chain[-1].end_offset + 1} on are not compacted: there is "
+                "a gap, or the log has truncated them"
             )
         with open_files(self.bucket.objects, self.partition, chain) as files:
             log = self.settings.log
@@ -164,7 +164,7 @@ class PartitionCompaction:
                 now_ms=self._now_ms,
                 delete_retention_ms=log.delete_retention_ms,
                 first_uncleanable_offset=scope.end_offset,
-                producers=cleanable.read_shells(self.partition, chain[-1], files),
+                producers=cleanable.read_producers(self.partition, chain[-1], files),
             )
         scope, headers = yield from self._index(scope, aborted)
         area = WorkArea(self.bucket.objects, f"{self.partition.work_folder}{self.job_id}/{number}/")
@@ -184,7 +184,7 @@ class PartitionCompaction:
     def _clean(
         self, run: "_Pass"
     ) -> Stages[tuple[CleaningPlan[SegmentFigures], list[DoneGroup], int]]:
-        """The plan, the groups that were written by it, and how far the partition is clean then."""
+        """Returns the plan, the written groups, and the end offset of the clean part."""
         segments, inputs = yield from self._find_latest(run)
         plan, clean_end = yield from self._plan(run, segments, inputs)
         if self.settings.is_dry_run:
@@ -194,7 +194,7 @@ class PartitionCompaction:
         return plan, groups, clean_end
 
     def _remove_work(self, area: WorkArea) -> None:
-        """A store that fails now leaves it to the next run."""
+        """Removes the work area; if the store fails, the next run removes it."""
         if self._is_work_stored:
             with suppress(StoreError):
                 area.remove(self.bucket.objects())
@@ -214,11 +214,11 @@ class PartitionCompaction:
         if scope.blocked_by:
             self._result.add_note(scope.blocked_by)
         if not scope.segments:
-            self._result.add_note("nothing of it may be compacted yet")
+            self._result.add_note("no segment may be compacted yet")
             return False
         if not state.is_due and not self.settings.is_forced:
             self._result.add_note(
-                f"not due: {state.ratio:.3f} of it is dirty, min.cleanable.dirty.ratio is "
+                f"not due: the dirty ratio is {state.ratio:.3f}, min.cleanable.dirty.ratio is "
                 f"{state.min_ratio}"
             )
             return False
@@ -238,8 +238,9 @@ class PartitionCompaction:
     def _index(
         self, scope: cleanable.Scope, aborted: Sequence[AbortedTransaction]
     ) -> Stages[tuple[cleanable.Scope, tuple[KeyIndexHeader | None, ...]]]:
-        """The headers of all key indexes, None for a held segment, and the segments as they are
-        listed now.
+        """Returns the scope with new key indexes, and the key index header of each segment.
+
+        The header is None for a held segment.
         """
         tasks = [
             IndexTask(
@@ -265,8 +266,8 @@ class PartitionCompaction:
                 continue
             if outcome is None:
                 self._result.add_note(
-                    f"segment {segment.base_offset} has no key index yet, so nothing of it is in "
-                    f"the plan: a run makes one from its {segment.size} bytes"
+                    f"segment {segment.base_offset} has no key index yet and is not in the plan: "
+                    f"a run builds the index from its {segment.size} bytes"
                 )
                 continue
             indexed = get_result(outcome)
@@ -284,17 +285,17 @@ class PartitionCompaction:
         )
 
     def _find_latest(self, run: "_Pass") -> Stages[tuple[list[JudgedSegment], PassInputs]]:
-        """All planned segments with their counts, and what tasks plan and write them by."""
+        """Returns the planned segments with their counts, and the shared inputs of later tasks."""
         slim = tuple(_only_keys(segment) for segment in run.scope.segments)
-        known = [header for header in run.headers if header is not None]
-        entries = sum(header.entry_count for header in known)
+        headers = [header for header in run.headers if header is not None]
+        entries = sum(header.entry_count for header in headers)
         ranges = cut_hashes(-(-entries * ENTRY_BYTES // self.settings.range_bytes))
-        index_bytes = sum(header.file_size for header in known)
+        index_bytes = sum(header.file_size for header in headers)
         tasks = [
             RangeTask(number, hashes, index_bytes // len(ranges))
             for number, hashes in enumerate(ranges)
         ]
-        record_counts = [header.record_count for header in known]
+        record_counts = [header.record_count for header in headers]
         area = plan_area(
             run.area, record_count=sum(record_counts), inline_bytes=self.settings.inline_bytes
         )
@@ -323,7 +324,7 @@ class PartitionCompaction:
         )
 
     def _judge(self, run: "_Pass", tallies: Integers) -> list[JudgedSegment]:
-        """Takes the transactions through all segments that are planned."""
+        """Tracks the transactions through all planned segments, in offset order."""
         judged: list[JudgedSegment] = []
         with open_files(self.bucket.objects, self.partition, run.scope.segments) as files:
             sources = run.sources(self.partition, files)
@@ -351,18 +352,18 @@ class PartitionCompaction:
     def _plan(
         self, run: "_Pass", segments: Sequence[JudgedSegment], inputs: PassInputs
     ) -> Stages[tuple[CleaningPlan[SegmentFigures], int]]:
-        """The plan, and how far the partition is clean once it is carried out."""
+        """Returns the plan, and the end offset of the clean part after it."""
         tasks = []
         slim = (replace(segment, segment=_only_keys(segment.segment)) for segment in segments)
         first = 0
-        for some in pack_by_size(
+        for packed in pack_by_size(
             slim,
             lambda segment: segment.plan_bytes,
             target_bytes=_TASK_PLAN_BYTES,
             max_items=_TASK_SEGMENTS,
         ):
-            tasks.append(SegmentsTask(first, tuple(some)))
-            first += len(some)
+            tasks.append(SegmentsTask(first, tuple(packed)))
+            first += len(packed)
         outcomes = yield from self._run_stage(Stage("segments", tasks, inputs))
         figures = [
             segment_figures for outcome in outcomes for segment_figures in get_result(outcome)
@@ -384,7 +385,7 @@ class PartitionCompaction:
         segments: Sequence[JudgedSegment],
         inputs: PassInputs,
     ) -> Stages[list[DoneGroup]]:
-        """The groups that were written, up to the first one that could not be."""
+        """Returns the written groups up to the first one with a damaged segment."""
         numbers = {segment.segment.base_offset: number for number, segment in enumerate(segments)}
         tasks = []
         for group in plan.groups:
@@ -401,7 +402,7 @@ class PartitionCompaction:
         self._result.voided_groups += len(tasks) - len(done)
         return done
 
-    # The end
+    # Commit
 
     def _commit(
         self,
@@ -447,7 +448,7 @@ class PartitionCompaction:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """What one pass goes by, once the key indexes of its segments are known."""
+    """The inputs of one pass, with the key index headers of its segments."""
 
     scope: cleanable.Scope
     headers: tuple[KeyIndexHeader | None, ...]
@@ -466,5 +467,5 @@ class _Pass:
 
 
 def _only_keys(segment: RemoteSegment) -> RemoteSegment:
-    """What a task needs that reads key indexes alone: it travels once for each range."""
+    """The segment with its key index part alone, to keep tasks small."""
     return replace(segment, parts=tuple(part for part in segment.parts if part.name == KEYS_PART))

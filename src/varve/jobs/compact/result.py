@@ -18,18 +18,19 @@ from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 
 _PARTS: Final = 7
-"""Objects of a written segment; each costs a HEAD request after the upload."""
+"""Objects of a written segment; each upload is followed by a HEAD request."""
 _READS_PER_INPUT: Final = 4
 """Besides the data: the key index, and the snapshot and epochs of the group's last segment."""
 _COMMIT_WRITES: Final = 2
+"""The evidence and the manifest; an announcement writes the manifest alone."""
 _COMMIT_LISTS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactEstimate(JsonFields):
-    """Estimates of a run; `groups` counts the segments that will be written.
+    """The estimated work of a run; `groups` counts the segments that it will write.
 
-    `bytes_left` is the size of the partition's data afterwards.
+    `bytes_left` is the size of the partition's data after the run.
     """
 
     groups: int
@@ -78,7 +79,7 @@ def estimate_plan(
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """One stage of a run: how many tasks it had, and how long all of them took."""
+    """One stage of a run: its task count and the elapsed time of all tasks together."""
 
     name: str
     tasks: int
@@ -87,12 +88,12 @@ class StageTime:
 
 @dataclass(slots=True, kw_only=True)
 class PartitionResult(JsonFields):
-    """One partition, over all passes; a run adds to it.
+    """The result for one partition, summed over all passes of a run.
 
-    `records` and `bytes` are those of the rewritten segments, by the reason they were kept or
-    removed. `note` says why nothing, or not everything, was compacted; `error` why it failed.
-    `held` are base offsets of damaged segments, which are not rewritten. After a dry run there is
-    an `estimate`, and all figures are estimated.
+    `records` and `bytes` count the records of rewritten segments by the reason why they were kept
+    or removed. `note` says why the partition was not compacted, or only in part; `error` says why
+    the run failed. `held` are the base offsets of damaged segments, which are not rewritten. A dry
+    run sets `estimate`, and all its figures are estimates.
     """
 
     path: RemotePath = field(metadata={JSON_NAME: None})
@@ -118,14 +119,14 @@ class PartitionResult(JsonFields):
         self.note = f"{self.note}; {note}" if self.note else note
 
     def add_manifest(self, manifest: Manifest, *, is_first: bool = False) -> None:
-        """The partition as it is now, and before the run if it is the first manifest."""
+        """Sets the figures after the run, and with `is_first` those before it."""
         self.segments_after, self.bytes_after = manifest.readable_count, manifest.log_bytes
         self.cleaned_up_to = manifest.cleaned_up_to
         if is_first:
             self.segments_before, self.bytes_before = self.segments_after, self.bytes_after
 
     def is_damage(self, outcome: object, base_offset: int | None = None) -> bool:
-        """Whether a task failed on a damaged segment, which is then held; the note says why."""
+        """Whether a task failed on a damaged segment; if so, adds it to `held`, with a note."""
         if not isinstance(outcome, TaskError) or not isinstance(outcome.error, Corrupt):
             return False
         if base_offset is None and isinstance(outcome.error, DamagedSegment):
@@ -173,7 +174,7 @@ class PartitionResult(JsonFields):
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult(JobResult):
-    """A whole job."""
+    """The result of a compaction job."""
 
     job_id: str = field(metadata={JSON_NAME: "job"})
     partitions: tuple[PartitionResult, ...]

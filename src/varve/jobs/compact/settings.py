@@ -1,4 +1,4 @@
-"""What a compaction of the cold tier goes by: the bucket does not hold the settings of topics."""
+"""Settings of a compaction of the cold tier; the bucket does not hold the topics' settings."""
 
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -14,13 +14,13 @@ _RANGE_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactSettings:
-    """`log` are the settings of the topics.
+    """Settings of one job; `log` are the settings of the topics.
 
-    `is_forced` compacts what is not due, and whatever is stale, be it ever so little. `range_bytes`
-    is how much of the key indexes one task plans with, `buffer_bytes` how much memory it takes.
-    Objects of replaced segments stay for `replaced_ms`. `is_dry_run` plans and changes nothing.
-    Plans with more than `inline_bytes` of bits are put aside in the bucket.
-    `takes_over` works on a partition that another job has the lease of.
+    `is_forced` compacts partitions that are not due, and segments with few stale bytes.
+    `is_dry_run` plans and changes nothing. `takes_over` takes the lease of a partition from another
+    job. A planning task reads about `range_bytes` of key indexes and uses `buffer_bytes` of memory.
+    Plans with more than `inline_bytes` of bits are stored in the bucket. The objects of replaced
+    segments are retained for `replaced_ms`.
     """
 
     log: LogSettings
@@ -35,8 +35,8 @@ class CompactSettings:
     def __post_init__(self) -> None:
         if not self.log.is_compacted:
             raise InvalidRequest(
-                f"cleanup.policy is {','.join(self.log.cleanup_policy)}: only a topic with compact "
-                "in it is compacted"
+                f"cleanup.policy is {','.join(self.log.cleanup_policy)}: only topics whose policy "
+                "includes compact can be compacted"
             )
         if self.range_bytes <= 0 or self.replaced_ms < 0:
             raise InvalidRequest(
@@ -46,5 +46,5 @@ class CompactSettings:
 
     @property
     def grouping(self) -> LogSettings:
-        """The settings of what is written: local limits do not part cold segments."""
+        """The settings for grouping segments: local retention does not split remote segments."""
         return replace(self.log, local_retention_ms=-2, local_retention_bytes=-2)

@@ -1,11 +1,11 @@
-"""The work of a compaction that runs anywhere: index, plan ranges and segments, rewrite groups.
+"""Tasks of a compaction: build key indexes, plan ranges and segments, rewrite groups.
 
-Invariant  a task carries all it needs and changes nothing that a reader sees. A task that is run
-           twice, even at the same time, writes the same objects: its outcome follows from what it
-           carries.
-Crash      a group's objects are announced in the manifest, with sizes and checksums of all parts,
-           before the first is written; what is never finished is taken back by the next run. A key
-           index that was missing is put under its segment's own name: until the manifest names it
+Invariant  a task contains all its inputs and changes nothing that a reader sees. A task that runs
+           twice, even concurrently, writes the same objects: its output depends on its inputs
+           alone.
+Crash      the manifest announces a group's objects, with sizes and checksums of all parts, before
+           the first is written; the next run deletes announced segments that were never finished.
+           A missing key index is stored under the name of its segment: until the manifest lists it,
            the next run writes it again.
 """
 
@@ -48,7 +48,7 @@ WRITER: Final = "varve compact"
 
 @contextmanager
 def find_key_index(source: remote_files.RemoteInput, topic_id: bytes) -> Iterator[KeyIndex | None]:
-    """The key index of a remote segment; None where there is none that can be used."""
+    """Opens the key index of a remote segment; None if it is missing or unusable."""
     if source.remote.find_part(KEYS_PART) is None:
         yield None
         return
@@ -63,7 +63,7 @@ def find_key_index(source: remote_files.RemoteInput, topic_id: bytes) -> Iterato
 
 
 def is_whole(index: KeyIndex) -> bool:
-    """Whether all of it is there, with the right checksum."""
+    """Whether the key index is complete and its checksum matches."""
     try:
         index.verify()
     except (Corrupt, UnsupportedFormat, ObjectNotFound):
@@ -72,14 +72,14 @@ def is_whole(index: KeyIndex) -> bool:
 
 
 def find_whole_index(source: remote_files.RemoteInput, topic_id: bytes) -> KeyIndexHeader | None:
-    """The header of the segment's key index if all of it can be used."""
+    """Returns the header of the segment's key index; None if it is missing or damaged."""
     with find_key_index(source, topic_id) as index:
         return index.header if index is not None and is_whole(index) else None
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedSegment:
-    """The key index of a segment; `part` if it was just built and the manifest must list it."""
+    """The key index of a segment; `part` is set if it is new and the manifest must list it."""
 
     header: KeyIndexHeader
     part: ObjectPart | None
@@ -87,10 +87,9 @@ class IndexedSegment:
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """Verifies the key index of a segment as a whole; makes one where there is none to use.
+    """Verifies the whole key index of a segment; builds it if it is missing or unusable.
 
-    Raises Corrupt for a segment whose data is damaged. In a dry run nothing is made: then the
-    outcome is None.
+    Raises Corrupt for a segment whose data is damaged. A dry run builds no index and returns None.
     """
 
     bucket: BucketAccess
@@ -139,7 +138,7 @@ def make_sources(
     *,
     first_dirty_offset: int,
 ) -> list[PlanInput]:
-    """Segments as planning takes them; one without a header is held."""
+    """Converts segments to inputs of a plan; a segment without a header is held."""
     sources = []
     for segment, header in zip(segments, headers, strict=True):
         remote_input = remote_files.RemoteInput(partition, segment, files)
@@ -157,9 +156,9 @@ def make_sources(
 
 @dataclass(frozen=True, slots=True)
 class RangeInputs:
-    """What all ranges of one partition are planned over; sent once per stage.
+    """The shared inputs of all range tasks of one partition; sent once per stage.
 
-    The bits of records go to `area`, or to the driver where there is none.
+    The bits of records are stored in `area`, or returned to the driver if it is None.
     """
 
     bucket: BucketAccess
@@ -172,7 +171,7 @@ class RangeInputs:
 
     @contextmanager
     def find_latest(self, hashes: HashRange) -> Iterator[tuple[list[PlanInput], KeyPlan]]:
-        """The segments, open as long as this is, and the latest records of keys in a range."""
+        """Yields the open segments, and the latest records of the keys in a range."""
         objects, segments = self.bucket.objects, self.segments
         with remote_files.open_files(objects, self.partition, segments) as files:
             sources = make_sources(
@@ -203,7 +202,7 @@ class RangeTask:
 
 @dataclass(frozen=True, slots=True)
 class JudgedSegment:
-    """A segment, the counts of all ranges for it, and what judges its transactions."""
+    """A segment, its counts over all ranges, and the state of transactions at its start."""
 
     segment: RemoteSegment
     header: KeyIndexHeader
@@ -213,7 +212,7 @@ class JudgedSegment:
 
     @property
     def plan_bytes(self) -> int:
-        """About what it takes to plan it: the tables of its key index, and its bits."""
+        """Approximate bytes read to plan it: the tables of its key index, and its bits."""
         tables = self.header.file_size - self.header.batches_at
         return tables + self.header.record_count // 4
 
@@ -226,7 +225,7 @@ class JudgedSegment:
     ) -> SegmentPlan:
         remote = remote_files.RemoteInput(partition, self.segment, files)
         source = PlanInput(remote, remote.next_offset, self.is_dirty, remote.keys(self.header))
-        # Copies, because a task may run twice and planning changes both.
+        # Copies, because planning changes both and a task may run twice.
         return plan_segment(
             source,
             keep=bits.keep.copy(),
@@ -239,7 +238,7 @@ class JudgedSegment:
 
 @dataclass(frozen=True, slots=True)
 class PassInputs:
-    """What all segments and groups of one partition are planned and written by; sent once."""
+    """The shared inputs of the segment and rewrite tasks of one partition; sent once per stage."""
 
     bucket: BucketAccess
     partition: RemotePath
@@ -253,17 +252,17 @@ class PassInputs:
     def plan(
         self, first: int, segments: Sequence[JudgedSegment], files: remote_files.TierFiles
     ) -> tuple[SegmentPlan, ...]:
-        """The plans of consecutive segments, the first of which has a number."""
-        found = self.bits.read(first, [segment.header.record_count for segment in segments])
+        """Plans consecutive segments; `first` is the number of the first in the pass."""
+        segment_bits = self.bits.read(first, [segment.header.record_count for segment in segments])
         return tuple(
             segment.plan(self.partition, files, bits, self.rules)
-            for segment, bits in zip(segments, found, strict=True)
+            for segment, bits in zip(segments, segment_bits, strict=True)
         )
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentsTask:
-    """Plans consecutive segments, once it is known which records are the latest."""
+    """Plans consecutive segments from the bits of the latest records."""
 
     first: int
     segments: tuple[JudgedSegment, ...]
@@ -281,7 +280,7 @@ class SegmentsTask:
 
 @dataclass(frozen=True, slots=True)
 class WrittenGroup:
-    """A group in the store under an announced id, not readable yet."""
+    """An uploaded group under an announced id, not readable yet."""
 
     segment: RemoteSegment
     summary: SegmentSummary
@@ -291,11 +290,12 @@ class WrittenGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupRewrite:
-    """Rewrites planned segments as one: into scratch, announced, uploaded, looked up.
+    """Rewrites planned segments as one: writes it to scratch, announces it, uploads it.
 
-    The plans read through one TierFiles of their own. `aborted` are the transactions that the key
-    index leaves out, if they are not those that stay listed; `is_decided` tells that all of them
-    are known. Of an erasure stale records stay: `stale_bytes` are those of the input.
+    The plans read through `files`, which the run closes. `aborted` are the transactions that the
+    key index leaves out, None for those that stay in the transaction index; `is_decided` is False
+    while a transaction in the segments is open. An erasure keeps stale records, and passes the
+    `stale_bytes` of its input.
     """
 
     bucket: BucketAccess
@@ -341,9 +341,9 @@ class GroupRewrite:
     def _list_contents(
         self, fs: FileSystem, directory: str, written: WrittenSegment
     ) -> list[upload.PartContent]:
-        """The objects of the new segment; producers and leader epochs are those of its last input.
+        """Lists the parts of the new segment; producers and epochs are those of the last input.
 
-        It goes without its key index while a transaction in it is not decided.
+        The key index is left out while a transaction in the segment is open.
         """
 
         def measure(kind: str) -> upload.PartContent:
@@ -355,7 +355,7 @@ class GroupRewrite:
         last = remote_files.RemoteInput(self.partition, self.inputs[-1], self.files)
         for name in (SNAPSHOT_PART, EPOCHS_PART):
             data, part = last.read_part(name), last.remote.find_part(name)
-            assert part is not None, "it was read by it"
+            assert part is not None, "read_part has read it"
             contents.append(upload.BytesContent(data, part))
         return [*contents, measure(KEYS)] if self.is_decided else contents
 
@@ -386,7 +386,7 @@ class GroupRewrite:
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """Plans the consecutive segments of a group again, and rewrites them as one."""
+    """Plans the consecutive segments of a group again and rewrites them as one."""
 
     id: str
     first: int
@@ -417,7 +417,7 @@ class RewriteTask:
 
 
 def join_epochs(segments: Sequence[RemoteSegment]) -> tuple[tuple[int, int], ...]:
-    """The leader epochs of segments that follow each other, each from its first offset on."""
+    """Joins the leader epochs of consecutive segments, with the first offset of each epoch."""
     starts: dict[int, int] = {}
     for segment in segments:
         for epoch, start in segment.epochs:

@@ -1,15 +1,15 @@
-"""Erases the records of persons from topics, on all tiers and in all copies, and proves it.
+"""Erases records from topics, on all tiers and in all outputs, and issues a receipt.
 
-1. The records are found; outputs that were made of the topics lose their rows first, while the log
-   still holds their records.
-2. Segments with a match are rewritten: in local logs, then in the cold tier, and what they replace
-   is removed.
-3. Everything that is there is read again. What was copied or added meanwhile is taken in another
-   pass; so many are made.
-4. Only when nothing is found the receipt is written.
+1. Outputs derived from the topics lose their rows first, while the log still has the records.
+2. Segments with a match are rewritten, in local logs and then in the cold tier, and the replaced
+   files and objects are deleted.
+3. A re-scan reads all remaining files and objects. If it finds records that were copied or added
+   during the run, another pass follows, up to PASSES_MAX.
+4. The receipt is written only after a re-scan without matches.
 
-Invariant  G8: no receipt without a re-scan of every live and retained object that found nothing.
-Crash      killed anywhere and run again it completes; each partition is as it was, or erased.
+Invariant  G8: no receipt without a re-scan of every live and retained object that found no match.
+Crash      a killed erasure is completed by another run under its id; until then each partition is
+           either unchanged or erased.
 """
 
 import os
@@ -59,13 +59,13 @@ from varve.object_store.prices import default_prices
 from varve.tiering.manifest.pages import new_id
 
 PASSES_MAX: Final = 4
-"""Passes over the logs: each takes what was found by the re-scan of the one before."""
+"""Passes over the logs; a later pass erases the matches of the re-scan before it."""
 _SALT_BYTES: Final = 16
 
 
 @dataclass
 class Erasure:
-    """One run over all that can be reached."""
+    """One run over all reachable targets."""
 
     targets: ErasureTargets
     request: ErasureRequest
@@ -88,10 +88,10 @@ class Erasure:
         self._removed_keys: set[str] = set()
 
     def run(self, *, is_dry_run: bool = False, is_finish: bool = False) -> ErasureResult:
-        """Erases; raises NotErased if something is still there.
+        """Erases the records; raises NotErased if the re-scan still finds matches.
 
-        A dry run says what would be done. `is_finish` ends an erasure whose replaced objects had a
-        grace time, under the id it has.
+        A dry run only counts the matches. `is_finish` completes an erasure under its id after the
+        grace time of its replaced objects.
         """
         self._documents.check()
         if is_dry_run:
@@ -118,13 +118,13 @@ class Erasure:
     def _run(self, *, is_finish: bool) -> ErasureResult:
         erased = self._erase_outputs()
         rescan, only, passes = Rescan(), None, 0
-        while passes == 0 or (rescan.found and passes < PASSES_MAX):
+        while passes == 0 or (rescan.matches and passes < PASSES_MAX):
             findings = self._pass(only=only, waits_for_grace=is_finish)
             if any(remote_findings.is_waiting for remote_findings in findings):
                 finish_ms = self.clock.now_ms() + self.request.grace_ms
                 return self._result(self._out_of_reach(erased), finish_ms=finish_ms)
             rescan = self._rescan()
-            only, passes = set(rescan.found), passes + 1
+            only, passes = set(rescan.matches), passes + 1
         rescan.check()
         self._check_outputs(erased, rescan)
         document = self._describe(rescan, erased, passes=passes)
@@ -136,11 +136,11 @@ class Erasure:
 
     def _check_begun(self) -> None:
         if self.request.grace_ms:
-            raise InvalidRequest("an erasure is finished without a grace time")
+            raise InvalidRequest("a grace time cannot be given when an erasure is finished")
         if not self._is_begun():
             raise NotFound(
-                f"no evidence of an erasure {self.request.id} is there: nothing was begun under "
-                "this id, or nothing was found then; run it without --finish"
+                f"there is no evidence of an erasure {self.request.id}: none was begun under this "
+                "id, or it found no records; run it without --finish"
             )
 
     def _is_begun(self) -> bool:
@@ -192,7 +192,7 @@ class Erasure:
         return remote
 
     def _forget_indexes(self, ids: Sequence[str]) -> None:
-        """Index files of replaced cold segments that were fetched for reads."""
+        """Deletes cached index files of replaced remote segments."""
         hot = self.targets.hot
         if hot is None or not ids:
             return
@@ -205,7 +205,7 @@ class Erasure:
     # Outputs
 
     def _erase_outputs(self) -> dict[str, list[ErasedOutput]]:
-        """Before the log: rows that a field is found in are known by the offsets it still holds."""
+        """Erases rows before the log does: a field matches rows by the offsets of its records."""
         if not any(topic.outputs.copies for topic in self._topics):
             return {}
         if self.request.field is not None:
@@ -220,8 +220,13 @@ class Erasure:
         }
 
     def _check_outputs(self, erased: dict[str, list[ErasedOutput]], rescan: Rescan) -> None:
-        """Counts what is left; a job may have added rows meanwhile, which then go as well."""
-        missing = {done.output_id for part in erased.values() for done in part if not done.is_there}
+        """Counts the remaining rows, and erases those that a job has added during the run."""
+        missing = {
+            output.output_id
+            for outputs in erased.values()
+            for output in outputs
+            if not output.is_there
+        }
         for topic in self._topics:
             for output in topic.outputs.copies:
                 if output.id in missing:
@@ -230,12 +235,12 @@ class Erasure:
                 if erasure.count(self._rows(topic)):
                     done = erasure.erase(self._rows(topic))
                     erased.setdefault(topic.name, []).append(done)
-                    if left := erasure.count(self._rows(topic)):
+                    if row_count := erasure.count(self._rows(topic)):
                         reasons = "; ".join(done.out_of_reach)
                         raise NotErased(
-                            f"{left} rows that were to be erased are still in {output.kind} "
+                            f"{row_count} rows that were to be erased are still in {output.kind} "
                             f"{output.name} at {output.place}; no receipt is issued: "
-                            f"{reasons or 'end the jobs that add to it, and run this one again'}"
+                            f"{reasons or 'stop the jobs that write to it and erase again'}"
                         )
                 rescan.outputs += 1
 
@@ -246,7 +251,7 @@ class Erasure:
     def _rows(self, topic: TopicTarget) -> ErasedRows:
         return ErasedRows(self.request.keys, self._figures.offsets(topic.name))
 
-    # The proof
+    # Re-scan and receipt
 
     def _rescan(self) -> Rescan:
         rescan = Rescan()
@@ -279,7 +284,7 @@ class Erasure:
         return done
 
     def _erase_versions(self, done: Sequence[PartitionErased]) -> ErasedVersions:
-        """Of what was removed under this id, by this run or one before."""
+        """Deletes the versions of objects removed under this id, by this run or earlier ones."""
         tier = self.targets.tier
         if tier is None:
             return ErasedVersions()
@@ -342,7 +347,7 @@ class Erasure:
         erased: Mapping[str, Sequence[ErasedOutput]],
         *,
         is_versioned: bool = False,
-        versions: ErasedVersions = ErasedVersions(is_asked=False),  # noqa: B008  a value
+        versions: ErasedVersions = ErasedVersions(is_listed=False),  # noqa: B008  a value
     ) -> list[str]:
         return list_unreached(
             self.targets,
@@ -388,12 +393,12 @@ def erase(
     is_finish: bool = False,
     clock: Clock | None = None,
 ) -> ErasureResult:
-    """Erases what is requested, and issues the receipt.
+    """Erases the requested records and issues the receipt.
 
-    `directories` are those of one store, which must not be open elsewhere: Locked otherwise. A
-    store that mirrors the bucket is erased with it. The settings of snapshots and tables are what
-    it takes to open those that were made of the topics. Raises NotFound for a topic that is
-    nowhere, and NotErased where the re-scan finds something.
+    `directories` are the log directories of one store; raises Locked if another process has it
+    open. A store that mirrors the bucket is erased with it. `snapshot_settings` and
+    `table_settings` open the snapshots and tables derived from the topics. Raises NotFound for an
+    unknown topic, and NotErased if the re-scan finds matches.
     """
     outputs = OutputSettings(
         snapshots=snapshot_settings or {},
@@ -419,18 +424,18 @@ def erase(
 def open_targets(
     stack: ExitStack, *, address: Bucket | None, directories: Sequence[str]
 ) -> ErasureTargets:
-    """The bucket and the store, which is open until the stack ends; raises Locked.
+    """Opens the bucket and the store, which stays open until the stack ends; raises Locked.
 
-    Raises InvalidSetting for a bucket that is not the one the directories have copied to: a
-    receipt that speaks of another bucket would leave all that was copied as it is.
+    Raises InvalidSetting if the directories are copied to another bucket: the erasure would miss
+    all copied segments.
     """
     fs = RealFileSystem()
     paths = tuple(os.path.abspath(directory) for directory in directories)
     tier = hot = None
     if address is not None:
         for directory in paths:
-            if (place := read_location(fs, directory)) is not None:
-                check_remembered("the object store", address.url, place.url, directory)
+            if (location := read_location(fs, directory)) is not None:
+                check_remembered("the object store", address.url, location.url, directory)
         search = partial(find_topic, address)
         tier = BucketTarget(address, find_cluster(address), search, address.url)
     if paths:
@@ -438,13 +443,13 @@ def open_targets(
             store = stack.enter_context(embedded.open(list(paths), maintain=False))
         except Locked as error:
             raise Locked(
-                f"{error}; stop it for the erasure, or erase from the object store alone and from "
-                "the directory later"
+                f"{error}; stop the process that has it open, or erase from the object store alone "
+                "and from the directory later"
             ) from error
         hot = DirectoryTarget(store, paths, fs)
     return ErasureTargets(tier, hot)
 
 
 def new_erasure_id() -> str:
-    """An id for an erasure."""
+    """Generates the id of an erasure."""
     return new_id(random.SystemRandom())

@@ -1,10 +1,10 @@
-"""The erasure in a local log: segments with a match are rewritten and swapped, as compaction does.
+"""Erases records from a local log: rewrites segments with a match and swaps them in.
 
-Invariant  a segment is swapped in only after its balance was checked and put on record. What was
-           replaced is gone when this ends, and so is what earlier runs left lying aside. Records
-           that were found are held for one segment at a time.
-Crash      each swap is complete or undone by the next open; a run that was cut is run again.
-Threads    one; the store is open in this process, and nobody else appends.
+Invariant  a rewritten segment is swapped in only after its balance is checked and stored. When the
+           erasure ends, the files of replaced segments are deleted, and so are the .deleted files
+           of earlier runs. Memory holds the matching records of one segment at a time.
+Crash      the next open completes or undoes an interrupted swap; the erasure is then run again.
+Threads    one; the store is open in this process, and no other thread appends.
 """
 
 import contextlib
@@ -38,11 +38,12 @@ from varve.jobs.tier.remote_files import FileInput, scratch
 from varve.kernels.crc import extend_crc32c
 
 _CHUNK_BYTES: Final = 4 << 20
+"""Bytes of a segment in memory at a time when its checksum is computed."""
 
 
 @dataclass(slots=True)
 class LocalFindings:
-    """What one pass over a local log found and did."""
+    """The figures of one pass over a local log, the offsets of matches, and the changed files."""
 
     figures: PartitionErasure
     offsets: list[Integers] = field(default_factory=list)
@@ -70,42 +71,42 @@ class LocalErasure:
         )
 
     def run(self, *, is_dry_run: bool) -> LocalFindings:
-        """Erases, segment by segment; a dry run only finds out what there is to do."""
+        """Erases segment by segment; a dry run only counts the matches."""
         if not is_dry_run:
             remove_unfinished(self.fs, self.log.directory)
         self.log.flush()
-        for base_offset, size, scan in self._search():
+        for base_offset, size, scan in self._scan_segments():
             self._findings.figures.add_scan(size, scan)
-            if scan.found is None or not scan.match_count:
+            if scan.records is None or not scan.match_count:
                 continue
             if not self.matcher.is_by_key:
-                self._findings.offsets.append(scan.found.offsets)
+                self._findings.offsets.append(scan.records.offsets)
             if not is_dry_run:
-                self._erase(self._closed(base_offset), scan.found)
+                self._erase(self._get_closed(base_offset), scan.records)
         if not is_dry_run:
             self.log.delete_expired_files(LONG_MAX)
-            self._remove_set_aside()
+            self._remove_deleted_files()
         return self._findings
 
-    def _remove_set_aside(self) -> None:
-        """Deletes files with the suffix .deleted that no log refers to."""
+    def _remove_deleted_files(self) -> None:
+        """Deletes files with the suffix .deleted that earlier runs have left."""
         for name in self.fs.names(self.log.directory):
             file = parse_file_name(name)
             if file is not None and file.state == DELETED:
                 self.fs.remove(f"{self.log.directory}/{name}")
 
-    # Finding
+    # Scan
 
-    def _search(self) -> Iterator[tuple[int, int, Scan]]:
-        """Base offset and size of each segment, with what it holds; the active one comes last."""
+    def _scan_segments(self) -> Iterator[tuple[int, int, Scan]]:
+        """Yields the base offset, the size and the matches of each segment, the active one last."""
         for segment in self.log.view.closed:
-            yield segment.base_offset, segment.size, self._search_segment(segment)
+            yield segment.base_offset, segment.size, self._scan_closed(segment)
         active = self.log.view.active
         if active.size:
             scan = scan_log(FileSource(active.file()), active.size, self.matcher)
             yield active.base_offset, active.size, scan
 
-    def _search_segment(self, segment: Segment) -> Scan:
+    def _scan_closed(self, segment: Segment) -> Scan:
         source = FileSource(segment.file())
         if self.matcher.is_by_key:
             with self._open_index(segment) as index:
@@ -115,7 +116,7 @@ class LocalErasure:
 
     @contextmanager
     def _open_index(self, segment: Segment) -> Iterator[KeyIndex | None]:
-        """Its key index; None if it is missing or unusable."""
+        """Opens the key index of a segment; None if it is missing or unusable."""
         index: KeyIndex | None = None
         with contextlib.suppress(Corrupt):
             index = open_key_index(self.fs, segment, topic_id=self._topic_id)
@@ -125,17 +126,18 @@ class LocalErasure:
         with index:
             yield index
 
-    # The rewrite
+    # Rewrite
 
-    def _closed(self, base_offset: int) -> Segment:
-        """The segment with a base offset; the active segment is rolled first."""
+    def _get_closed(self, base_offset: int) -> Segment:
+        """Returns the segment with a base offset; rolls it first if it is the active segment."""
         if base_offset == self.log.view.active.base_offset:
             self.log.roll()
         for segment in self.log.view.closed:
             if segment.base_offset == base_offset:
                 return segment
         raise Unavailable(
-            f"{self.log.topic_partition}: segment {base_offset} was removed meanwhile; erase again"
+            f"{self.log.topic_partition}: segment {base_offset} was removed during the erasure: "
+            "erase again"
         )
 
     def _next_offset(self, segment: Segment) -> int:
@@ -143,7 +145,7 @@ class LocalErasure:
         return bases[bases.index(segment.base_offset) + 1]
 
     def _erase(self, segment: Segment, records: ErasedRecords) -> None:
-        before = _describe(segment)
+        before = _describe_file(segment)
         with scratch() as directory:
             plan, written, digest_after = self._write(segment, records, directory)
         with self._evidence.removal_lock:
@@ -169,12 +171,11 @@ class LocalErasure:
             if new is None:
                 raise Unavailable(
                     f"{self.log.topic_partition}: segment {segment.base_offset} was removed "
-                    "meanwhile; erase again"
+                    "during the erasure: erase again"
                 )
             self._evidence.mark_done(balance.id)
         self.log.delete_expired_files(LONG_MAX)
-        after = _describe(new)
-        self._findings.changes.append(ObjectChange(before, after))
+        self._findings.changes.append(ObjectChange(before, _describe_file(new)))
 
     def _write(
         self, segment: Segment, records: ErasedRecords, directory: str
@@ -184,7 +185,7 @@ class LocalErasure:
         aborted = log.collect_aborted(segment.base_offset, next_offset)
         plan, digest = plan_rewrite(
             segment,
-            self._find_keys(segment),
+            self._find_valid_keys(segment),
             records,
             directory,
             topic_id=self._topic_id,
@@ -206,15 +207,15 @@ class LocalErasure:
             aborted=aborted,
         )
         if next_offset > log.last_stable_offset:
-            # Some of its transactions are still open, so the index would be incomplete.
+            # Some of its transactions are still open, so the key index would be incomplete.
             self.fs.remove(f"{segment.path(KEYS)}{CLEANED}")
         path = f"{segment.path(LOG)}{CLEANED}"
         with self.fs.open(path) as file:
             digest_after = digest.of(FileInput(written.base_offset, written.size, path, file))
         return plan, written, digest_after
 
-    def _find_keys(self, segment: Segment) -> SegmentKeys | None:
-        """Its key index if every entry is valid; else None."""
+    def _find_valid_keys(self, segment: Segment) -> SegmentKeys | None:
+        """Returns the key index of a segment; None if it is missing or an entry is invalid."""
         with contextlib.suppress(Corrupt), self._open_index(segment) as index:
             if index is not None:
                 index.verify()
@@ -222,7 +223,7 @@ class LocalErasure:
         return None
 
 
-def _describe(segment: Segment) -> StoredObject:
+def _describe_file(segment: Segment) -> StoredObject:
     crc, file, size = 0, segment.file(), segment.size
     for start in range(0, size, _CHUNK_BYTES):
         data = np.frombuffer(file.read_at(start, min(_CHUNK_BYTES, size - start)), np.uint8)

@@ -1,6 +1,6 @@
-"""Snapshots and tables made of a topic, as an erasure takes them: found, erased, counted again.
+"""Erases records from the outputs of a topic: snapshots and tables that jobs derived from it.
 
-Invariant  every registered output is erased, or named among what is out of reach.
+Invariant  every registered output is erased, or reported as out of reach.
 """
 
 import os
@@ -23,7 +23,7 @@ from varve.jobs.tasks import TaskRunner
 
 @dataclass(frozen=True, slots=True)
 class TopicOutputs:
-    """All that was made of one topic: `copies` can be erased, `topics` are topics within reach."""
+    """The outputs of one topic: snapshots and tables (`copies`), and reachable derived topics."""
 
     copies: tuple[DerivedOutput, ...]
     topics: tuple[DerivedOutput, ...]
@@ -32,9 +32,10 @@ class TopicOutputs:
 
 @dataclass(frozen=True, slots=True)
 class OutputSettings:
-    """What it takes to open outputs, credentials among it: a note of an output holds none.
+    """Settings for opening outputs, credentials included: the registry stores none.
 
-    Snapshots at a place of the same kind as the bucket, `store_url`, take its settings too.
+    Snapshots in a store with the scheme of `store_url`, the bucket of the topic, use its settings
+    in `store` too.
     """
 
     snapshots: Mapping[str, GivenValue] = field(default_factory=dict)
@@ -54,28 +55,28 @@ def _scheme(place: str) -> str:
     return place.partition(":")[0] if ":" in place else "file"
 
 
-def _same_place(place: str) -> str:
-    """A place as it is compared: paths in full."""
+def _normalize_place(place: str) -> str:
+    """Makes two URLs or paths of the same place equal."""
     return place if _scheme(place) != "file" else os.path.abspath(place.removeprefix("file:"))
 
 
 def find_topic_outputs(
     registries: Iterable[OutputRegistry], topic: str, topic_id: str, *, reachable: Sequence[str]
 ) -> TopicOutputs:
-    """What is noted of a topic; topics at these places can be erased like any other."""
+    """Finds the registered outputs of a topic; `reachable` are the places of erasable topics."""
     outputs: dict[str, DerivedOutput] = {}
     for registry in registries:
         for output in registry.find(topic, topic_id):
-            known = outputs.get(output.id)
-            outputs[output.id] = output if known is None else output.with_locations(known.locations)
-    reached = {_same_place(output) for output in reachable}
+            other = outputs.get(output.id)
+            outputs[output.id] = output if other is None else output.with_locations(other.locations)
+    reached = {_normalize_place(place) for place in reachable}
     copies, topics, out_of_reach = [], [], []
     for output in outputs.values():
         match output.kind:
             case OutputKind.SNAPSHOT | OutputKind.TABLE:
                 copies.append(output)
             case OutputKind.TOPIC:
-                if _same_place(output.place) in reached:
+                if _normalize_place(output.place) in reached:
                     topics.append(output)
                 else:
                     out_of_reach.append(
@@ -98,9 +99,9 @@ def find_topic_outputs(
 
 @dataclass(frozen=True, slots=True)
 class OutputErasure:
-    """The erasure of one snapshot or table.
+    """Erases rows from one snapshot or table.
 
-    `others` are all copies of the topic: what one of them still uses is not taken for left over.
+    `others` are all snapshots and tables of the topic: their files are not orphans of this output.
     """
 
     output: DerivedOutput
@@ -109,7 +110,7 @@ class OutputErasure:
     others: Sequence[DerivedOutput] = ()
 
     def erase(self, wanted: ErasedRows) -> ErasedOutput:
-        """Removes the rows for good; raises Unavailable where the output cannot be reached."""
+        """Removes the rows permanently; raises Unavailable if the output cannot be reached."""
         opening = self.settings.of(self.output)
         with _name_remedy(self.output):
             if self.output.kind is OutputKind.SNAPSHOT:
@@ -123,7 +124,7 @@ class OutputErasure:
             )
 
     def count(self, wanted: ErasedRows) -> int:
-        """How many rows are left, over every retained file."""
+        """Counts the remaining rows in all retained files."""
         opening = self.settings.of(self.output)
         if self.output.kind is OutputKind.SNAPSHOT:
             from varve.jobs.snapshot.erase import count_in_snapshot
@@ -136,11 +137,11 @@ class OutputErasure:
 
 @contextmanager
 def _name_remedy(output: DerivedOutput) -> Iterator[None]:
-    """An output that is gone for good would make every erasure of its topic fail."""
+    """Adds the remedy to errors: a missing output makes every erasure of its topic fail."""
     try:
         yield
     except (Unavailable, NotFound) as error:
         raise Unavailable(
             f"{output.kind} {output.name} of topic {output.topic} cannot be reached: {error}. If "
-            f"it is gone for good: varve job outputs {output.topic} --forget {output.id}"
+            f"it no longer exists: varve job outputs {output.topic} --forget {output.id}"
         ) from error

@@ -1,16 +1,16 @@
-"""The receipt of an erasure: what was asked, what was done, what was read again, what was not
-reached. It is signed, and stored beside the topics it is about.
+"""The receipt of an erasure: the request, the changes, the re-scan, and what was out of reach.
 
-A receipt exists when an erasure is over; until then the request does, from before the first change.
+It is signed, and stored beside its topics once the erasure is complete. Before the first change the
+request is stored; the receipt replaces it.
 
 Layout     `receipt/<id>.json` and `erasure/<id>.json` below `<cluster>/<topic>.<topic id>/` for a
            tiered topic, `varve-receipt-<id>.json` and `varve-erasure-<id>.json` in the log
            directory for one that is not. The signature is Ed25519 over the document without it as
            canonical JSON: keys sorted, no spaces, UTF-8. docs/formats/receipt.md
-Invariant  holds no key and no value, but their salted digests. What was done is read back from the
-           evidence, also of an earlier run under the same id. An id stands for one request: another
-           one under it is refused before anything changes. An object with a name twice is refused,
-           since readers differ in which of the two they take.
+Invariant  contains no key and no value, only salted digests of them. The changes are read back from
+           the evidence, that of earlier runs under the same id included. An id identifies one
+           request: a different request under it is rejected before the first change. A JSON object
+           with a duplicate name is rejected, since parsers differ in which value they use.
 """
 
 import base64
@@ -54,7 +54,7 @@ _ALGORITHM: Final = "Ed25519"
 class StoredObject:
     """One version of an object or file; the checksum is the CRC-32C of its bytes, in hex.
 
-    `etag` and `version` are the store's own words, None where it has none.
+    `etag` and `version` are those of the object store, None if it has none.
     """
 
     key: str
@@ -69,7 +69,7 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class ObjectChange(JsonFields):
-    """An object, and the one that took its place."""
+    """An object before the erasure, and the object that replaced it."""
 
     before: StoredObject
     after: StoredObject
@@ -77,7 +77,7 @@ class ObjectChange(JsonFields):
 
 @dataclass(frozen=True, slots=True)
 class PartitionErased:
-    """What became of one partition on one tier: its balances, and object by object the change."""
+    """The erasure of one partition on one tier: its balances and its changed objects."""
 
     partition: int
     tier: str
@@ -107,7 +107,7 @@ class PartitionErased:
 def read_remote_erased(
     bucket: BucketAccess, partition: RemotePath, request: str
 ) -> PartitionErased:
-    """What the evidence of an erasure says of a cold partition, of all that was carried out."""
+    """Reads the committed changes of an erasure to a cold partition from its evidence."""
     objects, manifests = bucket.objects(), bucket.manifests(partition)
     live = {
         partition.part_key(segment, LOG_PART)
@@ -121,11 +121,11 @@ def read_remote_erased(
             continue
         for balance, change in _decode_evidence(bytes(objects.get(info.key)), info.key):
             before = change["before"]["key"]
-            known = done.get(before)
-            # A run that was killed between evidence and commit left a change that never was: of
-            # two that begin with the same object the one that can be read was carried out.
-            is_better = known is None or known[1]["after"]["key"] not in live
-            if before not in live and is_better:
+            other = done.get(before)
+            # A run that was killed between evidence and commit left a change that never happened:
+            # of two changes to the same object, the one with a live output was committed.
+            is_committed = other is None or other[1]["after"]["key"] not in live
+            if before not in live and is_committed:
                 done[before] = balance, change
     balances, changes = zip(*done.values(), strict=True) if done else ((), ())
     return PartitionErased(partition.partition, "cold", tuple(balances), tuple(changes))
@@ -148,10 +148,10 @@ def _decode_evidence(data: bytes, key: str) -> Iterator[tuple[removal.Removal, d
 def read_local_erased(
     fs: FileSystem, log: Log, request: str, changes: Sequence[dict[str, Any]]
 ) -> PartitionErased:
-    """The same of a local log; `changes` are the files of this run.
+    """Reads the changes of an erasure to a local log; `changes` are the files of this run.
 
-    A swap that was cut short and completed when the log was opened again is not noted as carried
-    out, and counts.
+    A swap that was interrupted and completed by the next open is not marked as done in the removal
+    log; it counts nevertheless.
     """
     entries = read_removal_log(fs, log.directory).entries
     live: LiveSegments | None = None
@@ -174,7 +174,7 @@ def read_local_erased(
 
 
 class _DocumentKind(StrEnum):
-    """Of a document in the cold tier; part of its name elsewhere."""
+    """The folder of a document in the cold tier, and part of its file name in a log directory."""
 
     RECEIPT = "receipt"
     REQUEST = "erasure"
@@ -182,7 +182,7 @@ class _DocumentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _StoredDocument:
-    """A document in the cold tier, if it is there."""
+    """The location of a document in the cold tier."""
 
     objects: ObjectStore
     key: str
@@ -206,7 +206,7 @@ class _StoredDocument:
 
 @dataclass(frozen=True, slots=True)
 class _LocalDocument:
-    """The same in a log directory."""
+    """The location of a document in a log directory."""
 
     fs: FileSystem
     name: str
@@ -226,7 +226,7 @@ _DocumentLocation = _StoredDocument | _LocalDocument
 
 
 class ErasureDocuments:
-    """The receipt and the request of one erasure, at each of its topics."""
+    """The stored receipt and request of one erasure, for each of its topics."""
 
     def __init__(
         self, targets: ErasureTargets, topics: Sequence[TopicTarget], request: ErasureRequest
@@ -236,7 +236,7 @@ class ErasureDocuments:
         self._request = request
 
     def check(self) -> None:
-        """Raises InvalidRequest if the id is that of an erasure of something else."""
+        """Raises InvalidRequest if the id belongs to an erasure with another request."""
         for kind in _DocumentKind:
             for location in self._reachable(kind):
                 data = location.find()
@@ -259,7 +259,7 @@ class ErasureDocuments:
             )
 
     def put_request(self, salt: bytes) -> None:
-        """Puts on record what is asked, before the first change."""
+        """Stores the request, before the first change."""
         document = {
             "kind": _REQUEST_KIND,
             "format": _FORMAT,
@@ -270,7 +270,7 @@ class ErasureDocuments:
             location.put(encode_receipt(document))
 
     def put_receipt(self, document: dict[str, Any]) -> tuple[str, ...]:
-        """Puts the receipt to every topic, in the place of the request; gives where it is."""
+        """Stores the receipt for every topic and removes the request; returns the locations."""
         locations = self._write_locations(_DocumentKind.RECEIPT)
         for location in locations:
             location.put(encode_receipt(document))
@@ -278,18 +278,18 @@ class ErasureDocuments:
         return tuple(location.name for location in locations)
 
     def remove_request(self) -> None:
-        """Where a receipt replaces it, or nothing was changed for it."""
+        """Removes the request, once a receipt replaces it or if nothing was changed."""
         for location in self._reachable(_DocumentKind.REQUEST):
             location.remove()
 
     def _write_locations(self, kind: _DocumentKind) -> list[_DocumentLocation]:
-        """One for each topic in the cold tier, and one for all others."""
+        """One location for each topic in the cold tier, and one for all local topics."""
         remote = list(self._remote_documents(kind))
         is_elsewhere = any(not topic.partitions for topic in self._topics)
         return [*remote, *list(self._local_documents(kind))[:1]] if is_elsewhere else remote
 
     def _reachable(self, kind: _DocumentKind) -> Iterator[_DocumentLocation]:
-        """Wherever one may be: a topic may have come to the cold tier since."""
+        """All possible locations: a local topic may have been copied to the cold tier since."""
         yield from self._remote_documents(kind)
         yield from self._local_documents(kind)
 
@@ -322,7 +322,7 @@ def _read_request(data: bytes, where: str) -> dict[str, Any]:
 
 
 def encode_receipt(document: dict[str, Any]) -> bytes:
-    """A receipt as it is kept, for people and programs to read."""
+    """Encodes a receipt as indented JSON."""
     return json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
@@ -330,18 +330,18 @@ def encode_receipt(document: dict[str, Any]) -> bytes:
 
 
 class NotGenuine(StoreError):
-    """A receipt that is not as its signer left it, or none at all."""
+    """A receipt whose signature does not match, or a file that is not a receipt."""
 
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A private key in use."""
+    """An Ed25519 private key that signs receipts."""
 
     private: Ed25519PrivateKey
 
     @classmethod
     def read(cls, data: bytes, *, passphrase: bytes | None, where: str) -> Self:
-        """From a PEM file; raises InvalidRequest if it holds no Ed25519 private key."""
+        """Reads a PEM file; raises InvalidRequest if it has no Ed25519 private key."""
         try:
             key = serialization.load_pem_private_key(data, passphrase)
         except (ValueError, TypeError) as error:
@@ -354,7 +354,7 @@ class SigningKey:
         return cls(key)
 
     def sign(self, document: dict[str, Any]) -> dict[str, Any]:
-        """The document with its signature."""
+        """Returns the document with its signature."""
         raw = self.private.public_key().public_bytes(
             serialization.Encoding.Raw, serialization.PublicFormat.Raw
         )
@@ -367,7 +367,7 @@ class SigningKey:
 
 
 def read_public_key(data: bytes, where: str) -> Ed25519PublicKey:
-    """From a PEM file; raises InvalidRequest if it holds no Ed25519 public key."""
+    """Reads a PEM file; raises InvalidRequest if it has no Ed25519 public key."""
     try:
         key = serialization.load_pem_public_key(data)
     except (ValueError, TypeError) as error:
@@ -378,13 +378,13 @@ def read_public_key(data: bytes, where: str) -> Ed25519PublicKey:
 
 
 def canonical(document: dict[str, Any]) -> bytes:
-    """What is signed of a receipt."""
-    rest = {name: value for name, value in document.items() if name != SIGNATURE}
-    return json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    """Encodes the signed part of a receipt, the document without its signature."""
+    signed = {name: value for name, value in document.items() if name != SIGNATURE}
+    return json.dumps(signed, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def verify_receipt(data: bytes, public_key: Ed25519PublicKey, *, where: str) -> dict[str, Any]:
-    """The document of a receipt that this key signed; raises NotGenuine for any other."""
+    """Returns the document of a receipt that this key signed; raises NotGenuine otherwise."""
     document = read_receipt(data, where)
     signature = document.get(SIGNATURE)
     if not isinstance(signature, dict):
@@ -403,7 +403,7 @@ def verify_receipt(data: bytes, public_key: Ed25519PublicKey, *, where: str) -> 
         raise NotGenuine(f"{where}: another key than the one given signed it, or it was changed")
     try:
         public_key.verify(value, canonical(document))
-    except (InvalidSignature, UnicodeEncodeError):  # what no UTF-8 can write was never signed
+    except (InvalidSignature, UnicodeEncodeError):  # text that UTF-8 cannot encode was never signed
         raise NotGenuine(
             f"{where}: the signature does not fit: the receipt was changed since it was signed"
         ) from None
@@ -411,10 +411,10 @@ def verify_receipt(data: bytes, public_key: Ed25519PublicKey, *, where: str) -> 
 
 
 def read_receipt(data: bytes, where: str) -> dict[str, Any]:
-    """A receipt's document; raises NotGenuine for what is none."""
+    """Decodes a receipt without checking its signature; raises NotGenuine."""
     try:
         document = json.loads(data, object_pairs_hook=_refuse_duplicates)
-    except _DoubledName as error:
+    except _DuplicateName as error:
         raise NotGenuine(
             f"{where}: an object has the name {str(error)!r:.80} twice: it was changed"
         ) from None
@@ -425,20 +425,20 @@ def read_receipt(data: bytes, where: str) -> dict[str, Any]:
     return document
 
 
-class _DoubledName(Exception):
-    """A name that stands twice in one object."""
+class _DuplicateName(Exception):
+    """A name that occurs twice in one JSON object."""
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members: dict[str, Any] = {}
     for name, value in pairs:
         if name in members:
-            raise _DoubledName(name)
+            raise _DuplicateName(name)
         members[name] = value
     return members
 
 
 def render_receipt(document: dict[str, Any]) -> str:
-    """A receipt as a page for people, which proves nothing itself: document and signature do."""
+    """Renders a receipt as an HTML page; only the document and its signature are proof."""
     text = json.dumps(document, indent=1, ensure_ascii=False)
     return render_template("receipt.html", {SIGNATURE: None, **document, "document": text})

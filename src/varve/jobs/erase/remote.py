@@ -1,15 +1,16 @@
-"""The erasure in one partition's cold tier, stage by stage.
+"""Erases records from one partition of the cold tier, stage by stage.
 
-1. What earlier runs left is swept; every readable segment, and every replaced one whose objects
-   are still there, is searched: by its key index, or by a scan.
+1. The run deletes leftovers of earlier runs. Tasks search every readable segment, and every
+   replaced segment whose objects still exist, by its key index or by a scan.
 2. One task per segment with a match rewrites it and uploads it under an announced id.
-3. Balances are checked and put on record, and one manifest makes the new segments readable.
-4. The objects of what was replaced go, unless readers are given a grace time.
+3. The driver checks and stores the balances, and one manifest commit makes the new segments
+   readable.
+4. The objects of replaced segments are deleted, unless the request has a grace time.
 
-Invariant  only the third step changes what is read, and it changes all at once. A segment that was
-           replaced by another writer meanwhile is left for another pass.
-Crash      before the third step the old state is read; what was announced is swept by the next run.
-Threads    one; the tasks of a stage run wherever the runner has them run.
+Invariant  only the third step changes what readers see, in one commit. A segment that another
+           writer replaced during the pass is left to the next pass.
+Crash      before the third step readers see the old segments; the next run deletes announced ones.
+Threads    one on the driver; the runner decides where tasks run.
 """
 
 import json
@@ -21,7 +22,7 @@ from typing import Final
 from varve.cleaning.removals.removal import Removal, encode_removal
 from varve.foundation.clock import Clock
 from varve.foundation.errors import ObjectNotFound, StoreError, Unavailable
-from varve.jobs.compact.cleanable import find_chain, find_leftovers, read_aborted, read_shells
+from varve.jobs.compact.cleanable import find_chain, find_leftovers, read_aborted, read_producers
 from varve.jobs.compact.commit import CompactCommit, DoneGroup
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
 from varve.jobs.erase.request import ErasureRequest
@@ -42,18 +43,18 @@ from varve.tiering.manifest.segment import LOG_PART, RemoteSegment, SegmentState
 from varve.tiering.partition_lease import HeldLease, hold_lease
 
 _REWRITE_READS: Final = 4
-"""How often a segment with a match is read: to find, to plan, to copy, and back."""
+"""Reads of a segment with a match: to search it, plan it, copy it, and verify the output."""
 _REWRITE_REQUESTS: Final = 30
-"""About: seven objects written, looked up and read back, and their announcement and commit."""
+"""Estimated: seven objects are written, checked and read back, announced and committed."""
 
 
 @dataclass(slots=True)
 class RemoteFindings:
-    """What one pass over a partition found and did.
+    """The results of one pass over a partition.
 
-    `is_waiting` where replaced objects stay for their grace time. `removed_keys` are the log
-    objects of all segments that were removed, leftovers of others among them. `log_bytes` and
-    `log_requests` are what it takes to read all log objects once.
+    `is_waiting` is True while replaced objects are retained for their grace time. `removed_keys`
+    are the log objects of all deleted segments, leftovers of other jobs included. `log_bytes` and
+    `log_requests` are the cost of reading all log objects once.
     """
 
     figures: PartitionErasure
@@ -70,9 +71,10 @@ class RemoteFindings:
 class RemoteErasure:
     """One pass over one partition.
 
-    With `only` just the segments with these log objects are searched, and not by their indexes.
-    With `waits_for_grace` what others may still rely on is not removed. With `owns_copies`
-    nobody else copies to the partition, so that a copy which was cut short is a leftover.
+    `only` restricts the search to the segments with these log objects, and scans their data instead
+    of their key indexes. `waits_for_grace` raises Unavailable while readers may still use replaced
+    objects. `owns_copies` says that no other process copies to the partition, so that an unfinished
+    copy is searched too.
     """
 
     partition: RemotePath
@@ -97,7 +99,7 @@ class RemoteErasure:
         )
 
     def stages(self, *, is_dry_run: bool) -> Stages[RemoteFindings]:
-        """The pass; a StoreError is in its findings, and other partitions continue."""
+        """Runs the pass; a StoreError is in the findings, and other partitions continue."""
         try:
             if is_dry_run:
                 yield from self._run(is_dry_run=True)
@@ -108,7 +110,7 @@ class RemoteErasure:
         return self._findings
 
     def _run_leased(self) -> Stages[None]:
-        """The pass, while no other job rewrites the partition."""
+        """Runs the pass while holding the lease of the partition."""
         with hold_lease(
             self.bucket.objects(),
             self.partition,
@@ -119,31 +121,34 @@ class RemoteErasure:
             yield from self._run(is_dry_run=False)
 
     def _run(self, *, is_dry_run: bool) -> Stages[None]:
-        """A dry run ends when it knows what there is to do."""
+        """Runs the pass; a dry run ends after the search."""
         manifest = self._manifests.load() if is_dry_run else self._sweep()
         listed = list(self._manifests.segments(manifest))
         scanned = yield from self._search(listed)
         matched = [(segment, scan) for segment, scan in scanned if scan.match_count]
         if not self.matcher.is_by_key:
-            records = [scan.found for _, scan in matched if scan.found is not None]
-            self._findings.offsets += [found.offsets for found in records]
+            self._findings.offsets += [
+                scan.records.offsets for _, scan in matched if scan.records is not None
+            ]
         if is_dry_run or not matched:
             return
-        going = [segment for segment, _ in matched if not segment.is_readable]
-        self._check_grace(going)
+        replaced = [segment for segment, _ in matched if not segment.is_readable]
+        self._check_grace(replaced)
         live = [(segment, scan) for segment, scan in matched if segment.is_readable]
         if live:
             yield from self._rewrite(manifest, listed, live)
-        self._release(going)
+        self._release(replaced)
 
-    def _check_grace(self, going: Sequence[RemoteSegment]) -> None:
-        ends = [
-            segment.replaced_until_ms for segment in going if segment.replaced_until_ms is not None
+    def _check_grace(self, replaced: Sequence[RemoteSegment]) -> None:
+        ends_ms = [
+            segment.replaced_until_ms
+            for segment in replaced
+            if segment.replaced_until_ms is not None
         ]
-        if self.waits_for_grace and ends and max(ends) > self._now_ms:
+        if self.waits_for_grace and ends_ms and max(ends_ms) > self._now_ms:
             raise Unavailable(
                 f"{self.partition}: readers may rely on replaced objects for another "
-                f"{max(ends) - self._now_ms} ms; finish the erasure then"
+                f"{max(ends_ms) - self._now_ms} ms; finish the erasure after that"
             )
 
     def _sweep(self) -> Manifest:
@@ -160,7 +165,7 @@ class RemoteErasure:
         self._findings.removed_keys += [self._log_key(segment) for segment in removed]
 
     def _search(self, listed: Sequence[RemoteSegment]) -> Stages[list[tuple[RemoteSegment, Scan]]]:
-        """Every segment whose objects are there, with what was found in it."""
+        """Returns every searched segment with its matches."""
         chosen = [
             segment
             for segment in listed
@@ -177,17 +182,17 @@ class RemoteErasure:
         for segment, scan in zip(chosen, [scan for part in parts for scan in part], strict=True):
             if scan is None and segment.is_readable:
                 raise ObjectNotFound(f"{self._log_key(segment)}, which the manifest names")
-            known = scan or Scan()
-            scanned.append((segment, known))
+            scan = scan or Scan()
+            scanned.append((segment, scan))
             self._findings.log_bytes += segment.size
             self._findings.log_requests += -(-segment.size // CHUNK_BYTES)
-            self._findings.figures.add_scan(segment.size, known, is_live=segment.is_readable)
+            self._findings.figures.add_scan(segment.size, scan, is_live=segment.is_readable)
         return scanned
 
     def _log_key(self, segment: RemoteSegment) -> str:
         return self.partition.part_key(segment, LOG_PART)
 
-    # The rewrite
+    # Rewrite
 
     def _rewrite(
         self,
@@ -225,12 +230,12 @@ class RemoteErasure:
         live: Sequence[tuple[RemoteSegment, Scan]],
     ) -> list[EraseTask]:
         start, end = live[0][0].base_offset, max(segment.end_offset for segment, _ in live) + 1
-        behind = [
+        later = [
             segment for segment in listed if segment.is_readable and segment.end_offset >= start
         ]
-        with open_files(self.bucket.objects, self.partition, {*behind, *chain[-1:]}) as files:
-            aborted = read_aborted(self.partition, behind, files, end_offset=end)
-            shells = read_shells(self.partition, chain[-1], files) if chain else {}
+        with open_files(self.bucket.objects, self.partition, {*later, *chain[-1:]}) as files:
+            aborted = read_aborted(self.partition, later, files, end_offset=end)
+            producers = read_producers(self.partition, chain[-1], files) if chain else {}
         undecided = chain[-1].undecided_from if chain else None
         return [
             EraseTask(
@@ -239,12 +244,12 @@ class RemoteErasure:
                 new_id(self.random),
                 number,
                 segment,
-                scan.found,
+                scan.records,
                 aborted_within(
                     aborted, start_offset=segment.base_offset, end_offset=segment.end_offset + 1
                 ),
                 undecided is None or undecided > segment.end_offset,
-                shells,
+                producers,
                 self.request.id,
                 self.request.buffer_bytes,
                 self._now_ms,
@@ -278,7 +283,7 @@ class RemoteErasure:
 
 
 def estimate_cost(findings: Sequence[RemoteFindings], prices: PriceTable) -> ErasureCost:
-    """What is still to be requested after a look: the rewrite, and the re-scan of everything."""
+    """Estimates the cost after a dry run: the rewrite, and the re-scan of all log objects."""
     matched = sum(partition.figures.segments_matched for partition in findings)
     read_bytes = sum(
         partition.log_bytes + _REWRITE_READS * partition.figures.matched_bytes
@@ -299,7 +304,7 @@ def estimate_cost(findings: Sequence[RemoteFindings], prices: PriceTable) -> Era
 def find_stored(
     objects: ObjectStore, partition: RemotePath, segment: RemoteSegment
 ) -> StoredObject:
-    """The log object of a segment as the store lists it; without etag and version if it is gone."""
+    """Describes the log object of a segment; without etag and version if it no longer exists."""
     key = partition.part_key(segment, LOG_PART)
     part = segment.find_part(LOG_PART)
     crc = None if part is None else f"{part.crc32c:08x}"

@@ -1,12 +1,12 @@
-"""What an erasure is asked for: whose records, where, and by when.
+"""The request of an erasure: keys or field values, topics, and deadline.
 
-Layout     a file of keys has one per line: text, or bytes as `base64:...` or `hex:...`, without
-           the line end. A key that begins with one of these words, or holds a line end, is written
+Layout     a key file has one key per line: text, or bytes as `base64:...` or `hex:...`, without the
+           line end. A key that begins with one of these prefixes or contains a line end is written
            in base64. A byte order mark before the first line is ignored.
-Invariant  keys and values are never written anywhere but into the memory of the job: what goes on
-           record are salted digests and counts. Values of a field are compared by type: text with
-           text, a number with a number, however it is written; one beyond all decimals as written.
-           True, false and null match nothing. Of a name repeated in one object each value counts.
+Invariant  keys and values stay in the memory of the job: only salted digests and counts are stored.
+           Values of a field are compared by type: text with text, numbers by value regardless of
+           notation, and numbers outside the range of Decimal by their text. True, false and null
+           match nothing. If a JSON object repeats a name, each of its values is compared.
 """
 
 import base64
@@ -26,20 +26,22 @@ from varve.jobs.source.record_blocks import RecordBlock
 from varve.kernels.batch_layout import RecordColumn
 
 _PAYLOAD: Final = "payload"
+"""Debezium's envelope is below this name if the converter writes schemas."""
 _ROWS: Final = ("before", "after", "source")
+"""Parts of Debezium's envelope with fields of the row or its origin."""
 _DEPTH_MAX: Final = 64
 BUFFER_BYTES: Final = 64 << 20
 DIGESTS_MAX: Final = 1000
-"""With more keys than this a receipt has only their number and one digest."""
+"""A receipt of more keys has only their number and one digest of all."""
 
-_MARK: Final = b"\xef\xbb\xbf"
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _BASE64: Final = "base64:"
 _HEX: Final = "hex:"
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ValueFormat(StrEnum):
-    """How values are written."""
+    """The format of record values."""
 
     JSON = "json"
     DEBEZIUM = "debezium"
@@ -47,7 +49,7 @@ class ValueFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FieldMatch:
-    """A field, and the values of which one must stand there."""
+    """Matches records in which a field has one of several values."""
 
     path: tuple[str, ...]
     texts: frozenset[str]
@@ -56,7 +58,7 @@ class FieldMatch:
 
     @classmethod
     def of(cls, path: str, values: Sequence[str], format: ValueFormat) -> Self:
-        """Raises InvalidRequest for a path that names nothing, or without a value."""
+        """Raises InvalidRequest for an invalid path, or if there are no values."""
         names = _names(path)
         if not all(names) or not 0 < len(names) <= _DEPTH_MAX:
             raise InvalidRequest(
@@ -70,36 +72,36 @@ class FieldMatch:
 
     @property
     def written(self) -> str:
-        """The path as it is given."""
+        """The path in the notation of the request."""
         plain = ".".join(self.path)
         return plain if _names(plain) == self.path else json.dumps(self.path, ensure_ascii=False)
 
     def find(self, block: RecordBlock) -> tuple[list[bool], int]:
-        """Which records match, and how many values could not be read as JSON."""
+        """Marks the matching records, and counts the values that are not JSON."""
         payload = block.payload.data
         columns = slice(RecordColumn.KEY_START, RecordColumn.VALUE_SIZE + 1)
         matches: list[bool] = []
         unread = 0
         for key_at, key_size, value_at, value_size in block.records[:, columns].tolist():
-            is_found = False
+            is_match = False
             if value_size >= 0:
                 try:
                     value = _parse(payload[value_at : value_at + value_size])
-                    is_found = any(self._matches(root) for root in self._roots(value))
+                    is_match = any(self._has_match(root) for root in self._roots(value))
                 except ValueError:
                     unread += 1
-            if not is_found and key_size >= 0:
-                is_found = self._is_in_key(payload[key_at : key_at + key_size])
-            matches.append(is_found)
+            if not is_match and key_size >= 0:
+                is_match = self._is_in_key(payload[key_at : key_at + key_size])
+            matches.append(is_match)
         return matches, unread
 
     def _is_in_key(self, data: memoryview) -> bool:
-        """Keys need not be JSON."""
+        """Whether a key matches; a key that is not JSON does not."""
         try:
             key = _parse(data)
         except ValueError:
             return False
-        return any(self._matches(root) for root in (key, *_values(key, _PAYLOAD)))
+        return any(self._has_match(root) for root in (key, *_values(key, _PAYLOAD)))
 
     def _roots(self, value: Any) -> Iterator[Any]:
         if self.format is ValueFormat.JSON:
@@ -109,10 +111,10 @@ class FieldMatch:
             for name in _ROWS:
                 yield from _values(envelope, name)
 
-    def _matches(self, root: Any) -> bool:
-        return any(self._is_wanted(found_value) for found_value in _walk(root, self.path))
+    def _has_match(self, root: Any) -> bool:
+        return any(self._is_selected(value) for value in _walk(root, self.path))
 
-    def _is_wanted(self, value: Any) -> bool:
+    def _is_selected(self, value: Any) -> bool:
         if isinstance(value, str):
             return value in self.texts
         if isinstance(value, bool) or not isinstance(value, int | Decimal):
@@ -121,7 +123,7 @@ class FieldMatch:
 
 
 def _names(path: str) -> tuple[str, ...]:
-    """The names of a path; they are separated by dots unless it is a JSON list."""
+    """Splits a path into names: a JSON list, or names separated by dots."""
     if path.startswith("["):
         try:
             names = json.loads(path)
@@ -132,8 +134,8 @@ def _names(path: str) -> tuple[str, ...]:
     return tuple(path.split("."))
 
 
-class _Doubled(list[Any]):
-    """All values of a name that stands several times in one object."""
+class _RepeatedValues(list[Any]):
+    """All values of a name that occurs several times in one JSON object."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -142,20 +144,24 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values: dict[str, list[Any]] = {}
         for name, value in pairs:
             values.setdefault(name, []).append(value)
-        members |= {name: _Doubled(many) for name, many in values.items() if len(many) > 1}
+        members |= {
+            name: _RepeatedValues(repeated)
+            for name, repeated in values.items()
+            if len(repeated) > 1
+        }
     return members
 
 
 def _values(value: Any, name: str) -> Sequence[Any]:
-    """What stands under a name, which may be several things or none."""
+    """Returns the values of a name in an object: none, one, or several if it is repeated."""
     if not isinstance(value, dict) or name not in value:
         return ()
     inner = value[name]
-    return inner if isinstance(inner, _Doubled) else (inner,)
+    return inner if isinstance(inner, _RepeatedValues) else (inner,)
 
 
 def _walk(root: Any, path: tuple[str, ...]) -> Iterator[Any]:
-    """Everything that a path leads to; lists are gone through."""
+    """Yields every value at a path; the path applies to each item of a list."""
     if isinstance(root, list):
         for item in root:
             yield from _walk(item, path)
@@ -166,7 +172,7 @@ def _walk(root: Any, path: tuple[str, ...]) -> Iterator[Any]:
 
 
 def _parse(data: memoryview) -> Any:
-    """What JSON says; raises ValueError where it is none."""
+    """Parses JSON; raises ValueError."""
     try:
         return json.loads(bytes(data), parse_float=_decimal, object_pairs_hook=_object)
     except RecursionError:
@@ -174,7 +180,7 @@ def _parse(data: memoryview) -> Any:
 
 
 def _decimal(text: str) -> Decimal | str:
-    """A number as JSON writes it; as text where its exponent is beyond all decimals."""
+    """Converts a JSON number; returns its text if its exponent exceeds the range of Decimal."""
     try:
         return Decimal(text)
     except InvalidOperation:
@@ -190,7 +196,7 @@ def _number(text: str) -> Decimal | None:
 
 
 class RescanMode(StrEnum):
-    """`full` reads all data; `keys` the key indexes of live segments where they can prove it."""
+    """`full` re-reads all data; `keys` uses verified key indexes of live segments instead."""
 
     FULL = "full"
     KEYS = "keys"
@@ -198,11 +204,11 @@ class RescanMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureRequest:
-    """Whose records go from which topics: those of exact keys, or with a value in a field.
+    """Selects records of topics by exact keys, or by the value of a field.
 
-    `id` names the erasure; one that was cut short is taken up under the id it had. With `grace_ms`
-    replaced objects stay for readers, and the receipt waits for a run that finishes it.
-    `takes_over` takes the lease of a partition from a job that is gone.
+    `id` identifies the erasure; an interrupted erasure is continued under its id. With `grace_ms`
+    replaced objects are retained for readers, and a later run under the same id finishes the
+    erasure and issues the receipt. `takes_over` takes the lease of a partition from a dead job.
     """
 
     topics: tuple[str, ...]
@@ -230,7 +236,7 @@ class ErasureRequest:
             raise InvalidRequest(f"grace of {self.grace_ms} ms must be at least 0")
 
     def describe(self, salt: bytes) -> dict[str, object]:
-        """As a receipt has it, without a key or value."""
+        """Encodes the request for a receipt, with digests instead of keys and values."""
         document: dict[str, object] = {"topics": list(self.topics)}
         if self.keys:
             document["keys"] = self._digests(sorted(self.keys), salt)
@@ -252,22 +258,22 @@ class ErasureRequest:
         return document
 
     def find_difference(self, recorded: Mapping[str, Any]) -> str | None:
-        """What differs from a recorded request; None where nothing does."""
+        """Names the part that differs from a recorded request; None if they are the same."""
         if set(recorded["topics"]) != set(self.topics):
             return "topics"
         if not _are_same(sorted(self.keys), recorded.get("keys")):
             return "keys"
-        mine, field = self.field, recorded.get("field")
-        if mine is None or field is None:
-            return None if mine is field else "fields"
-        if (field["path"], field["format"]) != (mine.written, mine.format):
+        own, field = self.field, recorded.get("field")
+        if own is None or field is None:
+            return None if own is field else "fields"
+        if (field["path"], field["format"]) != (own.written, own.format):
             return "fields"
-        texts = sorted(text.encode() for text in mine.texts)
+        texts = sorted(text.encode() for text in own.texts)
         return None if _are_same(texts, field["values"]) else "values"
 
 
 def has_digests(recorded: Mapping[str, Any]) -> bool:
-    """Whether a recorded request can be distinguished from others of as many keys and values."""
+    """Whether a recorded request has digests of its keys and values, besides their number."""
     field = recorded.get("field")
     parts = (recorded.get("keys"), None if field is None else field["values"])
     return all("salt" in part for part in parts if part is not None)
@@ -289,12 +295,12 @@ def _digest_all(values: list[bytes], salt: bytes) -> str:
 
 
 def digest_key(key: bytes, salt: bytes) -> str:
-    """What stands for a key in a receipt: HMAC-SHA-256 under the receipt's salt."""
+    """The digest of a key in a receipt: HMAC-SHA-256 under the receipt's salt."""
     return hmac.new(salt, key, hashlib.sha256).hexdigest()
 
 
 def parse_key(text: str, where: str = "the key") -> bytes:
-    """A key as it is written on the command line and in files; raises InvalidRequest."""
+    """Parses a key of the command line or a key file; raises InvalidRequest."""
     if not text:
         raise InvalidRequest(
             f"{where} is empty, as that of an unset variable: if the empty key is meant write hex:"
@@ -312,7 +318,7 @@ def parse_key(text: str, where: str = "the key") -> bytes:
 
 
 def read_keys(lines: Iterable[bytes], where: str) -> frozenset[bytes]:
-    """The keys of a file, one per line; empty lines are left out. Raises InvalidRequest."""
+    """Reads a key file, one key per line; empty lines are skipped. Raises InvalidRequest."""
     keys: set[bytes] = set()
     for number, data in _number_lines(lines):
         try:
@@ -328,7 +334,7 @@ def read_keys(lines: Iterable[bytes], where: str) -> frozenset[bytes]:
 
 
 def read_values(lines: Iterable[bytes], where: str) -> list[str]:
-    """The values of a file, one per line; empty lines are left out. Raises InvalidRequest."""
+    """Reads a file of values, one per line; empty lines are skipped. Raises InvalidRequest."""
     values: list[str] = []
     for number, data in _number_lines(lines):
         try:
@@ -341,8 +347,8 @@ def read_values(lines: Iterable[bytes], where: str) -> list[str]:
 
 
 def _number_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Each line that is not empty, without its end, and its number from 1."""
+    """Yields the number, from 1, and the text of each line that is not empty."""
     for number, line in enumerate(lines, 1):
-        plain = line.removeprefix(_MARK) if number == 1 else line
+        plain = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
         if data := plain.rstrip(b"\r\n"):
             yield number, data

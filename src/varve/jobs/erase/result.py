@@ -1,4 +1,4 @@
-"""What an erasure found and did, by partition and tier, and what the rest of it will cost."""
+"""Results of an erasure by partition and tier, and the estimated cost of a dry run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from varve.jobs.results import JSON_NAME, JobResult, JsonFields
 
 @dataclass(slots=True, kw_only=True)
 class PartitionErasure(JsonFields):
-    """One partition on one tier, `cold` or `hot`: what was read, and what holds a match."""
+    """The figures of one partition on one tier, `cold` or `hot`."""
 
     topic: str
     partition: int
@@ -27,7 +27,7 @@ class PartitionErasure(JsonFields):
     swept: int = 0
 
     def add_scan(self, size: int, scan: Scan, *, is_live: bool = True) -> None:
-        """Adds a segment of `size` bytes; replaced segments that still exist do not count."""
+        """Adds a segment of `size` bytes; only live segments count towards records and values."""
         self.segments += 1
         self.bytes_read += scan.read_bytes
         if scan.match_count:
@@ -39,7 +39,7 @@ class PartitionErasure(JsonFields):
             self.record_bytes += scan.match_bytes
 
     def add_pass(self, later: "PartitionErasure") -> None:
-        """A later pass adds what it found; it looks at what the first one looked at."""
+        """Adds the matches of a later pass; the passes read the same segments."""
         self.segments = max(self.segments, later.segments)
         self.unread_values = max(self.unread_values, later.unread_values)
         for name in (
@@ -55,7 +55,7 @@ class PartitionErasure(JsonFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureCost(JsonFields):
-    """What the object store is asked for by the rest of an erasure, at its list prices."""
+    """The estimated requests of an erasure to the object store, at list prices."""
 
     requests: int
     read_bytes: int
@@ -66,10 +66,10 @@ class ErasureCost(JsonFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureResult(JobResult):
-    """A whole erasure.
+    """The result of an erasure.
 
-    `receipt` is None for a dry run, and while replaced objects stay for their grace time, which
-    ends at `finish_ms`. `receipt_places` are where it was put.
+    `receipt` is None for a dry run, and while replaced objects are retained for their grace time,
+    which ends at `finish_ms`. `receipt_places` are the objects and files with the receipt.
     """
 
     id: str = field(metadata={JSON_NAME: "erasure"})
@@ -85,12 +85,12 @@ class ErasureResult(JobResult):
 
     @property
     def records(self) -> int:
-        """Records found on any tier; one that both tiers held counts twice."""
+        """Matching records on all tiers; a record on both tiers counts twice."""
         return sum(partition.records for partition in self.partitions)
 
 
 class ErasureFigures:
-    """Adds up pass after pass, with the offsets of records that were found by a field."""
+    """Sums the figures of all passes, and collects the offsets of records matched by a field."""
 
     def __init__(self) -> None:
         self._figures: dict[tuple[str, int, str], PartitionErasure] = {}
@@ -106,17 +106,17 @@ class ErasureFigures:
         return sum(figures.unread_values for figures in self._figures.values())
 
     def offsets(self, topic: str) -> Mapping[int, Integers]:
-        """By partition, those of records that a field was found in."""
+        """Returns the sorted offsets of records matched by a field, by partition."""
         return self._offsets.get(topic, {})
 
     def clear_figures(self) -> None:
-        """Drops the figures of a pass that only looked; offsets stay known."""
+        """Drops the figures of a dry run; the offsets are kept."""
         self._figures.clear()
 
     def add(self, figures: PartitionErasure, offsets: Sequence[Integers]) -> None:
-        known = self._offsets.setdefault(figures.topic, {})
-        before = known.get(figures.partition, np.empty(0, np.int64))
-        known[figures.partition] = np.unique(np.concatenate([before, *offsets]))
+        by_partition = self._offsets.setdefault(figures.topic, {})
+        before = by_partition.get(figures.partition, np.empty(0, np.int64))
+        by_partition[figures.partition] = np.unique(np.concatenate([before, *offsets]))
         tier = (figures.topic, figures.partition, figures.tier)
         if tier in self._figures:
             self._figures[tier].add_pass(figures)

@@ -1,9 +1,9 @@
-"""Finds records to be erased: in the key index of a segment first, then in its data.
+"""Finds the records to erase in a segment, by its key index or by a scan of its data.
 
-Invariant  keys are compared by 128-bit hashes, for which collisions can be computed only with the
-           topic's id; the keys are not sent to tasks. A scan reads every data record, also of
-           aborted transactions, and checks every checksum. A key index rules a segment out only if
-           none of its batches was aborted, or these were scanned.
+Invariant  keys are compared by 128-bit hashes, whose collisions can be computed only with the
+           topic's id; the keys themselves are not sent to tasks. A scan reads every data record,
+           those of aborted transactions included, and checks every checksum. A key index, which
+           does not list aborted batches, rules a segment out only after these are scanned.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,17 +30,19 @@ from varve.kernels.hashes import hash_keys
 Mask = npt.NDArray[np.bool_]
 
 _LOOKUP_BYTES: Final = 64 << 10
-"""Bytes that one look-up reads of a key index, roughly."""
+"""Approximate bytes of a key index that one lookup reads; many keys read all of it instead."""
 _CHUNK_ENTRIES: Final = 64 << 10
+"""Entries of a key index in memory at a time."""
 _KEYS_PER_CALL: Final = 1 << 18
+"""Keys that one call of the kernel hashes: bounds the memory of its input table."""
 Integers = npt.NDArray[np.int64]
 
-_NONE = np.empty(0, np.int64)
+_EMPTY: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    """Keys and fields that select records of one topic; `hashes` are sorted."""
+    """Selects records of one topic by key or field; `hashes` are those of the keys, sorted."""
 
     topic_id: str
     hashes: Hashes
@@ -52,24 +54,24 @@ class Matcher:
 
     @property
     def is_by_key(self) -> bool:
-        """Whether a key index is enough to find a match."""
+        """Whether keys alone select the records, so that a key index can rule a segment out."""
         return self.field is None
 
     def find(self, block: RecordBlock) -> tuple[Mask, int]:
-        """Which records of a block match, and how many values could not be parsed."""
+        """Marks the matching records of a block, and counts the values that cannot be parsed."""
         matches = np.zeros(len(block.records), np.bool_)
         if len(self.hashes):
             hashes = TopicHash.of(self.topic_id).hash_block(block)
             has_key = block.records[:, RecordColumn.KEY_SIZE] >= 0
-            matches |= has_key & self._find_hashes(hashes)
+            matches |= has_key & self._match_hashes(hashes)
         unread = 0
         if self.field is not None:
             by_field, unread = self.field.find(block)
             matches |= np.array(by_field, np.bool_)
         return matches, unread
 
-    def is_listed(self, index: KeyIndex) -> bool:
-        """Whether a key index lists one of the keys."""
+    def is_in_index(self, index: KeyIndex) -> bool:
+        """Whether a key index lists any of the keys."""
         count = index.header.entry_count
         if not count or not len(self.hashes):
             return False
@@ -81,25 +83,25 @@ class Matcher:
         for start in range(0, count, _CHUNK_ENTRIES):
             end = min(start + _CHUNK_ENTRIES, count)
             index.read_entries(start, end, rows)
-            if self._find_hashes(rows[: end - start, :2]).any():
+            if self._match_hashes(rows[: end - start, :2]).any():
                 return True
         return False
 
-    def _find_hashes(self, hashes: Hashes) -> Mask:
-        own = self.hashes
-        slots = np.searchsorted(own[:, 0], hashes[:, 0])
-        slots[slots == len(own)] = 0
-        same = own[slots, 0] == hashes[:, 0]
-        matches: Mask = same & (own[slots, 1] == hashes[:, 1])
-        # Several hashes may share their first half, which is very rare.
-        for row in np.flatnonzero(same & ~matches).tolist():
-            group = own[own[:, 0] == hashes[row, 0], 1]
-            matches[row] = bool((group == hashes[row, 1]).any())
+    def _match_hashes(self, hashes: Hashes) -> Mask:
+        selected = self.hashes
+        slots = np.searchsorted(selected[:, 0], hashes[:, 0])
+        slots[slots == len(selected)] = 0
+        is_same_high = selected[slots, 0] == hashes[:, 0]
+        matches: Mask = is_same_high & (selected[slots, 1] == hashes[:, 1])
+        # Several selected hashes may share their high half, which is very rare.
+        for row in np.flatnonzero(is_same_high & ~matches).tolist():
+            low_halves = selected[selected[:, 0] == hashes[row, 0], 1]
+            matches[row] = bool((low_halves == hashes[row, 1]).any())
         return matches
 
 
 def hash_all(keys: Iterable[bytes], topic: TopicHash) -> Hashes:
-    """The hashes of distinct keys, sorted."""
+    """Hashes keys; returns the distinct hashes, sorted."""
     chunk: list[bytes] = []
     tables: list[Hashes] = []
     for key in keys:
@@ -120,7 +122,7 @@ def _hash_chunk(keys: list[bytes], topic: TopicHash) -> Hashes:
     records = np.zeros((len(keys), RECORD_COLUMN_COUNT), np.int64)
     records[:, RecordColumn.KEY_START] = np.cumsum(sizes) - sizes
     records[:, RecordColumn.KEY_SIZE] = sizes
-    # One byte more: the last key may be empty.
+    # A trailing byte, because the last key may be empty.
     payload = np.frombuffer(b"".join([*keys, b"\0"]), np.uint8)
     out = np.empty((len(keys), 2), np.uint64)
     hash_keys(payload, records, topic.first, topic.second, out)
@@ -131,10 +133,10 @@ def _hash_chunk(keys: list[bytes], topic: TopicHash) -> Hashes:
 class Scan:
     """The matches in a segment or in ranges of it.
 
-    `match_count` of `record_count` records in `read_bytes` bytes match, and take `match_bytes`;
-    `unread_count` values could not be parsed as JSON. `is_matched` is also True when only the key
-    index was read. `found` has the matching records; None if there was no scan, or if they are too
-    many to send to the driver.
+    `match_count` of the `record_count` records in `read_bytes` bytes match, with a total size of
+    `match_bytes`; `unread_count` values could not be parsed as JSON. `is_matched` is also True if
+    only the key index was read. `records` are the matching records; None if the data was not
+    scanned, or if there are too many to send to the driver.
     """
 
     match_count: int = 0
@@ -143,7 +145,7 @@ class Scan:
     read_bytes: int = 0
     unread_count: int = 0
     is_matched: bool = False
-    found: ErasedRecords | None = None
+    records: ErasedRecords | None = None
 
 
 def scan_log(
@@ -153,57 +155,57 @@ def scan_log(
     *,
     ranges: Sequence[tuple[int, int]] | None = None,
 ) -> Scan:
-    """Reads all of a segment's data, or only the batches in the ranges."""
-    everything = RecordFilter()
+    """Scans all of a segment's data, or only the batches in `ranges` of positions."""
+    all_records = RecordFilter()
     batch_ranges = [
-        BatchRange(source, 0, start, end, everything) for start, end in ranges or [(0, size)]
+        BatchRange(source, 0, start, end, all_records) for start, end in ranges or [(0, size)]
     ]
     parts: list[tuple[Integers, Integers, Integers]] = []
-    total_bytes = erased_bytes = records = unread = 0
+    total_bytes = match_bytes = record_count = unread_count = 0
     for block in read_blocks(
         batch_range for batch_range in batch_ranges if batch_range.start < batch_range.end
     ):
-        matches, unread_here = matcher.find(block)
-        records += len(block.records)
-        unread += unread_here
+        matches, unread = matcher.find(block)
+        record_count += len(block.records)
+        unread_count += unread
         ends = block.records[:, RecordColumn.RECORD_END]
         sizes = ends - block.records[:, RecordColumn.RECORD_START]
         total_bytes += int(sizes.sum())
-        chosen = np.flatnonzero(matches)
-        if chosen.size:
-            parts.append(_locate(block, chosen))
-            erased_bytes += int(sizes[chosen].sum())
+        rows = np.flatnonzero(matches)
+        if rows.size:
+            parts.append(_locate_records(block, rows))
+            match_bytes += int(sizes[rows].sum())
     columns = list(zip(*parts, strict=True))
-    located = [np.concatenate(column) for column in columns] if columns else [_NONE, _NONE, _NONE]
+    located = [np.concatenate(column) for column in columns] if columns else [_EMPTY] * 3
     count = len(located[0])
     return Scan(
         count,
-        erased_bytes,
-        records,
+        match_bytes,
+        record_count,
         sum(end - start for start, end in ranges or [(0, size)]),
-        unread,
+        unread_count,
         bool(count),
-        ErasedRecords(located[0], located[1], located[2], erased_bytes, total_bytes - erased_bytes),
+        ErasedRecords(located[0], located[1], located[2], match_bytes, total_bytes - match_bytes),
     )
 
 
-def _locate(block: RecordBlock, chosen: Integers) -> tuple[Integers, Integers, Integers]:
-    """Offsets of the chosen records, base offsets of their batches, and indexes in the batches."""
-    owners = block.owners[chosen]
-    ranks = chosen - np.searchsorted(block.owners, owners)
+def _locate_records(block: RecordBlock, rows: Integers) -> tuple[Integers, Integers, Integers]:
+    """Returns the offset of each record, the base offset of its batch, and its index in it."""
+    owners = block.owners[rows]
+    indexes = rows - np.searchsorted(block.owners, owners)
     return (
-        block.records[chosen, RecordColumn.OFFSET],
+        block.records[rows, RecordColumn.OFFSET],
         block.batches[owners, BatchColumn.BASE_OFFSET],
-        ranks,
+        indexes,
     )
 
 
 def scan_index(index: KeyIndex, source: ByteSource, matcher: Matcher) -> Scan:
     """Looks the keys up in a key index, and scans the aborted batches, which it does not list.
 
-    A match means that the segment holds a key; only a scan finds the records.
+    A match in the index says that the segment contains a key; only a scan finds the records.
     """
-    if matcher.is_listed(index):
+    if matcher.is_in_index(index):
         return Scan(is_matched=True)
     ranges = list(_aborted_ranges(index))
     if not ranges:
@@ -212,7 +214,7 @@ def scan_index(index: KeyIndex, source: ByteSource, matcher: Matcher) -> Scan:
 
 
 def _aborted_ranges(index: KeyIndex) -> Iterator[tuple[int, int]]:
-    """Positions of aborted batches; adjacent batches are one range."""
+    """Yields the position ranges of aborted batches; adjacent batches share one range."""
     if not index.header.mark_count:
         return
     batches = index.batches()

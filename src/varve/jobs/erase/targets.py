@@ -1,7 +1,8 @@
-"""Where the records of a topic are: its remote partitions, local logs, and outputs; and what an
-erasure cannot reach of it, which a receipt says as plainly as what was done.
+"""The targets of an erasure: the remote partitions, local logs and outputs of its topics.
 
-Invariant  an output is removed from the registry by its id alone, and what it was is shown.
+Also lists what an erasure cannot reach, for the receipt.
+
+Invariant  an output is removed from the registry only by its exact id.
 """
 
 import os
@@ -29,11 +30,12 @@ from varve.jobs.tier.bucket import BucketAccess, RemoteTopic
 from varve.tiering.manifest.paths import RemotePath
 
 _TOPICS_MAX: Final = 1000
+"""Bounds the topics of one erasure, derived topics included."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketTarget:
-    """The cold tier of a cluster; `find_topic` raises NotFound for one that it does not hold."""
+    """The cold tier of a cluster; `find_topic` raises NotFound for an unknown topic."""
 
     bucket: BucketAccess
     cluster: str
@@ -52,7 +54,7 @@ class DirectoryTarget:
 
 @dataclass(frozen=True, slots=True)
 class TopicTarget:
-    """Where one topic is."""
+    """The remote partitions, local logs and outputs of one topic."""
 
     name: str
     topic_id: str
@@ -63,7 +65,7 @@ class TopicTarget:
 
 @dataclass(frozen=True, slots=True)
 class ErasureTargets:
-    """All that an erasure can reach, and what it takes to open outputs."""
+    """The reachable tiers, and the settings for opening outputs."""
 
     tier: BucketTarget | None
     hot: DirectoryTarget | None
@@ -74,37 +76,37 @@ class ErasureTargets:
             raise InvalidRequest("give the object store, the log directory, or both")
 
     def find_all(self, names: Sequence[str]) -> list[TopicTarget]:
-        """These topics, and within reach those that were made of them; raises NotFound."""
+        """Finds topics, and the reachable topics derived from them; raises NotFound."""
         targets: dict[str, TopicTarget] = {}
-        waiting = list(dict.fromkeys(names))
-        while waiting:
-            target = self.find(waiting.pop(0))
+        pending = list(dict.fromkeys(names))
+        while pending:
+            target = self.find(pending.pop(0))
             targets[target.name] = target
             for output in target.outputs.topics:
-                if output.name not in targets and output.name not in waiting:
-                    waiting.append(output.name)
-            if len(targets) + len(waiting) > _TOPICS_MAX:
+                if output.name not in targets and output.name not in pending:
+                    pending.append(output.name)
+            if len(targets) + len(pending) > _TOPICS_MAX:
                 raise InvalidRequest(f"more than {_TOPICS_MAX} topics: erase them in several runs")
         return list(targets.values())
 
     def find(self, name: str) -> TopicTarget:
-        """One topic; raises NotFound."""
+        """Finds one topic; raises NotFound."""
         remote = self._find_remote(name)
-        plain = name if remote is None else remote.name
-        logs, topic_id = self._find_logs(plain)
-        if remote is not None and topic_id is not None and remote.topic_id != topic_id:
+        topic = name if remote is None else remote.name
+        logs, local_id = self._find_logs(topic)
+        if remote is not None and local_id is not None and remote.topic_id != local_id:
             raise InvalidRequest(
-                f"topic {plain} has the id {topic_id} in the log directory and {remote.topic_id} "
+                f"topic {topic} has the id {local_id} in the log directory and {remote.topic_id} "
                 "in the object store: they are two topics, erase them one by one"
             )
-        known_id = topic_id if remote is None else remote.topic_id
-        if known_id is None:
+        topic_id = local_id if remote is None else remote.topic_id
+        if topic_id is None:
             raise NotFound(f"topic {name!r:.260} is neither in the object store nor on the disk")
         partitions = () if remote is None else remote.partitions
         urls = [self.tier.url] if self.tier is not None and self.tier.url else []
         locations = [*urls, *(self.hot.directories if self.hot is not None else ())]
-        outputs = find_topic_outputs(self.registries(), plain, known_id, reachable=locations)
-        return TopicTarget(plain, known_id, partitions, logs, outputs)
+        outputs = find_topic_outputs(self.registries(), topic, topic_id, reachable=locations)
+        return TopicTarget(topic, topic_id, partitions, logs, outputs)
 
     def _find_remote(self, name: str) -> RemoteTopic | None:
         if self.tier is None:
@@ -117,7 +119,7 @@ class ErasureTargets:
             return None
 
     def _find_logs(self, name: str) -> tuple[tuple[Log, ...], str | None]:
-        """The logs of a topic in the store, and its id; none where the store has it not."""
+        """Returns the local logs of a topic and its id; empty and None if the store lacks it."""
         if self.hot is None:
             return (), None
         try:
@@ -138,7 +140,7 @@ class ErasureTargets:
         return logs, encode_topic_id(topic.id)
 
     def registries(self) -> Iterator[OutputRegistry]:
-        """Where outputs are registered."""
+        """Yields the output registries of all tiers."""
         if self.tier is not None:
             yield RemoteOutputRegistry(self.tier.bucket.objects(), self.tier.cluster)
         if self.hot is not None:
@@ -146,33 +148,33 @@ class ErasureTargets:
                 yield LocalOutputRegistry(directory, self.hot.fs)
 
     def object_key(self, target: TopicTarget, folder: str, id: str) -> str:
-        """Where a document of an erasure of a topic in the cold tier is kept."""
+        """The key of a receipt or request of a topic in the cold tier."""
         assert self.tier is not None
         return f"{self.tier.cluster}/{target.name}.{target.topic_id}/{folder}/{id}.json"
 
 
 def list_outputs(targets: ErasureTargets, topic: str) -> list[DerivedOutput]:
-    """All that is noted of a topic, by id; raises NotFound for a topic that is nowhere."""
+    """Lists the registered outputs of a topic by id; raises NotFound for an unknown topic."""
     registered = _find_registered(targets, topic)
     return [registered[id][0] for id in sorted(registered)]
 
 
 def forget_output(targets: ErasureTargets, topic: str, id: str) -> DerivedOutput:
-    """Forgets an output that is gone for good: no erasure looks for it any more."""
+    """Removes an output that no longer exists from all registries; raises NotFound."""
     registered = _find_registered(targets, topic)
     if id in registered:
         output, registries = registered[id]
         for registry in registries:
             registry.forget(output)
         return output
-    known = ", ".join(registered) or "none"
-    raise NotFound(f"topic {topic} has no note of an output {id!r:.80} (noted: {known:.400})")
+    ids = ", ".join(registered) or "none"
+    raise NotFound(f"topic {topic} has no registered output {id!r:.80} (registered: {ids:.400})")
 
 
 def _find_registered(
     targets: ErasureTargets, topic: str
 ) -> dict[str, tuple[DerivedOutput, list[OutputRegistry]]]:
-    """By id, with every registry that has it: of several disks each may have."""
+    """Returns outputs by id, with every registry that has them: each log directory has its own."""
     target = targets.find(topic)
     registered: dict[str, tuple[DerivedOutput, list[OutputRegistry]]] = {}
     for registry in targets.registries():
@@ -194,14 +196,14 @@ def list_unreached(
     is_versioned: bool,
     versions: ErasedVersions,
 ) -> list[str]:
-    """Each sentence once, the particular ones first."""
+    """Lists what the erasure cannot reach, specific sentences first, without duplicates."""
     sentences = [
         *(sentence for output in outputs for sentence in output.out_of_reach),
         *(sentence for topic in topics for sentence in topic.outputs.out_of_reach),
-        *_list_of_request(
+        *_list_request_limits(
             request, unread, has_outputs=any(topic.outputs.copies for topic in topics)
         ),
-        *_list_places(targets, topics),
+        *_list_unreached_copies(targets, topics),
         *_list_versions(targets, versions, is_versioned=is_versioned),
         "Temporary files of jobs that were killed on other machines: the next job there that "
         "rewrites or verifies segments removes them.",
@@ -211,7 +213,7 @@ def list_unreached(
     return list(dict.fromkeys(sentences))
 
 
-def _list_of_request(request: ErasureRequest, unread: int, *, has_outputs: bool) -> list[str]:
+def _list_request_limits(request: ErasureRequest, unread: int, *, has_outputs: bool) -> list[str]:
     sentences = []
     if request.field is not None:
         sentences.append("Headers of records: a field is looked for in keys and values alone.")
@@ -229,23 +231,24 @@ def _list_of_request(request: ErasureRequest, unread: int, *, has_outputs: bool)
     return sentences
 
 
-def _list_set_aside(hot: DirectoryTarget) -> list[str]:
-    """What lies in and beside the log directories and is of no log."""
+def _list_leftovers(hot: DirectoryTarget) -> list[str]:
+    """Lists deleted logs, quarantined and staged files, which belong to no topic."""
     sentences = []
     for directory in hot.directories:
-        folders = [name for name in hot.fs.names(directory) if _is_aside(name)]
+        folders = [name for name in hot.fs.names(directory) if _is_inactive(name)]
         if folders:
             sentences.append(
                 f"{directory}: {', '.join(folders)}, which are no longer logs of a topic."
             )
-        aside = (f"{os.path.dirname(directory)}/varve-quarantine", f"{directory}.staging")
-        for path in aside:
+        leftovers = (f"{os.path.dirname(directory)}/varve-quarantine", f"{directory}.staging")
+        for path in leftovers:
             if hot.fs.exists(path):
                 sentences.append(f"{path}: what a repair or a write that was cut has left aside.")
     return sentences
 
 
-def _is_aside(name: str) -> bool:
+def _is_inactive(name: str) -> bool:
+    """Whether a name is that of a deleted, future or stray partition directory."""
     try:
         return parse_partition_directory(name).state is not DirectoryState.ACTIVE
     except Corrupt:
@@ -255,9 +258,9 @@ def _is_aside(name: str) -> bool:
 def _list_versions(
     targets: ErasureTargets, versions: ErasedVersions, *, is_versioned: bool
 ) -> list[str]:
-    """What a bucket keeps, where it was not asked for it or did not let it go."""
+    """Lists the object versions that the bucket keeps and that could not be deleted."""
     sentences = list(versions.out_of_reach)
-    if targets.tier is None or versions.is_asked:
+    if targets.tier is None or versions.is_listed:
         return sentences
     if is_versioned:
         return [
@@ -272,7 +275,7 @@ def _list_versions(
     ]
 
 
-def _list_places(targets: ErasureTargets, topics: Sequence[TopicTarget]) -> list[str]:
+def _list_unreached_copies(targets: ErasureTargets, topics: Sequence[TopicTarget]) -> list[str]:
     sentences = []
     if targets.hot is None:
         sentences.append(
@@ -282,7 +285,7 @@ def _list_places(targets: ErasureTargets, topics: Sequence[TopicTarget]) -> list
         )
     else:
         sentences.append("Backups and file system snapshots of the log directories.")
-        sentences += _list_set_aside(targets.hot)
+        sentences += _list_leftovers(targets.hot)
         missing = [topic.name for topic in topics if not topic.logs]
         if missing:
             sentences.append(

@@ -1,15 +1,14 @@
-"""The work of an erasure that runs anywhere: search segments, rewrite one, read objects again.
+"""Tasks of an erasure: search segments, rewrite a segment, re-scan objects.
 
-A re-scan is the proof that a receipt stands on. In the cold tier it reads every log object below
-the topic's prefix, whatever names it: live, of an older manifest, announced, replaced and in its
-grace time, or named by nothing.
+A re-scan is the proof for the receipt. In the cold tier it reads every log object below the topic's
+prefix: live, in an older manifest, announced, replaced and in its grace time, or unreferenced.
 
-Invariant  a task carries all it needs and changes nothing that a reader sees; run twice it writes
-           the same objects. A key index that cannot be used costs a scan, never a match. A receipt
-           is issued only after a re-scan found nothing (G8): an object that cannot be read ends the
-           erasure; one that is gone since it was listed holds nothing. What comes back of records
-           that are found by their keys is bounded for each segment.
-Crash      what a rewrite uploads is announced in the manifest first.
+Invariant  a task contains all its inputs and changes nothing that a reader sees; run twice, it
+           writes the same objects. An unusable key index costs a scan, but never misses a match. A
+           receipt is issued only after a re-scan without matches (G8): an object that cannot be
+           read fails the erasure; an object deleted since it was listed has no matches. The number
+           of records by key that a task returns is bounded for each segment.
+Crash      the manifest announces a rewritten segment before it is uploaded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,11 +51,12 @@ from varve.tiering.manifest.segment import LOG_PART, RemoteSegment
 
 WRITER: Final = "varve erase"
 RECORDS_SENT_MAX: Final = 10_000
-"""Records of one segment whose places a task sends to the driver, at 24 bytes each."""
+"""Records of one segment that a task sends to the driver, at 24 bytes each."""
 _TASK_BYTES: Final = 256 << 20
-"""About how much of a log one task reads."""
-_TASK_ITEMS: Final = 256
-_SHOWN: Final = 3
+"""Approximate bytes of log objects that one task reads."""
+_TASK_OBJECTS_MAX: Final = 256
+_SHOWN_MAX: Final = 3
+"""Objects with matches that the error of a re-scan names."""
 _FILE_STATES: Final = ("", CLEANED, SWAP, DELETED)
 
 
@@ -73,9 +73,9 @@ def plan_rewrite(
     buffer_bytes: int,
     now_ms: int,
 ) -> tuple[SegmentPlan, KeyDigest]:
-    """The plan of a segment without some records, and what takes the digest of its keys.
+    """Plans a segment without `records`; returns the plan and the digest of its keys.
 
-    `keys` are those of its key index; where it has none, one is built in `directory`.
+    `keys` is the key index of the segment; if it is None, an index is built in `directory`.
     """
     fs = RealFileSystem()
     if keys is None:
@@ -100,7 +100,7 @@ def plan_rewrite(
 
 @dataclass(frozen=True, slots=True)
 class LogObject:
-    """A log object as it is listed; with a segment its key index may be asked instead."""
+    """A listed log object; with `segment` its key index may be searched first."""
 
     key: str
     size: int
@@ -109,10 +109,10 @@ class LogObject:
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """Looks for the records of a shared Matcher in log objects, whatever names them.
+    """Searches log objects for the records of the shared Matcher.
 
-    Gives a Scan for each, None for one that is gone. As a proof only what was read as a whole
-    counts, of a key index too.
+    Returns a Scan for each object, None for an object that no longer exists. With `is_proof` a key
+    index counts only if all of it is verified.
     """
 
     bucket: BucketAccess
@@ -121,7 +121,7 @@ class ScanTask:
     is_proof: bool
 
     def run(self, shared: Matcher) -> list[Scan | None]:
-        return [_slim(self._scan(log, shared), shared) for log in self.logs]
+        return [_limit_records(self._scan(log, shared), shared) for log in self.logs]
 
     def _scan(self, log: LogObject, matcher: Matcher) -> Scan | None:
         source = ObjectSource(self.bucket.objects(), log.key)
@@ -137,7 +137,7 @@ class ScanTask:
     def _scan_index(
         self, segment: RemoteSegment, source: ObjectSource, matcher: Matcher
     ) -> Scan | None:
-        """What a key index says; None where there is none that can be used."""
+        """Searches the key index of a segment; None if it is missing or unusable."""
         topic_id = decode_topic_id(self.partition.topic_id).bytes
         with (
             open_files(self.bucket.objects, self.partition, [segment]) as files,
@@ -155,24 +155,24 @@ def make_scan_tasks(
     bucket: BucketAccess, partition: RemotePath, logs: Sequence[LogObject], *, is_proof: bool
 ) -> list[ScanTask]:
     parts = pack_by_size(
-        logs, lambda log: log.size, target_bytes=_TASK_BYTES, max_items=_TASK_ITEMS
+        logs, lambda log: log.size, target_bytes=_TASK_BYTES, max_items=_TASK_OBJECTS_MAX
     )
     return [ScanTask(bucket, partition, tuple(part), is_proof) for part in parts]
 
 
-def _slim(scan: Scan | None, matcher: Matcher) -> Scan | None:
-    """Without many records, which are found again by their keys where they are erased.
+def _limit_records(scan: Scan | None, matcher: Matcher) -> Scan | None:
+    """Drops more than RECORDS_SENT_MAX records by key; the rewrite finds them again.
 
-    Those that a field was found in travel all the same: their offsets are looked for in copies.
+    Records selected by a field are always sent: the driver needs their offsets to erase outputs.
     """
     if scan is None or not matcher.is_by_key or scan.match_count <= RECORDS_SENT_MAX:
         return scan
-    return replace(scan, found=None)
+    return replace(scan, records=None)
 
 
 @dataclass(frozen=True, slots=True)
 class ErasedGroup:
-    """A segment that was rewritten and uploaded, not readable yet, and its balance."""
+    """A rewritten and uploaded segment, not readable yet, and its balance."""
 
     written: WrittenGroup
     balance: Removal
@@ -180,10 +180,11 @@ class ErasedGroup:
 
 @dataclass(frozen=True, slots=True)
 class EraseTask:
-    """Rewrites one segment without some records, uploads it, and reads it back.
+    """Rewrites one segment without `records`, uploads it, and reads it back.
 
-    `records` are found again by the shared Matcher where they are not given.
-    `aborted` are the transactions that touch it; `is_decided` where all of them are known.
+    If `records` is None, the shared Matcher finds them again. `aborted` are the aborted
+    transactions with records in the segment; `is_decided` is False while one of its transactions is
+    open. `producers` are the last records of the producers of the partition.
     """
 
     bucket: BucketAccess
@@ -194,7 +195,7 @@ class EraseTask:
     records: ErasedRecords | None
     aborted: tuple[AbortedTransaction, ...]
     is_decided: bool
-    shells: dict[int, LastRecord]
+    producers: dict[int, LastRecord]
     request: str
     buffer_bytes: int
     now_ms: int
@@ -215,7 +216,7 @@ class EraseTask:
                 topic_id=topic_id,
                 next_offset=source.next_offset,
                 aborted=self.aborted,
-                producers=self.shells,
+                producers=self.producers,
                 buffer_bytes=self.buffer_bytes,
                 now_ms=self.now_ms,
             )
@@ -250,11 +251,11 @@ class EraseTask:
             return self.records
         key = self.partition.part_key(self.segment, LOG_PART)
         scan = scan_log(ObjectSource(self.bucket.objects(), key), self.segment.size, matcher)
-        assert scan.found is not None, "data was scanned"
-        return scan.found
+        assert scan.records is not None, "a scan of data returns its records"
+        return scan.records
 
     def _read_back(self, written: WrittenGroup, digest: KeyDigest) -> tuple[int, int]:
-        """The digest of what the store holds now."""
+        """Computes the digest of the keys in the uploaded segment."""
         with open_files(self.bucket.objects, self.partition, [written.segment]) as files:
             return digest.of(RemoteInput(self.partition, written.segment, files))
 
@@ -263,26 +264,26 @@ class EraseTask:
 
 
 class NotErased(StoreError):
-    """Records are still there that were to be erased; no receipt is issued."""
+    """Records to erase still exist; no receipt is issued."""
 
 
 @dataclass(slots=True)
 class Rescan:
-    """What was read again, and where records were found that should be gone."""
+    """The figures of a re-scan, and the objects and files that still have matches."""
 
     objects: int = 0
     files: int = 0
     bytes: int = 0
     records: int = 0
     outputs: int = 0
-    found: dict[str, int] = field(default_factory=dict)
-    """How many records by object, file or output."""
+    matches: dict[str, int] = field(default_factory=dict)
+    """Matching records by object or file."""
 
     def add(self, name: str, scan: Scan) -> None:
         self.bytes += scan.read_bytes
         self.records += scan.record_count
         if scan.is_matched:
-            self.found[name] = scan.match_count
+            self.matches[name] = scan.match_count
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -291,19 +292,19 @@ class Rescan:
             "outputs": self.outputs,
             "bytes": self.bytes,
             "records": self.records,
-            "found": sum(self.found.values()),
+            "found": sum(self.matches.values()),
         }
 
     def check(self) -> None:
-        """Raises NotErased if anything was found."""
-        if not self.found:
+        """Raises NotErased if there are matches."""
+        if not self.matches:
             return
-        places = [f"{name} ({count} records)" for name, count in self.found.items()]
-        more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
+        names = [f"{name} ({count} records)" for name, count in self.matches.items()]
+        others = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
         raise NotErased(
-            f"records that were to be erased are still in {', '.join(places[:_SHOWN])}{more}; no "
-            "receipt is issued. Run the job again; what no manifest names is removed by `varve "
-            "tier fsck --sweep`, and a copy under way must end first"
+            f"records that were to be erased are still in {', '.join(names[:_SHOWN_MAX])}{others}; "
+            "no receipt is issued. Run the job again once running copies have ended; `varve tier "
+            "fsck --sweep` removes objects that no manifest names"
         )
 
 
@@ -316,7 +317,7 @@ def rescan_remote(
     mode: RescanMode,
     runner: TaskRunner,
 ) -> None:
-    """All log objects below the prefixes of these partitions of one topic."""
+    """Re-scans all log objects below the prefixes of the partitions of one topic."""
     tasks = [
         task
         for partition in partitions
@@ -332,7 +333,7 @@ def rescan_remote(
 
 
 def _list_logs(bucket: BucketAccess, partition: RemotePath, mode: RescanMode) -> list[LogObject]:
-    """Every log object of a partition; in the mode `keys` the live ones with their segments."""
+    """Lists every log object of a partition; in mode `keys`, live objects have their segment."""
     live = {}
     if mode is RescanMode.KEYS:
         manifests = bucket.manifests(partition)
@@ -347,7 +348,7 @@ def _list_logs(bucket: BucketAccess, partition: RemotePath, mode: RescanMode) ->
 
 
 def rescan_local(rescan: Rescan, fs: FileSystem, directory: str, matcher: Matcher) -> None:
-    """All data files of a partition's directory as a whole, also those set aside."""
+    """Re-scans all data files of a partition directory, .cleaned, .swap and .deleted ones too."""
     for name in fs.names(directory):
         file_name = parse_file_name(name)
         if file_name is None or file_name.kind != LOG or file_name.state not in _FILE_STATES:

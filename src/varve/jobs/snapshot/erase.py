@@ -128,7 +128,7 @@ def _pack(files: Iterable[F]) -> Iterator[tuple[F, ...]]:
 def _erase_versions(versions: S3Versions | None, removed: Sequence[str]) -> ErasedVersions:
     """Of the files that were removed now, and of all that runs ever handed to their tasks."""
     if versions is None:
-        return ErasedVersions(is_asked=False)
+        return ErasedVersions(is_listed=False)
     keys = set(removed)
     parts = [
         erase_versions(
@@ -185,7 +185,7 @@ class _SnapshotErasure:
             versions=tuple(versions.to_json()),
             out_of_reach=(
                 *versions.out_of_reach,
-                *(() if versions.is_asked else self._describe_versions()),
+                *(() if versions.is_listed else self._describe_versions()),
                 *self._describe_incomplete(),
             ),
         )
