@@ -86,9 +86,3 @@ def format_bytes(size: float) -> str:
         size /= 1024
         number += 1
     return f"{size:.0f} B" if number == 0 else f"{size:.1f} {_SIZE_UNITS[number]}"
-
-
-def format_count(count: int, noun: str, plural: str | None = None) -> str:
-    """`1 record`, `1,200 records`."""
-    word = noun if count == 1 else plural or f"{noun}s"
-    return f"{count:,} {word}"

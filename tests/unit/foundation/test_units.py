@@ -5,7 +5,6 @@ import pytest
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.units import (
     format_bytes,
-    format_count,
     format_duration,
     format_time,
     parse_duration,
@@ -85,9 +84,3 @@ def test_durations_are_shown_in_their_largest_units(milliseconds: int, text: str
 )
 def test_sizes_are_shown_in_their_largest_unit(size: int, text: str) -> None:
     assert format_bytes(size) == text
-
-
-def test_counts_agree_with_their_noun() -> None:
-    assert format_count(1, "record") == "1 record"
-    assert format_count(0, "record") == "0 records"
-    assert format_count(1200, "entry", "entries") == "1,200 entries"
