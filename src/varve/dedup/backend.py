@@ -1,13 +1,13 @@
-"""The topics of a deduplication in their cluster: read the input, commit what became of it.
+"""Reads the input topic of a deduplication, and commits its results exactly once.
 
 Through the Kafka protocol a chunk is a transaction of the id `varve-dedup-<name>-<partition>`, and
 its position also an offset of the group `varve-dedup-<name>`, so that Kafka's tools show the lag.
-In a store the progress topic decides: see `progress_coordinator`.
+In a store the progress topic records the commits: see `progress_coordinator`.
 
 Invariant  a commit is all or nothing: readers of committed records see output, side and changelog
            records and the progress together, or none of them.
-Crash      `open_task` ends what a crash left open before it returns the progress.
-Threads    one; `new_session` is for another.
+Crash      `open_task` ends transactions that a crash left open before it returns the progress.
+Threads    one; `new_session` serves another thread.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from varve.dedup.topics import (
     DedupTopics,
     check_own_topics,
     check_partitions,
-    longer_retention,
+    find_longer_retention,
 )
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Closed, NotFound
@@ -31,13 +31,14 @@ from varve.kafka_client.transaction import CommittedOffset
 from varve.topics import KafkaCluster, KafkaTransaction, StoreCluster, StoreTransaction, TopicReader
 
 PREFIX: Final = "varve-dedup-"
-"""Of the transactional ids, and of the group whose offsets are the positions."""
-_MESSAGE_BYTES: Final = 1_048_588
+"""Prefix of the transactional ids, and of the group whose offsets are the positions."""
+_MESSAGE_BYTES_MAX: Final = 1_048_588
+"""Kafka's default of max.message.bytes, for a cluster that reports no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskCommit:
-    """What became of a chunk; batches have neither offsets nor producer."""
+    """The results of a chunk; batches have neither offsets nor a producer."""
 
     output: Sequence[bytes | bytearray]
     side: Sequence[bytes | bytearray]
@@ -47,7 +48,7 @@ class TaskCommit:
 
 @dataclass(frozen=True, slots=True)
 class TopicIds:
-    """Ids of input and output as text, empty where the cluster has none."""
+    """Topic ids of input and output as text, empty if the cluster has none."""
 
     input: str
     output: str
@@ -79,7 +80,7 @@ class PartitionWriter:
         self.transaction.init_transactions()
 
     def commit(self, commit: TaskCommit) -> int:
-        """All of it or nothing; returns the end offset of the changelog, 0 if it is unknown.
+        """Commits atomically; returns the end offset of the changelog, 0 if it is unknown.
 
         After an error, call `init` again.
         """
@@ -88,7 +89,7 @@ class PartitionWriter:
         return self._changelog_end
 
     def append(self, commit: TaskCommit) -> None:
-        """The first half of a commit."""
+        """Appends the records of a commit to the open transaction."""
         topics = self._topics
         batches = {topics.changelog: commit.changelog, topics.output: commit.output}
         if topics.side is not None:
@@ -96,7 +97,10 @@ class PartitionWriter:
         if isinstance(self.transaction, KafkaTransaction):
             batches[topics.progress] = [progress_batch(commit.progress, self._clock.now_ms())]
         ends = self.transaction.append(
-            {TopicPartition(topic, self._partition): some for topic, some in batches.items()}
+            {
+                TopicPartition(topic, self._partition): topic_batches
+                for topic, topic_batches in batches.items()
+            }
         )
         changelog = TopicPartition(topics.changelog, self._partition)
         self._changelog_end = max(self._changelog_end, ends.get(changelog, 0))
@@ -163,9 +167,9 @@ class DedupBackend:
             topic_info = self._cluster.find_or_create(
                 name, partitions=count, settings=self._settings[name]
             )
-            check_partitions(topics, name, topic_info.partition_count, wanted=count)
+            check_partitions(topics, name, topic_info.partition_count, expected=count)
         retention_ms = int(self._cluster.settings(topics.changelog).get(RETENTION, -1))
-        altered = longer_retention(retention_ms, self._settings[topics.changelog])
+        altered = find_longer_retention(retention_ms, self._settings[topics.changelog])
         if altered:
             self._cluster.alter(topics.changelog, altered)
         return count
@@ -200,8 +204,8 @@ class DedupBackend:
         for name in self.topics.written:
             settings = self._cluster.settings(name)
             sizes = [settings.get("max.message.bytes"), settings.get("segment.bytes")]
-            known = [int(size) for size in sizes if size is not None]
-            batch_limits[name] = BatchLimit(name, min(known, default=_MESSAGE_BYTES))
+            limits_bytes = [int(size) for size in sizes if size is not None]
+            batch_limits[name] = BatchLimit(name, min(limits_bytes, default=_MESSAGE_BYTES_MAX))
         return batch_limits
 
     def read_changelog(self) -> TopicReader:
@@ -219,15 +223,17 @@ class DedupBackend:
             reader.close()
 
     def open_task(self, partition: int) -> Progress | None:
-        """Fences earlier writers of the partition, ends what they left open, and returns how far
-        they came; None at the very beginning."""
+        """Fences earlier writers of the partition and ends their transactions.
+
+        Returns the last committed progress; None if nothing was committed yet.
+        """
         writer = PartitionWriter(self._cluster, self.topics, partition, self._clock)
         writer.init()
         self._writers[partition] = writer
         return self.find_progress(partition)
 
     def commit(self, partition: int, commit: TaskCommit) -> int:
-        """All of it or nothing; returns the end offset of the changelog, 0 if it is unknown.
+        """Commits atomically; returns the end offset of the changelog, 0 if it is unknown.
 
         After an error the partition must be opened again.
         """

@@ -1,12 +1,11 @@
-"""The ids that one partition's deduplication remembers, in segments of time on disk.
+"""The ids that one partition has kept, in time segments on disk.
 
 Layout     a segment has one entry for each id and cell: the id and its kind as key, the least and
            the largest time with their offsets as value. docs/formats/dedup-ids.md
-Invariant  holds only what the changelog holds: it is a copy that may be thrown away. Only the
-           segments are asked; what lies before the stream time less the retention is never asked
-           for, and goes with its segment.
-Crash      an entry only grows, and grows again to the same from the same part of the changelog: it
-           does not matter how much of what follows the checkpoint is there already.
+Invariant  the store is a copy of the changelog, and may be deleted. Ids older than the stream time
+           minus the retention are never looked up, and are dropped with their segment.
+Crash      applying a changelog entry twice has no effect, so it does not matter which entries after
+           the checkpoint are on disk already.
 Threads    one thread at a time.
 """
 
@@ -55,6 +54,7 @@ logger = logging.getLogger(__name__)
 STORE_NAME: Final = "ids"
 _LAYOUT: Final = "dedup-spans-1"
 _SEGMENTS_MAX: Final = 64
+"""Live segments above which a store is restored with wider ones; each is an open database."""
 _KEY: Final = np.dtype([("words", "<u8", 2), ("kind", "u1")])
 _ONE_KEY: Final = Struct("<qqB")
 _ONE_CELL: Final = Struct(">I")
@@ -64,13 +64,13 @@ _KEY_AND_CELL: Final = np.dtype([("words", "<u8", 2), ("kind", "u1"), ("cell", "
 
 
 Cell = tuple[int, int, int, int]
-"""The two words of an id as signed numbers, its kind, and the number of a stretch of time."""
+"""The two words of an id as signed numbers, its kind, and the number of a time range."""
 Span = tuple[int, int, int, int]
 """Least time and its offset, largest time and its offset."""
 
 
 class SpanRows(NamedTuple):
-    """Cells and the spans of each, row by row."""
+    """Cells and their spans, row by row."""
 
     cells: Rows
     spans: Rows
@@ -78,27 +78,27 @@ class SpanRows(NamedTuple):
 
 @dataclass(slots=True)
 class News:
-    """What a chunk adds: entries for the changelog, and the spans that have changed by them.
+    """The new ids of a chunk: entries for the changelog, and the spans that they change.
 
-    Those of many records are rows; a few are a plain table.
+    The changes are arrays if kernels judged the chunk, and a dictionary if Python did.
     """
 
     entries: Arrivals
     changes: SpanRows | dict[Cell, Span]
     version: int
-    """Of the store by which they were judged; they fit no other."""
+    """The version of the store that they were judged by; they apply to no other."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Remembered:
-    """A time at which an id is remembered, and the offset of the record that was kept."""
+    """A stored time of an id, and the offset of the record that was kept."""
 
     time_ms: int
     offset: int
 
 
 class IdStore:
-    """Spans by cell, asked and written in batches."""
+    """Spans by cell, read and written in batches."""
 
     def __init__(
         self,
@@ -112,9 +112,9 @@ class IdStore:
         self.secret = secret
         self.stream_time_ms = NO_STREAM_TIME_MS
         self.changelog_offset: int | None = None
-        """Where the restore continues; None is the start of the changelog."""
+        """The changelog offset to restore from; None for the start."""
         self.changelog_mark: HistoryMark | None = None
-        """The batch before that offset, by which another history is recognised."""
+        """The batch before that offset, to detect a changelog that lost its end."""
         self.version = 0
         self._segments = segments
         self._meta = meta
@@ -132,10 +132,10 @@ class IdStore:
         databases: Databases,
         file_system: FileSystem,
     ) -> Self:
-        """The store of a directory; one that is damaged or of other rules is recreated, empty."""
+        """Opens the store of a directory; a damaged one, or one of other rules, is emptied."""
         layout = _layout(rules, secret)
-        kept_ms = find_segment_ms(file_system, directory, engine=databases.name, layout=layout)
-        segment_ms = _choose_width(rules, kept_ms)
+        existing_ms = find_segment_ms(file_system, directory, engine=databases.name, layout=layout)
+        segment_ms = _choose_width(rules, existing_ms)
         segments = Segments(
             name=STORE_NAME,
             directory=directory,
@@ -148,46 +148,46 @@ class IdStore:
             engine=databases.name,
             layout=layout,
             segment_ms=segment_ms,
-            # It may change: it decides when segments go, not what is in them.
+            # Not compared: it decides when segments expire, not what they hold.
             retention_ms=0,
         )
-        made = cls(segments, meta, rules, secret, file_system)
+        store = cls(segments, meta, rules, secret, file_system)
         try:
-            made._open()
+            store._open()
         except Corrupt as error:
-            # A partition that has committed nothing yet draws another secret: nothing is restored.
+            # Before its first commit a partition draws a new secret at each start: nothing is lost.
             if segments.has_directories() or not isinstance(error, MetaChanged):
                 logger.warning(
                     "ids are restored from the start of the changelog",
                     extra={"directory": directory, "error": str(error)},
                 )
-            made.reset()
+            store.reset()
         except BaseException:
             segments.close()
             raise
-        return made
+        return store
 
     def reset(self) -> None:
-        """Forget everything, on disk too; the restore begins at the start of the changelog."""
+        """Removes all ids, also on disk; the next restore reads the whole changelog."""
         self._segments.wipe()
         self.stream_time_ms, self.changelog_offset = NO_STREAM_TIME_MS, None
         self.changelog_mark = None
         self.version += 1
         self._open()
 
-    # Ask
+    # Reading
 
     def probe(self, cells: Rows, rows: Numbers, spans: Rows) -> None:
-        """Reads the spans of the named rows of cells; where nothing is remembered they stay."""
-        for id, part in self._by_segment(cells[rows]):
+        """Reads the spans of these rows of cells; rows without a stored span stay unchanged."""
+        for id, part in self._group_by_segment(cells[rows]):
             segment = self._segments.find(id)
             if segment is not None:
                 self._read(segment, cells, rows[part], spans)
 
     def find_span(self, cell: Cell) -> Span | None:
-        """The span of one cell; None where nothing is remembered."""
+        """The span of one cell; None if none is stored."""
         segment = self._segments.find(cell[3] // self._cells_per_segment)
-        value = None if segment is None else segment.database.get(self._key(cell))
+        value = None if segment is None else segment.database.get(self._encode_key(cell))
         if segment is None or value is None:
             return None
         if len(value) == ONE_TIME_BYTES:
@@ -196,14 +196,14 @@ class IdStore:
         elif len(value) == TWO_TIMES_BYTES:
             span = _TWO_TIMES.unpack(value)
         else:
-            raise self._no_span(segment, value)
+            raise self._not_a_span(segment, value)
         width = self.rules.cell_ms
         if not (0 <= span[0] <= span[2] and span[0] // width == span[2] // width == cell[3]):
-            raise self._no_span(segment, value)
+            raise self._not_a_span(segment, value)
         return span
 
     def find(self, identity: bytes, time_ms: int) -> list[Remembered]:
-        """What is remembered of an id around a time, within the window."""
+        """The stored times of an id within the window around a time."""
         words, kinds = fold_id(identity, self.secret)
         lowest = (time_ms - self.rules.before_ms) // self.rules.cell_ms
         cells = np.empty((2, ROW_WORDS), np.int64)
@@ -215,15 +215,17 @@ class IdStore:
         low, high = time_ms - self.rules.before_ms, time_ms + self.rules.after_ms
         return sorted({Remembered(time, at) for time, at in pairs if low <= time <= high})
 
-    # Write
+    # Writing
 
     def apply(self, news: News, stream_time_ms: int) -> None:
-        """Remembers what a chunk added, once it is committed; judged by this very state."""
-        assert news.version == self.version, "these spans were judged by another state"
+        """Stores the new ids of a committed chunk, which was judged by the current state."""
+        assert news.version == self.version, (
+            "these spans were judged by another version of the store"
+        )
         self._write(news.changes, stream_time_ms)
 
     def restore(self, entries: Arrivals) -> None:
-        """Remembers entries of the changelog; they may have been here before, in any order."""
+        """Stores entries of the changelog; in any order, and repeatedly."""
         if not len(entries):
             return
         cells, own = find_own_cells(entries, self.rules, self.secret)
@@ -235,14 +237,14 @@ class IdStore:
         self._write(changes, int(entries.times.max()))
 
     def maintain(self, stream_time_ms: int) -> int:
-        """Drops what has expired although nothing is added; returns the number of segments."""
+        """Drops expired segments without new ids; returns their number."""
         self._raise_stream_time(stream_time_ms)
         return self._segments.cleanup(self.stream_time_ms)
 
     def checkpoint(self, changelog_offset: int, mark: HistoryMark | None = None) -> None:
-        """All is on disk after this, and the changelog before the offset need not be read again.
+        """Syncs all ids, and records that they include the changelog before the offset.
 
-        `mark` is that of the batch before the offset, where it is known.
+        `mark` is that of the batch before the offset, if it is known.
         """
         self._segments.flush()
         write_checkpoint(
@@ -258,14 +260,14 @@ class IdStore:
         self.changelog_offset, self.changelog_mark = changelog_offset, mark
 
     def size(self) -> int:
-        """Bytes on disk, about."""
+        """The approximate bytes on disk."""
         return sum(segment.database.size() for segment in self._segments)
 
     def close(self) -> None:
         self._segments.close()
 
     def _open(self) -> None:
-        """Raises Corrupt for what cannot be used; nothing but the lock is held then."""
+        """Raises Corrupt if the files cannot be used; then only the lock is held."""
         segments = self._segments
         segments.acquire()
         is_empty = not segments.has_directories()
@@ -280,20 +282,20 @@ class IdStore:
         segments.open_existing(self.stream_time_ms, expected)
 
     def _read(self, segment: Segment, cells: Rows, rows: Numbers, spans: Rows) -> None:
-        values = segment.database.get_many(self._keys(cells[rows]))
+        values = segment.database.get_many(self._encode_keys(cells[rows]))
         _, data, starts, sizes = join_byte_strings(values)
         fault = read_spans(data, starts, sizes, rows, cells, self.rules.cell_ms, spans)
         if fault >= 0:
-            raise self._no_span(segment, values[fault])
+            raise self._not_a_span(segment, values[fault])
 
-    def _no_span(self, segment: Segment, value: bytes | None) -> Corrupt:
+    def _not_a_span(self, segment: Segment, value: bytes | None) -> Corrupt:
         return Corrupt(
             f"{self._segments.directory}: segment {segment.start_ms}: the value {value!r:.200} is "
-            "no span of its cell: remove the directory, and it is restored"
+            "not a span of its cell: remove the directory, and it is restored"
         )
 
     def _write(self, changes: SpanRows | dict[Cell, Span], stream_time_ms: int) -> None:
-        """Spans that replace those of their cells; those of expired segments go nowhere."""
+        """Replaces the spans of cells; those of expired segments are dropped."""
         self._raise_stream_time(stream_time_ms)
         self.version += 1
         for id, puts in self._make_puts(changes):
@@ -303,37 +305,41 @@ class IdStore:
         self._segments.cleanup(self.stream_time_ms)
 
     def _make_puts(self, changes: SpanRows | dict[Cell, Span]) -> Iterable[tuple[int, list[Put]]]:
-        """Each segment's id, the lowest first, and what is put into it."""
-        return self._few_puts(changes) if isinstance(changes, dict) else self._many_puts(*changes)
+        """Each segment's id, the lowest first, and its puts."""
+        return (
+            self._make_puts_of_dict(changes)
+            if isinstance(changes, dict)
+            else self._make_puts_of_rows(*changes)
+        )
 
-    def _many_puts(self, cells: Rows, spans: Rows) -> Iterator[tuple[int, list[Put]]]:
-        for id, part in self._by_segment(cells):
-            keys, values = self._keys(cells[part]), _values(spans[part])
+    def _make_puts_of_rows(self, cells: Rows, spans: Rows) -> Iterator[tuple[int, list[Put]]]:
+        for id, part in self._group_by_segment(cells):
+            keys, values = self._encode_keys(cells[part]), _encode_values(spans[part])
             yield id, list(zip(keys, values, strict=True))
 
-    def _few_puts(self, changes: dict[Cell, Span]) -> list[tuple[int, list[Put]]]:
+    def _make_puts_of_dict(self, changes: dict[Cell, Span]) -> list[tuple[int, list[Put]]]:
         by_id: dict[int, list[Put]] = {}
         for cell, span in changes.items():
             value = _ONE_TIME.pack(*span[:2]) if span[0] == span[2] else _TWO_TIMES.pack(*span)
-            put = (self._key(cell), value)
+            put = (self._encode_key(cell), value)
             by_id.setdefault(cell[3] // self._cells_per_segment, []).append(put)
         return sorted(by_id.items())
 
-    def _key(self, cell: Cell) -> bytes:
+    def _encode_key(self, cell: Cell) -> bytes:
         first, second, kind, number = cell
         key = _ONE_KEY.pack(first, second, kind)
         if self._cells_per_segment == 1:
             return key
         return key + _ONE_CELL.pack(number % self._cells_per_segment)
 
-    def _by_segment(self, cells: Rows) -> Iterator[tuple[int, Numbers]]:
-        """Each segment's id, the lowest first, and the places of its cells in the order of keys.
+    def _group_by_segment(self, cells: Rows) -> Iterator[tuple[int, Numbers]]:
+        """Each segment's id, the lowest first, and the indexes of its cells in key order.
 
-        Databases read and write keys in order about twice as fast; the first word of ids is enough.
+        Databases handle sorted keys about twice as fast; sorting by the first word is enough.
         """
         if not len(cells):
             return
-        # Numbers of the machine's own byte order are sorted three times as fast as others.
+        # Numbers in the machine's byte order are sorted three times as fast.
         order = np.argsort(cells[:, 0].astype("<i8").view(">u8").astype(np.uint64))
         ids = cells[order, 3] // self._cells_per_segment
         if ids.min() != ids.max():
@@ -342,56 +348,57 @@ class IdStore:
         for part in np.split(order, np.flatnonzero(np.diff(ids)) + 1):
             yield int(cells[part[0], 3]) // self._cells_per_segment, part
 
-    def _keys(self, cells: Rows) -> list[bytes]:
+    def _encode_keys(self, cells: Rows) -> list[bytes]:
         keys = np.empty(len(cells), self._key_type)
         keys["words"] = cells[:, :2].view(np.uint64)
         keys["kind"] = cells[:, 2]
         if self._key_type is _KEY_AND_CELL:
             keys["cell"] = cells[:, 3] % self._cells_per_segment
-        return _cut(keys.tobytes(), self._key_type.itemsize)
+        return _split_bytes(keys.tobytes(), self._key_type.itemsize)
 
     def _raise_stream_time(self, time_ms: int) -> None:
         self.stream_time_ms = max(self.stream_time_ms, time_ms)
 
 
-def _choose_width(rules: DedupRules, kept_ms: int | None) -> int:
-    """What segments cover: what they did, whatever the lateness is now, unless they were too many.
+def _choose_width(rules: DedupRules, existing_ms: int | None) -> int:
+    """The milliseconds per segment: the existing width, unless there would be too many segments.
 
-    Another width means that all is restored, and the changelog may no longer have all of it.
+    Another width requires a full restore, and the changelog may no longer have all entries.
     """
-    if kept_ms is None or kept_ms % rules.cell_ms or kept_ms < rules.cell_ms:
+    if existing_ms is None or existing_ms % rules.cell_ms or existing_ms < rules.cell_ms:
         return rules.segment_ms
-    return kept_ms if rules.retention_ms // kept_ms <= _SEGMENTS_MAX else rules.segment_ms
+    return existing_ms if rules.retention_ms // existing_ms <= _SEGMENTS_MAX else rules.segment_ms
 
 
 def _layout(rules: DedupRules, secret: Secret) -> str:
-    """Names all that decides what stands where; ids are known only to whoever has the secret."""
+    """The name of the encoding: cell width, rules and, hashed, the secret."""
     words = b"".join(word.to_bytes(8, "little") for word in secret)
     digest = blake2b(rules.fingerprint().encode(), key=words, digest_size=8).hexdigest()
     return f"{_LAYOUT}/{rules.cell_ms}/{digest}"
 
 
-def _values(spans: Rows) -> list[bytes]:
+def _encode_values(spans: Rows) -> list[bytes]:
     if (spans[:, 0] == spans[:, 2]).all():
-        return _cut(spans[:, :2].astype("<i8").tobytes(), ONE_TIME_BYTES)
+        return _split_bytes(spans[:, :2].astype("<i8").tobytes(), ONE_TIME_BYTES)
     data = spans.astype("<i8", copy=False).tobytes()
     sizes = np.where(spans[:, 0] == spans[:, 2], ONE_TIME_BYTES, TWO_TIMES_BYTES).tolist()
     starts = range(0, len(data), TWO_TIMES_BYTES)
     return [data[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
 
-def _cut(data: bytes, size: int) -> list[bytes]:
-    """The data as byte strings of one size; numpy does it in one call."""
-    made: list[bytes] = np.frombuffer(data, f"V{size}").tolist()
-    return made
+def _split_bytes(data: bytes, size: int) -> list[bytes]:
+    """Splits data into byte strings of one size, in one call of numpy."""
+    parts: list[bytes] = np.frombuffer(data, f"V{size}").tolist()
+    return parts
 
 
 _SLOTS_MIN: Final = 4
+"""The kernel needs a power of two above the number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellRows:
-    """One row for each cell; the rows of each record's own cell and of the other it looks into."""
+    """One row for each cell; the rows of each record's own cell and of its window's other cell."""
 
     cells: Rows
     own: Numbers
@@ -401,17 +408,17 @@ class CellRows:
 def find_window_cells(
     arrivals: Arrivals, chosen: Numbers, rules: DedupRules, secret: Secret
 ) -> CellRows:
-    """The cells that the windows of the chosen records touch."""
-    return _find(arrivals, chosen, rules.before_ms, rules.after_ms, rules.cell_ms, secret)
+    """The cells that the windows of the chosen records overlap."""
+    return _find_cell_rows(arrivals, chosen, rules.before_ms, rules.after_ms, rules.cell_ms, secret)
 
 
 def find_own_cells(arrivals: Arrivals, rules: DedupRules, secret: Secret) -> tuple[Rows, Numbers]:
-    """The cells in which the records lie, and the row of each record's."""
-    rows = _find(arrivals, np.arange(len(arrivals)), 0, 0, rules.cell_ms, secret)
+    """The cells of the records, and the row of each record's cell."""
+    rows = _find_cell_rows(arrivals, np.arange(len(arrivals)), 0, 0, rules.cell_ms, secret)
     return rows.cells, rows.own
 
 
-def _find(
+def _find_cell_rows(
     arrivals: Arrivals, chosen: Numbers, before: int, after: int, width: int, secret: Secret
 ) -> CellRows:
     count = len(chosen)
@@ -430,4 +437,4 @@ def _decode_mark(entry: Mapping[str, int] | None) -> HistoryMark | None:
     try:
         return None if entry is None else HistoryMark.from_json(entry)
     except (KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"checkpoint's mark of the changelog does not fit: {error!r:.80}") from None
+        raise Corrupt(f"changelog mark of the checkpoint is not valid: {error!r:.80}") from None

@@ -1,19 +1,19 @@
 """Ids of records as columns: two words and a kind each, with the record's time and offset.
 
-An id is the key, a header or a JSON field of the record. A field is the text of Spark's
-`get_json_object`, so that this package and the Spark job know the same ids: a string is itself,
-anything else its JSON text without blanks, numbers with a fraction or an exponent as Java writes a
-double. Null and a missing field are no id.
+An id is the key, a header or a JSON field of the record. A field is read as by Spark's
+`get_json_object`, so that this package and the Spark job find the same ids: a string gives its
+characters, any other value its JSON text without blanks, with doubles as Java writes them. Null and
+a missing field give no id.
 
-Layout     as `dedup.kernels.id_words` folds them: exact up to sixteen bytes, longer ones as their
-           hash under the secret of the state. As records of the changelog topic: key is the sixteen
-           bytes of the id, its kind, the time (i64) and a sequence number that is always 0 (i32);
-           value is the offset of the record that was kept (i64). All big-endian but the id, which
-           is bytes. The record's timestamp is the time. docs/formats/dedup-ids.md
-Invariant  a changelog entry says that a time was remembered; neither the order of entries nor an
-           entry that is applied twice matters. A value that is not JSON has no id, nor has a field
-           whose bytes are not UTF-8; bytes behind the JSON value are ignored. If a name occurs
-           several times in one object, the first that leads to a value counts.
+Layout     in memory as `dedup.kernels.id_words` folds them: exact up to sixteen bytes, longer ones
+           as their hash under the secret of the partition. In the changelog topic: the key is the
+           sixteen bytes of the id, its kind, the time (i64) and a sequence number that is always 0
+           (i32); the value is the offset of the kept record (i64). All big-endian except the id,
+           which is bytes. The record's timestamp is the time. docs/formats/dedup-ids.md
+Invariant  a changelog entry adds one time to an id; entries may be applied in any order, and more
+           than once. A value that is not JSON has no id, nor has a field whose bytes are not UTF-8;
+           bytes after the JSON value are ignored. If a name occurs several times in one object, the
+           first one that leads to a value counts.
 """
 
 import json
@@ -35,7 +35,7 @@ from varve.records.columns import BinaryColumn, Bytes, frozen_bytes
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Secret = tuple[int, int]
-"""Two words of 64 bits, drawn by lot for a state."""
+"""Two random words of 64 bits, the hash key of one partition's ids."""
 
 
 _KEY: Final = np.dtype([("words", "<u8", 2), ("kind", "u1"), ("time", ">i8"), ("seq", ">i4")])
@@ -43,14 +43,15 @@ _VALUE: Final = np.dtype(">i8")
 _BLANKS: Final = " \t\n\r"
 _POSITIONAL_MIN: Final = 1e-3
 _POSITIONAL_MAX: Final = 1e7
+"""Java's Double.toString writes no exponent from the minimum up to here."""
 
 
-class _Doubled(list[tuple[str, Any]]):
-    """The names and values of an object in which a name stands several times."""
+class _RepeatedNames(list[tuple[str, Any]]):
+    """The names and values of an object in which a name occurs several times."""
 
 
 class JsonField:
-    """A path of names joined by dots, and what it leads to in values."""
+    """A path of names joined by dots, which finds the id in JSON values."""
 
     def __init__(self, path: str) -> None:
         self._names = tuple(path.split("."))
@@ -58,36 +59,36 @@ class JsonField:
 
     def find(self, data: bytes) -> bytes | None:
         """The id in a value, or None."""
-        # What is no UTF-8 becomes what cannot be encoded again.
+        # Bytes that are not UTF-8 become surrogates, which the `encode` below refuses.
         text = data.decode(errors="surrogateescape").lstrip(_BLANKS)
         try:
             decoder = _PLAIN_DECODER if self._is_plain(data) else _DECODER
-            found = _find(decoder.raw_decode(text)[0], self._names)
-            if isinstance(found, dict | list) and decoder is _PLAIN_DECODER:
-                found = _find(_DECODER.raw_decode(text)[0], self._names)
-            if found is None:
+            member = _find_member(decoder.raw_decode(text)[0], self._names)
+            if isinstance(member, dict | list) and decoder is _PLAIN_DECODER:
+                member = _find_member(_DECODER.raw_decode(text)[0], self._names)
+            if member is None:
                 return None
-            return (found if isinstance(found, str) else _write(found)).encode()
+            return (member if isinstance(member, str) else _to_json(member)).encode()
         except (ValueError, RecursionError):
             return None
 
     def _is_plain(self, data: bytes) -> bool:
-        """Whether no name of the path can stand twice: the faster decoder takes the last then."""
+        """Whether no name of the path is repeated: then the faster decoder is exact."""
         return b"\\" not in data and max(map(data.count, self._quoted)) < 2
 
 
-def _find(value: Any, path: tuple[str, ...]) -> Any:
+def _find_member(value: Any, path: tuple[str, ...]) -> Any:
     for depth, name in enumerate(path):
-        if isinstance(value, _Doubled):
-            inner = (_find(one, path[depth + 1 :]) for other, one in value if other == name)
-            return next((found for found in inner if found is not None), None)
+        if isinstance(value, _RepeatedNames):
+            members = (_find_member(item, path[depth + 1 :]) for key, item in value if key == name)
+            return next((member for member in members if member is not None), None)
         if not isinstance(value, dict):
             return None
         value = value.get(name)
     return value
 
 
-def _write(value: Any) -> str:
+def _to_json(value: Any) -> str:
     """JSON text without blanks."""
     match value:
         case str():
@@ -99,20 +100,20 @@ def _write(value: Any) -> str:
         case int():
             return str(value)
         case float():
-            return _write_double(value)
-        case _Doubled():
-            return "{" + ",".join(f"{encode_basestring(k)}:{_write(v)}" for k, v in value) + "}"
+            return _to_java_double(value)
+        case _RepeatedNames():
+            return "{" + ",".join(f"{encode_basestring(k)}:{_to_json(v)}" for k, v in value) + "}"
         case dict():
-            pairs = (f"{encode_basestring(k)}:{_write(v)}" for k, v in value.items())
+            pairs = (f"{encode_basestring(k)}:{_to_json(v)}" for k, v in value.items())
             return "{" + ",".join(pairs) + "}"
         case list():
-            return "[" + ",".join(map(_write, value)) + "]"
+            return "[" + ",".join(map(_to_json, value)) + "]"
         case _:
             raise AssertionError(f"JSON has no {type(value).__name__}")
 
 
-def _write_double(value: float) -> str:
-    """As Java does: with an exponent beyond seven digits or below a thousandth."""
+def _to_java_double(value: float) -> str:
+    """As Java writes it: with an exponent from ten million on and below a thousandth."""
     if math.isinf(value):
         return '"Infinity"' if value > 0 else '"-Infinity"'
     if value == 0 or _POSITIONAL_MIN <= abs(value) < _POSITIONAL_MAX:
@@ -122,33 +123,35 @@ def _write_double(value: float) -> str:
 
 
 def _split_double(value: float) -> tuple[str, str, int]:
-    """Sign, shortest digits without zeros around them, and the exponent of the first digit."""
+    """Sign, shortest digits without zeros at either end, and the exponent of the first digit."""
     mantissa, _, exponent = repr(abs(value)).partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = (whole + fraction).lstrip("0")
-    lost = len(whole + fraction) - len(digits)
-    first = len(whole) - 1 - lost + int(exponent or 0)
-    return "-" if value < 0 else "", digits.rstrip("0"), first
+    leading_zeros = len(whole + fraction) - len(digits)
+    first_exponent = len(whole) - 1 - leading_zeros + int(exponent or 0)
+    return "-" if value < 0 else "", digits.rstrip("0"), first_exponent
 
 
-def _refuse(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> Any:
-    made = dict(pairs)
-    return made if len(made) == len(pairs) else _Doubled(pairs)
+def _make_object(pairs: list[tuple[str, Any]]) -> Any:
+    members = dict(pairs)
+    return members if len(members) == len(pairs) else _RepeatedNames(pairs)
 
 
-_PLAIN_DECODER: Final = json.JSONDecoder(parse_constant=_refuse, strict=False)
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse, strict=False)
+_PLAIN_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant, strict=False)
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_make_object, parse_constant=_refuse_constant, strict=False
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
     """Ids, times and offsets of records of one partition, in the order of their offsets.
 
-    A negative time is none. Records without an id have the kind NO_ID.
+    A record without a timestamp has a negative time, one without an id the kind NO_ID.
     """
 
     words: Words
@@ -161,7 +164,7 @@ class Arrivals:
 
     @classmethod
     def join(cls, parts: Sequence["Arrivals"]) -> Self:
-        """One after the other; of nothing, nothing."""
+        """The rows of all parts in order; no rows without parts."""
         return cls(
             np.concatenate([np.empty((0, 2), np.uint64), *(arrivals.words for arrivals in parts)]),
             np.concatenate([np.empty(0, np.uint8), *(arrivals.kinds for arrivals in parts)]),
@@ -182,7 +185,7 @@ def fold_chunk(parts: Iterable[RecordColumns], by: IdSource, secret: Secret) -> 
 
 
 def fold_id(identity: bytes, secret: Secret) -> tuple[Words, Kinds]:
-    """One id, as the first row of columns."""
+    """The words and the kind of one id, as columns with one row."""
     return _fold(BinaryColumn.of([identity]), secret)
 
 
@@ -201,7 +204,7 @@ def _fold(cells: "BinaryColumn | _KeyCells", secret: Secret) -> tuple[Words, Kin
 
 
 def _find_ids(columns: RecordColumns, by: IdSource) -> "BinaryColumn | _KeyCells":
-    """The bytes of each record's id, null where it has none."""
+    """The bytes of each record's id; null for a record without one."""
     match by.kind:
         case IdKind.KEY:
             return _KeyCells(columns.payload, columns.key_starts, columns.key_sizes)
@@ -212,7 +215,7 @@ def _find_ids(columns: RecordColumns, by: IdSource) -> "BinaryColumn | _KeyCells
 
 
 class _KeyCells(NamedTuple):
-    """Keys as columns of a table of records, which are not copied."""
+    """Record keys in the payload; their bytes are not copied."""
 
     data: Bytes
     starts: Numbers
@@ -221,9 +224,9 @@ class _KeyCells(NamedTuple):
 
 def _find_fields(columns: RecordColumns, field: JsonField) -> BinaryColumn:
     payload = columns.payload.tobytes()
-    places = zip(columns.value_starts.tolist(), columns.value_sizes.tolist(), strict=True)
+    spans = zip(columns.value_starts.tolist(), columns.value_sizes.tolist(), strict=True)
     return BinaryColumn.of(
-        [None if size < 0 else field.find(payload[start : start + size]) for start, size in places]
+        [None if size < 0 else field.find(payload[start : start + size]) for start, size in spans]
     )
 
 
@@ -240,7 +243,7 @@ def _find_headers(columns: RecordColumns, name: Bytes) -> BinaryColumn:
 
 @dataclass(frozen=True, slots=True)
 class EntryColumns:
-    """Records of the changelog, ready to build a batch of."""
+    """Keys, values and timestamps of changelog records."""
 
     keys: BinaryColumn
     values: BinaryColumn
@@ -251,58 +254,58 @@ class EntryColumns:
 
 
 def encode_entries(news: Arrivals) -> EntryColumns:
-    """One record for each id and time."""
+    """One changelog record for each id and time."""
     keys = np.zeros(len(news), _KEY)
     keys["words"], keys["kind"], keys["time"] = news.words, news.kinds, news.times
     values = news.offsets.astype(_VALUE)
-    return EntryColumns(_column(keys), _column(values), news.times)
+    return EntryColumns(_encode_column(keys), _encode_column(values), news.times)
 
 
 def decode_entries(columns: RecordColumns, where: str) -> Arrivals:
-    """The ids, times and offsets of records; raises Corrupt for others.
+    """The ids, times and offsets of changelog records; raises Corrupt for other records.
 
-    `where` names topic and partition.
+    `where` names topic and partition in errors.
     """
-    key_rows = _rows(columns.keys_column(), _KEY, columns, where, "key")
-    value_rows = _rows(columns.values_column(), _VALUE, columns, where, "value")
+    key_rows = _decode_rows(columns.keys_column(), _KEY, columns, where, "key")
+    value_rows = _decode_rows(columns.values_column(), _VALUE, columns, where, "value")
     times = key_rows["time"].astype(np.int64)
     offsets = value_rows.astype(np.int64)
     kinds = key_rows["kind"].copy()
-    is_wrong = (kinds > LONG) | (times < 0) | (key_rows["seq"] != 0) | (offsets < 0)
-    if is_wrong.any():
-        row = int(is_wrong.argmax())
+    is_invalid = (kinds > LONG) | (times < 0) | (key_rows["seq"] != 0) | (offsets < 0)
+    if is_invalid.any():
+        row = int(is_invalid.argmax())
         fields = f"kind {int(kinds[row])}, time {int(times[row])}, offset {int(offsets[row])}"
-        raise _foreign(columns, row, where, fields)
+        raise _not_an_entry(columns, row, where, fields)
     return Arrivals(key_rows["words"].astype(np.uint64), kinds, times, offsets)
 
 
-def _foreign(columns: RecordColumns, row: int, where: str, what: str) -> Corrupt:
+def _not_an_entry(columns: RecordColumns, row: int, where: str, what: str) -> Corrupt:
     return Corrupt(
         f"{where}, offset {int(columns.offsets[row])}: the record is not a deduplication entry "
-        f"({what}): another program writes to this topic; end that, and start again with another "
+        f"({what}): another program writes to this topic; stop it, and start again with another "
         "--name"
     )
 
 
-def _column(rows: npt.NDArray[np.generic]) -> BinaryColumn:
+def _encode_column(rows: npt.NDArray[np.generic]) -> BinaryColumn:
     size = rows.dtype.itemsize
     starts = np.arange(len(rows), dtype=np.int64) * size
     sizes = np.full(len(rows), size, np.int64)
     return BinaryColumn.at(rows.tobytes(), starts=starts, sizes=sizes)
 
 
-def _rows(
+def _decode_rows(
     column: BinaryColumn,
     dtype: np.dtype[np.void] | np.dtype[np.int64],
     columns: RecordColumns,
     where: str,
     what: str,
 ) -> npt.NDArray[np.void]:
-    wrong = np.flatnonzero(column.sizes != dtype.itemsize)
-    if wrong.size:
-        row = int(wrong[0])
+    invalid = np.flatnonzero(column.sizes != dtype.itemsize)
+    if invalid.size:
+        row = int(invalid[0])
         sizes = f"its {what} has {int(column.sizes[row])} bytes, not {dtype.itemsize}"
-        raise _foreign(columns, row, where, sizes)
-    places = column.starts[:, None] + np.arange(dtype.itemsize)
-    rows: npt.NDArray[np.void] = column.data[places].view(dtype)[:, 0]
+        raise _not_an_entry(columns, row, where, sizes)
+    positions = column.starts[:, None] + np.arange(dtype.itemsize)
+    rows: npt.NDArray[np.void] = column.data[positions].view(dtype)[:, 0]
     return rows

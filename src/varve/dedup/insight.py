@@ -1,10 +1,9 @@
-"""A look at a deduplication without disturbing it: how far it is, and why a record was dropped.
+"""Read-only reports of a deduplication: its progress, and why a record was kept or dropped.
 
-The changelog shows what a record was found to be: it has an entry for each record that was kept,
-as long as the entry's window is remembered. Whether one was late follows from the times of the
-records before it.
+The changelog has an entry for each kept record, until its window expires. Whether a record was late
+follows from the times of the records before it.
 
-Invariant  nothing is written and nobody is fenced. The directory of the ids is only measured.
+Invariant  nothing is written and no writer is fenced. Of the id directory only sizes are read.
 """
 
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from varve.topics import Cluster, TopicReader, read_range
 
 @dataclass(frozen=True, slots=True)
 class StateSize:
-    """What the ids of a partition take on disk; `paths` are those of the segments."""
+    """The size of a partition's ids on disk; `paths` are those of the segments."""
 
     paths: tuple[str, ...]
     bytes: int
@@ -34,7 +33,7 @@ class StateSize:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInsight:
-    """How far a partition is; `state` is None where its directory is not here."""
+    """The progress of a partition; `state` is None if its directory is not on this machine."""
 
     partition: int
     progress: Progress
@@ -48,9 +47,9 @@ class PartitionInsight:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a record was found to be; None where nobody remembers it any more.
+    """The verdict on a record; None if it can no longer be determined.
 
-    `witness` is the record that was kept, for a duplicate.
+    For a duplicate, `witness` is the record that was kept.
     """
 
     partition: int
@@ -63,12 +62,12 @@ class Explanation:
 
 
 class DedupInsight:
-    """Looks at the deduplication of a name."""
+    """Reports on the deduplication of a name."""
 
     def __init__(
         self, cluster: Cluster, name: str, *, state_directory: str, file_system: FileSystem
     ) -> None:
-        """The cluster is closed with it."""
+        """`close` closes the cluster too."""
         self._name = name
         self._cluster = cluster
         self._topics = DedupTopics(input="", output=name, name=name)
@@ -77,7 +76,7 @@ class DedupInsight:
         self._file_system = file_system
 
     def partitions(self) -> list[PartitionInsight]:
-        """Those that have committed something; raises NotFound for a name that nobody used."""
+        """The partitions with committed progress; raises NotFound for an unknown name."""
         insights = []
         for partition in range(self.partition_count()):
             progress = self._find_progress(partition)
@@ -93,7 +92,7 @@ class DedupInsight:
         self._cluster.close()
 
     def partition_count(self) -> int:
-        """Of all; raises NotFound for a name that nobody used."""
+        """The number of all partitions; raises NotFound for an unknown name."""
         try:
             return self._cluster.describe(self._topics.progress).partition_count
         except NotFound:
@@ -123,15 +122,15 @@ class DedupInsight:
         return StateSize(tuple(paths), size)
 
     def explain(self, partition: int, offset: int) -> Explanation:
-        """Why a record was kept or dropped; raises OffsetOutOfRange where it cannot be read."""
+        """Why a record was kept or dropped; raises OffsetOutOfRange if it cannot be read."""
         if not 0 <= partition < self.partition_count():
             raise NotFound(f"{self._name} has no partition {partition}")
         progress = self._find_progress(partition)
         where = "the input" if progress is None else f"{progress.input}-{partition}"
         if progress is None or offset >= progress.position:
-            reached = 0 if progress is None else progress.position
+            position = 0 if progress is None else progress.position
             raise OffsetOutOfRange(
-                f"{where}: offset {offset} was not looked at yet, {self._name} is at {reached}"
+                f"{where}: offset {offset} was not processed yet, {self._name} is at {position}"
             )
         columns = self._read(self._get_reader(progress.input), partition, offset, where)
         arrival = fold_chunk([columns], progress.rules.by, progress.secret_words)
@@ -188,7 +187,7 @@ class DedupInsight:
             )
         if time < progress.whole_from_ms:
             return Verdict.LATE, None
-        # It was ahead of its own now, and the stream has come to its time since.
+        # It was from the future when it was judged; the stream has reached its time since.
         return (Verdict.FUTURE if is_whole else None), None
 
     def _is_late(self, time_ms: int, offset: int, partition: int, progress: Progress) -> bool:
@@ -209,19 +208,19 @@ class DedupInsight:
         return False
 
     def _find_entries(self, arrival: Arrivals, partition: int) -> tuple[list[Remembered], bool]:
-        """What the changelog has of an id, and whether it still has every entry ever written."""
+        """The changelog entries of an id, and whether the changelog still has all its entries."""
         reader = self._get_reader(self._topics.changelog)
         start, end = reader.offsets(partition)
         where = f"{reader.topic}-{partition}"
-        remembereds = []
+        remembered = []
         for fetched in read_range(reader, partition, start=start, end=end):
             columns = fetched.columns()
             if not len(columns):
                 continue
             entries = decode_entries(columns, where)
             is_same = (entries.words == arrival.words[0]).all(axis=1)
-            for place in np.flatnonzero(is_same & (entries.kinds == arrival.kinds[0])).tolist():
-                remembereds.append(
-                    Remembered(int(entries.times[place]), int(entries.offsets[place]))
+            for index in np.flatnonzero(is_same & (entries.kinds == arrival.kinds[0])).tolist():
+                remembered.append(
+                    Remembered(int(entries.times[index]), int(entries.offsets[index]))
                 )
-        return remembereds, start == 0
+        return remembered, start == 0

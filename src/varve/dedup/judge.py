@@ -1,15 +1,15 @@
-"""What becomes of each record of a chunk: the rules of the deduplicating processor.
+"""Judges each record of a chunk: kept, duplicate, late, from the future, or not comparable.
 
 Rules      in this order: a record without an id; without a time; from the future, more than
            `max_future_ms` after now; late, more than `lateness_ms` before the stream time; a
            duplicate, if a record of the same id and of a lower offset was kept whose time lies from
            `before_ms` earlier to `after_ms` later; else it is kept.
            The stream time is the largest time of all earlier records that have one and are not from
-           the future. It is a function of the input: what is kept or known does not move it.
-Invariant  records are looked at in the order of offsets; where chunks are cut changes nothing.
-           Whatever is not late is compared with its whole window.
-           Nothing is changed: `IdStore.apply` updates the store once the chunk is committed.
-           Few records are judged in plain Python, more by kernels: the answers are the same.
+           the future. It depends on the input alone, not on which records were kept.
+Invariant  records are judged in the order of offsets; chunk boundaries do not affect the result.
+           A record that is not late is compared with its whole window.
+           A judge changes nothing: `IdStore.apply` updates the store after the commit.
+           Few records are judged in Python, more by kernels, with the same results.
 """
 
 from dataclasses import dataclass
@@ -37,17 +37,17 @@ from varve.dedup.kernels.time_spans import (
 from varve.dedup.rules import Counts, DedupRules, Verdict, Verdicts
 
 FEW_COUNT_MAX: Final = 64
-"""Below this both ways are equally fast; a single record is judged ten times faster in Python."""
+"""At this count Python and kernels are equally fast; one record is ten times faster in Python."""
 _NO_ARRIVALS: Final = Arrivals.join([])
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What each record of a chunk is, and what is to be remembered.
+    """The verdict on each record of a chunk, and the ids to store.
 
-    `witness_offsets` names for each duplicate a record that was kept, and is NO_WITNESS elsewhere.
-    In a refreshing window that record may lie further back than the window: copies between them
-    were duplicates of it.
+    `witness_offsets` has for each duplicate the offset of the kept record, and NO_WITNESS for all
+    others. With refreshing windows the kept record may be older than the window: copies between the
+    two were duplicates of it.
     """
 
     verdicts: Verdicts
@@ -76,7 +76,7 @@ class Judge:
     ) -> Judgement:
         """Classifies each record, given the stream time before the first of them.
 
-        What is before `whole_from_ms` is late as well: ids that it is compared with may be gone.
+        Records before `whole_from_ms` are late as well: ids of their windows may be missing.
         """
         if len(chunk) <= self._few_count_max:
             return self._judge_few(chunk, now_ms, stream_time_ms, whole_from_ms)
@@ -86,13 +86,13 @@ class Judge:
         self, chunk: Arrivals, now_ms: int, stream_time_ms: int, whole_from_ms: int
     ) -> Judgement:
         rules, store = self._rules, self._store
-        few = FewRecords(rules, store, stream_time_ms)
+        judge = SmallBatchJudge(rules, store, stream_time_ms)
         time_max_ms = now_ms + rules.max_future_ms
-        few.judge(chunk, time_max_ms=time_max_ms, whole_from_ms=whole_from_ms)
-        verdicts = np.frombuffer(few.verdicts, np.uint8)
-        witnesses = np.array(few.witnesses, np.int64)
-        news = News(few.entries(chunk), few.changed, store.version)
-        return Judgement(verdicts, witnesses, news, few.stream_time_ms)
+        judge.judge(chunk, time_max_ms=time_max_ms, whole_from_ms=whole_from_ms)
+        verdicts = np.frombuffer(judge.verdicts, np.uint8)
+        witnesses = np.array(judge.witnesses, np.int64)
+        news = News(judge.entries(chunk), judge.changed, store.version)
+        return Judgement(verdicts, witnesses, news, judge.stream_time_ms)
 
     def _judge_many(
         self, chunk: Arrivals, now_ms: int, stream_time_ms: int, whole_from_ms: int
@@ -148,12 +148,12 @@ class Judge:
         )
 
     def _probe(self, chunk: Arrivals, chosen: Numbers, rows: CellRows) -> Rows:
-        """The spans of all cells that matter: own ones, and others if that does not decide."""
+        """Reads the spans of each record's own cell, and of the other one if necessary."""
         spans = make_spans(len(rows.cells))
-        is_known = np.zeros(len(spans), np.bool_)
-        is_known[rows.own] = True
-        self._store.probe(rows.cells, np.flatnonzero(is_known), spans)
-        is_needed = is_known.copy()
+        is_read = np.zeros(len(spans), np.bool_)
+        is_read[rows.own] = True
+        self._store.probe(rows.cells, np.flatnonzero(is_read), spans)
+        is_needed = is_read.copy()
         need_other(
             chunk.times,
             chunk.offsets,
@@ -165,20 +165,20 @@ class Judge:
             spans,
             is_needed,
         )
-        self._store.probe(rows.cells, np.flatnonzero(is_needed & ~is_known), spans)
+        self._store.probe(rows.cells, np.flatnonzero(is_needed & ~is_read), spans)
         return spans
 
     def _entries(self, chunk: Arrivals, chosen: Numbers, witnesses: Numbers) -> Arrivals:
-        """What is remembered: of a copy that restarts the window, the kept record's offset."""
+        """The entries to store; a copy that restarts the window has the kept record's offset."""
         arrivals = chunk.take(chosen)
         firsts = np.where(witnesses[chosen] == NO_WITNESS, arrivals.offsets, witnesses[chosen])
         return Arrivals(arrivals.words, arrivals.kinds, arrivals.times, firsts)
 
 
-class FewRecords:
-    """What is found out of some records, one after the other.
+class SmallBatchJudge:
+    """Judges a few records in Python, one after the other.
 
-    `verdicts` and `witnesses` are of all records, `changed` are the spans that have changed.
+    `verdicts` and `witnesses` have one element for each record; `changed` has the changed spans.
     """
 
     __slots__ = (
@@ -230,7 +230,7 @@ class FewRecords:
         self.stream_time_ms = stream_time_ms
 
     def entries(self, chunk: Arrivals) -> Arrivals:
-        """Those of the chunk that must be remembered, with the offsets of kept records."""
+        """The entries to store, with the offsets of kept records."""
         if not self._news:
             return _NO_ARRIVALS
         arrivals = chunk if len(self._news) == len(chunk) else chunk.take(np.array(self._news))
@@ -242,7 +242,7 @@ class FewRecords:
     def _compare(
         self, index: int, first: int, second: int, kind: int, time: int, offset: int
     ) -> int:
-        """Gives the offset of a kept record that this is a duplicate of, or NO_WITNESS."""
+        """The offset of the kept record that this one duplicates, or NO_WITNESS."""
         rules = self._rules
         low, high, width = time - rules.before_ms, time + rules.after_ms, rules.cell_ms
         number = time // width
@@ -281,7 +281,7 @@ def _find_witness(span: Span | None, low: int, high: int, offset: int) -> int:
 
 
 def _extend(span: Span | None, time: int, offset: int) -> Span:
-    """The span with a time; the same one where it had that within already."""
+    """The span extended by a time; the same object if it includes the time."""
     if span is None:
         return time, offset, time, offset
     if span[0] <= time <= span[2]:

@@ -1,7 +1,7 @@
-"""What a deduplication measures, by partition of its input.
+"""Metrics of a deduplication, by partition of its input.
 
-Invariant  records are counted since this process began; what a life adds up to is in the progress.
-Threads    one at a time notes; any may collect.
+Invariant  counters start with the process; the counts since the first run are in the progress.
+Threads    one thread at a time calls `note`; any thread may collect.
 """
 
 import sys
@@ -57,16 +57,16 @@ class DedupMetrics:
     def __init__(self, topics: DedupTopics) -> None:
         self._labels = (topics.name, topics.input)
         self._table = MetricTable(declared_metrics(sys.modules[__name__]))
-        self._seen: dict[int, Counts] = {}
+        self._last_counts: dict[int, Counts] = {}
 
     def note(self, state: TaskState) -> None:
-        """Takes over how far a partition is."""
+        """Updates the metrics of a partition from its state."""
         labels = (*self._labels, str(state.partition))
-        before = self._seen.get(state.partition)
-        self._seen[state.partition] = state.counts
+        previous = self._last_counts.get(state.partition)
+        self._last_counts[state.partition] = state.counts
         for field in fields(Counts):
-            now = getattr(state.counts, field.name)
-            added = now - getattr(state.counts if before is None else before, field.name)
+            total = getattr(state.counts, field.name)
+            added = total - getattr(state.counts if previous is None else previous, field.name)
             self._table.add(RECORDS, added, *labels, field.name)
         self._table.set(POSITION, state.position, *labels)
         self._table.set(LAG, state.lag, *labels)
@@ -74,9 +74,9 @@ class DedupMetrics:
         self._table.set(RESTORE_LEFT, max(0, state.restore_end - state.restored), *labels)
 
     def value(self, verdict: str, partition: int) -> int:
-        """Records of a partition that were found to be this, since the process began."""
+        """Records of a partition with this verdict, since the process began."""
         return int(self._table.value(RECORDS, *self._labels, str(partition), verdict))
 
     def collect(self) -> "Iterator[Family]":
-        """What prometheus_client asks a collector for."""
+        """Called by prometheus_client."""
         yield from self._table.collect()

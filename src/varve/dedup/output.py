@@ -1,10 +1,10 @@
-"""Output batches from input batches: what is kept, as it came.
+"""Builds output batches from the kept records of input batches.
 
-A batch that is kept as a whole goes on with its bytes as they are. Of others the kept records are
-put into new batches with the codec they had, small ones of neighbouring batches together.
+A batch whose records are all kept is copied unchanged. The kept records of other batches are put
+into new batches with the same codec, those of small adjacent batches together.
 
-Invariant  key, value, headers, timestamp and order of every kept record stay. A batch from a log
-           that stamps records itself becomes one with those timestamps as its own.
+Invariant  key, value, headers, timestamp and order of every kept record stay. A batch with log
+           append time becomes one with these timestamps as create time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ from varve.records.columns import Integers
 Flags = npt.NDArray[np.bool_]
 
 GATHERED_BYTES: Final = 512 << 10
-"""So many bytes of records from several batches are put into one."""
+"""Records of several batches are put into one batch up to about this size."""
 
 
 class InputChunk(NamedTuple):
@@ -48,7 +48,7 @@ class InputChunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchLimit:
-    """The largest batch that a topic takes, and what it is called in a message."""
+    """The largest batch that a topic accepts, and the topic's name for errors."""
 
     topic: str
     max_bytes: int
@@ -56,7 +56,7 @@ class BatchLimit:
 
 @dataclass(slots=True)
 class _Gathered:
-    """Rows that wait to become a batch."""
+    """Rows of several batches, to be put into one."""
 
     codec: Codec
     rows: list[Integers]
@@ -78,34 +78,34 @@ def _build(chunk: InputChunk, kept: Flags, limit: BatchLimit) -> Iterator[bytes 
         chunk.columns.table[:, RecordColumn.RECORD_END]
         - chunk.columns.table[:, RecordColumn.RECORD_START]
     )
-    waiting: _Gathered | None = None
+    gathered: _Gathered | None = None
     start = 0
-    for place, end in enumerate(chunk.ends.tolist()):
+    for index, end in enumerate(chunk.ends.tolist()):
         rows = np.flatnonzero(kept[start:end]) + start
-        is_whole = len(rows) == end - start and _is_fit(chunk, place, start, end, limit)
+        is_whole = len(rows) == end - start and _can_copy(chunk, index, start, end, limit)
         start = end
         if not len(rows):
             continue
-        codec = chunk.batches[place].header.codec
-        is_full = waiting is not None and (
-            is_whole or waiting.codec is not codec or waiting.size >= GATHERED_BYTES
+        codec = chunk.batches[index].header.codec
+        is_full = gathered is not None and (
+            is_whole or gathered.codec is not codec or gathered.size >= GATHERED_BYTES
         )
-        if waiting is not None and is_full:
-            yield from _pack(chunk.columns, np.concatenate(waiting.rows), waiting.codec, limit)
-            waiting = None
+        if gathered is not None and is_full:
+            yield from _pack(chunk.columns, np.concatenate(gathered.rows), gathered.codec, limit)
+            gathered = None
         if is_whole:
-            yield bytearray(chunk.batches[place].data)
+            yield bytearray(chunk.batches[index].data)
             continue
-        waiting = waiting or _Gathered(codec, [])
-        waiting.rows.append(rows)
-        waiting.size += int(sizes[rows].sum())
-    if waiting is not None:
-        yield from _pack(chunk.columns, np.concatenate(waiting.rows), waiting.codec, limit)
+        gathered = gathered or _Gathered(codec, [])
+        gathered.rows.append(rows)
+        gathered.size += int(sizes[rows].sum())
+    if gathered is not None:
+        yield from _pack(chunk.columns, np.concatenate(gathered.rows), gathered.codec, limit)
 
 
-def _is_fit(chunk: InputChunk, place: int, start: int, end: int, limit: BatchLimit) -> bool:
-    """Whether the batch of these rows may go on as it is."""
-    header = chunk.batches[place].header
+def _can_copy(chunk: InputChunk, index: int, start: int, end: int, limit: BatchLimit) -> bool:
+    """Whether the batch of these rows can be copied unchanged."""
+    header = chunk.batches[index].header
     return (
         end - start == header.records_count == header.last_offset_delta + 1
         and header.timestamp_type is TimestampType.CREATE_TIME
@@ -117,8 +117,8 @@ def _is_fit(chunk: InputChunk, place: int, start: int, end: int, limit: BatchLim
 def _pack(
     columns: RecordColumns, rows: Integers, codec: Codec, limit: BatchLimit
 ) -> Iterator[bytes | bytearray]:
-    """The rows in one batch, or in halves where it would be too large."""
-    data = _build_one(columns, rows, codec)
+    """The rows in one batch, or split in halves if that would be too large."""
+    data = _build_batch(columns, rows, codec)
     if len(data) <= limit.max_bytes:
         yield data
         return
@@ -133,12 +133,12 @@ def _pack(
     yield from _pack(columns, rows[half:], codec, limit)
 
 
-def _build_one(columns: RecordColumns, rows: Integers, codec: Codec) -> bytes:
-    chosen = RecordColumns(columns.payload, columns.table[rows])
+def _build_batch(columns: RecordColumns, rows: Integers, codec: Codec) -> bytes:
+    selected = RecordColumns(columns.payload, columns.table[rows])
     return build_batch_from_columns(
-        chosen.keys_column(),
-        chosen.values_column(),
-        chosen.timestamps,
-        chosen.headers_column(),
+        selected.keys_column(),
+        selected.values_column(),
+        selected.timestamps,
+        selected.headers_column(),
         codec=codec,
     )

@@ -1,15 +1,15 @@
-"""A topic without its duplicates: all partitions of a deduplication, in a few threads.
+"""Copies a topic without its duplicates: all partitions of a deduplication, in a few threads.
 
     with varve.open("data") as store:
         rules = DedupRules(by=parse_id_source("key"), before_ms=…, after_ms=…, lateness_ms=…)
         with Deduplicator.open(store, "orders", "orders-once", rules) as dedup:
             dedup.run_once()
 
-Invariant  partitions do not know each other: copies of an id are compared within one. Threads and
-           connections are bounded by the number of workers, not of partitions.
-Crash      each partition commits for itself and continues from its last commit.
-Threads    `stop` may be called from any thread, and by signal handlers; the rest by one. A worker
-           is used by one thread at a time.
+Invariant  partitions are independent: copies of an id are compared within one partition only. The
+           number of workers, not of partitions, bounds threads and connections.
+Crash      each partition commits separately and continues from its last commit.
+Threads    `stop` may be called from any thread and from signal handlers, other methods from one
+           thread. A worker is used by one thread at a time.
 """
 
 import os
@@ -25,7 +25,7 @@ from typing import Final, Self
 from varve.dedup.backend import DedupBackend
 from varve.dedup.metrics import DedupMetrics
 from varve.dedup.rules import DedupRules, LatePolicy
-from varve.dedup.task import OnProgress, Task, TaskPlace, TaskSettings, TaskState
+from varve.dedup.task import OnProgress, Task, TaskContext, TaskSettings, TaskState
 from varve.dedup.topics import DedupTopics, topic_settings
 from varve.disk import FileSystem, RealFileSystem
 from varve.embedded import Store
@@ -39,12 +39,12 @@ from varve.topics import open_cluster
 STATE_SUFFIX: Final = ".dedup"
 
 
-def _ignore(state: TaskState) -> None:
+def _ignore_progress(state: TaskState) -> None:
     return None
 
 
 class Deduplicator:
-    """A deduplication at work; made by `open`, and a context manager that closes it."""
+    """A running deduplication; created by `open`, and closed as a context manager."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class Deduplicator:
         self.topics = backend.topics
         self.metrics = DedupMetrics(backend.topics)
         self._backend = backend
-        self._on_progress = on_progress or _ignore
+        self._on_progress = on_progress or _ignore_progress
         self._thread_count = thread_count or os.cpu_count() or 1
-        self._context = TaskPlace(
+        self._context = TaskContext(
             backend=backend,
             rules=rules,
             settings=settings or TaskSettings(),
@@ -74,11 +74,11 @@ class Deduplicator:
             file_system=file_system,
             clock=clock,
             random=random,
-            on_progress=self._tell,
+            on_progress=self._report,
         )
         self._workers: list[DedupWorker] = []
         self._stopping = threading.Event()
-        self._telling = threading.Lock()
+        self._report_lock = threading.Lock()
         self._has_failed = False
 
     @classmethod
@@ -103,22 +103,24 @@ class Deduplicator:
     ) -> Self:
         """Opens a deduplication in an open store, or behind a server.
 
-        `name` stands for its progress and its ids, at first the output's. `state` is the directory
-        of the ids, for a store at first beside its own with `.dedup` behind; it may be lost, and
-        is restored then. Topics that are lacking are made.
+        `name` identifies its progress and its ids; the default is the output topic. `state` is the
+        directory of the ids; the default for a store is its directory with the suffix `.dedup`. A
+        lost directory is restored. Missing topics are created.
 
-        Raises InvalidRequest where an earlier run of the name had other rules.
+        Raises InvalidRequest if an earlier run of the name had other rules.
         """
         check_side(rules, side)
         topics = DedupTopics(input=input, output=output, side=side, name=name or output)
         clock = clock or SystemClock()
-        made = topic_settings(topics, retention_ms=rules.retention_ms, segment_ms=rules.segment_ms)
+        settings_by_topic = topic_settings(
+            topics, retention_ms=rules.retention_ms, segment_ms=rules.segment_ms
+        )
         if state is None:
             if not isinstance(place, Store):
                 raise InvalidRequest("behind a server a deduplication needs a state directory")
             state = f"{place.directories[0].path}{STATE_SUFFIX}"
         cluster = open_cluster(place, wait=wait)
-        backend = DedupBackend(cluster, topics, settings=made, clock=clock)
+        backend = DedupBackend(cluster, topics, settings=settings_by_topic, clock=clock)
         opened = cls(
             backend,
             rules,
@@ -147,28 +149,28 @@ class Deduplicator:
             DedupWorker(self._context, range(number, count, thread_count), self._stopping)
             for number in range(thread_count)
         ]
-        self._in_threads([worker.open for worker in self._workers])
+        self._run_in_threads([worker.open for worker in self._workers])
 
     def run_once(self) -> None:
-        """Processes what is there now, and returns."""
-        self._in_threads([worker.catch_up for worker in self._workers])
+        """Processes the records that the input has now, and returns."""
+        self._run_in_threads([worker.catch_up for worker in self._workers])
 
     def run(self, stop: threading.Event | None = None) -> None:
         """Follows the input until it is stopped; raises the first error of a partition."""
-        wanted = stop or self._stopping
-        self._in_threads([partial(worker.follow, wanted) for worker in self._workers])
+        stop_event = stop or self._stopping
+        self._run_in_threads([partial(worker.follow, stop_event) for worker in self._workers])
 
     def stop(self) -> None:
-        """Lets `run` and `run_once` end behind the chunks that are under way."""
+        """Ends `run` and `run_once` after the chunks in progress."""
         self._stopping.set()
 
     def states(self) -> list[TaskState]:
-        """How far each partition is."""
+        """The state of each partition, by number."""
         tasks = (task for worker in self._workers for task in worker.tasks)
         return [task.state() for task in sorted(tasks, key=lambda task: task.partition)]
 
     def close(self) -> None:
-        """Brings the ids to the disk and closes everything; closing twice is harmless."""
+        """Checkpoints the ids and closes everything; closing twice is harmless."""
         workers, self._workers = self._workers, []
         errors = []
         for worker in workers:
@@ -189,20 +191,20 @@ class Deduplicator:
         self._has_failed |= error is not None
         self.close()
 
-    def _in_threads(self, works: list[Callable[[], None]]) -> None:
-        """Runs all, and raises the first error; the others end behind their chunks then."""
+    def _run_in_threads(self, tasks: list[Callable[[], None]]) -> None:
+        """Runs all in parallel and raises the first error, after which the others stop early."""
         errors: list[BaseException] = []
 
-        def guarded(work: Callable[[], None]) -> None:
+        def run_guarded(task: Callable[[], None]) -> None:
             try:
-                work()
+                task()
             except BaseException as error:
                 errors.append(error)
                 self._stopping.set()
 
-        with ThreadPoolExecutor(len(works), thread_name_prefix="varve-dedup") as pool:
+        with ThreadPoolExecutor(len(tasks), thread_name_prefix="varve-dedup") as pool:
             try:
-                list(pool.map(guarded, works))
+                list(pool.map(run_guarded, tasks))
             except BaseException:
                 self._stopping.set()
                 raise
@@ -210,18 +212,18 @@ class Deduplicator:
             self._has_failed = True
             raise errors[0]
 
-    def _tell(self, state: TaskState) -> None:
-        with self._telling:
+    def _report(self, state: TaskState) -> None:
+        with self._report_lock:
             self.metrics.note(state)
             self._on_progress(state)
 
 
 def check_side(rules: DedupRules, side: str | None) -> None:
-    """Raises InvalidRequest unless a side topic is named exactly where records go there."""
+    """Raises InvalidRequest unless a side topic is given exactly if a policy needs one."""
     needs_side = LatePolicy.SIDE in (rules.late, rules.future, rules.missing)
     if needs_side != (side is not None):
         raise InvalidRequest(
-            "a side topic goes with a policy that sends records there, and back: name both"
+            "a side topic goes with a policy that sends records there, and vice versa: name both"
         )
 
 
@@ -231,16 +233,18 @@ def check_side(rules: DedupRules, side: str | None) -> None:
 _FETCH_WAIT_MS: Final = 500
 _IDLE_SECONDS: Final = 0.05
 _EMPTY_FETCHES_MAX: Final = 60
+"""With the wait, half a minute without data below the end of the log."""
 _FETCH_BYTES: Final = 16 << 20
-"""What one fetch of all partitions of a worker may return, about."""
+"""About the size of one fetch for all partitions of a worker."""
 _PARTITION_BYTES_MIN: Final = 256 << 10
+"""Share of each partition in a fetch, however many partitions there are."""
 
 
 class DedupWorker:
-    """Runs the tasks of some partitions."""
+    """Runs the tasks of a group of partitions in one thread."""
 
     def __init__(
-        self, context: TaskPlace, partitions: Iterable[int], stopping: threading.Event
+        self, context: TaskContext, partitions: Iterable[int], stopping: threading.Event
     ) -> None:
         self._backend = context.backend.new_session()
         self._stopping = stopping
@@ -254,9 +258,9 @@ class DedupWorker:
             task.open()
 
     def catch_up(self) -> None:
-        """Processes what the input has now, one partition after the other."""
+        """Processes the records that the input has now, one partition after the other."""
         for task in self.tasks:
-            self._catch_up(task, end=task.look())
+            self._catch_up(task, end=task.refresh_end_offset())
 
     def _catch_up(self, task: Task, *, end: int) -> None:
         empty_fetches = 0
@@ -270,7 +274,7 @@ class DedupWorker:
                 )
 
     def follow(self, stop: threading.Event) -> None:
-        """Processes what comes until one of the events is set."""
+        """Processes new records until one of the events is set."""
         while not (stop.is_set() or self._stopping.is_set()):
             fetched = self._fetch()
             for task in self.tasks:
@@ -290,14 +294,14 @@ class DedupWorker:
             return {}
 
     def _recover_positions(self, error: OffsetOutOfRange) -> None:
-        """A fetch does not say which partition it is about: any of them may have moved."""
+        """Recovers each partition: the error of a fetch does not name the one that failed."""
         has_moved = False
         for task in self.tasks:
             before = task.position
             try:
                 task.recover_position(error)
-            except OffsetOutOfRange as found:
-                if found is not error:
+            except OffsetOutOfRange as raised:
+                if raised is not error:
                     raise
             has_moved |= task.position != before
         if not has_moved:

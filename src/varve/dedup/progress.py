@@ -1,10 +1,10 @@
-"""How far a partition has come: the record that is committed with everything else of a chunk.
+"""The progress of one partition: a record that is committed in the transaction of each chunk.
 
 Layout     one key in the compacted topic `<name>-dedup-progress`, a JSON value.
            docs/formats/dedup-progress.md
-Invariant  the last committed record is the truth: position, stream time and counts are those after
-           the chunk it was committed with.
-Crash      what was written and not committed is never read.
+Invariant  the last committed record counts: its position, stream time and counts include the chunk
+           that it was committed with.
+Crash      uncommitted records are never read.
 """
 
 import json
@@ -29,10 +29,10 @@ class Progress:
     """One partition's progress.
 
     `position` is the next offset of the input, `mark` the batch before it (None in progress of
-    earlier versions). `rules` are those of the last chunk, `counts` those
-    of a life. Before `whole_from_ms` ids may be gone: what has such a time is late. The ids of
-    topics are empty if unknown. `generation`, `producer` and `sequences`, the next one
-    by topic, are of the last who wrote to a directory; through a server its coordinator knows.
+    earlier versions). `rules` are those of the last chunk; `counts` cover all chunks since the
+    first. Ids before `whole_from_ms` may be incomplete, so records with such times are late. Topic
+    ids are empty if unknown. `generation`, `producer` and `sequences` (the next sequence by topic)
+    identify the last writer to a store; in a Kafka cluster the transaction coordinator has them.
     """
 
     position: int
@@ -60,18 +60,20 @@ class Progress:
         data = bytes.fromhex(self.secret)
         return int.from_bytes(data[:8], "little"), int.from_bytes(data[8:], "little")
 
-    def under(self, rules: DedupRules) -> "Progress":
-        """The same by other rules, to be committed before ids go by them.
+    def with_rules(self, rules: DedupRules) -> "Progress":
+        """The progress with other rules, to be committed before ids expire by them.
 
-        With another lateness only what the old one still compared has its whole window.
+        If the lateness changes, ids are complete only for times that were not late before.
         """
         whole_from_ms = self.whole_from_ms
         if rules.lateness_ms != self.rules.lateness_ms:
             whole_from_ms = max(whole_from_ms, self.stream_time_ms - self.rules.lateness_ms)
         return replace(self, rules=rules, whole_from_ms=whole_from_ms)
 
-    def by(self, producer: Producer, generation: int, sequences: Mapping[str, int]) -> "Progress":
-        """The same as noted by a producer."""
+    def with_producer(
+        self, producer: Producer, generation: int, sequences: Mapping[str, int]
+    ) -> "Progress":
+        """The progress with the identity of its writer."""
         return replace(self, producer=producer, generation=generation, sequences=dict(sequences))
 
 
@@ -84,17 +86,19 @@ def encode_progress(progress: Progress) -> bytes:
 
 
 def decode_progress(data: bytes | None, where: str) -> Progress:
-    """Raises Corrupt for what no deduplication wrote."""
+    """Raises Corrupt for data that no deduplication wrote."""
     try:
-        given: dict[str, Any] = json.loads(data or b"")
-        if given.pop("format") != _FORMAT:
-            raise ValueError(f"another format, this varve knows {_FORMAT}")
-        producer, counts = given.pop("producer"), Counts(**given.pop("counts"))
-        known = None if producer is None else Producer(**producer)
-        rules = _decode_rules(given.pop("rules"))
-        mark = given.pop("mark", None)
-        history = None if mark is None else HistoryMark.from_json(mark)
-        progress = Progress(producer=known, counts=counts, rules=rules, mark=history, **given)
+        fields: dict[str, Any] = json.loads(data or b"")
+        if fields.pop("format") != _FORMAT:
+            raise ValueError(f"format is not {_FORMAT}, the one that this version reads")
+        producer, counts = fields.pop("producer"), Counts(**fields.pop("counts"))
+        writer = None if producer is None else Producer(**producer)
+        rules = _decode_rules(fields.pop("rules"))
+        mark = fields.pop("mark", None)
+        history_mark = None if mark is None else HistoryMark.from_json(mark)
+        progress = Progress(
+            producer=writer, counts=counts, rules=rules, mark=history_mark, **fields
+        )
         if len(bytes.fromhex(progress.secret)) != SECRET_BYTES:
             raise ValueError(f"a secret has {SECRET_BYTES} bytes")
         return progress
@@ -105,24 +109,24 @@ def decode_progress(data: bytes | None, where: str) -> Progress:
         ) from error
 
 
-def _decode_rules(anies: dict[str, Any]) -> DedupRules:
+def _decode_rules(fields: dict[str, Any]) -> DedupRules:
     return DedupRules(
-        by=parse_id_source(anies.pop("by")),
-        late=LatePolicy(anies.pop("late")),
-        future=LatePolicy(anies.pop("future")),
-        missing=LatePolicy(anies.pop("missing")),
-        null=NullPolicy(anies.pop("null")),
-        **anies,
+        by=parse_id_source(fields.pop("by")),
+        late=LatePolicy(fields.pop("late")),
+        future=LatePolicy(fields.pop("future")),
+        missing=LatePolicy(fields.pop("missing")),
+        null=NullPolicy(fields.pop("null")),
+        **fields,
     )
 
 
 def progress_batch(progress: Progress, now_ms: int) -> bytes:
-    """The batch that notes a progress."""
+    """A batch with the progress as its only record."""
     return build_batch([Record(PROGRESS_KEY, encode_progress(progress), timestamp=now_ms)])
 
 
 def find_progress(reader: TopicReader, partition: int) -> Progress | None:
-    """The last committed progress of a partition; None where there is none."""
+    """The last committed progress of a partition; None before the first commit."""
     record = read_last(reader, partition, key=PROGRESS_KEY)
     if record is None:
         return None

@@ -1,7 +1,7 @@
-"""Which transactions of a deduplication in a store are committed: those in its progress topic.
+"""The transaction coordinator of a deduplication in a store: commits by its progress topic.
 
 Invariant  a transaction is committed if and only if its commit marker is in the progress topic.
-           Markers in the other topics say the same, sooner or later.
+           Markers in the other topics follow that decision.
 Crash      an open transaction in the progress topic is aborted. One that is open elsewhere is
            committed if the last committed progress has its producer and its last sequence, else
            aborted. docs/formats/dedup-progress.md
@@ -30,11 +30,11 @@ from varve.topics.store_transaction import (
 )
 
 _MISSING_MAX: Final = 1 << 30
-"""Sequences wrap: a difference above this one means that the log is ahead."""
+"""Sequences wrap around: a greater difference means that the log is ahead of the progress."""
 
 
 class ProgressCoordinator:
-    """Decides the transactions of one partition; `progress` is that of the next commit."""
+    """Decides the transactions of one partition; set `progress` before a commit."""
 
     def __init__(
         self, cluster: StoreCluster, topics: DedupTopics, partition: int, clock: Clock
@@ -48,48 +48,48 @@ class ProgressCoordinator:
         self._generation = 0
 
     def init_producer(self) -> Producer:
-        producer, former = self._next_producer()
+        producer, former_id = self._next_producer()
         own = self._get_log(self._topics.progress)
-        # From here on no earlier writer can decide anything: the progress may be read.
-        _fence(own, producer, former, None)
+        # From here on earlier writers cannot commit, so the progress is final.
+        _fence(own, producer, former_id, None)
         own.flush()
         progress = find_progress(self._reader, self._partition)
         for name, log in self._find_logs(progress):
             is_written = name in self._topics.written
-            if is_written or open_transactions_of(log, {producer.id, former}):
-                _fence(log, producer, former, progress)
+            if is_written or open_transactions_of(log, {producer.id, former_id}):
+                _fence(log, producer, former_id, progress)
                 log.flush()
         return producer
 
     def decide(self, transaction: StoreTransaction) -> None:
         own = self._get_log(self._topics.progress)
         self._append_progress(transaction, own)
-        # A position must not outlive the records that it counts: the log would assign their
-        # offsets again.
+        # The input is durable before the position in it: a log that lost its end would assign
+        # the offsets of the lost records again.
         self._get_log(self._topics.input).flush()
         own.flush()
         write_marker(own, transaction.producer, is_committed=True)
         own.flush()
 
     def finish(self, transaction: StoreTransaction) -> None:
-        """The markers are durable with the next commit at the latest: that is soon enough."""
+        """Nothing to do: the next commit makes the markers durable, which is soon enough."""
 
     def resolve(self, transaction: StoreTransaction) -> None:
-        """Ends what a failed commit left open, unless a later writer exists."""
+        """Ends the transaction of a failed commit, unless a later writer exists."""
         producer = transaction.producer
         own = self._get_log(self._topics.progress)
         entries = open_transactions_of(own, {producer.id})
         if any(entry.epoch != producer.epoch for entry in entries):
             return
         for entry in entries:
-            _end(own, entry, is_committed=False)
+            _end_transaction(own, entry, is_committed=False)
         own.flush()
         progress = find_progress(self._reader, self._partition)
         for name in self._topics.written:
             log = self._get_log(name)
             for entry in open_transactions_of(log, {producer.id}):
                 if entry.epoch == producer.epoch:
-                    _end(log, entry, is_committed=_is_decided(log, progress, entry))
+                    _end_transaction(log, entry, is_committed=_is_committed(log, progress, entry))
 
     def _append_progress(self, transaction: StoreTransaction, log: Log) -> None:
         assert self.progress is not None, "a commit has a progress"
@@ -101,7 +101,7 @@ class ProgressCoordinator:
             name: sequences.get(TopicPartition(name, self._partition), 0)
             for name in self._topics.written
         }
-        progress = self.progress.by(producer, self._generation, by_topic)
+        progress = self.progress.with_producer(producer, self._generation, by_topic)
         batch = progress_batch(progress, self._clock.now_ms())
         log.append(stamp_producer(batch, producer, sequence))
 
@@ -120,14 +120,14 @@ class ProgressCoordinator:
         if epoch >= PRODUCER_EPOCH_MAX:
             generation, epoch = generation + 1, -1
         self._generation = generation
-        former = self._producer_id(max(0, generation - 1))
-        return Producer(self._producer_id(generation), epoch + 1), former
+        former_id = self._producer_id(max(0, generation - 1))
+        return Producer(self._producer_id(generation), epoch + 1), former_id
 
     def _find_epochs(self, producer_id: int) -> list[int]:
-        """The epochs by which the logs know a producer."""
+        """The epochs of a producer in the written logs."""
         logs = [self._get_log(name) for name in self._topics.written]
-        known = (log.active_producers().get(producer_id) for log in logs)
-        return [producer.epoch for producer in known if producer is not None]
+        producers = (log.active_producers().get(producer_id) for log in logs)
+        return [producer.epoch for producer in producers if producer is not None]
 
     def _producer_id(self, generation: int) -> int:
         text = f"{self._topics.name}/{self._partition}/{generation}".encode()
@@ -135,50 +135,50 @@ class ProgressCoordinator:
         return FIRST_PRODUCER_ID + (int.from_bytes(digest) >> (64 - PRODUCER_ID_BITS))
 
     def _find_logs(self, progress: Progress | None) -> Iterator[tuple[str, Log]]:
-        """All logs but that of the progress: earlier rules may have written to other topics."""
-        needed = {*self._topics.written, *(() if progress is None else progress.sequences)}
+        """All logs but the progress log: earlier rules may have written to other topics."""
+        required = {*self._topics.written, *(() if progress is None else progress.sequences)}
         for topic in self._store.topics():
             if topic.name == self._topics.progress or self._partition >= topic.partition_count:
                 continue
             try:
                 yield topic.name, topic.partition(self._partition).log
             except StoreError:
-                if topic.name in needed:
+                if topic.name in required:
                     raise
 
     def _get_log(self, topic: str) -> Log:
         return self._store.topic(topic).partition(self._partition).log
 
 
-def _fence(log: Log, producer: Producer, former: int, progress: Progress | None) -> None:
-    """Ends what is open, and lets the log know the producer's epoch, so that it takes no lower."""
+def _fence(log: Log, producer: Producer, former_id: int, progress: Progress | None) -> None:
+    """Ends open transactions, and records the producer's epoch, which fences lower ones."""
     is_committed = False
-    for entry in open_transactions_of(log, {producer.id, former}):
+    for entry in open_transactions_of(log, {producer.id, former_id}):
         if entry.producer_id == producer.id:
-            is_committed = _is_decided(log, progress, entry)
+            is_committed = _is_committed(log, progress, entry)
         else:
-            _end(log, entry, is_committed=_is_decided(log, progress, entry))
+            _end_transaction(log, entry, is_committed=_is_committed(log, progress, entry))
     write_marker(log, producer, is_committed=is_committed)
 
 
-def _is_decided(log: Log, progress: Progress | None, entry: ProducerStateEntry) -> bool:
-    """Whether the open transaction belongs to the progress that was committed.
+def _is_committed(log: Log, progress: Progress | None, entry: ProducerStateEntry) -> bool:
+    """Whether the open transaction belongs to the committed progress.
 
-    Raises Corrupt where the log has lost a part of it.
+    Raises Corrupt if the log has lost a part of it.
     """
     if progress is None or progress.producer != Producer(entry.producer_id, entry.epoch):
         return False
-    expected = progress.sequences.get(log.topic_partition.topic, 0)
-    following = increment_sequence(entry.last_sequence, 1)
-    missing = (expected - following) % (INT32_MAX + 1)
-    if 0 < missing < _MISSING_MAX:
+    expected_sequence = progress.sequences.get(log.topic_partition.topic, 0)
+    next_sequence = increment_sequence(entry.last_sequence, 1)
+    missing_count = (expected_sequence - next_sequence) % (INT32_MAX + 1)
+    if 0 < missing_count < _MISSING_MAX:
         raise Corrupt(
             f"{log.topic_partition} has records up to sequence {entry.last_sequence} of a "
-            f"transaction that was on disk up to {expected - 1} when it was committed: the log was "
-            "truncated; restore its files from a copy, or start again with another name"
+            f"transaction that was on disk up to {expected_sequence - 1} when it was committed: "
+            "the log was truncated; restore its files from a copy, or start again with another name"
         )
-    return following == expected
+    return next_sequence == expected_sequence
 
 
-def _end(log: Log, entry: ProducerStateEntry, *, is_committed: bool) -> None:
+def _end_transaction(log: Log, entry: ProducerStateEntry, *, is_committed: bool) -> None:
     write_marker(log, Producer(entry.producer_id, entry.epoch), is_committed=is_committed)

@@ -19,7 +19,9 @@ from varve.dedup.kernels import time_spans
 from varve.foundation.errors import InvalidRequest
 
 FUTURE_MS_MAX: Final = 3_600_000
+"""Default for how far a record's time may be ahead of the clock."""
 SPAN_MS_MAX: Final = 400 * 24 * 3_600_000
+"""More than a year, and far from an overflow of sums of spans."""
 
 _SEGMENT_MS_MIN: Final = 60_000
 _SEGMENTS_PER_RETENTION: Final = 4
@@ -35,7 +37,7 @@ class IdKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IdSource:
-    """Where the id is that two copies of a record share."""
+    """The part of a record that two copies share."""
 
     kind: IdKind
     name: str = ""
@@ -146,14 +148,14 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Verdict(IntEnum):
-    """What a record is."""
+    """The result of judging a record."""
 
     KEPT = time_spans.KEPT
     DUPLICATE = time_spans.DUPLICATE
     LATE = time_spans.LATE
     FUTURE = time_spans.FUTURE
     MISSING = time_spans.MISSING
-    """It has no timestamp."""
+    """The record has no timestamp."""
     NO_ID = time_spans.NO_ID_FOUND
 
 
@@ -190,7 +192,7 @@ _fields_of: Final[Callable[[Counts], tuple[int, ...]]] = attrgetter(
 
 
 class Route(IntEnum):
-    """Where a record goes."""
+    """The destination of a record: none, the output, or the side topic."""
 
     NOWHERE = 0
     ON = 1

@@ -1,9 +1,9 @@
-"""One partition of a deduplication: read, judge, commit, remember, again.
+"""The task of one partition: reads a chunk, judges it, commits it, and updates the id store.
 
-Invariant  what is remembered is what was committed: a chunk's news reach the store only when its
-           transaction is over. Position, stream time and counts are those of the last commit.
+Invariant  the id store holds committed ids only: it is updated after the transaction of a chunk.
+           Position, stream time and counts are those of the last commit.
 Crash      a chunk that was not committed is read again from the same position, and judged by the
-           same ids. The store is a copy of the changelog; what it lacks is read from there.
+           same ids. The id store is a copy of the changelog, from which missing ids are restored.
 Threads    one thread at a time.
 """
 
@@ -34,21 +34,22 @@ from varve.topics import HistoryMark, LogTruncated, Position, TopicReader, find_
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 4 << 20
-_CHUNK_RECORDS: Final = 200_000
-"""Small batches may hold many records: about this many are taken at most."""
-_ENTRIES_PER_BATCH: Final = 16_000
+_CHUNK_RECORDS_MAX: Final = 200_000
+"""Bounds a chunk of small records, of which CHUNK_BYTES would hold too many."""
+_ENTRIES_PER_BATCH_MAX: Final = 16_000
 _ENTRY_BYTES_MAX: Final = 64
+"""Upper bound of a changelog record: 37 bytes of key and value, and its framing."""
 _CHECKPOINT_MS: Final = 60_000
 _CHECKPOINT_ENTRIES: Final = 2_000_000
 _MAINTAIN_MS: Final = 10_000
-_TRUNCATED: Final = "the input was truncated; start again with another --name"
+_TRUNCATED_REMEDY: Final = "the input was truncated; start again with another --name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
-    """How a task works; nothing here changes what is a duplicate.
+    """Sizes and intervals of a task; none of them affects which records are duplicates.
 
-    With `skips_lost` it continues after records that the input deleted before they were read.
+    With `skips_lost` the task continues after records that the input deleted before they were read.
     """
 
     chunk_bytes: int = CHUNK_BYTES
@@ -60,7 +61,7 @@ class TaskSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskState:
-    """How far a partition is: positions of the input, the stream time, and counts of a life.
+    """The state of a partition: offsets of the input, the stream time, and all counts so far.
 
     `restored` and `restore_end` are offsets of the changelog while the ids are restored.
     """
@@ -82,8 +83,8 @@ OnProgress = Callable[[TaskState], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPlace:
-    """What the tasks of a deduplication share."""
+class TaskContext:
+    """The dependencies that all tasks of a deduplication share."""
 
     backend: DedupBackend
     rules: DedupRules
@@ -97,57 +98,57 @@ class TaskPlace:
 
 
 class Task:
-    """One partition; `open` comes first."""
+    """Deduplicates one partition; call `open` first."""
 
-    def __init__(self, place: TaskPlace, partition: int) -> None:
+    def __init__(self, context: TaskContext, partition: int) -> None:
         self.partition = partition
-        self._place = place
-        self._backend = place.backend
-        self._rules = place.rules
-        self._where = f"{place.backend.topics.input}-{partition}"
-        self._limits = place.backend.limits()
+        self._context = context
+        self._backend = context.backend
+        self._rules = context.rules
+        self._where = f"{context.backend.topics.input}-{partition}"
+        self._limits = context.backend.limits()
         self._progress: Progress | None = None
         self._store: IdStore | None = None
         self._position = Position(0)
         self._end_offset = 0
         self._changelog_end = 0
         self._new_entries = 0
-        self._checkpoint_ms = self._maintain_ms = place.clock.now_ms()
+        self._checkpoint_ms = self._maintain_ms = context.clock.now_ms()
 
     # Open
 
     def open(self) -> None:
         """Fences the previous owner, completes its transaction, restores missing ids.
 
-        Raises InvalidRequest if it cannot continue, and Locked while the state directory is in use,
-        before anybody is fenced.
+        Raises InvalidRequest if the progress does not fit, and Locked while the state directory is
+        in use; both before the previous owner is fenced.
         """
-        known = self._backend.find_progress(self.partition)
-        if known is not None:
-            self._go_on(known)
-        directory = f"{self._place.state_directory}/{self.partition}"
-        check_free(self._place.file_system, directory)
+        committed = self._backend.find_progress(self.partition)
+        if committed is not None:
+            self._resume(committed)
+        directory = f"{self._context.state_directory}/{self.partition}"
+        check_free(self._context.file_system, directory)
         progress = self._backend.open_task(self.partition)
-        self._progress = self._begin() if progress is None else self._go_on(progress)
+        self._progress = self._first_progress() if progress is None else self._resume(progress)
         self._position = self._check_position(self._progress.input_position)
         if progress is not None and progress.rules != self._rules:
-            # Before ids go by the new rules: the next start must know that they may be gone.
-            self._note_progress()
+            # Before ids expire by the new rules: a later start must see that some may be missing.
+            self._commit_progress()
         self._store = IdStore.open(
             directory=directory,
             rules=self._rules,
             secret=self._progress.secret_words,
-            databases=self._place.databases,
-            file_system=self._place.file_system,
+            databases=self._context.databases,
+            file_system=self._context.file_system,
         )
         self._restore(self._store)
-        self._tell()
+        self._report()
 
-    def _begin(self) -> Progress:
+    def _first_progress(self) -> Progress:
         ids, topics = self._backend.topic_ids(), self._backend.topics
         return Progress(
             position=self._backend.input.offsets(self.partition).start,
-            secret=self._place.random.randbytes(SECRET_BYTES).hex(),
+            secret=self._context.random.randbytes(SECRET_BYTES).hex(),
             rules=self._rules,
             input=topics.input,
             output=topics.output,
@@ -155,48 +156,47 @@ class Task:
             output_id=ids.output,
         )
 
-    def _go_on(self, progress: Progress) -> Progress:
-        """Raises InvalidRequest where the state was made by other rules or of other topics."""
+    def _resume(self, progress: Progress) -> Progress:
+        """Raises InvalidRequest for progress of other topics or with incompatible rules."""
         topics, ids = self._backend.topics, self._backend.topic_ids()
-        had, has = progress.rules.fingerprint(), self._rules.fingerprint()
-        if had != has:
+        stored_rules, rules = progress.rules.fingerprint(), self._rules.fingerprint()
+        if stored_rules != rules:
             raise InvalidRequest(
-                f"the deduplication {topics.name} has gone on {had}; it cannot go on {has}: give "
-                "the rules it had, or start again with --name"
+                f"the deduplication {topics.name} was started with the rules {stored_rules!r}, and "
+                f"cannot continue with {rules!r}: use the original rules, or start again with "
+                "another --name"
             )
         if (progress.input, progress.output) != (topics.input, topics.output):
             raise InvalidRequest(
-                f"the deduplication {topics.name} is one of {progress.input} to "
-                f"{progress.output}, not "
-                f"of {topics.input} to {topics.output}: choose another name with --name"
+                f"the deduplication {topics.name} is from {progress.input} to {progress.output}, "
+                f"not from {topics.input} to {topics.output}: choose another name with --name"
             )
-        for topic, stored, now in (
+        for topic, stored_id, current_id in (
             (progress.input, progress.input_id, ids.input),
             (progress.output, progress.output_id, ids.output),
         ):
-            if stored and now and stored != now:
+            if stored_id and current_id and stored_id != current_id:
                 raise InvalidRequest(
-                    f"topic {topic} was deleted and made again since the deduplication "
-                    f"{topics.name} had it: start again with --name"
+                    f"topic {topic} was deleted and created again since the deduplication "
+                    f"{topics.name} used it: start again with another --name"
                 )
-        return progress.under(self._rules)
+        return progress.with_rules(self._rules)
 
     def _check_position(self, position: Position) -> Position:
-        """The position, or with `skips_lost` the first one behind records that were deleted.
+        """The position, or with `skips_lost` the log start offset if records were deleted unread.
 
-        Raises LogTruncated where the input lost records that were read: what was made of them is
-        in the output.
+        Raises LogTruncated if the input lost records that were read: the output may hold them.
         """
         start, self._end_offset = self._backend.input.offsets(self.partition)
         if position.offset >= start:
-            found = find_break(self._backend.input, self.partition, position)
-            if found is not None:
-                raise LogTruncated(f"{self._where}: {found}; {_TRUNCATED}")
+            reason = find_break(self._backend.input, self.partition, position)
+            if reason is not None:
+                raise LogTruncated(f"{self._where}: {reason}; {_TRUNCATED_REMEDY}")
             return position
-        if not self._place.settings.skips_lost:
+        if not self._context.settings.skips_lost:
             raise OffsetOutOfRange(
                 f"{self._where} begins at offset {start}, and was read up to {position.offset}: "
-                "records between them were deleted unread; go on behind them with --skip-lost"
+                "records between them were deleted unread; continue after them with --skip-lost"
             )
         logger.warning(
             "records were deleted before they were read",
@@ -214,80 +214,84 @@ class Task:
 
     def _restore_from(self, changelog: TopicReader, store: IdStore) -> None:
         start, end = changelog.offsets(self.partition)
-        known = store.changelog_offset
-        if known is not None:
-            position = Position(known, store.changelog_mark)
-            lost = find_break(changelog, self.partition, position)
-            if lost is not None:
+        checkpoint_offset = store.changelog_offset
+        if checkpoint_offset is not None:
+            position = Position(checkpoint_offset, store.changelog_mark)
+            reason = find_break(changelog, self.partition, position)
+            if reason is not None:
                 logger.warning(
                     "the changelog lost entries of the checkpoint: ids are restored from its start",
-                    extra={"partition": self._where, "checkpoint": known, "reason": lost},
+                    extra={
+                        "partition": self._where,
+                        "checkpoint": checkpoint_offset,
+                        "reason": reason,
+                    },
                 )
                 store.reset()
-                known = None
-        offset = start if known is None else max(start, known)
+                checkpoint_offset = None
+        offset = start if checkpoint_offset is None else max(start, checkpoint_offset)
         where = f"{changelog.topic}-{self.partition}"
         for fetched in read_range(changelog, self.partition, start=offset, end=end):
             columns = fetched.columns()
             if len(columns):
                 store.restore(decode_entries(columns, where))
                 self._new_entries += len(columns)
-                self._tell(restored=fetched.next_offset, restore_end=end)
+                self._report(restored=fetched.next_offset, restore_end=end)
         self._changelog_end = end
 
     # Work
 
     @property
     def position(self) -> Position:
-        """Where the input is read next."""
+        """The next position of the input."""
         return self._position
 
     def run_once(self, *, wait_ms: int = 0) -> bool:
-        """Fetches and processes one chunk; False where the input has nothing more for now."""
+        """Fetches and processes one chunk; False if the input has no more records for now."""
         positions = {self.partition: self._position}
-        reader, max_bytes = self._backend.input, self._place.settings.chunk_bytes
+        reader, max_bytes = self._backend.input, self._context.settings.chunk_bytes
         try:
-            found = reader.fetch(positions, max_bytes=max_bytes, wait_ms=wait_ms)
+            fetched = reader.fetch(positions, max_bytes=max_bytes, wait_ms=wait_ms)
         except StoreError as error:
             self.recover_position(error)
             return True
-        return self.process(found.get(self.partition))
+        return self.process(fetched.get(self.partition))
 
     def recover_position(self, error: StoreError) -> None:
-        """Moves behind records that were deleted, if that is why a fetch failed; else raises."""
+        """Skips deleted records if a fetch failed because of them, else raises the error."""
         if isinstance(error, LogTruncated):
-            raise LogTruncated(f"{error}; {_TRUNCATED}") from error
+            raise LogTruncated(f"{error}; {_TRUNCATED_REMEDY}") from error
         if not isinstance(error, OffsetOutOfRange):
-            raise _located(error, f"{self._where}, offset {self._position.offset}") from error
+            raise _with_location(error, f"{self._where}, offset {self._position.offset}") from error
         before = self._position
         self._position = self._check_position(before)
         if self._position == before:
             raise error
 
     def process(self, fetched: CommittedBatches | None) -> bool:
-        """Takes one chunk through; False where the input has nothing more for now."""
+        """Processes one chunk; False if the input has no more records for now."""
         try:
             if fetched is not None:
                 self._process(fetched)
             self._checkpoint_if_due()
         except StoreError as error:
-            raise _located(error, f"{self._where}, offset {self._position.offset}") from error
+            raise _with_location(error, f"{self._where}, offset {self._position.offset}") from error
         return self.has_more
 
     def _process(self, fetched: CommittedBatches) -> None:
         self._end_offset = max(fetched.end_offset, fetched.next_offset)
-        fetched = fetched.first_batches(max_records=_CHUNK_RECORDS)
+        fetched = fetched.first_batches(max_records=_CHUNK_RECORDS_MAX)
         chunk = InputChunk.of(fetched)
-        following = Position.after(fetched)
+        next_position = Position.after(fetched)
         if len(chunk.columns):
-            self._take(chunk, following)
+            self._process_chunk(chunk, next_position)
             return
-        self._position = following
-        if not self.has_more and following.offset > self._get_progress().position:
-            self._note_progress()
+        self._position = next_position
+        if not self.has_more and next_position.offset > self._get_progress().position:
+            self._commit_progress()
 
-    def look(self) -> int:
-        """Asks where the input ends now."""
+    def refresh_end_offset(self) -> int:
+        """Reads the current end offset of the input, and returns it."""
         self._end_offset = self._backend.input.offsets(self.partition).end
         return self._end_offset
 
@@ -296,32 +300,32 @@ class Task:
         """Whether the input had more when it was last read."""
         return self._position.offset < self._end_offset
 
-    def _take(self, chunk: InputChunk, following: Position) -> None:
+    def _process_chunk(self, chunk: InputChunk, next_position: Position) -> None:
         store, before = self._get_store(), self._get_progress()
         arrivals = fold_chunk([chunk.columns], self._rules.by, store.secret)
         judged = self._judge(arrivals, before)
-        now_ms = self._place.clock.now_ms()
+        now_ms = self._context.clock.now_ms()
         after = replace(
             before,
-            position=following.offset,
-            mark=following.mark,
+            position=next_position.offset,
+            mark=next_position.mark,
             stream_time_ms=judged.stream_time_after,
             counts=before.counts + judged.counts,
             committed_ms=now_ms,
         )
         self._commit(self._make_commit(chunk, judged, after))
-        self._progress, self._position = after, following
+        self._progress, self._position = after, next_position
         store.apply(judged.news, judged.stream_time_after)
         self._new_entries += len(judged.news.entries)
-        self._tell()
+        self._report()
 
     def _judge(self, arrivals: Arrivals, before: Progress) -> Judgement:
-        """Ids that are found damaged are restored, once."""
+        """Judges a chunk; if the ids are damaged, restores them and judges again, once."""
         store = self._get_store()
         judge = partial(
             Judge(self._rules, store).judge,
             arrivals,
-            self._place.clock.now_ms(),
+            self._context.clock.now_ms(),
             before.stream_time_ms,
             whole_from_ms=before.whole_from_ms,
         )
@@ -346,17 +350,17 @@ class Task:
         entries, limit = judged.news.entries, self._limits[topics.changelog]
         return TaskCommit(output, side, _changelog_batches(entries, limit.max_bytes), after)
 
-    def _note_progress(self) -> None:
-        """Commits rules that have changed, or that offsets without records lie behind."""
+    def _commit_progress(self) -> None:
+        """Commits progress without records: for changed rules, or offsets without records."""
         after = replace(
             self._get_progress(),
             position=self._position.offset,
             mark=self._position.mark,
-            committed_ms=self._place.clock.now_ms(),
+            committed_ms=self._context.clock.now_ms(),
         )
         self._commit(TaskCommit((), (), (), after))
         self._progress = after
-        self._tell()
+        self._report()
 
     def _commit(self, commit: TaskCommit) -> None:
         changelog_end = self._backend.commit(self.partition, commit)
@@ -365,26 +369,26 @@ class Task:
     # Maintenance
 
     def rest(self) -> None:
-        """What is due while nothing comes: ids that have expired go, by the stream time alone."""
-        now_ms = self._place.clock.now_ms()
-        if now_ms - self._maintain_ms >= self._place.settings.maintain_ms:
+        """Runs due maintenance while the input is idle: expires ids by stream time, checkpoints."""
+        now_ms = self._context.clock.now_ms()
+        if now_ms - self._maintain_ms >= self._context.settings.maintain_ms:
             self._maintain_ms = now_ms
             self._get_store().maintain(self._get_progress().stream_time_ms)
         self._checkpoint_if_due()
 
     def _checkpoint_if_due(self) -> None:
-        settings, now_ms = self._place.settings, self._place.clock.now_ms()
+        settings, now_ms = self._context.settings, self._context.clock.now_ms()
         is_old = now_ms - self._checkpoint_ms >= settings.checkpoint_ms
         if self._new_entries and (is_old or self._new_entries >= settings.checkpoint_entries):
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Brings the ids to the disk, so that a start need not restore them."""
+        """Syncs the ids to the disk, so that the next start restores only later ones."""
         self._get_store().checkpoint(self._changelog_end, self._find_changelog_mark())
-        self._checkpoint_ms, self._new_entries = self._place.clock.now_ms(), 0
+        self._checkpoint_ms, self._new_entries = self._context.clock.now_ms(), 0
 
     def _find_changelog_mark(self) -> HistoryMark | None:
-        """The mark of the changelog's last batch; None, to check the end alone, if it is away."""
+        """The mark of the changelog's last batch; None if it cannot be read."""
         changelog = self._backend.read_changelog()
         try:
             header = changelog.find_batch_before(self.partition, self._changelog_end)
@@ -395,7 +399,7 @@ class Task:
         return None if header is None else HistoryMark.of(header)
 
     def close(self, *, is_clean: bool = True) -> None:
-        """Gives everything back; unless something failed, with a checkpoint."""
+        """Closes the store and the writer; with `is_clean`, after a checkpoint."""
         store, self._store = self._store, None
         try:
             if store is not None:
@@ -415,30 +419,30 @@ class Task:
             counts=progress.counts,
         )
 
-    def _tell(self, *, restored: int = 0, restore_end: int = 0) -> None:
+    def _report(self, *, restored: int = 0, restore_end: int = 0) -> None:
         state = replace(self.state(), restored=restored, restore_end=restore_end)
-        self._place.on_progress(state)
+        self._context.on_progress(state)
 
     def _get_store(self) -> IdStore:
-        assert self._store is not None, "a task is opened first"
+        assert self._store is not None, "call open first"
         return self._store
 
     def _get_progress(self) -> Progress:
-        assert self._progress is not None, "a task is opened first"
+        assert self._progress is not None, "call open first"
         return self._progress
 
 
 def _changelog_batches(entries: Arrivals, max_bytes: int) -> list[bytes]:
-    made = []
-    count = min(_ENTRIES_PER_BATCH, max(1, (max_bytes - HEADER_BYTES) // _ENTRY_BYTES_MAX))
+    batches = []
+    count = min(_ENTRIES_PER_BATCH_MAX, max(1, (max_bytes - HEADER_BYTES) // _ENTRY_BYTES_MAX))
     for start in range(0, len(entries), count):
         part = entries.take(np.arange(start, min(start + count, len(entries))))
         columns = encode_entries(part)
-        made.append(build_batch_from_columns(columns.keys, columns.values, columns.timestamps))
-    return made
+        batches.append(build_batch_from_columns(columns.keys, columns.values, columns.timestamps))
+    return batches
 
 
-def _located(error: StoreError, where: str) -> StoreError:
-    """The error with the place it is about in front, unless it names that itself."""
+def _with_location(error: StoreError, where: str) -> StoreError:
+    """The error with its location as a prefix, unless the message starts with it."""
     text = str(error)
     return error if text.startswith(where) else type(error)(f"{where}: {text}")

@@ -83,7 +83,7 @@ def test_other_rules_need_another_name(place: Path) -> None:
     run("dedup", "run", "orders", "--to", "once", *RULES, "-d", str(place))
     other = ("--by", "key", "--window", "1h")
     failed = run("dedup", "run", "orders", "--to", "once", *other, "-d", str(place), code=1)
-    assert "start again with --name" in failed.stderr
+    assert "start again with another --name" in " ".join(failed.stderr.split())
     assert failed.stderr.count("error:") == 1
 
 

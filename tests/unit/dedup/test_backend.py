@@ -96,7 +96,9 @@ def test_topics_that_lack_are_made_with_fit_settings(store: Store) -> None:
 
 def test_an_output_of_another_shape_is_refused_with_the_remedy(store: Store) -> None:
     store.create_topic("out", partitions=3)
-    with pytest.raises(InvalidRequest, match=r"out has 3 partitions and the input in has 2.*made"):
+    with pytest.raises(
+        InvalidRequest, match=r"out has 3 partitions and the input in has 2.*created"
+    ):
         make_backend(store)
 
 

@@ -126,7 +126,9 @@ def test_d50_other_rules() -> None:
             make_rules(after_ms=WINDOW - 1),
             make_rules(is_refreshing=True),
         ):
-            with pytest.raises(InvalidRequest, match=r"cannot go on .* start again with --name"):
+            with pytest.raises(
+                InvalidRequest, match=r"cannot continue .* start again with another --name"
+            ):
                 bench.run(other, state="/other")
         assert {one.name: one.offsets(0).end for one in bench.store.topics()} == ends
         bench.put((b"x", T))
@@ -172,13 +174,13 @@ def test_d53_other_topics() -> None:
     """
     bench = ContractBench.of([(b"x", T)])
     bench.store.create_topic("elsewhere")
-    with pytest.raises(InvalidRequest, match=r"is one of in to out, not of in to elsewhere"):
+    with pytest.raises(InvalidRequest, match=r"is from in to out, not from in to elsewhere"):
         bench.run(name=OUTPUT, output="elsewhere")
-    with pytest.raises(InvalidRequest, match=r"is one of in to out, not of elsewhere to out"):
+    with pytest.raises(InvalidRequest, match=r"is from in to out, not from elsewhere to out"):
         bench.run(name=OUTPUT, source="elsewhere")
     bench.store.delete_topic(SOURCE, at_once=True)
     bench.store.create_topic(SOURCE)
-    with pytest.raises(InvalidRequest, match=r"topic in was deleted and made again"):
+    with pytest.raises(InvalidRequest, match=r"topic in was deleted and created again"):
         bench.run()
 
 

@@ -149,7 +149,7 @@ def test_what_cannot_be_told_is_refused_with_the_reason(bench: Bench) -> None:
     append(bench.input, 0, draw_records(random.Random(43), 20), step=1)
     bench.run()
     append(bench.input, 0, [Record(b"k", b"new", timestamp=NOW_MS)])
-    with pytest.raises(OffsetOutOfRange, match=r"offset 22 was not looked at yet, out is at 22"):
+    with pytest.raises(OffsetOutOfRange, match=r"offset 22 was not processed yet, out is at 22"):
         bench.insight().explain(0, 22)
     with pytest.raises(OffsetOutOfRange, match=r"in-0 has no committed record at offset 0"):
         bench.insight().explain(0, 0)

@@ -21,7 +21,7 @@ from tests.support.dedup_stage import (
 )
 from varve.dedup.backend import DedupBackend
 from varve.dedup.rules import DedupRules, LatePolicy, NullPolicy
-from varve.dedup.task import Task, TaskPlace, TaskSettings, TaskState
+from varve.dedup.task import Task, TaskContext, TaskSettings, TaskState
 from varve.dedup.topics import DedupTopics, topic_settings
 from varve.disk import MemoryFileSystem
 from varve.embedded import Store
@@ -61,7 +61,7 @@ class Bench:
         cluster = StoreCluster(self.store)
         backend = DedupBackend(cluster, topics, settings=made, clock=self.clock)
         backend.prepare()
-        place = TaskPlace(
+        place = TaskContext(
             backend=backend,
             rules=rules,
             settings=settings,
@@ -111,7 +111,7 @@ def test_where_chunks_are_cut_changes_nothing(bench: Bench, chunk_bytes: int) ->
 def test_a_chunk_has_no_more_records_than_fit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("varve.dedup.task._CHUNK_RECORDS", 20)
+    monkeypatch.setattr("varve.dedup.task._CHUNK_RECORDS_MAX", 20)
     records = draw_records(random.Random(5), 70)
     append(bench.input, 0, records)
     bench.run()
@@ -221,7 +221,9 @@ def test_a_changelog_that_ends_before_the_checkpoint_is_read_from_its_start(benc
 def test_other_rules_are_refused_and_other_policies_are_not(bench: Bench) -> None:
     append(bench.input, 0, draw_records(random.Random(11), 50))
     bench.run()
-    with pytest.raises(InvalidRequest, match=r"by key, 1000 ms before.*start again with --name"):
+    with pytest.raises(
+        InvalidRequest, match=r"by key, 1000 ms before.*start again with another --name"
+    ):
         bench.task(rules_of(before=999)).open()
     bench.run(replace(RULES, late=LatePolicy.DROP, future=LatePolicy.DROP, missing=LatePolicy.DROP))
     other = bench.task(rules_of(before=999), name="other")
@@ -244,7 +246,7 @@ def test_topics_that_were_made_again_are_told(bench: Bench) -> None:
     bench.run()
     bench.store.delete_topic(SOURCE, at_once=True)
     bench.input = bench.store.create_topic(SOURCE)
-    with pytest.raises(InvalidRequest, match=r"topic in was deleted and made again"):
+    with pytest.raises(InvalidRequest, match=r"topic in was deleted and created again"):
         bench.task().open()
 
 
@@ -254,7 +256,7 @@ def test_a_name_is_of_one_input(bench: Bench) -> None:
     bench.store.create_topic("elsewhere")
     task = bench.task()
     task._backend.topics = replace(task._backend.topics, output="elsewhere")
-    with pytest.raises(InvalidRequest, match=r"out is one of in to out, not of in to elsewhere"):
+    with pytest.raises(InvalidRequest, match=r"out is from in to out, not from in to elsewhere"):
         task.open()
 
 

@@ -1,1 +1,1 @@
-"""numba loops over the ids of records and the times at which they were kept; no I/O."""
+"""numba kernels over record ids and the times at which they were kept; no I/O."""

@@ -5,9 +5,9 @@ Layout     rows of four int64: the two words of an id; the least time; the span 
            marks a free row. A row stands for an id in one cell of time; a cell is as wide as the
            window, before + after + 1 milliseconds.
 Invariant  between the least and the largest time of a row every time is a duplicate, because the
-           two are closer than the window is wide: the times between need not be kept. The window
-           around a time touches two cells at most, so a look-up reads at most two rows.
-           At least one row is free: the caller sees to it with `count_rows` and `move_rows`.
+           two are closer than the window is wide: the times between need not be stored. The window
+           around a time overlaps two cells at most, so a lookup reads at most two rows.
+           At least one row is free: the caller ensures it with `count_rows` and `move_rows`.
 """
 
 from typing import Any, Final
@@ -39,7 +39,7 @@ def mix(word: Any) -> Any:
 
 @inlined
 def spread(first: Any, second: Any, kind: int, k0: Any, k1: Any) -> Any:
-    """A hash of an id; without the secret nobody makes ids that crowd."""
+    """A hash of an id; keyed, so that nobody can choose ids that collide."""
     return mix(mix(np.uint64(first) ^ k0) ^ np.uint64(second) ^ k1 ^ np.uint64(kind))
 
 
@@ -47,7 +47,7 @@ def spread(first: Any, second: Any, kind: int, k0: Any, k1: Any) -> Any:
 def _find(
     rows: Rows, first: int, second: int, kind: int, hashed: Any, cell: int, width: int
 ) -> int:
-    """The row of an id in a cell, or ~row of the free one where it would stand."""
+    """The row of an id in a cell, or ~row of the free row to use for it."""
     mask = rows.shape[0] - 1
     at: int = as_int(mix(hashed ^ (np.uint64(cell) * _FIRST_FACTOR))) & mask
     while rows[at, 3] != FREE:
@@ -64,7 +64,7 @@ def _find(
 
 @inlined
 def _add(rows: Rows, at: int, first: int, second: int, kind: int, time: int) -> bool:
-    """Adds a time to the row `at`, or makes the row ~at; False where it changed nothing."""
+    """Adds a time to the row `at`, or fills the free row ~at; False if nothing changed."""
     if at < 0:
         at = ~at
         rows[at, 0] = first
@@ -113,10 +113,10 @@ def check_ids(
     is_duplicate: Flags,
     is_news: Flags,
 ) -> int:
-    """Looks ids up one by one, and keeps those that are new in the window.
+    """Looks up ids in order, and adds those that are new in their window.
 
-    `is_news` marks the times that changed the table and must be remembered. Returns the count of
-    rows that were taken. Free rows for all ids must be there.
+    `is_news` marks the times that changed the table and must be stored. Returns how many free rows
+    were used. The table must have a free row for each id.
     """
     width = before + after + 1
     taken = 0
@@ -144,7 +144,7 @@ def check_ids(
 def add_ids(
     rows: Rows, words: Words, kinds: Kinds, times: Times, k0: Any, k1: Any, width: int
 ) -> int:
-    """Adds times that were remembered; gives the count of rows that were taken."""
+    """Adds stored times to the table; returns how many free rows were used."""
     taken = 0
     for index in range(kinds.size):
         first, second = as_int(words[index, 0]), as_int(words[index, 1])
@@ -159,7 +159,7 @@ def add_ids(
 
 @kernel
 def count_rows(rows: Rows, floor: int) -> int:
-    """How many rows have a time at or above the floor."""
+    """The number of rows with a time at or above the floor."""
     count = 0
     for at in range(rows.shape[0]):
         if rows[at, 3] != FREE and rows[at, 2] + (rows[at, 3] >> _KIND_BITS) >= floor:

@@ -1,9 +1,9 @@
 """Ids of a deduplication as sixteen bytes and a kind.
 
 Layout     two little-endian words and a byte. An id of at most sixteen bytes is itself, padded with
-           zeros, and its kind is its size. A longer one is its SipHash-2-4 of 128 bits under the
-           secret of the job, and its kind is LONG. A null id is zeros and NO_ID.
-Invariant  ids of at most sixteen bytes are the same iff words and kind are.
+           zeros, and its kind is its size. A longer one is its 128-bit SipHash-2-4 under the secret
+           of the job, and its kind is LONG. A null id is zeros and NO_ID.
+Invariant  two ids of at most sixteen bytes are equal if and only if words and kind are.
 """
 
 from typing import Any, Final
@@ -30,7 +30,7 @@ NO_ID: Final = 31
 
 @inlined
 def _word(start: int, end: int) -> Any:
-    """Up to eight bytes at an address as a little-endian word; reads no others."""
+    """Up to eight bytes at an address as a little-endian word; reads no further bytes."""
     word = np.uint64(0)
     for i in range(min(end - start, 8)):
         word |= np.uint64(load_u8_at(start + i)) << np.uint64(8 * i)
@@ -48,7 +48,7 @@ def _fold(start: int, size: int, k0: Any, k1: Any) -> tuple[Any, Any, int]:
 
 @kernel
 def fold_ids(data: Bytes, ends: Ends, k0: Any, k1: Any, words: Words, kinds: Kinds) -> None:
-    """Folds id i, data[ends[i]:ends[i + 1]], unless kinds[i] says already that there is none.
+    """Folds id i, data[ends[i]:ends[i + 1]], unless kinds[i] is NO_ID.
 
     Pass k0 and k1 as np.uint64. Ids that point outside the data raise IndexError.
     """
@@ -70,7 +70,7 @@ def fold_ids(data: Bytes, ends: Ends, k0: Any, k1: Any, words: Words, kinds: Kin
 def fold_cells(
     data: Bytes, starts: Numbers, sizes: Numbers, k0: Any, k1: Any, words: Words, kinds: Kinds
 ) -> None:
-    """Folds ids that lie anywhere in the data; a size of -1 is no id. Pass k0, k1 as np.uint64.
+    """Folds ids at any positions in the data; a size of -1 is no id. Pass k0, k1 as np.uint64.
 
     Starts and sizes may be columns of a table.
     """
@@ -95,9 +95,9 @@ def fold_cells(
 def find_headers(
     payload: Bytes, records: Table, name: Bytes, starts: Numbers, sizes: Numbers
 ) -> int:
-    """Where the value of each record's last header of a name lies; size -1 where there is none.
+    """Finds the value of each record's last header of a name; size -1 if it has none or null.
 
-    Gives the first record whose headers break their format, or -1.
+    Returns the first record with malformed headers, or -1.
     """
     if starts.size < records.shape[0] or sizes.size < records.shape[0]:
         raise IndexError("starts or sizes are fewer than the records")

@@ -1,13 +1,13 @@
-"""The pass over a chunk of records that finds duplicates, and the time spans it compares with.
+"""Finds the duplicates of a chunk by comparing records with the stored time spans of their ids.
 
 Layout     a cell stands for an id within before + after + 1 milliseconds: the two words of the id,
-           its kind, and the number of the stretch of time. A span is what is remembered of a cell:
-           the least time and its offset, the largest time and its offset; ABSENT in place of the
-           least time where nothing is. Rows of four int64 both. docs/formats/dedup-ids.md
+           its kind, and the number of the time range. A span is the stored state of a cell: the
+           least time and its offset, the largest time and its offset; ABSENT as the least time
+           if nothing is stored. Both are rows of four int64. docs/formats/dedup-ids.md
 Invariant  between the least and the largest time every time is a duplicate, because the two are
-           closer than the window is wide: one of them is in each window that reaches between. The
-           window around a time touches two cells at most.
-           Records are looked at one by one: where a chunk is cut changes nothing.
+           closer than the window is wide: the window of each such time includes one of them. The
+           window around a time overlaps two cells at most.
+           Records are judged in order: chunk boundaries do not affect the result.
 """
 
 from typing import Any, Final
@@ -47,8 +47,8 @@ def classify(
 ) -> int:
     """Classifies the records that are not compared; the others are KEPT for now.
 
-    Gives the stream time behind the last record: the largest time so far that is not above
-    `time_max`, whatever the record is else.
+    Returns the stream time after the last record: the largest time so far that is not above
+    `time_max`, whatever the verdict.
     """
     if times.size < kinds.size or verdicts.size < kinds.size:
         raise IndexError("there are fewer times or verdicts than ids")
@@ -71,7 +71,7 @@ def classify(
 def _find_row(
     slots: Numbers, cells: Rows, count: int, first: int, second: int, kind: int, cell: int, at: int
 ) -> int:
-    """The row of a cell, which becomes row `count` where it is new."""
+    """The row of a cell; a new cell becomes row `count`."""
     mask = slots.size - 1
     at &= mask
     while slots[at] != NO_ROW:
@@ -108,11 +108,11 @@ def find_cells(
     own: Numbers,
     other: Numbers,
 ) -> int:
-    """Finds, for each chosen record, the row of its own cell and of the other one it looks into.
+    """Finds, for each chosen record, the row of its own cell and of the other one in its window.
 
-    A cell is `width` milliseconds, and no window is wider; `other` is NO_ROW where it lies in one
-    cell. Every cell has one row; gives the count of rows. Slots are NO_ROW at first, a power of two
-    and more than there may be rows, two for each chosen record. Pass k0 and k1 as np.uint64.
+    A cell is `width` milliseconds, and no window is wider; `other` is NO_ROW if the window is in
+    one cell. Every cell has one row; returns the number of rows. `slots` has a power of two of
+    elements, more than the two rows of each chosen record, all NO_ROW. Pass k0 and k1 as np.uint64.
     """
     if cells.shape[0] < 2 * chosen.size or slots.size <= 2 * chosen.size:
         raise IndexError("there are too few rows or slots for the cells")
@@ -145,9 +145,9 @@ def find_cells(
 
 @inlined
 def _find_witness(spans: Rows, row: int, time: int, offset: int, before: int, after: int) -> int:
-    """The offset of a kept record that `time` is a duplicate of, or NO_WITNESS.
+    """The offset of the kept record that `time` duplicates, or NO_WITNESS.
 
-    Only records of lower offsets are asked: one that comes again is not a duplicate of itself.
+    Only records of lower offsets count: a record that is read again is no duplicate of itself.
     """
     least, largest = spans[row, 0], spans[row, 2]
     if least == ABSENT:
@@ -161,7 +161,7 @@ def _find_witness(spans: Rows, row: int, time: int, offset: int, before: int, af
 
 @inlined
 def _extend(spans: Rows, row: int, time: int, offset: int) -> bool:
-    """Remembers a time; False where the span had it within already."""
+    """Extends a span by a time; False if the span includes it already."""
     if spans[row, 0] != ABSENT and spans[row, 0] <= time <= spans[row, 2]:
         return False
     if spans[row, 0] == ABSENT or time < spans[row, 0]:
@@ -188,7 +188,7 @@ def need_other(
     spans: Rows,
     is_needed: Flags,
 ) -> None:
-    """Marks the other cells to probe: those of records that their own cell does not decide."""
+    """Marks the other cells to read: those of records that their own cell does not decide."""
     if own.size < chosen.size or other.size < chosen.size or is_needed.size < spans.shape[0]:
         raise IndexError("there are fewer places or flags than records or rows")
     for place in range(chosen.size):
@@ -216,10 +216,10 @@ def judge_records(
     is_news: Flags,
     is_changed: Flags,
 ) -> None:
-    """Looks at the chosen records one by one, and extends the spans by those that are kept.
+    """Judges the chosen records in order, and extends the spans by those that are kept.
 
-    `is_news` marks chosen records to remember, `is_changed` the spans that have changed.
-    A copy that restarts the window is remembered with the offset of the record that was kept.
+    `is_news` marks chosen records to store, `is_changed` the spans that have changed.
+    A copy that restarts the window is stored with the offset of the record that was kept.
     """
     if own.size < chosen.size or other.size < chosen.size or is_news.size < chosen.size:
         raise IndexError("there are fewer places or flags than records")
@@ -246,7 +246,7 @@ def judge_records(
 def extend_spans(
     times: Numbers, offsets: Numbers, own: Numbers, spans: Rows, is_changed: Flags
 ) -> None:
-    """Remembers times that were kept before, each in the row of its cell."""
+    """Extends spans by stored times, each in the row of its cell."""
     if times.size > own.size or times.size > offsets.size or is_changed.size < spans.shape[0]:
         raise IndexError("there are fewer rows, offsets or flags than times")
     for index in range(times.size):
@@ -264,7 +264,7 @@ def read_spans(
     width: int,
     spans: Rows,
 ) -> int:
-    """Decodes value i into row rows[i]; a size of -1 is none. Gives the first misfit, or -1."""
+    """Decodes value i into row rows[i]; size -1 is none. Returns the first invalid one, or -1."""
     if starts.size < rows.size or sizes.size < rows.size or cells.shape[0] < spans.shape[0]:
         raise IndexError("there are fewer values or cells than rows")
     base = address_of(data)
@@ -287,7 +287,7 @@ def read_spans(
 
 
 def make_spans(count: int) -> Rows:
-    """Spans that remember nothing."""
+    """Empty spans."""
     return np.full((count, ROW_WORDS), ABSENT, np.int64)
 
 
