@@ -1,12 +1,13 @@
-"""Jobs that topics want run at intervals: which are due, and running them, for cron or a timer.
+"""Schedules the jobs that topics request at intervals: lists and runs those that are due.
 
-Layout     `varve-jobs.json` in the log directory: format, and by job and topic the times, the
-           failures since the last success and the last error. docs/jobs/running.md
-Invariant  a job that succeeded is due its interval after that run began; one that failed is tried
-           again sooner, after a pause that doubles with every failure up to the interval. One
-           runner at a time has a directory (`varve-jobs.lock`); the store's own lock is not taken:
-           a store may have the directory open. A job that fails does not stop the others.
-Crash      a run is recorded when it is over; one that was killed is due again.
+Layout     `varve-jobs.json` in the log directory: the format version, and by job and topic the
+           times of the last run, its error and the failures since the last success.
+           docs/jobs/running.md
+Invariant  a job that succeeded is due one interval after the start of that run; a failed job is
+           retried after a pause that doubles with every failure, up to the interval. One scheduler
+           at a time works on a directory (`varve-jobs.lock`); the lock of the store is not taken,
+           so that a store may have the directory open. A failed job does not stop the others.
+Crash      a run is recorded when it ends; a killed job is due again.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,14 +29,15 @@ from varve.jobs.tier.bucket import Bucket
 FIRST_PAUSE_MS: Final = 60_000
 """The pause after the first failure."""
 _DOUBLINGS_MAX: Final = 20
+"""Bounds the shift: 2^20 minutes are about two years, longer than any useful interval."""
 JOBS_FILE: Final = "varve-jobs.json"
 LOCK_FILE: Final = "varve-jobs.lock"
 _DOCUMENT: Final = JsonDocument(version=1, max_bytes=64 << 20)
-_ERROR_CHARACTERS: Final = 1000
+_ERROR_CHARACTERS_MAX: Final = 1000
 
 
 class JobName(StrEnum):
-    """Jobs that are repeated, in the order of their turn."""
+    """Jobs that can be scheduled; jobs that are due at the same time run in this order."""
 
     COMPACT = "compact"
     TABLE = "table"
@@ -44,12 +46,12 @@ class JobName(StrEnum):
 
 
 REMOTE_JOBS: Final = frozenset({JobName.COMPACT, JobName.VERIFY})
-"""What they work on is the cold tier alone."""
+"""Jobs that work on the cold tier alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastRun:
-    """The last time that a job was run; `failures` counts those since the last success."""
+    """The last run of a job; `failures` counts the failed runs since the last success."""
 
     started_ms: int
     ended_ms: int
@@ -74,7 +76,7 @@ Runs = Mapping[tuple[JobName, str], LastRun]
 
 
 def find_intervals(settings: LogSettings) -> dict[JobName, int]:
-    """The jobs that a topic is to be given again and again, and how often."""
+    """Returns the jobs that a topic requests, with their intervals."""
     intervals = {
         JobName.COMPACT: settings.varve_job_compact_interval_ms,
         JobName.TABLE: settings.varve_job_table_interval_ms,
@@ -85,7 +87,7 @@ def find_intervals(settings: LogSettings) -> dict[JobName, int]:
 
 
 def plan_jobs(topics: Mapping[str, LogSettings], runs: Runs, now_ms: int) -> list[ScheduledJob]:
-    """All jobs of all topics, those first that have waited longest."""
+    """Plans all jobs of all topics, ordered by the time at which they are due."""
     jobs = [
         _plan_job(job, topic, settings, interval_ms, runs.get((job, topic)), now_ms)
         for topic, settings in topics.items()
@@ -118,9 +120,9 @@ def _plan_job(
 
 def _find_next(interval_ms: int, last: LastRun | None, now_ms: int) -> tuple[int, str]:
     if last is None:
-        return 0, "it was never run"
+        return 0, "it has never run"
     if last.started_ms > now_ms:
-        return 0, "its last run lies in the future: the clock was set back"
+        return 0, "its last run is in the future: the clock was set back"
     if last.error is None:
         return last.started_ms + interval_ms, "by its interval"
     pause_ms = FIRST_PAUSE_MS << min(last.failures - 1, _DOUBLINGS_MAX)
@@ -131,7 +133,7 @@ def _find_next(interval_ms: int, last: LastRun | None, now_ms: int) -> tuple[int
 
 
 def _find_problem(job: JobName, settings: LogSettings) -> str | None:
-    """Why a job can never be run as the settings are."""
+    """Returns why the topic's settings rule a job out; None if they do not."""
     if job in REMOTE_JOBS and not settings.remote_storage_enable:
         return "not possible: the topic is not in the cold tier (remote.storage.enable)"
     if job is JobName.COMPACT and not settings.is_compacted:
@@ -140,7 +142,7 @@ def _find_problem(job: JobName, settings: LogSettings) -> str | None:
 
 
 def read_runs(fs: FileSystem, directory: str) -> dict[tuple[JobName, str], LastRun]:
-    """What was noted; jobs that this version does not know are left out."""
+    """Reads the recorded runs; jobs that this version does not know are skipped."""
     path = f"{directory}/{JOBS_FILE}"
     try:
         content = _DOCUMENT.read(fs, path)
@@ -156,16 +158,16 @@ def read_runs(fs: FileSystem, directory: str) -> dict[tuple[JobName, str], LastR
         raise
     except (errors.Corrupt, ValueError, TypeError, KeyError, AttributeError) as error:
         raise errors.Corrupt(
-            f"{path}: not what jobs note ({type(error).__name__}: {error!s:.80}); remove it, and "
-            "every job is due"
+            f"{path}: cannot be read as a record of job runs ({type(error).__name__}: "
+            f"{error!s:.80}): remove it, and every job is due"
         ) from error
 
 
 def write_runs(fs: FileSystem, directory: str, runs: Runs) -> None:
-    """Replaces the file."""
+    """Replaces the file of recorded runs."""
     jobs: dict[str, dict[str, object]] = {}
     for (job, topic), run in sorted(runs.items()):
-        error = None if run.error is None else run.error[:_ERROR_CHARACTERS]
+        error = None if run.error is None else run.error[:_ERROR_CHARACTERS_MAX]
         jobs.setdefault(job, {})[topic] = asdict(replace(run, error=error))
     _DOCUMENT.write(fs, f"{directory}/{JOBS_FILE}", {"jobs": jobs})
 
@@ -175,7 +177,7 @@ def write_runs(fs: FileSystem, directory: str, runs: Runs) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
-    """What a job of a topic is run with; `address` is None where there is no cold tier."""
+    """The inputs of a scheduled job; `address` is None if there is no cold tier."""
 
     directory: str
     topic: str
@@ -187,7 +189,7 @@ class JobContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """What became of one job; `result` is its own result as JSON."""
+    """The outcome of one scheduled job; `result` is the result of the job as JSON."""
 
     job: JobName
     topic: str
@@ -211,7 +213,7 @@ class JobOutcome:
 
 
 Runner = Callable[[JobContext], tuple[object, str | None]]
-"""Runs a job; gives its result as JSON has it, and what failed in it, if anything."""
+"""Runs a job; returns its result as JSON, and the error if a part of it failed."""
 
 
 def list_jobs(
@@ -221,9 +223,9 @@ def list_jobs(
     defaults: Mapping[str, GivenValue] | None = None,
     fs: FileSystem | None = None,
 ) -> list[ScheduledJob]:
-    """Every job that the settings of the directory's topics name, and whether it is due.
+    """Lists every job that the settings of the directory's topics request.
 
-    `defaults` are settings of topics that say nothing themselves.
+    `defaults` are the values of settings that a topic does not set.
     """
     fs = fs or RealFileSystem()
     topics = read_topics(fs, directory, defaults or {})
@@ -241,9 +243,9 @@ def run_due(
     fs: FileSystem | None = None,
     runners: Mapping[JobName, Runner] | None = None,
 ) -> list[JobOutcome]:
-    """Runs the jobs that are due, one after another, and notes how each ended.
+    """Runs the jobs that are due, one after another, and records each run.
 
-    Raises Locked where another runner has the directory. Errors of jobs are in their outcomes.
+    Raises Locked if another scheduler works on the directory. Errors of jobs are in their outcomes.
     """
     fs = fs or RealFileSystem()
     clock = clock or SystemClock()
@@ -272,7 +274,7 @@ def run_due(
 def read_topics(
     fs: FileSystem, directory: str, defaults: Mapping[str, GivenValue]
 ) -> dict[str, LogSettings]:
-    """The topics of a log directory and their settings, `defaults` below what they say."""
+    """Reads the topics of a log directory with their settings, on top of `defaults`."""
     path = f"{directory}/{TOPICS_FILE}"
     if not fs.exists(path):
         raise errors.NotFound(f"{directory} holds no topics: there is no {TOPICS_FILE}")
@@ -302,15 +304,15 @@ def _run(due: ScheduledJob, context: JobContext, runner: Runner) -> JobOutcome:
 def _find_address(
     fs: FileSystem, directory: str, settings: Mapping[str, GivenValue], cluster: str | None
 ) -> Bucket | None:
-    place = read_location(fs, directory)
-    if place is None:
+    location = read_location(fs, directory)
+    if location is None:
         return None
-    if place.metadata != DEFAULT_METADATA:
+    if location.metadata != DEFAULT_METADATA:
         raise errors.InvalidRequest(
-            f"the cold tier of {directory} keeps its manifests as varve.tier.metadata="
-            f"{place.metadata} says, not beside the objects: jobs read the object store alone"
+            f"the cold tier of {directory} has varve.tier.metadata={location.metadata}: jobs can "
+            f"only read manifests in the object store (varve.tier.metadata={DEFAULT_METADATA})"
         )
-    return Bucket(place.url, tuple(settings.items()), cluster)
+    return Bucket(location.url, tuple(settings.items()), cluster)
 
 
 def _lock(fs: FileSystem, directory: str) -> Lock:
@@ -319,13 +321,13 @@ def _lock(fs: FileSystem, directory: str) -> Lock:
         return fs.lock(path)
     except errors.Locked as error:
         raise errors.Locked(
-            f"another runner works on the jobs of {directory} ({path} is locked): it does what is "
-            "due"
+            f"another scheduler is running the jobs of {directory} ({path} is locked): wait until "
+            "it has ended"
         ) from error
 
 
 def run_compact(context: JobContext) -> tuple[object, str | None]:
-    """Compacts what is due by the cleaner's own rules."""
+    """Compacts the topic if its partitions are due by the rules of the log cleaner."""
     from varve.jobs.compact.job import compact
     from varve.jobs.compact.settings import CompactSettings
 
@@ -340,31 +342,33 @@ def run_compact(context: JobContext) -> tuple[object, str | None]:
 
 
 def run_verify(context: JobContext) -> tuple[object, str | None]:
-    """Damage is a failure: it is reported again soon, until it is repaired."""
+    """Verifies the topic; damage counts as a failure, so that it is soon reported again."""
     from varve.jobs.verify.verification import verify
 
     result = verify(
         _get_bucket(context), [context.topic], runner=context.runner, clock=context.clock
     )
     count = len(result.failures)
-    error = f"{count} damaged things, `varve job verify` lists all of them" if count else None
+    error = f"{count} findings of damage: `varve job verify` lists all of them" if count else None
     return result.to_json(), error
 
 
 def run_snapshot(context: JobContext) -> tuple[object, str | None]:
-    """Continues from the last snapshot of its place."""
+    """Takes a snapshot that continues from the last one of its place."""
     from varve.jobs.snapshot.snapshot import SnapshotSettings, take_snapshot
 
     place = context.settings.varve_job_snapshot_place
     keep = context.settings.varve_job_snapshot_keep
     address = _find_bucket(context)
-    is_alike = address is not None and place.partition(":")[0] == address.url.partition(":")[0]
+    is_same_scheme = (
+        address is not None and place.partition(":")[0] == address.url.partition(":")[0]
+    )
     result = take_snapshot(
         context.topic,
         place,
         address=address,
         directories=[context.directory],
-        place_settings=dict(address.settings) if address is not None and is_alike else None,
+        place_settings=dict(address.settings) if address is not None and is_same_scheme else None,
         settings=SnapshotSettings(keep=None if keep < 0 else keep),
         runner=context.runner,
         clock=context.clock,
@@ -373,7 +377,7 @@ def run_snapshot(context: JobContext) -> tuple[object, str | None]:
 
 
 def run_table(context: JobContext) -> tuple[object, str | None]:
-    """Mode and format are those of the table once it exists."""
+    """Syncs the table of the topic; an existing table keeps its mode and format."""
     from varve.jobs.table.catalog import CatalogAddress
     from varve.jobs.table.sync import sync_table
 
@@ -393,15 +397,15 @@ def run_table(context: JobContext) -> tuple[object, str | None]:
 
 
 def _find_bucket(context: JobContext) -> Bucket | None:
-    """The cold tier, if the topic is in it."""
+    """Returns the cold tier; None if the topic is not in it."""
     return context.address if context.settings.remote_storage_enable else None
 
 
 def _get_bucket(context: JobContext) -> Bucket:
     if context.address is None:
         raise errors.InvalidRequest(
-            f"{context.directory} does not say which object store its cold tier is in: nothing "
-            "was copied yet"
+            f"{context.directory} does not record the object store of its cold tier: no segment "
+            "has been copied yet"
         )
     return context.address
 

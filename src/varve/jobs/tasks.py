@@ -1,10 +1,10 @@
-"""Tasks of a job, and who runs them: this process, its threads, or Spark (`varve.spark.runner`).
+"""Tasks of a job, and runners for them: this thread, threads, or Spark (`varve.spark.runner`).
 
-A task is a value that travels to another process. What all tasks of a stage need, such as a set of
-keys or a list of segments, is `shared`: it is sent once per stage, not once per task.
+A task is a picklable value. The inputs common to all tasks of a stage, such as a set of keys or a
+list of segments, are `shared`: sent once per stage, not once per task.
 
-Invariant  outcomes come in the order of their tasks. A task that raises a StoreError has that error
-           as its outcome; any other exception ends the job. Tasks may be run twice.
+Invariant  outcomes are in the order of their tasks. A StoreError that a task raises is its outcome;
+           any other exception ends the job. A task may run twice.
 """
 
 from abc import ABC, abstractmethod
@@ -21,18 +21,18 @@ T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")
 
 _THREADS: Final = 8
-"""Tasks at once in one process: they wait for a store, or are in kernels."""
+"""Concurrent tasks in one process: they wait for a store, or run kernels without the GIL."""
 
 
 class Task(Protocol[T_co]):
-    """Work that can travel to another process; `shared` is what the stage was started with."""
+    """Work that can be pickled; `shared` are the common inputs of its stage."""
 
     def run(self, shared: Any) -> T_co: ...
 
 
 @runtime_checkable
 class SizedTask(Protocol):
-    """A task that knows how many bytes it reads, so that small ones run together."""
+    """A task that knows how many bytes it reads, so that small tasks run together."""
 
     @property
     def read_bytes(self) -> int: ...
@@ -40,9 +40,10 @@ class SizedTask(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskError:
-    """The outcome of a task that failed: its own error, of its own class.
+    """The outcome of a failed task: its error, with its class and attributes.
 
-    It travels without a call of the error's constructor, which may ask for more than a message.
+    It is unpickled without calling the constructor of the error, which may take more arguments than
+    the message.
     """
 
     error: StoreError
@@ -67,29 +68,29 @@ def run_task(task: Task[T], shared: object) -> T | TaskError:
 
 
 def get_result(outcome: T | TaskError) -> T:
-    """What a task returned; raises its error if it failed."""
+    """Returns the result of a task; raises its error if it failed."""
     if isinstance(outcome, TaskError):
         raise outcome.error
     return outcome
 
 
 class TaskRunner(ABC):
-    """Runs the tasks of a stage; the name of the stage is what people see while it runs."""
+    """Runs the tasks of a stage; the Spark UI and thread names show the name of the stage."""
 
     @abstractmethod
     def try_run(
         self, stage: str, tasks: Sequence[Task[T]], shared: object = None
     ) -> Iterator[T | TaskError]:
-        """The outcomes in the order of the tasks, as they come: nothing runs before it is asked."""
+        """Yields the outcomes in the order of the tasks; runs tasks only as it is iterated."""
 
     def run(self, stage: str, tasks: Sequence[Task[T]], shared: object = None) -> list[T]:
-        """The results of all tasks; raises the error of the first that failed."""
+        """Returns the results of all tasks; raises the error of the first failed task."""
         outcomes = list(self.try_run(stage, tasks, shared))
         return [get_result(outcome) for outcome in outcomes]
 
 
 class LocalRunner(TaskRunner):
-    """One task after another, in this thread."""
+    """Runs one task after another in this thread."""
 
     def try_run(
         self, stage: str, tasks: Sequence[Task[T]], shared: object = None
@@ -98,7 +99,7 @@ class LocalRunner(TaskRunner):
 
 
 class ThreadRunner(TaskRunner):
-    """Some tasks at once in threads of this process; at most twice as many outcomes wait."""
+    """Runs tasks in threads of this process; at most two per thread are submitted ahead."""
 
     def __init__(self, threads: int = _THREADS) -> None:
         self._threads = threads
@@ -111,13 +112,13 @@ class ThreadRunner(TaskRunner):
             return
         with ThreadPoolExecutor(min(self._threads, len(tasks)), f"varve-{stage}") as pool:
             window = 2 * self._threads
-            waiting = [pool.submit(run_task, task, shared) for task in tasks[:window]]
-            waiting.reverse()
+            pending = [pool.submit(run_task, task, shared) for task in tasks[:window]]
+            pending.reverse()
             for task in tasks[window:]:
-                yield waiting.pop().result()
-                waiting.insert(0, pool.submit(run_task, task, shared))
-            while waiting:
-                yield waiting.pop().result()
+                yield pending.pop().result()
+                pending.insert(0, pool.submit(run_task, task, shared))
+            while pending:
+                yield pending.pop().result()
 
 
 def pack_by_size(
@@ -127,7 +128,7 @@ def pack_by_size(
     target_bytes: int,
     max_items: int | None = None,
 ) -> Iterator[list[T]]:
-    """Items that follow each other, together as long as they are within the target."""
+    """Packs consecutive items into lists of at most `target_bytes`, or of one larger item."""
     packed: list[T] = []
     packed_bytes = 0
     for item in items:
@@ -146,14 +147,14 @@ def pack_by_size(
 
 
 class OutcomeFold(Protocol):
-    """Takes the outcomes of a stage as they come, so that they need not be held together."""
+    """Consumes the outcomes of a stage as they arrive, so that memory does not hold them all."""
 
     def add(self, outcome: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Stage(Generic[T]):
-    """Tasks that may run at the same time; with a `fold` their outcomes are given to that alone."""
+    """Tasks that may run concurrently; a `fold` consumes their outcomes instead of the run."""
 
     name: str
     tasks: Sequence[Task[T]]
@@ -162,25 +163,25 @@ class Stage(Generic[T]):
 
 
 Stages = Generator[Stage[Any], list[Any], R]
-"""A run over one partition: gives its next stage for the outcomes of the last one."""
+"""A run over one partition: a generator that yields stages and receives their outcomes."""
 
 
 def try_stage(stage: Stage[T]) -> Stages[list[T | TaskError]]:
-    """Inside of a run: the outcomes of a stage."""
+    """Runs a stage from within a run; returns its outcomes."""
     return (yield stage)
 
 
 def run_stage(stage: Stage[T]) -> Stages[list[T]]:
-    """Inside of a run: the results of a stage; raises the error of the first task that failed."""
+    """Runs a stage from within a run; raises the error of the first failed task."""
     outcomes = yield from try_stage(stage)
     return [get_result(outcome) for outcome in outcomes]
 
 
 def run_together(runs: Sequence[Stages[R]], runner: TaskRunner) -> list[R]:
-    """Takes all runs from stage to stage; the tasks of one stage of all of them run at once.
+    """Advances all runs stage by stage; the tasks of the current stages run together.
 
-    Runs are independent: one that ends early does not stop the others. Where the runner fails all
-    runs are closed, so that they release what they hold.
+    Runs are independent: a run that ends early does not stop the others. If the runner fails, all
+    runs are closed, so that they release their leases and files.
     """
     results: dict[int, R] = {}
     outcomes: dict[int, list[Any] | None] = dict.fromkeys(range(len(runs)))
@@ -189,10 +190,12 @@ def run_together(runs: Sequence[Stages[R]], runner: TaskRunner) -> list[R]:
             closing.callback(run.close)
         while outcomes:
             stages: dict[int, Stage[Any]] = {}
-            for number, known in outcomes.items():
+            for number, stage_outcomes in outcomes.items():
                 run = runs[number]
                 try:
-                    stages[number] = next(run) if known is None else run.send(known)
+                    stages[number] = (
+                        next(run) if stage_outcomes is None else run.send(stage_outcomes)
+                    )
                 except StopIteration as end:
                     results[number] = end.value
             outcomes = {**_run_stages(stages, runner)}
@@ -201,14 +204,14 @@ def run_together(runs: Sequence[Stages[R]], runner: TaskRunner) -> list[R]:
 
 @dataclass(frozen=True, slots=True)
 class _SlotTask(Generic[T]):
-    """A task of a stage whose partitions share different things."""
+    """A task whose shared inputs are one slot of those of all partitions."""
 
     task: Task[T]
     slot: int
 
     @property
     def read_bytes(self) -> int:
-        """Raises AttributeError, as the task itself does, where it does not know."""
+        """Raises AttributeError if the task is not a SizedTask, as the task itself does."""
         size: int = self.task.read_bytes  # type: ignore[attr-defined]  # a SizedTask, or not
         return size
 
@@ -225,7 +228,7 @@ def _run_stages(stages: dict[int, Stage[Any]], runner: TaskRunner) -> dict[int, 
     shared = list({id(stage.shared): stage.shared for stage in stages.values()}.values())
     if len(shared) < 2:
         tasks = [task for stage in stages.values() for task in stage.tasks]
-        found = runner.try_run(name, tasks, shared[0])
+        arriving = runner.try_run(name, tasks, shared[0])
     else:
         slots = {id(value): slot for slot, value in enumerate(shared)}
         wrapped = [
@@ -233,8 +236,8 @@ def _run_stages(stages: dict[int, Stage[Any]], runner: TaskRunner) -> dict[int, 
             for stage in stages.values()
             for task in stage.tasks
         ]
-        found = runner.try_run(name, wrapped, shared)
-    for owner, outcome in zip(owners, found, strict=True):
+        arriving = runner.try_run(name, wrapped, shared)
+    for owner, outcome in zip(owners, arriving, strict=True):
         fold = stages[owner].fold
         if fold is None:
             outcomes[owner].append(outcome)

@@ -163,7 +163,7 @@ def test_jobs_are_run_beside_a_store_that_is_open(data: str, tmp_path: Path) -> 
 def test_one_runner_at_a_time(data: str) -> None:
     with (
         RealFileSystem().lock(f"{data}/{LOCK_FILE}"),
-        pytest.raises(Locked, match="another runner"),
+        pytest.raises(Locked, match="another scheduler"),
     ):
         run_due(data, LocalRunner(), clock=ManualClock(NOW_MS))
 
@@ -180,8 +180,8 @@ def test_the_command_lists_what_is_due_and_why(data: str) -> None:
     assert listed.exit_code == 0, listed.stderr
     jobs = [json.loads(line) for line in listed.stdout.splitlines()]
     assert [(one["topic"], one["is_due"], one["why"]) for one in jobs] == [
-        ("orders", True, "it was never run"),
-        ("state", True, "it was never run"),
+        ("orders", True, "it has never run"),
+        ("state", True, "it has never run"),
     ]
     write_runs(
         RealFileSystem(),

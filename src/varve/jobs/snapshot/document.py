@@ -1,8 +1,8 @@
-"""The document of one snapshot: which files make up the state, and where to read on.
+"""The document of a snapshot: its files, and the offsets from which a consumer continues.
 
 Layout     JSON. docs/formats/snapshot.md
-Invariant  a document names every file of its snapshot, in order of partitions and buckets; what it
-           names is there as long as the document is.
+Invariant  a document names every file of its snapshot, ordered by partition and bucket; the files
+           exist as long as the document does.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ Count = Annotated[int, Field(ge=0, le=LONG_MAX)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFile:
-    """One Parquet file: the rows of a partition whose keys fall into a bucket."""
+    """One Parquet file: the rows of one bucket of keys of one partition."""
 
     path: str
     partition: Count
@@ -46,13 +46,14 @@ class SnapshotFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPartition:
-    """One partition: the state of the records [start, resume), of which [read from, resume) were
-    read for this snapshot and the rest was taken over.
+    """The state of one partition: the latest record of each key in [start, resume).
 
-    `manifest_version` is that of the cold tier, None where there was none. Tombstones below
-    `cleaned_up_to` may have left the log. Where it `is_thinned` an erasure took single records of
-    keys, of which older ones may be the latest now: it is no longer the state of the log. `mark` is
-    that of the batch before `resume_offset`, None where there was none.
+    The records in [`read_from`, `resume_offset`) were read for this snapshot; earlier ones are
+    those of the previous snapshot. `manifest_version` is that of the cold tier, None for a
+    partition that is not in it. Tombstones below `cleaned_up_to` may have been compacted away. With
+    `is_thinned` an erasure has removed single records whose keys may have older records in the log,
+    so that the rows are no longer the state of the log. `mark` identifies the batch before
+    `resume_offset`, None if there is none.
     """
 
     partition: Count
@@ -67,7 +68,7 @@ class SnapshotPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotDocument:
-    """One snapshot; `previous` is the number of the one that it was made from."""
+    """One snapshot; `previous` is the number of the snapshot that it continues from."""
 
     snapshot: Count
     previous: Count | None
@@ -94,7 +95,7 @@ class SnapshotDocument:
 
     @property
     def resume_offsets(self) -> dict[int, int]:
-        """Where a consumer that has loaded the rows reads on, by partition."""
+        """The offset, by partition, from which a consumer continues after loading the rows."""
         return {partition.partition: partition.resume_offset for partition in self.partitions}
 
     def find_partition(self, partition: int) -> SnapshotPartition | None:
@@ -106,7 +107,7 @@ class SnapshotDocument:
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> "SnapshotDocument":
-        """Raises Corrupt for what is none, UnsupportedFormat for one of a later varve."""
+        """Raises Corrupt for invalid data, UnsupportedFormat for a document of a later version."""
         try:
             _DOCUMENT.decode(data, where)
             document = _DECODER.validate_json(data, strict=True)
@@ -125,7 +126,7 @@ _DECODER: Final = TypeAdapter(SnapshotDocument)
 
 
 def _check(document: SnapshotDocument) -> None:
-    """Raises ValueError for what contradicts itself."""
+    """Raises ValueError for inconsistent fields."""
     numbers = [partition.partition for partition in document.partitions]
     if not numbers or numbers != sorted(set(numbers)):
         raise ValueError(f"its partitions are {numbers!s:.200}")
@@ -151,7 +152,7 @@ def document_key(snapshot: int) -> str:
 
 
 def find_snapshot(key: str) -> int | None:
-    """The number in the key of a document; None for other objects."""
+    """Parses the snapshot number from the key of a document; None for other objects."""
     digits = key.removeprefix(f"{SNAPSHOT_FOLDER}/").removesuffix(_SUFFIX)
     is_document = len(digits) == _DIGITS and digits.isdigit()
     return int(digits) if is_document and key == document_key(int(digits)) else None

@@ -1,11 +1,11 @@
-"""Removes rows from all snapshots of a store, for good; tasks read and rewrite the files.
+"""Erases rows from all snapshots of a store; tasks read and rewrite the files.
 
 Invariant  files without the rows are written first, then every document that names an old file is
-           replaced, then old files are deleted; a reader finds a document whose files are all
-           there, or retries. Files that no document names are deleted too: they may hold the rows
-           as well. A document that lost single records of keys says so, and the next run does not
-           continue from it.
-Crash      may be repeated at any point: what is done stays, and the rest is found again.
+           replaced, then old files are deleted; a reader finds a document whose files all exist, or
+           retries. Files that no document names are deleted too, since they may contain the rows.
+           A document that lost single records of keys is marked as thinned, and the next run does
+           not continue from it.
+Crash      may be run again at any point: it continues with the remaining files.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,74 +35,75 @@ Find = Callable[[pa.Array, pa.Array, pa.Array], npt.NDArray[np.bool_]]
 
 _COLUMNS: Final = ["partition", "offset", "key"]
 _PASSES_MAX: Final = 8
-"""Passes over a store: another follows when a run has added a snapshot meanwhile."""
+"""Passes over a store; another follows if a snapshot was added during the pass."""
 _TASK_BYTES: Final = 256 << 20
-"""About how much of the files of a store one task reads."""
+"""Approximate bytes of files that one task reads."""
 _TASK_FILES: Final = 256
 
 
 def erase_from_snapshot(
     output: DerivedOutput,
     settings: Mapping[str, GivenValue],
-    wanted: ErasedRows,
+    erased: ErasedRows,
     *,
     runner: TaskRunner | None = None,
 ) -> ErasedOutput:
-    """Rewrites what holds rows that are to be erased, in every snapshot of the store."""
+    """Erases rows from every snapshot of the store of an output."""
     address = _find_address(output, settings)
     versions = open_versions(address.url, dict(address.settings))
-    return erase_from_store(address, output.id, wanted, versions, runner=runner)
+    return erase_from_store(address, output.id, erased, versions, runner=runner)
 
 
 def count_in_snapshot(
     output: DerivedOutput,
     settings: Mapping[str, GivenValue],
-    wanted: ErasedRows,
+    erased: ErasedRows,
     *,
     runner: TaskRunner | None = None,
 ) -> int:
-    """How many rows are left that match, in all files of the store."""
-    return count_in_store(_find_address(output, settings), wanted, runner=runner)
+    """Counts the matching rows in all files of the store of an output."""
+    return count_in_store(_find_address(output, settings), erased, runner=runner)
 
 
 def _find_address(output: DerivedOutput, settings: Mapping[str, GivenValue]) -> Bucket:
     opening: dict[str, GivenValue] = {**dict(output.how), **settings}
     if find_scheme(output.place) not in BUCKETS:
-        opening = {}  # a directory has none, and what is given is for the stores of others
+        opening = {}  # a directory takes no settings; those given are for object stores
     return find_store_address(output.place, opening)
 
 
 def erase_from_store(
     opener: StoreOpener,
     output_id: str,
-    wanted: ErasedRows,
+    erased: ErasedRows,
     versions: S3Versions | None = None,
     *,
     runner: TaskRunner | None = None,
 ) -> ErasedOutput:
-    """The same for any store; `versions` are those that its bucket keeps, if it can be asked."""
-    erasure = _SnapshotErasure(opener, wanted, runner or LocalRunner())
+    """Erases rows from a store; `versions` lists object versions, None if it cannot."""
+    erasure = _SnapshotErasure(opener, erased, runner or LocalRunner())
     for _ in range(_PASSES_MAX):
         if erasure.run():
             return erasure.result(output_id, _erase_versions(versions, erasure.removed))
     raise Unavailable(
-        f"{erasure.name}: snapshots were added all the while; erase again when no run is under way"
+        f"{erasure.name}: snapshots were added during each of {_PASSES_MAX} passes; erase again "
+        "when no snapshot is being taken"
     )
 
 
 def count_in_store(
-    opener: StoreOpener, wanted: ErasedRows, *, runner: TaskRunner | None = None
+    opener: StoreOpener, erased: ErasedRows, *, runner: TaskRunner | None = None
 ) -> int:
-    """Matching rows in all files, those that no document names among them."""
+    """Counts the matching rows in all files, unreferenced files included."""
     store = SnapshotStore(opener.objects())
     files = [StoredRows(file.path, file.size, file) for file in _list_files(store.documents())]
     named = {file.key for file in files}
     orphans = [file for file in _find_orphans(store) if file.key not in named]
-    return _count_rows(opener, [*files, *orphans], wanted, runner or LocalRunner())
+    return _count_rows(opener, [*files, *orphans], erased, runner or LocalRunner())
 
 
 def _list_files(documents: Sequence[SnapshotDocument]) -> list[SnapshotFile]:
-    """Each file once, however many snapshots name it."""
+    """Lists each file once, however many snapshots name it."""
     return list({file.path: file for document in documents for file in document.files}.values())
 
 
@@ -111,14 +112,14 @@ def _find_orphans(store: SnapshotStore) -> "list[StoredRows]":
 
 
 def _count_rows(
-    opener: StoreOpener, files: "Sequence[StoredRows]", wanted: ErasedRows, runner: TaskRunner
+    opener: StoreOpener, files: "Sequence[StoredRows]", erased: ErasedRows, runner: TaskRunner
 ) -> int:
     tasks = [CountTask(opener, part) for part in _pack(files)]
-    return sum(runner.run("erase from snapshots: count rows", tasks, wanted))
+    return sum(runner.run("erase from snapshots: count rows", tasks, erased))
 
 
 def _pack(files: Iterable[F]) -> Iterator[tuple[F, ...]]:
-    """Files in parts for a task each."""
+    """Packs files into one tuple per task."""
     for part in pack_by_size(
         files, lambda file: file.size, target_bytes=_TASK_BYTES, max_items=_TASK_FILES
     ):
@@ -126,7 +127,7 @@ def _pack(files: Iterable[F]) -> Iterator[tuple[F, ...]]:
 
 
 def _erase_versions(versions: S3Versions | None, removed: Sequence[str]) -> ErasedVersions:
-    """Of the files that were removed now, and of all that runs ever handed to their tasks."""
+    """Deletes the versions of removed files, and those of all work objects of runs."""
     if versions is None:
         return ErasedVersions(is_listed=False)
     keys = set(removed)
@@ -146,12 +147,12 @@ def _erase_versions(versions: S3Versions | None, removed: Sequence[str]) -> Eras
 
 
 class _SnapshotErasure:
-    """Passes over a store; `_rewritten` are files that held rows, and what replaces them."""
+    """Erases rows from a store; `_rewritten` maps paths of files with matches to new files."""
 
-    def __init__(self, opener: StoreOpener, wanted: ErasedRows, runner: TaskRunner) -> None:
+    def __init__(self, opener: StoreOpener, erased: ErasedRows, runner: TaskRunner) -> None:
         self._opener = opener
         self._store = SnapshotStore(opener.objects())
-        self._wanted = wanted
+        self._erased = erased
         self._runner = runner
         self._rows = 0
         self._rewritten: dict[str, RewrittenFile] = {}
@@ -164,13 +165,13 @@ class _SnapshotErasure:
         return self._store.objects.name
 
     def run(self) -> bool:
-        """One pass; False when a snapshot was added meanwhile."""
+        """Runs one pass; False if a snapshot was added during it."""
         documents = self._store.documents()
         self._rewrite(documents)
         self._replace(documents)
         self._remove()
-        known = {document.key for document in documents}
-        return {document.key for document in self._store.documents()} <= known
+        keys = {document.key for document in documents}
+        return {document.key for document in self._store.documents()} <= keys
 
     def result(self, output_id: str, versions: ErasedVersions) -> ErasedOutput:
         files = self._rewritten.values()
@@ -193,13 +194,13 @@ class _SnapshotErasure:
     def _rewrite(self, documents: Sequence[SnapshotDocument]) -> None:
         files = [file for file in _list_files(documents) if file.path not in self._rewritten]
         tasks = [RewriteTask(self._opener, part) for part in _pack(files)]
-        for part in self._runner.run("erase from snapshots: rewrite files", tasks, self._wanted):
+        for part in self._runner.run("erase from snapshots: rewrite files", tasks, self._erased):
             for file in part:
                 self._rows += file.rows
                 self._rewritten[file.before.path] = file
 
     def _replace(self, documents: Sequence[SnapshotDocument]) -> None:
-        """Documents without the old files; one that was removed meanwhile stays so."""
+        """Replaces the documents that name old files, except documents removed during the pass."""
         current = {document.snapshot for document in self._store.documents()}
         for document in documents:
             touched = [
@@ -213,7 +214,7 @@ class _SnapshotErasure:
                     self._incomplete.add(document.snapshot)
 
     def _without_rows(self, document: SnapshotDocument) -> SnapshotDocument:
-        """The document with new files, and which of its partitions lost single records."""
+        """Returns the document with the new files; marks partitions that lost single records."""
         replaced = [(file, self._rewritten.get(file.path)) for file in document.files]
         files = [file if new is None else new.after for file, new in replaced]
         incomplete = {
@@ -227,10 +228,10 @@ class _SnapshotErasure:
         return replace(document, files=kept, partitions=tuple(partitions))
 
     def _remove(self) -> None:
-        """Old files, which no document names any more, and all others that none names."""
+        """Deletes all files that no document names: the old files, and leftovers of runs."""
         orphans = _find_orphans(self._store)
         others = [file for file in orphans if file.key not in self._rewritten]
-        self._rows += _count_rows(self._opener, others, self._wanted, self._runner)
+        self._rows += _count_rows(self._opener, others, self._erased, self._runner)
         keys = [file.key for file in orphans]
         self._versioned |= {key for key in keys if self._is_versioned(key)}
         self._store.objects.delete(keys)
@@ -247,7 +248,7 @@ class _SnapshotErasure:
             return ()
         return (
             f"{self.name} keeps older versions of objects: {len(self._versioned)} removed files of "
-            "snapshots stay there until its lifecycle rule, or somebody, removes them",
+            "snapshots stay there until a lifecycle rule of the bucket or a user removes them",
         )
 
     def _describe_incomplete(self) -> tuple[str, ...]:
@@ -255,8 +256,8 @@ class _SnapshotErasure:
             return ()
         numbers = ", ".join(str(number) for number in sorted(self._incomplete))
         return (
-            f"{self.name}: snapshots {numbers:.200} lack keys of which the log has older records, "
-            "the latest again now: take another snapshot, which is read in full",
+            f"{self.name}: snapshots {numbers:.200} lack keys whose older records are now the "
+            "latest in the log: take another snapshot, which is read in full",
         )
 
 
@@ -269,9 +270,10 @@ def _to_erased_file(file: SnapshotFile) -> ErasedFile:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenFile:
-    """A file that held `rows` to be erased; `after` is None where nothing else was in it.
+    """A file with `rows` matching rows; `after` is None if all its rows matched.
 
-    With `has_single_rows` some of them match by their offset alone, and their keys stay.
+    With `has_single_rows` some rows matched by offset alone, so that older records of their keys
+    may be the latest now.
     """
 
     before: SnapshotFile
@@ -282,7 +284,7 @@ class RewrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """Writes files without the rows of a shared ErasedRows; gives those that held some."""
+    """Writes files without the rows of the shared ErasedRows; returns those with matches."""
 
     store: StoreOpener
     files: tuple[SnapshotFile, ...]
@@ -294,10 +296,10 @@ class RewriteTask:
 
 
 def _rewrite_file(
-    objects: ObjectStore, file: SnapshotFile, wanted: ErasedRows
+    objects: ObjectStore, file: SnapshotFile, erased: ErasedRows
 ) -> RewrittenFile | None:
     opened = open_rows(objects.get(file.path), file, objects.name)
-    matches = find_rows(opened, wanted.find)
+    matches = find_rows(opened, erased.find)
     if not matches.any():
         return None
     rows = opened.read().filter(pa.array(~matches))
@@ -306,40 +308,40 @@ def _rewrite_file(
         data = write_rows(rows)
         after = describe(rows, data, partition=file.partition, bucket=file.bucket)
         objects.put(after.path, data)
-    has_single_rows = bool(find_rows(opened, wanted.find_single).any())
+    has_single_rows = bool(find_rows(opened, erased.find_single).any())
     return RewrittenFile(file, after, int(matches.sum()), has_single_rows)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """A file with rows, and what its document says of it; None where no document names it."""
+    """A stored file with rows; `file` is None if no document names it."""
 
     key: str
     size: int
     file: SnapshotFile | None = None
 
-    def count(self, objects: ObjectStore, wanted: ErasedRows) -> int:
-        """Rows that match; of work under way every stream is read."""
+    def count(self, objects: ObjectStore, erased: ErasedRows) -> int:
+        """Counts the matching rows of a Parquet file, or of all streams of a work object."""
         if self.file is not None:
             opened = open_rows(objects.get(self.key), self.file, objects.name)
-            return int(find_rows(opened, wanted.find).sum())
+            return int(find_rows(opened, erased.find).sum())
         try:
             data = objects.get(self.key)
         except ObjectNotFound:
             return 0
         if self.key.endswith(".parquet"):
-            return int(find_rows(pq.ParquetFile(pa.BufferReader(data)), wanted.find).sum())
+            return int(find_rows(pq.ParquetFile(pa.BufferReader(data)), erased.find).sum())
         total, source = 0, pa.BufferReader(data)
         while source.tell() < len(data):
             with pa.ipc.open_stream(source) as stream:
                 rows = stream.read_all()
-            total += int(wanted.find(*(rows.column(name) for name in _COLUMNS)).sum())
+            total += int(erased.find(*(rows.column(name) for name in _COLUMNS)).sum())
         return total
 
 
 @dataclass(frozen=True, slots=True)
 class CountTask:
-    """Counts the rows of a shared ErasedRows in files."""
+    """Counts the rows of the shared ErasedRows in files."""
 
     store: StoreOpener
     files: tuple[StoredRows, ...]
@@ -350,6 +352,6 @@ class CountTask:
 
 
 def find_rows(opened: pq.ParquetFile, find: Find) -> npt.NDArray[np.bool_]:
-    """Which rows of a file match."""
+    """Marks the matching rows of a file."""
     table = opened.read(columns=_COLUMNS)
     return find(*(table.column(name) for name in _COLUMNS))

@@ -1,8 +1,8 @@
-"""From where to where each partition is read for a snapshot, and which snapshot it continues from.
+"""Plans a snapshot: the offsets to read of each partition, and the snapshot to continue from.
 
-Invariant  a snapshot ends at or below the last stable offset. It continues from another only where
-           that gives the same rows as a full one: the log has the same history, and no tombstone
-           may have left it unseen.
+Invariant  a snapshot ends at or below the last stable offset. It continues from an earlier snapshot
+           only if the result equals that of a full read: the log has the same history, and no
+           tombstone was compacted away before a snapshot read it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ _EVERYTHING = SourceFilters()
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """One partition as it will be read; `note` says what a user may wonder about.
+    """The plan of one partition; `note` explains it to the user.
 
-    `is_reread`: the previous snapshot of it is missing, or no longer the state of the log.
+    `is_reread` is True if the previous snapshot is no longer the state of the log.
     """
 
     source: PartitionSource
@@ -39,20 +39,20 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
-    """All partitions, and the snapshot that they continue from, if any."""
+    """The plans of all partitions, and the snapshot to continue from, None for a full read."""
 
     partitions: tuple[PartitionPlan, ...]
     previous: SnapshotDocument | None
 
     @property
     def is_new(self) -> bool:
-        """Whether there is anything that the previous snapshot does not have."""
+        """Whether the snapshot differs from the previous one."""
         if self.previous is None:
             return True
-        known = {partition.partition: partition for partition in self.previous.partitions}
-        return known.keys() != {plan.number for plan in self.partitions} or any(
+        before = {partition.partition: partition for partition in self.previous.partitions}
+        return before.keys() != {plan.number for plan in self.partitions} or any(
             (plan.partition.resume_offset, plan.partition.start_offset)
-            != (known[plan.number].resume_offset, known[plan.number].start_offset)
+            != (before[plan.number].resume_offset, before[plan.number].start_offset)
             or plan.is_reread
             for plan in self.partitions
         )
@@ -65,7 +65,7 @@ def plan_snapshot(
     *,
     is_full: bool,
 ) -> SnapshotPlan:
-    """The scope of a snapshot of these partitions among the snapshots of its place."""
+    """Plans a snapshot; `documents` are the existing snapshots of its place."""
     _check_topic(sources, documents)
     _check_partitions(sources, options)
     scopes = [_find_bounds(source, options) for source in sources]
@@ -82,7 +82,7 @@ def _check_topic(sources: Sequence[PartitionSource], documents: Sequence[Snapsho
         if document.topic_id != topic_id:
             raise InconsistentTopicId(
                 f"the place holds snapshots of topic {document.topic} with id {document.topic_id}, "
-                f"this is {topic} with id {topic_id}: give it a place of its own"
+                f"this is {topic} with id {topic_id}: choose another place"
             )
 
 
@@ -100,20 +100,20 @@ def _check_partitions(sources: Sequence[PartitionSource], options: SourceOptions
 def _find_bounds(source: PartitionSource, options: SourceOptions) -> PartitionPlan:
     first, last = source.bounds()
     start, end = source.wanted(_EVERYTHING)
-    asked = for_partition(options.ending, source.number)
-    if asked is not None and asked < first:
+    requested = for_partition(options.ending, source.number)
+    if requested is not None and requested < first:
         raise OffsetOutOfRange(
-            f"{source.topic}-{source.number} begins at offset {first}: its state at offset {asked} "
-            "is not known any more"
+            f"{source.topic}-{source.number} begins at offset {first}: its state at offset "
+            f"{requested} is no longer known"
         )
     if options.ending_ms is not None and 0 < first == end < last:
         raise OffsetOutOfRange(
             f"{source.topic}-{source.number} begins at offset {first}, with a record of time "
-            f"{options.ending_ms} or later: its state before that time is not known any more"
+            f"{options.ending_ms} or later: its state before that time is no longer known"
         )
     note = ""
-    if asked is not None and last < asked < LONG_MAX:
-        note = f"ends at offset {last}, behind which nothing is decided yet, not at {asked}"
+    if requested is not None and last < requested < LONG_MAX:
+        note = f"ends at the last stable offset {last}, not at {requested}"
     return PartitionPlan(
         source,
         SnapshotPartition(
@@ -132,7 +132,7 @@ def _find_bounds(source: PartitionSource, options: SourceOptions) -> PartitionPl
 def _find_previous(
     documents: Sequence[SnapshotDocument], ends: dict[int, int]
 ) -> SnapshotDocument | None:
-    """The newest snapshot of the same offsets; else the newest that ends nowhere after them."""
+    """Finds the newest snapshot of the same offsets, else the newest one that ends before them."""
     for document in reversed(documents):
         if document.resume_offsets == ends:
             return document
@@ -146,55 +146,55 @@ def _find_previous(
 
 
 def _continue_from(scope: PartitionPlan, previous: SnapshotDocument) -> PartitionPlan:
-    known, now = previous.find_partition(scope.number), scope.partition
-    if known is None:
+    before, now = previous.find_partition(scope.number), scope.partition
+    if before is None:
         return scope
-    if known.is_thinned:
+    if before.is_thinned:
         note = (
             f"read in full: single records of keys were erased from snapshot {previous.snapshot}, "
             "and older ones may be the latest now"
         )
         return replace(scope, note=note, is_reread=True)
-    broken = scope.source.find_break(known.resume_offset, known.mark)
+    broken = scope.source.find_break(before.resume_offset, before.mark)
     if broken is not None:
         note = (
-            f"read in full: {broken}: since snapshot {previous.snapshot} the log has lost records "
-            "and gone on with others"
+            f"read in full: {broken}: since snapshot {previous.snapshot} the log was truncated and "
+            "has continued with other records"
         )
         return replace(scope, note=note, is_reread=True)
-    if not has_all_tombstones(known, now):
+    if not has_all_tombstones(before, now):
         note = (
-            f"read in full: compacted up to offset {now.cleaned_up_to}, and tombstones behind "
-            f"offset {known.resume_offset} may have left the log since snapshot "
+            f"read in full: compacted up to offset {now.cleaned_up_to}, and tombstones after "
+            f"offset {before.resume_offset} may have left the log since snapshot "
             f"{previous.snapshot}"
         )
         return replace(scope, note=note)
-    read_from = max(now.start_offset, known.resume_offset)
+    read_from = max(now.start_offset, before.resume_offset)
     return replace(scope, partition=replace(now, read_from=read_from))
 
 
-def has_all_tombstones(known: SnapshotPartition, now: SnapshotPartition) -> bool:
-    """Whether every tombstone written since is still in the log: one goes only when compacted.
+def has_all_tombstones(before: SnapshotPartition, now: SnapshotPartition) -> bool:
+    """Whether every tombstone written since is still in the log: only compaction removes them.
 
-    How long it stayed is not asked: a compaction may have run with another `delete.retention.ms`
-    than the topic has now. Where less is noted as compacted than before, the note was lost.
+    `delete.retention.ms` is not considered: a compaction may have run with another value than the
+    topic has now. If `cleaned_up_to` has decreased, its record was lost.
     """
-    if known.resume_offset in (now.resume_offset, now.start_offset):
+    if before.resume_offset in (now.resume_offset, now.start_offset):
         return True
-    if (known.manifest_version is None) != (now.manifest_version is None):
+    if (before.manifest_version is None) != (now.manifest_version is None):
         return False
-    return known.cleaned_up_to <= now.cleaned_up_to <= known.resume_offset
+    return before.cleaned_up_to <= now.cleaned_up_to <= before.resume_offset
 
 
 # Receipts
 
 
 Receipts = frozenset[tuple[str, int]]
-"""Receipts of erasures, which a snapshot must not undo: their names, and when each was written."""
+"""The names and modification times of receipts: a snapshot must not undo their erasures."""
 
 
 def find_receipts(options: SourceOptions, sources: Sequence[PartitionSource]) -> Receipts:
-    """All of a topic: in the bucket for one that is there, else in the log directories."""
+    """Lists the receipts of a topic: in the bucket if it is there, else in the log directories."""
     if options.address is not None and is_remote(sources):
         topic = f"{sources[0].topic}.{sources[0].topic_id}"
         folder = f"{find_cluster(options.address)}/{topic}/receipt/"

@@ -1,14 +1,14 @@
-"""Takes snapshots: the state of a keyed topic at some offsets, as Parquet files.
+"""Takes snapshots: the latest record of each key of a topic, at given offsets, as Parquet files.
 
-1. The bounds of each partition, and the snapshot to continue from.
+1. The driver plans the offsets of each partition, and the snapshot to continue from.
 2. One task per range of hashes finds the latest records by key indexes.
-3. One task per piece reads them, and puts them away by buckets.
-4. One task per some buckets merges new rows with the file before, and writes the new one.
-5. One document makes the snapshot exist.
+3. One task per few pieces of the log reads them, and stages the rows by bucket.
+4. One task per few buckets merges the staged rows with the previous file and writes the new one.
+5. One document publishes the snapshot.
 
-Invariant  only the last step changes what is read, and it changes all at once.
-Crash      before the last step there is no snapshot, only files that no document names; a later run
-           sweeps them. Of two runs at once the first that creates its document wins.
+Invariant  only the last step changes what readers see, in one conditional write.
+Crash      before the last step no document names the new files; a later run deletes them. Of two
+           concurrent runs, the first that creates its document wins.
 """
 
 import random
@@ -55,17 +55,17 @@ from varve.tiering.manifest.pages import new_id
 DAY_MS: Final = 86_400_000
 _BUCKETS_MAX: Final = 4096
 _OPEN_SETTINGS: Final = ("endpoint", "region", "allow.http")
-"""Settings of a place that are noted: what it takes to find it, and no credential."""
+"""Settings of a place that the output registry stores: those to find it, no credentials."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotSettings:
-    """How a snapshot is taken.
+    """Settings of one snapshot.
 
-    `bucket_bytes` is about how large files become; it decides on the buckets of a place when the
-    first snapshot is taken, unless `buckets` says how many. `keep` is how many snapshots stay, None
-    for all. Leftovers go when they are older than `grace_ms`. Plans with more than `inline_bytes`
-    of bits do not pass through the driver.
+    `bucket_bytes` is the approximate size of files; it determines the number of buckets when the
+    first snapshot of a place is taken, unless `buckets` does. `keep` is the number of snapshots to
+    retain, None for all. Leftover files are deleted when older than `grace_ms`. Plans with more
+    than `inline_bytes` of bits are stored in the place instead of the driver's memory.
     """
 
     bucket_bytes: int = 64 << 20
@@ -92,10 +92,10 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotResult(JobResult):
-    """A snapshot; `is_new` is False where one of the same offsets was there already.
+    """The result of a run; `is_new` is False if a snapshot of the same offsets already existed.
 
-    `files_written` and `bytes_written` are those of this run, `rows_read` the records that it took
-    from the log. `removed` are older snapshots and their files, `swept` what killed runs had left.
+    `files_written` and `bytes_written` are those of this run, `rows_read` the records that it read
+    from the log. `removed` are older snapshots and their files, `swept` leftovers of killed runs.
     """
 
     place: str
@@ -149,10 +149,10 @@ def take_snapshot(
     runner: TaskRunner,
     clock: Clock | None = None,
 ) -> SnapshotResult:
-    """The state of a topic at an offset or a time, or at its end, as files in a place.
+    """Takes a snapshot of a topic at an offset, at a time, or at its end, into `place`.
 
-    The topic lies in the cold tier of `address`, in log directories, or in both. Where `place` has
-    an earlier snapshot the new one continues from it.
+    The topic is in the cold tier of `address`, in log directories, or in both. The snapshot
+    continues from an earlier snapshot in `place` if there is one.
     """
     options = SourceOptions(
         topic=topic,
@@ -184,7 +184,7 @@ def take_snapshot(
 
 @dataclass
 class SnapshotRun:
-    """One snapshot in the making; `place_settings` are what it takes to open the place."""
+    """One run that takes a snapshot; `place_settings` open the place."""
 
     options: SourceOptions
     opener: StoreOpener
@@ -224,25 +224,25 @@ class SnapshotRun:
         return self._make(scope, number, buckets, receipts)
 
     def _find_buckets(self, documents: Sequence[SnapshotDocument]) -> int | None:
-        """How many buckets a partition has here; None where it is to be decided."""
-        asked = self.settings.buckets
-        if asked is not None and not 1 <= asked <= _BUCKETS_MAX:
-            raise InvalidRequest(f"{asked} buckets: there may be 1 to {_BUCKETS_MAX}")
-        known = documents[-1].buckets if documents else asked
-        if asked is not None and asked != known:
+        """Returns the number of buckets of the place; None if this run determines it."""
+        requested = self.settings.buckets
+        if requested is not None and not 1 <= requested <= _BUCKETS_MAX:
+            raise InvalidRequest(f"{requested} buckets: there may be 1 to {_BUCKETS_MAX}")
+        current = documents[-1].buckets if documents else requested
+        if requested is not None and requested != current:
             raise InvalidRequest(
-                f"{self.url} has {known} buckets for each partition, not {asked}: that is decided "
-                "by its first snapshot, take another place"
+                f"{self.url} has {current} buckets for each partition, not {requested}: its first "
+                "snapshot determines the number; choose another place"
             )
-        return known
+        return current
 
     def _make(
-        self, scope: SnapshotPlan, number: int, known_buckets: int | None, receipts: Receipts
+        self, scope: SnapshotPlan, number: int, bucket_count: int | None, receipts: Receipts
     ) -> SnapshotResult:
         source = scope.partitions[0].source
         try:
             pieces = self._plan(scope, source.topic_id)
-            buckets = known_buckets or self._choose_buckets(pieces)
+            buckets = bucket_count or self._choose_buckets(pieces)
             staged = self._read(pieces, source.topic, source.topic_id, buckets)
             written, files = self._write(scope, staged, buckets)
             document = SnapshotDocument(
@@ -260,8 +260,8 @@ class SnapshotRun:
             sources = [plan.source for plan in scope.partitions]
             if find_receipts(self.options, sources) != receipts:
                 raise Unavailable(
-                    f"{source.topic}: records were erased while the snapshot was made, which may "
-                    "hold them: take it again"
+                    f"{source.topic}: records were erased while the snapshot was taken, and it may "
+                    "contain them: take it again"
                 )
             self._store.publish(document, scope.previous)
         finally:
@@ -279,7 +279,7 @@ class SnapshotRun:
     # Stages
 
     def _plan(self, scope: SnapshotPlan, topic_id: str) -> dict[int, "_Pieces"]:
-        """What is to be read of each partition."""
+        """Plans the pieces to read of each partition."""
         reads: dict[int, _Pieces] = {}
         requests: dict[int, LatestRequest] = {}
         for partition in scope.partitions:
@@ -311,7 +311,7 @@ class SnapshotRun:
         return reads
 
     def _choose_buckets(self, pieces: dict[int, "_Pieces"]) -> int:
-        """A power of two, so that a little more or less of data makes no other files."""
+        """Chooses a power of two, so that small changes of the data keep the number of buckets."""
         largest = max((read.size for read in pieces.values()), default=0)
         count = 1
         while count * self.settings.bucket_bytes < largest and count < _BUCKETS_MAX:
@@ -324,7 +324,7 @@ class SnapshotRun:
         split_bytes = self.settings.split_bytes
         runs: list[tuple[AnyPiece, ...]] = []
         for partition in pieces.values():
-            # Loose pieces of one partition alone: a task distinguishes their keys by hash.
+            # One partition per task: a task distinguishes the keys of loose pieces by hash alone.
             runs += pack(partition.loose, split_bytes=split_bytes)
         planned = [piece for partition in pieces.values() for piece in partition.planned]
         runs += pack(planned, split_bytes=split_bytes)
@@ -343,13 +343,13 @@ class SnapshotRun:
     def _write(
         self, scope: SnapshotPlan, staged: Sequence[StagedBuckets], buckets: int
     ) -> tuple[list[SnapshotFile], list[SnapshotFile]]:
-        """The files that were written, and all files of the new state."""
+        """Returns the written files, and all files of the new snapshot."""
         merges, reused = _plan_merges(scope, staged, buckets)
         tasks = make_merge_tasks(self.opener, merges, staged, split_bytes=self.settings.split_bytes)
         written = [file for part in self.runner.run("write", tasks) for file in part]
         return written, [*written, *reused]
 
-    # The end
+    # Result
 
     def _end(
         self,
@@ -393,7 +393,7 @@ class SnapshotRun:
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """What is read of one partition: by plan, and as it comes."""
+    """The pieces of one partition: planned by key indexes, and loose ones without a plan."""
 
     planned: tuple[AnyPiece, ...]
     loose: tuple[Piece, ...]
@@ -406,9 +406,9 @@ class _Pieces:
 def _plan_merges(
     scope: SnapshotPlan, staged: Sequence[StagedBuckets], buckets: int
 ) -> tuple[list[BucketMerge], list[SnapshotFile]]:
-    """The buckets that change, and the files of those that do not.
+    """Returns the buckets that change, and the files of the unchanged ones.
 
-    A bucket changes by new rows, or when rows of it lie below the start of the log.
+    A bucket changes if it has new rows, or rows below the log start offset.
     """
     starts = {plan.number: plan.partition.start_offset for plan in scope.partitions}
     full = {
@@ -423,12 +423,12 @@ def _plan_merges(
     for part in staged:
         sizes[part.codes] += np.diff(part.positions)
     fresh = set(np.flatnonzero(sizes).tolist())
-    cut = {code for code, file in before.items() if file.min_offset < starts[file.partition]}
+    expired = {code for code, file in before.items() if file.min_offset < starts[file.partition]}
     merges = []
-    for code in sorted(fresh | cut):
+    for code in sorted(fresh | expired):
         number, bucket = divmod(code, buckets)
         previous = before.get(code)
         size = int(sizes[code]) + (0 if previous is None else previous.size)
         merges.append(BucketMerge(code, number, bucket, starts[number], previous, size))
-    reused = [file for code, file in before.items() if code not in fresh and code not in cut]
+    reused = [file for code, file in before.items() if code not in fresh and code not in expired]
     return merges, reused

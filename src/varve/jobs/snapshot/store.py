@@ -7,9 +7,9 @@
 
 Layout     `snapshot/<number>.json`, `data/*.parquet`, and `work/<run>/*` while a run is under way.
            docs/formats/snapshot.md
-Invariant  a snapshot exists when its document does. Files that no document names belong to a run
-           under way or to one that was killed; they are deleted when older than a grace time. Rows
-           are read by partition, then bucket, then key; a file is checked against its digest first.
+Invariant  a snapshot exists if its document does. Files that no document names belong to a running
+           or a killed run; they are deleted when older than a grace time. Rows are ordered by
+           partition, bucket and key; a file is checked against its digest before it is read.
 """
 
 import os
@@ -45,36 +45,35 @@ from varve.object_store import ObjectInfo, ObjectStore, open_object_store
 from varve.object_store.directory import WRITING
 from varve.object_store.opening import BUCKETS, find_scheme, normal_url, split_directory
 
-_OURS: Final = re.compile(
+_RUN_FILES: Final = re.compile(
     rf"{DATA_FOLDER}/[0-9]{{5,}}-[0-9]{{5,}}-[0-9a-f]{{32}}\.parquet"
     rf"|{WORK_FOLDER}/[0-9a-f-]{{36}}/(?:plan-[0-9]+/)?[0-9]{{6,}}"
 )
-"""What runs write besides documents; other files of a directory are left alone."""
-
+"""Keys that runs write besides documents; other files of a place are never deleted."""
 
 _SCHEMES: Final = BUCKETS | {"file", "memory"}
-"""Those that need no '//' to make a URL of a text."""
+"""Schemes that mark a text as a URL even without `//`."""
 
 
 def make_store_url(place: str) -> str:
-    """The URL of a place that is given as one, or as a path of any characters."""
+    """Converts a place, a URL or a path with any characters, to a URL."""
     is_url = "://" in place or find_scheme(place) in _SCHEMES
     return normal_url(place if is_url else f"file:{quote(place)}")
 
 
 def check_apart(place: str, others: Collection[str]) -> None:
-    """Raises InvalidRequest for a place that lies in another of these, or around it."""
+    """Raises InvalidRequest if the place is inside one of the others, or contains it."""
     url = _resolve(place)
     for other in map(_resolve, others):
         if f"{url}/".startswith(f"{other}/") or f"{other}/".startswith(f"{url}/"):
             raise InvalidRequest(
-                f"{url} and {other} lie one in the other: give snapshots a place apart from the "
-                "log and its cold tier"
+                f"{url} and {other} overlap: give snapshots a place outside of the log "
+                "and its cold tier"
             )
 
 
 def _resolve(place: str) -> str:
-    """The URL of a place, of a directory by the path without symbolic links."""
+    """Returns the URL of a place; symbolic links in the path of a directory are resolved."""
     url = make_store_url(place)
     if find_scheme(url) != "file":
         return url
@@ -82,14 +81,14 @@ def _resolve(place: str) -> str:
 
 
 def create_store(place: str, settings: Mapping[str, GivenValue] | None = None) -> Bucket:
-    """The address of a place, whose directory is created if missing."""
+    """Returns the address of a place; creates its directory if missing."""
     address = find_store_address(place, settings)
     open_object_store(address.url, dict(address.settings)).close()
     return address
 
 
 def get_store_address(place: str, settings: Mapping[str, GivenValue] | None = None) -> Bucket:
-    """The address of a place to be looked at; raises NotFound for a directory that is none."""
+    """Returns the address of a place to read; raises NotFound for a directory of other files."""
     address = find_store_address(place, settings)
     if find_scheme(address.url) == "file":
         path = split_directory(address.url)
@@ -100,18 +99,18 @@ def get_store_address(place: str, settings: Mapping[str, GivenValue] | None = No
 
 
 def find_store_address(place: str, settings: Mapping[str, GivenValue] | None = None) -> Bucket:
-    """The address of a place that is there."""
+    """Returns the address of a place without checking that it exists."""
     return Bucket(make_store_url(place), tuple(sorted((settings or {}).items())))
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStore:
-    """The documents and files of a place."""
+    """The documents and files of one place."""
 
     objects: ObjectStore
 
     def documents(self) -> list[SnapshotDocument]:
-        """All snapshots, the oldest first; one that leaves meanwhile is left out."""
+        """Reads all snapshots, oldest first; skips those removed while it reads."""
         documents = []
         for entry in self.objects.list(f"{SNAPSHOT_FOLDER}/"):
             if find_snapshot(entry.key) is None:
@@ -133,33 +132,33 @@ class SnapshotStore:
         return document
 
     def get(self, snapshot: int | None = None) -> SnapshotDocument:
-        """A snapshot by its number, or the newest; raises NotFound."""
+        """Returns a snapshot by its number, or the newest; raises NotFound."""
         documents = self.documents()
         chosen = [document for document in documents if snapshot in (None, document.snapshot)]
         if not chosen:
-            known = ", ".join(str(document.snapshot) for document in documents) or "none"
+            numbers = ", ".join(str(document.snapshot) for document in documents) or "none"
             what = "a snapshot" if snapshot is None else f"snapshot {snapshot}"
-            raise NotFound(f"{self.objects.name} does not hold {what} (snapshots: {known:.400})")
+            raise NotFound(f"{self.objects.name} does not hold {what} (snapshots: {numbers:.400})")
         return chosen[-1]
 
     def files(self) -> Iterator[ObjectInfo]:
-        """All files, those that no document names among them."""
+        """Lists all data files, unreferenced files included."""
         return self.objects.list(f"{DATA_FOLDER}/")
 
     def check_files(self, document: SnapshotDocument) -> None:
-        """Raises Corrupt where files of a snapshot are missing or of another size."""
+        """Raises Corrupt if files of a snapshot are missing or have another size."""
         lost = self._find_lost(document)
         if not lost:
             return
         if self._find_document(document.key) != document:
             raise Unavailable(
                 f"{self.objects.name}: snapshot {document.snapshot} was removed or changed while "
-                "the next one was to be made from it: take it again"
+                "the next one was to continue from it: take it again"
             )
         raise Corrupt(
             f"{self.objects.name}: {len(lost)} files of snapshot {document.snapshot}, {lost[0]!r} "
-            "among them, are missing or of another size: put them back from a copy, or take a "
-            "full snapshot (--full), from which later ones go on"
+            "among them, are missing or of another size: restore them from a copy, or take a full "
+            "snapshot (--full), from which later ones continue"
         )
 
     def _find_lost(self, document: SnapshotDocument) -> list[str]:
@@ -167,71 +166,70 @@ class SnapshotStore:
         return [file.path for file in document.files if sizes.get(file.path) != file.size]
 
     def publish(self, document: SnapshotDocument, previous: SnapshotDocument | None) -> None:
-        """Makes a snapshot exist; raises Unavailable where another run came first.
+        """Publishes a snapshot; raises Unavailable if another run published its number first.
 
-        What was taken over from the previous one must still be as it was, and every file there.
+        The previous snapshot must be unchanged, and every file of the new one must exist.
         """
         if previous is not None and self._find_document(previous.key) != previous:
             raise Unavailable(
                 f"{self.objects.name}: snapshot {previous.snapshot} was removed or changed while "
-                "the next one was made from it: take it again"
+                "the next one continued from it: take it again"
             )
         lost = self._find_lost(document)
         if lost:
             raise Unavailable(
                 f"{self.objects.name}: {len(lost)} files of the new snapshot, {lost[0]!r} among "
-                "them, were removed while it was made: take it again"
+                "them, were removed while it was taken: take it again"
             )
         try:
             self.objects.create(document.key, document.encode())
         except ObjectExists as error:
-            if self._find(document.key) == document.encode():
+            if self._find_object(document.key) == document.encode():
                 return
             raise Unavailable(
-                f"{self.objects.name}: another run has taken snapshot {document.snapshot} "
-                "meanwhile, and this one changed nothing: run it again to go on from there"
+                f"{self.objects.name}: another run has taken snapshot {document.snapshot} at the "
+                "same time, and this run changed nothing: run it again to continue from there"
             ) from error
 
-    def _find(self, key: str) -> bytes | None:
+    def _find_object(self, key: str) -> bytes | None:
         try:
             return bytes(self.objects.get(key))
         except ObjectNotFound:
             return None
 
     def remove_work(self, run: str) -> None:
-        """Takes away what the tasks of a run handed to each other."""
+        """Deletes the work objects of a run."""
         keys = [entry.key for entry in self.objects.list(f"{WORK_FOLDER}/{run}/")]
         if keys:
             self.objects.delete(keys)
 
     def keep(self, count: int) -> list[str]:
-        """Removes all snapshots but the newest ones, and the files that only they name."""
+        """Removes all but the newest `count` snapshots, and the files that only they name."""
         check_keep(count)
         documents = self.documents()
-        going, staying = documents[:-count], documents[-count:]
-        self.objects.delete([document.key for document in going])
-        kept = named_files(staying)
-        files = sorted(named_files(going) - kept)
+        removed, retained = documents[:-count], documents[-count:]
+        self.objects.delete([document.key for document in removed])
+        files = sorted(named_files(removed) - named_files(retained))
         self.objects.delete(files)
-        return [*(document.key for document in going), *files]
+        return [*(document.key for document in removed), *files]
 
     def sweep(self, *, before_ms: int) -> list[str]:
-        """Removes what killed runs have left: files that no document names, and their work."""
+        """Deletes leftovers of killed runs: unreferenced files and work objects."""
         orphans = [orphan.key for orphan in self.find_orphans() if orphan.modified_ms <= before_ms]
         if orphans:
             self.objects.delete(orphans)
         return orphans
 
     def find_orphans(self) -> list[ObjectInfo]:
-        """Files that no document names, and what tasks have handed to each other."""
+        """Lists data files that no document names, and work objects of runs."""
         entries = [*self.files(), *self.objects.list(f"{WORK_FOLDER}/")]
-        entries = [entry for entry in entries if _OURS.fullmatch(entry.key)]
-        # The documents last: a file that was there before them may have become one of theirs.
+        entries = [entry for entry in entries if _RUN_FILES.fullmatch(entry.key)]
+        # Documents are read after the files: a listed file may be named by a newer document.
         named = named_files(self.documents())
         return [entry for entry in entries if entry.key not in named]
 
     def find_fault(self, file: SnapshotFile) -> str | None:
-        """What is wrong with a file; None when it is as its document says."""
+        """Describes how a file differs from its document; None if it does not."""
         try:
             data = self.objects.get(file.path)
         except ObjectNotFound:
@@ -245,14 +243,14 @@ class SnapshotStore:
 
 
 def check_keep(count: int) -> None:
-    """Raises InvalidRequest where no snapshot would stay."""
+    """Raises InvalidRequest for a count below 1."""
     if count < 1:
         raise InvalidRequest(f"{count} snapshots are to be kept: keep 1 at least")
 
 
 def is_work(key: str) -> bool:
-    """Whether it is what tasks of a run handed to each other."""
-    return key.startswith(f"{WORK_FOLDER}/") and _OURS.fullmatch(key) is not None
+    """Whether a key is that of a work object of a run."""
+    return key.startswith(f"{WORK_FOLDER}/") and _RUN_FILES.fullmatch(key) is not None
 
 
 def named_files(documents: Collection[SnapshotDocument]) -> set[str]:
@@ -273,12 +271,12 @@ class Snapshot:
 
     @property
     def resume_offsets(self) -> dict[int, int]:
-        """Where to read on, by partition, once the rows are loaded."""
+        """The offset, by partition, from which a consumer continues after loading the rows."""
         return self.document.resume_offsets
 
     @property
     def paths(self) -> list[str]:
-        """The files as URLs or, of a directory, as paths: `spark.read.parquet(*paths)`."""
+        """URLs of the files, or paths for a directory: `spark.read.parquet(*paths)`."""
         is_directory = find_scheme(self.url) == "file"
         root = split_directory(self.url) if is_directory else self.url
         return [f"{root}/{file.path}" for file in self.files]
@@ -286,7 +284,7 @@ class Snapshot:
     def batches(
         self, *, columns: Sequence[str] | None = None, partitions: Collection[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows, a file in memory at a time."""
+        """Reads the rows, with one file in memory at a time."""
         for file in self.files:
             if partitions is None or file.partition in partitions:
                 opened = open_rows(self.objects.get(file.path), file, self.objects.name)
@@ -295,7 +293,7 @@ class Snapshot:
     def read(
         self, *, columns: Sequence[str] | None = None, partitions: Collection[int] | None = None
     ) -> pa.Table:
-        """All rows at once."""
+        """Reads all rows into one table."""
         schema = make_columns().schema
         if columns is not None:
             unknown = [name for name in columns if name not in schema.names]
@@ -311,7 +309,7 @@ class Snapshot:
 def open_snapshot(
     place: str, snapshot: int | None = None, *, settings: Mapping[str, GivenValue] | None = None
 ) -> Snapshot:
-    """A snapshot of a place by its number, or the newest; raises NotFound."""
+    """Opens a snapshot by its number, or the newest; raises NotFound."""
     address = get_store_address(place, settings)
     objects = address.objects()
     return Snapshot(address.url, objects, SnapshotStore(objects).get(snapshot))

@@ -1,12 +1,12 @@
-"""The work of a snapshot that runs anywhere: read latest records, and write the files of buckets.
+"""Tasks of a snapshot: read the latest records, and merge them into the files of buckets.
 
-A reading task puts its rows, split by bucket, into one object; a merging task takes the parts of
-its buckets from all of them, and the file that the bucket had before.
+A read task stores its rows, split by bucket, in one work object; a merge task reads its buckets
+from all work objects, and the previous file of each bucket.
 
-Layout     an object of work: for each bucket a stream of Arrow's IPC format, one after another.
-Invariant  a task that is run twice writes the same objects. Rows travel once. The rows of a file
-           are sorted by key, each of which occurs once; the same rows give the same bytes, as long
-           as the Parquet writer is the same.
+Layout     a work object: one stream in Arrow's IPC format for each bucket, one after another.
+Invariant  a task that runs twice writes the same objects. Each row is staged once. The rows of a
+           file are sorted by key, and each key occurs once; the same version of the Parquet writer
+           writes the same bytes for the same rows.
 """
 
 import io
@@ -40,22 +40,22 @@ _STATISTICS: Final = ["partition", "offset", "timestamp", "key"]
 
 
 class StoreOpener(Protocol):
-    """Opens the store of snapshots; it travels to other processes."""
+    """Opens the object store of snapshots; pickled with tasks."""
 
     def objects(self) -> ObjectStore: ...
 
 
 def bucket_of(hashes: npt.NDArray[np.uint64], buckets: int) -> Codes:
-    """The bucket of each hash: ranges of its first word."""
+    """Returns the bucket of each hash; a bucket is a range of the high word."""
     return (((hashes[:, 0] >> _HALF) * np.uint64(buckets)) >> _HALF).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class StagedBuckets:
-    """Rows of a reading task in an object of work, a stream for each bucket.
+    """The work object of a read task, with one stream for each bucket.
 
     `codes` number the buckets of all partitions and ascend; the stream of `codes[n]` is at
-    [positions[n], positions[n + 1]). They are arrays because the driver holds one for every task.
+    [positions[n], positions[n + 1]). Arrays save memory: the driver has one of each per task.
     """
 
     key: str
@@ -64,7 +64,7 @@ class StagedBuckets:
     row_count: int
 
     def select(self, start: int, end: int) -> "StagedBuckets | None":
-        """The part with codes in [start, end), without its rows counted; None where it is empty."""
+        """Selects the codes in [start, end), with a row count of 0; None if there are none."""
         first, last = np.searchsorted(self.codes, [start, end]).tolist()
         if first == last:
             return None
@@ -72,7 +72,7 @@ class StagedBuckets:
         return StagedBuckets(self.key, codes.copy(), positions.copy(), 0)
 
     def find_range(self, code: int) -> tuple[int, int] | None:
-        """Where the stream of a bucket is; None where the object has none of it."""
+        """Finds the positions of a bucket's stream; None if the object has no rows of it."""
         slot = int(np.searchsorted(self.codes, code))
         if slot == len(self.codes) or self.codes[slot] != code:
             return None
@@ -81,7 +81,7 @@ class StagedBuckets:
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Reads what one task of the latest state reads, and puts it away by buckets."""
+    """Reads the latest records of some pieces, and stages them by bucket."""
 
     read: TaskRead
     options: SourceOptions
@@ -100,7 +100,7 @@ class ReadTask:
         return StagedBuckets(self.key, numbers, positions, len(codes))
 
     def _read(self) -> tuple[pa.Table, Codes]:
-        """The rows, and for each the number of its bucket among those of all partitions."""
+        """Returns the rows, and the code of the bucket of each row."""
         columns, hashed = make_columns(), TopicHash.of(self.read.topic_id)
         batches: list[pa.RecordBatch] = []
         codes: list[Codes] = [np.empty(0, np.int64)]
@@ -126,9 +126,9 @@ def _write_stream(rows: pa.Table) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class BucketMerge:
-    """One bucket to write: its number among all, the file before, and where its log starts.
+    """One bucket to write: its code, its previous file, and the log start offset.
 
-    `size` is about how much is read for it.
+    `size` is the approximate number of bytes to read.
     """
 
     code: int
@@ -141,7 +141,7 @@ class BucketMerge:
 
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """Writes the files of buckets that follow each other; a bucket without rows has none."""
+    """Writes the files of consecutive buckets; a bucket without rows has no file."""
 
     store: StoreOpener
     merges: tuple[BucketMerge, ...]
@@ -167,13 +167,13 @@ class MergeTask:
                 data = objects.get(merge.previous.path)
                 yield open_rows(data, merge.previous, objects.name).read()
             for staged in self.staged:
-                found = staged.find_range(merge.code)
-                if found is not None:
-                    with pa.ipc.open_stream(objects.get_range(staged.key, *found)) as stream:
+                positions = staged.find_range(merge.code)
+                if positions is not None:
+                    with pa.ipc.open_stream(objects.get_range(staged.key, *positions)) as stream:
                         yield stream.read_all()
         except ObjectNotFound as error:
             raise Unavailable(
-                f"{error}; it was removed while a snapshot was made of it: take it again"
+                f"{error}; it was removed while the snapshot was taken: take it again"
             ) from error
 
 
@@ -184,7 +184,7 @@ def make_merge_tasks(
     *,
     split_bytes: int,
 ) -> list[MergeTask]:
-    """Tasks of about the same bytes; each has the parts of its own buckets."""
+    """Creates tasks of about `split_bytes`, each with the staged parts of its buckets."""
     tasks = []
     for run in pack_by_size(merges, lambda merge: merge.size, target_bytes=split_bytes):
         parts = (part.select(run[0].code, run[-1].code + 1) for part in staged)
@@ -196,25 +196,25 @@ def make_merge_tasks(
 
 
 def make_columns() -> ArrowColumns:
-    """Builds rows: all columns of a topic but its name."""
+    """Returns the columns of a snapshot: all columns of a topic except its name."""
     return ArrowColumns(name for name in STANDARD_COLUMNS if name != "topic")
 
 
 def column_types() -> dict[str, str]:
-    """The columns by name, with their types in Arrow's words."""
+    """Returns the Arrow type of each column, by name."""
     return {field.name: str(field.type) for field in make_columns().schema}
 
 
 def merge_rows(tables: Sequence[pa.Table], *, start_offset: int) -> pa.Table:
-    """The latest row of each key, by key; without tombstones and without rows below the start."""
+    """Returns the latest row of each key, sorted by key, without tombstones and expired rows."""
     rows = keep_newest(pa.concat_tables(tables), ["key"], offset="offset")
     rows = rows.take(pc.sort_indices(rows, sort_keys=[("key", "ascending")]))
-    is_there = pc.is_valid(rows.column("value"))
-    return rows.filter(pc.and_(is_there, pc.greater_equal(rows.column("offset"), start_offset)))
+    has_value = pc.is_valid(rows.column("value"))
+    return rows.filter(pc.and_(has_value, pc.greater_equal(rows.column("offset"), start_offset)))
 
 
 def write_rows(rows: pa.Table) -> bytes:
-    """Rows as a Parquet file."""
+    """Encodes rows as a Parquet file."""
     rows = rows.combine_chunks()
     group_rows = max(_GROUP_ROWS_MIN, _GROUP_BYTES * len(rows) // max(rows.nbytes, 1))
     out = io.BytesIO()
@@ -230,7 +230,7 @@ def write_rows(rows: pa.Table) -> bytes:
 
 
 def describe(rows: pa.Table, data: bytes, *, partition: int, bucket: int) -> SnapshotFile:
-    """What a document says of a file; its name is derived from its bytes."""
+    """Describes a file for a document; its name is derived from its bytes."""
     digest = sha256(data).hexdigest()
     offsets = pc.min_max(rows.column("offset")).as_py()
     return SnapshotFile(
@@ -246,12 +246,12 @@ def describe(rows: pa.Table, data: bytes, *, partition: int, bucket: int) -> Sna
 
 
 def open_rows(data: bytes, file: SnapshotFile, where: str) -> pq.ParquetFile:
-    """A file whose bytes are those that its document names; raises Corrupt."""
+    """Opens a file after checking its digest; raises Corrupt."""
     digest = sha256(data).hexdigest()
     if digest != file.sha256:
         raise Corrupt(
             f"{where}: {file.path!r} has SHA-256 {digest[:16]}… and {len(data)} bytes, its "
-            f"snapshot says {file.sha256[:16]}… and {file.size}: put it back from a copy, or "
-            "take a full snapshot (--full), from which later ones go on"
+            f"snapshot says {file.sha256[:16]}… and {file.size}: restore it from a copy, or take "
+            "a full snapshot (--full), from which later ones continue"
         )
     return pq.ParquetFile(pa.BufferReader(data))
